@@ -1,0 +1,36 @@
+//! A throttling gateway: the library behind the `tidegate` command.
+//!
+//! The life of a request, and the module that lives each part of it:
+//!
+//! ```text
+//! accept → identify client → match route → throttle → upstream → respond
+//! ```
+//!
+//! A worker of [`gateway`] accepts a connection and speaks HTTP on it, with [`wire`] holding HTTP/1
+//! to the letter of its grammar before hyper reads it. [`pipeline`] takes each request through the
+//! stages: [`client`] says who is calling, [`path`] and [`route`] which rule the request falls under,
+//! [`throttle`] whether it may pass now, and [`upstream`] carries it to the API behind. Whatever the
+//! gateway has to say for itself, a refusal above all, is said by [`respond`].
+//!
+//! [`config`] turns the file a person writes into the policy all of these run on, [`store`] keeps the
+//! buckets, [`admin`] tells an operator how things stand, and [`clock`] is the only source of time.
+
+// What the gateway runs on
+pub mod clock;
+pub mod config;
+
+// The life of a request, in order
+pub mod client;
+pub mod gateway;
+pub mod path;
+pub mod pipeline;
+pub mod respond;
+pub mod route;
+pub mod throttle;
+pub mod upstream;
+pub mod wire;
+
+// What stands beside it
+pub mod admin;
+pub mod cli;
+pub mod store;

@@ -1,0 +1,3 @@
+//! Arguments → command; nothing else.
+
+fn main() {}

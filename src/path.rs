@@ -1,0 +1,1 @@
+//! One spelling for every path.

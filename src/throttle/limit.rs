@@ -1,0 +1,72 @@
+//! A named limit: a quota, what it is counted by, and what happens beyond it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+
+use super::Quota;
+
+/// A limit's place in the policy, and so part of its buckets' keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LimitId(pub u16);
+
+/// One `[limit.NAME]` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Its place in the policy.
+    pub id: LimitId,
+    /// The name a person gave it; also its name in `RateLimit` headers and metrics.
+    pub name: Arc<str>,
+    /// How much, how fast.
+    pub quota: Quota,
+    /// What a bucket is counted by; never empty.
+    pub key: Box<[KeyPart]>,
+    /// What happens to a request beyond the quota.
+    pub exceed: Exceed,
+    /// Whether the limit acts or only watches.
+    pub mode: Mode,
+    /// How the wait is written in `Retry-After`.
+    pub retry_after: RetryAfterForm,
+}
+
+/// One thing a limit's buckets are told apart by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    /// The client's address.
+    Client,
+    /// Nothing: one bucket for everybody.
+    Global,
+    /// The value of a request header; the client's address where the header is missing.
+    Header(HeaderName),
+}
+
+/// What happens to a request beyond the quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exceed {
+    /// It is refused.
+    Reject,
+    /// It waits for its slot, and is refused only if that is further away than `max`.
+    Delay {
+        /// The longest a request is made to wait.
+        max: Duration,
+    },
+}
+
+/// Whether a limit acts or only watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Requests beyond the quota are refused (or delayed).
+    Enforce,
+    /// Requests beyond the quota are counted, and pass.
+    Shadow,
+}
+
+/// How the wait is written in `Retry-After`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAfterForm {
+    /// Whole seconds.
+    Seconds,
+    /// An HTTP date.
+    HttpDate,
+}

@@ -1,0 +1,73 @@
+//! Carrying a request to the API behind, and its answer back.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use http::uri::Authority;
+
+/// An upstream's place in the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UpstreamId(pub usize);
+
+/// One `[upstream.NAME]` of the configuration.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    /// Its place in the policy.
+    pub id: UpstreamId,
+    /// The name a person gave it; also its name in metrics.
+    pub name: Arc<str>,
+    /// The servers that share its load; never empty.
+    pub servers: Vec<Server>,
+    /// The `Host` sent to them.
+    pub host: HostHeader,
+    /// How long each part of an exchange may take.
+    pub timeouts: Timeouts,
+    /// Certificates to trust instead of the system's, PEM.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// One server of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Whether it is spoken to through TLS.
+    pub tls: bool,
+    /// Its host, and its port where it is not the scheme's.
+    pub authority: Authority,
+}
+
+/// The `Host` sent upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostHeader {
+    /// The client's.
+    Preserve,
+    /// The server's own.
+    Server,
+    /// A fixed one.
+    Literal(HeaderValue),
+}
+
+/// How long each part of an exchange with an upstream may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until the connection stands, TLS included.
+    pub connect: Duration,
+    /// From the request's last byte to the response's head.
+    pub first_byte: Duration,
+    /// Between two parts of a body.
+    pub idle: Duration,
+    /// For the whole exchange; `None` for no bound.
+    pub total: Option<Duration>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            first_byte: Duration::from_secs(30),
+            idle: Duration::from_secs(60),
+            total: None,
+        }
+    }
+}
