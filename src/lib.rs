@@ -24,6 +24,7 @@ pub mod client;
 pub mod gateway;
 pub mod path;
 pub mod pipeline;
+pub mod intake;
 pub mod respond;
 pub mod route;
 pub mod throttle;
