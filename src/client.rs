@@ -182,7 +182,7 @@ impl ClientId {
                 let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
             }
-            v4 => v4,
+            v4 @ IpAddr::V4(_) => v4,
         })
     }
 

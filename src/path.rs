@@ -131,7 +131,7 @@ fn decode_unreserved(path: &str) -> Result<Cow<'_, str>, PathError> {
 
 /// Removes dot segments and merges slashes; `None` where the path, which begins with one, needs neither.
 fn tidy_segments(path: &str) -> Option<String> {
-    let segments = path[1..].split('/');
+    let mut segments = path[1..].split('/');
     if !path.contains("//") && !segments.clone().any(is_dots) {
         return None;
     }
@@ -150,7 +150,7 @@ fn tidy_segments(path: &str) -> Option<String> {
         tidied.push('/');
         tidied.push_str(segment);
     }
-    let last = segments.last().unwrap_or_default();
+    let last = segments.next_back().unwrap_or_default();
     if last.is_empty() || is_dots(last) {
         tidied.push('/');
     }

@@ -91,7 +91,7 @@ pub enum RoutesError {
 
 /// All routes, ready to match.
 pub struct Routes {
-    routes: Vec<Arc<Route>>,
+    all: Vec<Arc<Route>>,
     /// What methods see that do not see what most see; an index into `views`.
     by_method: Vec<(Method, usize)>,
     /// What every other method sees; an index into `views`.
@@ -131,7 +131,7 @@ impl Routes {
             by_method,
             otherwise,
             views: views.built,
-            routes: routes.into_iter().map(Arc::new).collect(),
+            all: routes.into_iter().map(Arc::new).collect(),
         })
     }
 
@@ -148,22 +148,22 @@ impl Routes {
 
     /// The route of this id.
     pub fn get(&self, id: RouteId) -> Option<&Arc<Route>> {
-        self.routes.get(id.0)
+        self.all.get(id.0)
     }
 
     /// All routes, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Arc<Route>> {
-        self.routes.iter()
+        self.all.iter()
     }
 
     /// How many routes there are.
     pub fn len(&self) -> usize {
-        self.routes.len()
+        self.all.len()
     }
 
     /// Whether there is no route at all.
     pub fn is_empty(&self) -> bool {
-        self.routes.is_empty()
+        self.all.is_empty()
     }
 }
 
@@ -178,7 +178,7 @@ impl<'a> IntoIterator for &'a Routes {
 
 impl fmt::Debug for Routes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_list().entries(&self.routes).finish()
+        formatter.debug_list().entries(&self.all).finish()
     }
 }
 

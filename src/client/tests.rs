@@ -224,6 +224,7 @@ fn an_untrusted_peer_is_not_refused_for_hops_nobody_reads() {
         .identify(ip("203.0.113.9"), &header)
         .unwrap();
     assert_eq!(caller.forwarded_for(), "203.0.113.9");
+    assert!(!caller.walked.spilled());
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::pattern;
 const ROOT: u8 = b'/';
 
 /// The largest automaton that is reasoned about, in bytes; beyond it nothing can be proved.
-const SIZE_LIMIT: usize = 1024 * 1024;
+const SIZE_LIMIT: usize = 512 * 1024;
 
 /// The paths matched by any of some patterns.
 pub(super) struct Language {

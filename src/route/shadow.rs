@@ -10,7 +10,7 @@ use super::language::Language;
 use super::{Route, RouteId};
 
 /// Pairs of automaton states looked at for one route, against all earlier ones.
-const EFFORT: usize = 20_000;
+const EFFORT: usize = 5_000;
 
 /// A route that can never be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
