@@ -12,6 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -43,22 +44,10 @@ impl Server {
 
     fn with_early(early: &[u8]) -> Self {
         let (gateway, client) = duplex(64 * 1024);
-        let (wire, exchanges) = Wire::new(gateway, early.into(), &Caps::default(), DEADLINES);
-        let served = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&served);
-        let service = service_fn(move |request| {
-            let exchange = exchanges.begin();
-            if exchange.violation().is_none() {
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-            serve(exchange, request)
-        });
-        let connection = http1::Builder::new()
-            .serve_connection(TokioIo::new(wire), service)
-            .with_upgrades();
+        let (connection, served) = listen(gateway, early);
         Self {
             client,
-            connection: tokio::spawn(connection),
+            connection,
             served,
         }
     }
@@ -89,6 +78,27 @@ impl Server {
     fn served(&self) -> usize {
         self.served.load(Ordering::Relaxed)
     }
+}
+
+/// Speaks HTTP/1 on a connection, counting the requests that are served.
+fn listen<IO>(io: IO, early: &[u8]) -> (JoinHandle<hyper::Result<()>>, Arc<AtomicUsize>)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (wire, exchanges) = Wire::new(io, early.into(), &Caps::default(), DEADLINES);
+    let served = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&served);
+    let service = service_fn(move |request| {
+        let exchange = exchanges.begin();
+        if exchange.violation().is_none() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        serve(exchange, request)
+    });
+    let connection = http1::Builder::new()
+        .serve_connection(TokioIo::new(wire), service)
+        .with_upgrades();
+    (tokio::spawn(connection), served)
 }
 
 /// Answers with the request's body, refusing what is to be refused.
@@ -360,6 +370,28 @@ async fn a_refusal_reaches_a_client_that_is_still_sending() {
     assert_eq!(statuses(&answers), ["413"]);
     assert!(answers.ends_with("unread"));
     assert_eq!(server.served(), 1);
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_destroyed_by_a_reset() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap())
+        .await
+        .unwrap();
+    let (gateway, _) = listener.accept().await.unwrap();
+    let (connection, _) = listen(gateway, b"");
+    // More than hyper takes at once, so that some of it is unread when the answer is out.
+    let head = "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..20 {
+        client.write_all(&[b'x'; 10_000]).await.unwrap();
+        sleep(Duration::from_millis(1)).await;
+    }
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(statuses(&answer), ["413"]);
+    drop(client);
+    connection.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

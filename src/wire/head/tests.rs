@@ -396,11 +396,9 @@ fn agrees_with_httparse(bytes: &[u8]) -> Result<(), TestCaseError> {
         }
         Framing::None => {
             prop_assert!(all("transfer-encoding").is_empty());
-            prop_assert!(
-                all("content-length")
-                    .iter()
-                    .all(|value| { !value.is_empty() && value.iter().all(|&digit| digit == b'0') })
-            );
+            let zero =
+                |value: &&[u8]| !value.is_empty() && value.iter().all(|&digit| digit == b'0');
+            prop_assert!(all("content-length").iter().all(zero));
         }
     }
     Ok(())
