@@ -14,7 +14,7 @@
 //!
 //! The same place keeps the client to its deadlines, since only here is it known what is being waited
 //! for: a first head, the rest of a head, a body, the next request, or nothing because the service has
-//! yet to answer. And it closes slowly where a hasty close would destroy the answer ([`linger`]).
+//! yet to answer. And it closes slowly where a hasty close would destroy the answer.
 //!
 //! The service has two duties: to call [`Exchanges::begin`] for every request, and to let the response's
 //! body [`carry`](Exchange::carry) what it got. What follows a request for an upgrade is held back until
@@ -69,6 +69,10 @@ pub struct Wire<IO> {
 
 impl<IO> Wire<IO> {
     /// Takes charge of a connection of which `early` was already read.
+    ///
+    /// hyper has limits of its own, and its own bare answers when they are passed. For the answer to
+    /// be the gateway's they must not be the narrower ones: `max_headers` at least `header_lines`, and
+    /// `max_buf_size` more than `head_bytes`.
     pub fn new(io: IO, early: BytesMut, caps: &Caps, deadlines: Deadlines) -> (Self, Exchanges) {
         let limits = Limits {
             bytes: caps.head_bytes,

@@ -132,13 +132,13 @@ impl Chunked {
         }
         match (self.place, byte) {
             (Place::TrailerStart, b'\r') => Ok(Place::LastLf),
-            (Place::TrailerName, b':') => Ok(Place::TrailerValue),
+            (Place::TrailerName, b':') | (Place::TrailerValue, b'\t' | b' '..=b'~' | 0x80..) => {
+                Ok(Place::TrailerValue)
+            }
             (Place::TrailerStart | Place::TrailerName, _) if is_token(byte) => {
                 Ok(Place::TrailerName)
             }
             (Place::TrailerValue, b'\r') => Ok(Place::TrailerLf),
-            (Place::TrailerValue, b'\t') => Ok(Place::TrailerValue),
-            (Place::TrailerValue, _) if !byte.is_ascii_control() => Ok(Place::TrailerValue),
             (Place::TrailerLf, b'\n') => Ok(Place::TrailerStart),
             (Place::LastLf, b'\n') => Ok(Place::End),
             _ => Err(Violation::Trailer),

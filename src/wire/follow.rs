@@ -33,7 +33,8 @@ pub(super) struct Stretch {
     pub(super) end: End,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+/// Why a stretch went no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// There is no more.
     Exhausted,

@@ -11,11 +11,13 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use proptest::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::chunked::{Chunked, Progress};
 use super::*;
 
 const DEADLINES: Deadlines = Deadlines {
@@ -289,7 +291,7 @@ async fn a_connection_at_rest_is_closed_without_a_word() {
     let mut server = Server::start();
     for _ in 0..3 {
         server.send(GET).await.answer_to("\r\n\r\n").await;
-        sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_mins(1)).await;
     }
     server.send(GET).await.answer_to("\r\n\r\n").await;
     let start = Instant::now();
@@ -365,7 +367,7 @@ async fn a_refusal_reaches_a_client_that_is_still_sending() {
     let mut server = Server::start();
     let head = "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
     server.send(head).await;
-    server.send([b'x'; 200_000]).await;
+    server.send(vec![b'x'; 200_000]).await;
     let answers = server.answers().await;
     assert_eq!(statuses(&answers), ["413"]);
     assert!(answers.ends_with("unread"));
@@ -424,4 +426,67 @@ async fn a_client_that_hangs_up_is_noticed_while_an_upgrade_is_undecided() {
     drop(server.client);
     assert!(server.connection.await.unwrap().is_err());
     assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+/// Chunked bodies near the border of what is allowed.
+fn chunked_bodies() -> impl Strategy<Value = String> {
+    let chunk = prop::sample::select(vec![
+        "1\r\nx\r\n",
+        "3;a=\"b c\"\r\n0\r\n\r\n",
+        "0A\r\n0123456789\r\n",
+        "2 \r\nxx\r\n",
+        "1\nx\r\n",
+        "1\r\nx\n",
+        "2\r\nx\r\n",
+        "",
+    ]);
+    let end = prop::sample::select(vec![
+        "0\r\n\r\n",
+        "00;z\r\n\r\n",
+        "0\r\nt: r\r\nu:\r\n\r\n",
+        "0\r\nt : r\r\n\r\n",
+        "0\r\nt: r\n\r\n",
+        "0\n\r\n",
+        "0\r\n\n",
+    ]);
+    (prop::collection::vec(chunk, 0..4), end).prop_map(|(chunks, end)| chunks.concat() + end)
+}
+
+proptest! {
+    #[test]
+    fn a_chunked_body_ends_for_hyper_where_it_ends_here(
+        body in chunked_bodies(),
+        damage in prop::option::of((any::<prop::sample::Index>(), b' '..=b'~')),
+    ) {
+        let mut body = body.into_bytes();
+        if let Some((at, octet)) = damage {
+            let at = at.index(body.len());
+            body[at] = octet;
+        }
+        let followed = Chunked::new(1024).follow(&body);
+        let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let last = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        let stream = [&head[..], &body, last].concat();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let (answers, served) = runtime.block_on(async {
+            let mut server = Server::start();
+            server.send(&stream).await;
+            (server.answers().await, server.served())
+        });
+        match followed {
+            Progress::Ended(end) if end == body.len() => {
+                prop_assert_eq!(statuses(&answers), ["200", "200"]);
+                prop_assert_eq!(served, 2);
+            }
+            // What is left of the body is no request, whatever comes after it.
+            Progress::Ended(_) => prop_assert_eq!(statuses(&answers), ["200", "400"]),
+            Progress::Broken(..) => prop_assert_eq!(statuses(&answers), ["400"]),
+            // The chunk swallows the next request, or what comes of it breaks the body.
+            Progress::Open => prop_assert_eq!(served, 1),
+        }
+    }
 }
