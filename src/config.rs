@@ -1,7 +1,33 @@
 //! From the file a person writes to the policy the gateway runs on.
+//!
+//! A configuration is read in steps, each on the whole of it: parse the TOML, write in what the
+//! environment and the command line override, put variables into strings, hold the tree to the schema,
+//! decode what is left of it, and resolve names. Every step reports all it finds instead of stopping
+//! at the first fault, and everything it reports has a place: see [`Problem`].
+//!
+//! Files named in a configuration are taken as they are written, so a relative path starts at the
+//! working directory. Of these only `token_file` is read here; certificates are read by who uses them.
+
+mod environment;
+mod file;
+mod located;
+mod overrides;
+mod policy;
+mod problem;
+mod scalar;
+mod schema;
+mod shape;
+mod source;
+mod suggest;
+mod tree;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, Deserializer};
 
 use crate::client::Trust;
 use crate::gateway::ServerSettings;
@@ -9,6 +35,14 @@ use crate::respond::Manner;
 use crate::route::Routes;
 use crate::throttle::Limit;
 use crate::upstream::Upstream;
+
+pub use environment::Environment;
+pub use overrides::Overrides;
+pub use problem::{ConfigErrors, Problem, Severity};
+pub use schema::schema;
+
+use file::File;
+use problem::Findings;
 
 /// What the gateway runs on: a configuration that was found to be right.
 #[derive(Debug)]
@@ -58,3 +92,118 @@ pub enum LogFormat {
     /// One JSON object a line.
     Json,
 }
+
+/// A configuration that can be used, and what somebody should still look at.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What the gateway runs on.
+    pub policy: Policy,
+    /// What was found wanting, but not wrong.
+    pub warnings: Vec<Problem>,
+}
+
+/// Reads a configuration file.
+pub fn load(path: &Path, env: &Environment, overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
+    let name = path.display().to_string();
+    let bytes = std::fs::read(path).map_err(|error| {
+        Problem::of_file(
+            name.as_str(),
+            format!("cannot read the configuration: {error}"),
+            "name a file that exists and that the gateway may read".into(),
+        )
+    })?;
+    match String::from_utf8(bytes) {
+        Ok(text) => parse(&name, &text, env, overrides),
+        Err(error) => Err(not_unicode(&name, &error)),
+    }
+}
+
+fn not_unicode(name: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
+    let mut findings = Findings::default();
+    findings
+        .sources
+        .add(name, String::from_utf8_lossy(error.as_bytes()));
+    let at = error.utf8_error().valid_up_to();
+    let replacement = at..at + char::REPLACEMENT_CHARACTER.len_utf8();
+    findings.error(
+        &replacement,
+        "this is not UTF-8",
+        "save the file in the UTF-8 encoding",
+    );
+    findings.into_errors()
+}
+
+/// Reads a configuration from a text; `name` is what its problems call the file.
+pub fn parse(
+    name: &str,
+    text: &str,
+    env: &Environment,
+    overrides: &Overrides,
+) -> Result<Loaded, ConfigErrors> {
+    let mut findings = Findings::default();
+    findings.sources.add(name, text);
+    let policy = read(text, env, overrides, &mut findings);
+    match (policy, findings.has_errors()) {
+        (Some(policy), false) => Ok(Loaded {
+            policy,
+            warnings: findings.into_problems(),
+        }),
+        _ => Err(findings.into_errors()),
+    }
+}
+
+/// The configuration of a gateway that was given nothing but a URL: every request goes there, and
+/// every client is held to the default limit.
+pub fn policy_for_upstream(
+    url: &str,
+    env: &Environment,
+    overrides: &Overrides,
+) -> Result<Loaded, ConfigErrors> {
+    let overrides = Overrides {
+        upstream: Some(url.to_owned()),
+        ..overrides.clone()
+    };
+    let text = include_str!("config/upstream_only.toml");
+    parse("built-in configuration", text, env, &overrides)
+}
+
+fn read(
+    text: &str,
+    env: &Environment,
+    overrides: &Overrides,
+    findings: &mut Findings,
+) -> Option<Policy> {
+    let mut table = tree::read(text, findings)?;
+    let schema = schema();
+    overrides::apply_environment(table.get_mut(), &schema, env, findings);
+    overrides::apply_flags(table.get_mut(), overrides, findings);
+    environment::interpolate(table.get_mut(), env, findings);
+    hide_token(&table, findings);
+    shape::check(&mut table, &schema, findings);
+    let file = match File::deserialize(Deserializer::from(table)) {
+        Ok(file) => file,
+        Err(error) => {
+            findings.error(
+                &error.span().unwrap_or(0..0),
+                error.message(),
+                "compare with `tidegate schema`",
+            );
+            return None;
+        }
+    };
+    policy::resolve(&file, findings)
+}
+
+/// Keeps the admin token out of whatever is reported from here on.
+fn hide_token(table: &Spanned<DeTable<'_>>, findings: &mut Findings) {
+    let admin = table.get_ref().get("admin");
+    let token = admin.and_then(|admin| admin.get_ref().get("token"));
+    if let Some(token) = token
+        && !findings.sources.text(&token.span()).contains("${")
+    {
+        findings.sources.redact(&token.span());
+    }
+}
+
+#[cfg(test)]
+mod tests;

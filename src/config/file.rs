@@ -1,0 +1,319 @@
+//! The configuration as a person writes it.
+//!
+//! These types are the single source of what keys there are: serde decodes by them, and the schema
+//! made from them is what the shape of a file is checked against, what editors complete by and what
+//! environment variables are matched with. Nothing is resolved here. Every key is optional in the
+//! types, the required ones too: by the time a file is decoded, whatever was wrong in it has been
+//! reported and taken out, and the rest is still worth checking.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::located::{Located, Many, Named};
+use super::scalar::{
+    Backend, Cidr, HeaderText, HostChoice, HumanDuration, KeyText, Label, LimitName, Listen,
+    MethodName, Origin, Rate, ResponseHeader, ServerUrl, Size, Timeout, TokenText, ValueText,
+};
+
+/// Configuration of the Tidegate gateway. Any string may hold `${VARIABLE}`; `$${` stands for `${`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(title = "Tidegate configuration")]
+pub(super) struct File {
+    pub(super) server: ServerSection,
+    pub(super) admin: AdminSection,
+    pub(super) client: ClientSection,
+    pub(super) store: StoreSection,
+    pub(super) respond: RespondSection,
+    pub(super) log: LogSection,
+    /// Where requests go, by name.
+    pub(super) upstream: Named<Label, UpstreamSection>,
+    /// What requests are held to, by name. A limit used by two routes is one bucket.
+    pub(super) limit: Named<LimitName, LimitSection>,
+    /// Which requests are taken, and what is done with them. The first match wins.
+    pub(super) route: Vec<Located<RouteSection>>,
+}
+
+/// Listening, workers, deadlines and caps.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServerSection {
+    /// Where to listen: an address and a port, or a list of these.
+    #[schemars(extend("default" = "127.0.0.1:8080"))]
+    pub(super) listen: Option<Many<Listen>>,
+    /// Worker threads; 0 for one per core.
+    #[schemars(range(max = 1024), extend("default" = 0))]
+    pub(super) workers: Option<Located<usize>>,
+    /// How long a shutdown waits for what is in flight.
+    #[schemars(extend("default" = "30s"))]
+    pub(super) shutdown_grace: Option<Located<HumanDuration>>,
+    /// Serve TLS with this certificate.
+    pub(super) tls: Option<TlsTable>,
+    /// For the TLS handshake.
+    #[schemars(extend("default" = "10s"))]
+    pub(super) handshake_timeout: Option<Located<Timeout>>,
+    /// For the head of a request.
+    #[schemars(extend("default" = "10s"))]
+    pub(super) header_timeout: Option<Located<Timeout>>,
+    /// Between two parts of a request's body.
+    #[schemars(extend("default" = "30s"))]
+    pub(super) body_timeout: Option<Located<Timeout>>,
+    /// Between two requests of one connection.
+    #[schemars(extend("default" = "75s"))]
+    pub(super) idle_timeout: Option<Located<Timeout>>,
+    /// For a client to take some of what is being sent to it.
+    #[schemars(extend("default" = "30s"))]
+    pub(super) write_timeout: Option<Located<Timeout>>,
+    /// Connections open at once, over all workers.
+    #[schemars(range(min = 1), extend("default" = 65_536))]
+    pub(super) max_connections: Option<Located<usize>>,
+    /// Bytes of a request's head.
+    #[schemars(extend("default" = "32KiB", "minimum" = 1))]
+    pub(super) max_header_bytes: Option<Located<Size>>,
+    /// Header lines of a request.
+    #[schemars(range(min = 1), extend("default" = 100))]
+    pub(super) max_headers: Option<Located<usize>>,
+    /// Bytes of a request's body.
+    #[schemars(extend("default" = "4GiB", "minimum" = 1))]
+    pub(super) max_body: Option<Located<Size>>,
+    /// HTTP/2 streams open at once on a connection.
+    #[schemars(range(min = 1), extend("default" = 128))]
+    pub(super) h2_max_streams: Option<Located<u32>>,
+    /// HTTP/2 streams a client may reset before they were taken up.
+    #[schemars(range(min = 1), extend("default" = 64))]
+    pub(super) h2_max_resets: Option<Located<usize>>,
+}
+
+/// PEM files of the gateway's own certificate.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TlsTable {
+    /// The certificate chain, leaf first.
+    #[schemars(required)]
+    pub(super) cert: Option<Located<PathBuf>>,
+    /// The private key.
+    #[schemars(required)]
+    pub(super) key: Option<Located<PathBuf>>,
+}
+
+/// The listener for operators. Without `listen` there is none.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AdminSection {
+    /// Where to listen.
+    pub(super) listen: Option<Located<Listen>>,
+    /// What a caller must present as its bearer token.
+    pub(super) token: Option<Located<TokenText>>,
+    /// A file that holds the token.
+    pub(super) token_file: Option<Located<PathBuf>>,
+}
+
+/// Who is calling.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClientSection {
+    /// Networks whose X-Forwarded-For is believed.
+    #[schemars(extend("default" = []))]
+    pub(super) trusted_proxies: Option<Vec<Located<Cidr>>>,
+    /// Networks whose clients are never throttled.
+    #[schemars(extend("default" = []))]
+    pub(super) exempt: Option<Vec<Located<Cidr>>>,
+    /// Bits of an IPv6 address that make a client.
+    #[schemars(range(min = 1, max = 128), extend("default" = 64))]
+    pub(super) ipv6_prefix: Option<Located<u8>>,
+}
+
+/// Where buckets are kept.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StoreSection {
+    /// What keeps them; this version has only memory.
+    #[schemars(extend("default" = "memory"))]
+    #[expect(dead_code, reason = "with a single backend there is nothing to choose by it")]
+    pub(super) backend: Option<Located<Backend>>,
+    /// Buckets tracked at once, all limits together.
+    #[schemars(range(min = 1), extend("default" = 1_000_000))]
+    pub(super) max_clients: Option<Located<usize>>,
+}
+
+/// How the gateway speaks for itself.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RespondSection {
+    /// The dialect of the `RateLimit` headers.
+    #[schemars(extend("default" = "draft"))]
+    pub(super) rate_limit: Option<Located<DialectWord>>,
+    /// Extra headers on responses the gateway makes.
+    #[schemars(extend("default" = {}))]
+    pub(super) headers: Option<Named<ResponseHeader, ValueText>>,
+    /// Which browser code may read them.
+    pub(super) cors: Option<CorsSection>,
+}
+
+/// The dialect of the `RateLimit` headers.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum DialectWord {
+    /// `RateLimit` and `RateLimit-Policy`.
+    Draft,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`.
+    Legacy,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+    X,
+    /// None.
+    Off,
+}
+
+/// Which browser code may read what the gateway says.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CorsSection {
+    /// Origins allowed; `*` for any.
+    #[schemars(required, length(min = 1))]
+    pub(super) origins: Option<Vec<Located<Origin>>>,
+    /// Methods a preflight is told. Default: the one it asks about.
+    #[schemars(length(min = 1))]
+    pub(super) methods: Option<Vec<Located<MethodName>>>,
+    /// Request headers a preflight is told. Default: those it asks about.
+    #[schemars(length(min = 1))]
+    pub(super) headers: Option<Vec<Located<HeaderText>>>,
+    /// Response headers exposed beside `Retry-After` and the `RateLimit` ones.
+    #[schemars(extend("default" = []))]
+    pub(super) expose: Option<Vec<Located<HeaderText>>>,
+    /// Whether credentials may be sent along.
+    #[schemars(extend("default" = false))]
+    pub(super) credentials: Option<Located<bool>>,
+    /// How long a browser may keep a preflight's answer.
+    #[schemars(extend("default" = "10m"))]
+    pub(super) max_age: Option<Located<HumanDuration>>,
+}
+
+/// How the gateway writes its log.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LogSection {
+    /// How a line is written.
+    #[schemars(extend("default" = "text"))]
+    pub(super) format: Option<Located<FormatWord>>,
+    /// Whether requests are logged, where their route does not say.
+    #[schemars(extend("default" = true))]
+    pub(super) access: Option<Located<bool>>,
+}
+
+/// How a log line is written.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum FormatWord {
+    /// For a person.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// An API behind the gateway.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UpstreamSection {
+    /// The servers that share its load.
+    #[schemars(required, length(min = 1))]
+    pub(super) servers: Option<Vec<Located<ServerUrl>>>,
+    /// The `Host` sent to them: the client's, the server's own, or a literal.
+    #[schemars(extend("default" = "preserve"))]
+    pub(super) host: Option<Located<HostChoice>>,
+    /// Until a connection stands, TLS included.
+    #[schemars(extend("default" = "5s"))]
+    pub(super) connect_timeout: Option<Located<Timeout>>,
+    /// From the request's last byte to the head of the response.
+    #[schemars(extend("default" = "30s"))]
+    pub(super) first_byte_timeout: Option<Located<Timeout>>,
+    /// Between two parts of a body.
+    #[schemars(extend("default" = "60s"))]
+    pub(super) idle_timeout: Option<Located<Timeout>>,
+    /// For the whole exchange. Default: no bound.
+    pub(super) timeout: Option<Located<Timeout>>,
+    /// Certificates to trust instead of the system's, PEM.
+    pub(super) ca_file: Option<Located<PathBuf>>,
+}
+
+/// A named quota.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitSection {
+    /// What buckets are told apart by: one thing, or a list.
+    #[schemars(extend("default" = "client"))]
+    pub(super) key: Option<Many<KeyText>>,
+    /// Requests per time, in the long run.
+    #[schemars(required)]
+    pub(super) rate: Option<Located<Rate>>,
+    /// Requests at once above the steady rate. Default: one less than the rate's number.
+    #[schemars(range(max = 2_147_483_647))]
+    pub(super) burst: Option<Located<u32>>,
+    /// What happens to a request beyond the quota.
+    #[schemars(extend("default" = "reject"))]
+    pub(super) on_exceed: Option<Located<ExceedWord>>,
+    /// With `delay`: the longest a request is made to wait.
+    #[schemars(extend("default" = "1s"))]
+    pub(super) max_delay: Option<Located<Timeout>>,
+    /// Whether the limit acts or only watches.
+    #[schemars(extend("default" = "enforce"))]
+    pub(super) mode: Option<Located<ModeWord>>,
+    /// How the wait is written in `Retry-After`.
+    #[schemars(extend("default" = "seconds"))]
+    pub(super) retry_after: Option<Located<RetryAfterWord>>,
+}
+
+/// What happens to a request beyond the quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ExceedWord {
+    /// It is refused.
+    Reject,
+    /// It waits for its slot.
+    Delay,
+}
+
+/// Whether a limit acts or only watches.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ModeWord {
+    /// It acts.
+    Enforce,
+    /// It only watches.
+    Shadow,
+}
+
+/// How the wait is written in `Retry-After`.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RetryAfterWord {
+    /// Whole seconds.
+    Seconds,
+    /// An HTTP date.
+    HttpDate,
+}
+
+/// Which requests are taken, and what is done with them.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RouteSection {
+    /// Its name, also in metrics.
+    #[schemars(required)]
+    pub(super) name: Option<Located<Label>>,
+    /// Regular expressions over the path, anchored at its start and open at its end.
+    #[schemars(required)]
+    pub(super) path: Option<Many<String>>,
+    /// Methods taken: one, or a list. Default: all.
+    pub(super) methods: Option<Many<MethodName>>,
+    /// Where requests go. May be left out where there is only one upstream.
+    pub(super) upstream: Option<Located<String>>,
+    /// Limits that must all admit a request.
+    #[schemars(length(max = 8), extend("default" = []))]
+    pub(super) limits: Option<Vec<Located<String>>>,
+    /// Tokens a request takes from each limit.
+    #[schemars(range(min = 1), extend("default" = 1))]
+    pub(super) cost: Option<Located<u32>>,
+    /// Whether its requests are logged. Default: `log.access`.
+    pub(super) access_log: Option<Located<bool>>,
+}

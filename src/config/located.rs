@@ -1,0 +1,142 @@
+//! Values that remember where they were written.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::value::{SeqAccessDeserializer, StrDeserializer};
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use toml::Spanned;
+
+use super::source::Span;
+
+/// A value and its place; as a key it is compared by the value alone.
+#[derive(Clone, Debug)]
+pub(super) struct Located<T> {
+    pub(super) span: Span,
+    pub(super) value: T,
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Located<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::deserialize(deserializer)?;
+        Ok(Self {
+            span: spanned.span(),
+            value: spanned.into_inner(),
+        })
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Located<T> {
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
+}
+
+impl<T: PartialEq> PartialEq for Located<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<T: Eq> Eq for Located<T> {}
+
+impl<T: PartialOrd> PartialOrd for Located<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        self.value.partial_cmp(&other.value)
+    }
+}
+
+impl<T: Ord> Ord for Located<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.value.cmp(&other.value)
+    }
+}
+
+/// One value, or a list of at least one.
+#[derive(Clone, Debug)]
+pub(super) struct Many<T>(pub(super) Vec<Located<T>>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Located { span, value } = Located::<OneOrMany<T>>::deserialize(deserializer)?;
+        Ok(Self(match value {
+            OneOrMany::One(value) => vec![Located { span, value }],
+            OneOrMany::Many(values) => values,
+        }))
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Many<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("Many_{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<T>();
+        json_schema!({
+            "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }]
+        })
+    }
+}
+
+/// serde's untagged enums lose spans, so the choice is made by hand.
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<Located<T>>),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Choice<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Choice<T> {
+            type Value = OneOrMany<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of strings")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                T::deserialize(StrDeserializer::new(text)).map(OneOrMany::One)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(OneOrMany::Many)
+            }
+        }
+
+        deserializer.deserialize_any(Choice(PhantomData))
+    }
+}
+
+/// Values by the names a person gave them.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(transparent, bound = "K: Deserialize<'de> + Ord, V: Deserialize<'de>")]
+pub(super) struct Named<K, V>(pub(super) BTreeMap<Located<K>, Located<V>>);
+
+impl<K, V> Default for Named<K, V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: JsonSchema, V: JsonSchema> JsonSchema for Named<K, V> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("Named_{}", V::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "propertyNames": generator.subschema_for::<K>(),
+            "additionalProperties": generator.subschema_for::<V>(),
+        })
+    }
+}

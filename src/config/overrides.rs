@@ -1,0 +1,299 @@
+//! What is said outside the file and wins over it: `TIDEGATE__SECTION__KEY` variables and flags.
+//!
+//! Both are written into the tree before it is checked, each with a source of its own, so they are
+//! held to the same rules as the file and a fault in one is shown in the variable or flag it is in.
+//! A variable can set any key of a section and any key of an upstream, limit or route the file has,
+//! but cannot make a new one: a mistyped name would then go unnoticed.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use toml::Spanned;
+use toml::de::{DeArray, DeString, DeTable, DeValue};
+
+use super::environment::Environment;
+use super::problem::Findings;
+use super::source::Span;
+use super::tree::{Node, relocate, string, type_name};
+use super::{shape, suggest};
+
+const PREFIX: &str = "TIDEGATE__";
+
+/// Command-line flags that win over the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// Replaces `server.listen` unless empty.
+    pub listen: Vec<SocketAddr>,
+    /// Replaces the servers of the only upstream, or makes one.
+    pub upstream: Option<String>,
+}
+
+/// Writes the environment's overrides into the tree.
+pub(super) fn apply_environment<'i>(
+    table: &mut DeTable<'i>,
+    schema: &Value,
+    env: &'i Environment,
+    findings: &mut Findings,
+) {
+    for (name, value) in env.starting_with(PREFIX) {
+        let start = findings.sources.add(name, format!("{name}={value}"));
+        let mut offset = start + PREFIX.len();
+        let segments: Vec<_> = name[PREFIX.len()..]
+            .split("__")
+            .map(|text| {
+                let span = offset..offset + text.len();
+                offset = span.end + 2;
+                Segment { text, span }
+            })
+            .collect();
+        let mut setting = Setting {
+            value,
+            start: start + name.len() + 1,
+            findings,
+        };
+        setting.write(table, "", schema, &segments);
+    }
+}
+
+struct Segment<'i> {
+    text: &'i str,
+    span: Span,
+}
+
+/// One variable on its way to its key.
+struct Setting<'i, 'f> {
+    value: &'i str,
+    start: usize,
+    findings: &'f mut Findings,
+}
+
+impl<'i> Setting<'i, '_> {
+    fn write(
+        &mut self,
+        table: &mut DeTable<'i>,
+        at: &str,
+        schema: &Value,
+        segments: &[Segment<'i>],
+    ) {
+        let [segment, rest @ ..] = segments else {
+            return;
+        };
+        let Some(key) = self.find_key(table, at, schema, segment) else {
+            return;
+        };
+        let Some(property) = shape::property(schema, &key) else {
+            return;
+        };
+        let path = if at.is_empty() {
+            key.clone()
+        } else {
+            format!("{at}.{key}")
+        };
+        let position = Spanned::new(segment.span.clone(), DeString::Owned(key));
+        if rest.is_empty() {
+            let node = self.read_value(property);
+            table.remove(position.get_ref().as_ref());
+            table.insert(position, node);
+            return;
+        }
+        match shape::types(property).as_slice() {
+            ["object"] => {
+                let absent = || Spanned::new(segment.span.clone(), DeValue::Table(DeTable::new()));
+                let node = table.entry(position).or_insert_with(absent);
+                if let DeValue::Table(table) = node.get_mut() {
+                    self.write(table, &path, property, rest);
+                }
+            }
+            ["array"] => match table
+                .get_mut(position.get_ref().as_ref())
+                .map(Spanned::get_mut)
+            {
+                Some(DeValue::Array(items)) => self.write_item(items, &path, property, rest),
+                _ => self.no_such_name(&path, rest, std::iter::empty()),
+            },
+            _ => {
+                let spare = &rest[0];
+                self.findings.error(
+                    &spare.span,
+                    format!("`{path}` has no key `{}`", spare.text.to_lowercase()),
+                    format!("end the variable's name before `__{}`", spare.text),
+                );
+            }
+        }
+    }
+
+    /// Goes on within the entry of a list of tables that has the name.
+    fn write_item(
+        &mut self,
+        items: &mut DeArray<'i>,
+        at: &str,
+        schema: &Value,
+        segments: &[Segment<'i>],
+    ) {
+        let Some(schema) = schema.get("items") else {
+            return;
+        };
+        let [segment, rest @ ..] = segments else {
+            return;
+        };
+        let found = items
+            .iter()
+            .position(|item| name_of(item).is_some_and(|name| fold(name) == fold(segment.text)));
+        match found {
+            Some(index) => {
+                if let DeValue::Table(table) = items.as_mut()[index].get_mut() {
+                    self.write(table, at, schema, rest);
+                }
+            }
+            None => self.no_such_name(at, segments, items.iter().filter_map(name_of)),
+        }
+    }
+
+    /// The key a segment means: one the schema fixes, or a name the file has.
+    fn find_key(
+        &mut self,
+        table: &DeTable<'i>,
+        at: &str,
+        schema: &Value,
+        segment: &Segment<'i>,
+    ) -> Option<String> {
+        let meant = |key: &&str| fold(key) == fold(segment.text);
+        if let Some(key) = shape::known_keys(schema).find(meant) {
+            return Some(key.to_owned());
+        }
+        let names: Vec<&str> = table.keys().map(|key| key.get_ref().as_ref()).collect();
+        if let Some(name) = names.iter().copied().find(meant) {
+            return Some(name.to_owned());
+        }
+        if shape::free_values(schema).is_some() {
+            self.no_such_name(at, std::slice::from_ref(segment), names.into_iter());
+        } else {
+            let key = segment.text.to_lowercase();
+            self.hide_value();
+            shape::unknown_key(self.findings, &segment.span, &key, at, schema);
+        }
+        None
+    }
+
+    fn no_such_name<'a>(
+        &mut self,
+        at: &str,
+        segments: &[Segment<'_>],
+        known: impl Iterator<Item = &'a str> + Clone,
+    ) {
+        let Some(segment) = segments.first() else {
+            return;
+        };
+        let name = segment.text.to_lowercase();
+        self.hide_value();
+        self.findings.error(
+            &segment.span,
+            format!("the configuration has no {at} called `{name}`"),
+            suggest::remedy(&name, known),
+        );
+    }
+
+    /// A variable that missed its key may have been meant for a secret.
+    fn hide_value(&mut self) {
+        let span = self.start..self.start + self.value.len();
+        self.findings.sources.redact(&span);
+    }
+
+    /// A TOML value where the key takes other than strings and this is one, else the text as it is.
+    fn read_value(&self, schema: &Value) -> Node<'i> {
+        let wanted = shape::types(schema);
+        let text = || string(self.start..self.start + self.value.len(), self.value.into());
+        let Ok(node) = DeValue::parse(self.value) else {
+            return text();
+        };
+        let found = type_name(node.get_ref());
+        let fits = wanted.contains(&found) && found != "string";
+        if fits || !wanted.contains(&"string") {
+            relocate(node, self.start)
+        } else {
+            text()
+        }
+    }
+}
+
+fn name_of<'a>(item: &'a Node<'_>) -> Option<&'a str> {
+    item.get_ref().get("name")?.get_ref().as_str()
+}
+
+/// Names as a variable can spell them.
+fn fold(name: &str) -> String {
+    name.to_lowercase().replace(['-', '.', ' '], "_")
+}
+
+/// Writes the flags' overrides into the tree.
+pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findings: &mut Findings) {
+    if !overrides.listen.is_empty() {
+        let addresses: Vec<_> = overrides.listen.iter().map(SocketAddr::to_string).collect();
+        let text = addresses.join(" ");
+        let start = findings.sources.add("--listen", text.as_str());
+        let mut offset = start;
+        let listen: DeArray<'_> = addresses
+            .into_iter()
+            .map(|address| {
+                let span = offset..offset + address.len();
+                offset = span.end + 1;
+                string(span, address)
+            })
+            .collect();
+        let span = start..start + text.len();
+        if let Some(server) = section(table, "server", &span) {
+            set(server, "listen", Spanned::new(span, DeValue::Array(listen)));
+        }
+    }
+    if let Some(url) = &overrides.upstream {
+        let start = findings.sources.add("--upstream", url.as_str());
+        let span = start..start + url.len();
+        let Some(upstreams) = section(table, "upstream", &span) else {
+            return;
+        };
+        let names: Vec<_> = upstreams.keys().map(|key| key.to_string()).collect();
+        let name = match names.as_slice() {
+            [] => "default",
+            [only] => only,
+            several => {
+                findings.error(
+                    &span,
+                    format!("the configuration has {} upstreams", several.len()),
+                    format!(
+                        "`--upstream` replaces the only one; here set one of TIDEGATE__UPSTREAM__…__SERVERS for {}",
+                        several.join(", ")
+                    ),
+                );
+                return;
+            }
+        };
+        if let Some(upstream) = section(upstreams, name, &span) {
+            let servers = DeArray::from_iter([string(span.clone(), url.clone())]);
+            set(
+                upstream,
+                "servers",
+                Spanned::new(span, DeValue::Array(servers)),
+            );
+        }
+    }
+}
+
+/// The section of that name, made if absent; `None` if the file has something else there.
+fn section<'t, 'i>(
+    table: &'t mut DeTable<'i>,
+    name: &str,
+    span: &Span,
+) -> Option<&'t mut DeTable<'i>> {
+    let key = Spanned::new(span.clone(), Cow::Owned(name.to_owned()));
+    let absent = || Spanned::new(span.clone(), DeValue::Table(DeTable::new()));
+    match table.entry(key).or_insert_with(absent).get_mut() {
+        DeValue::Table(section) => Some(section),
+        _ => None,
+    }
+}
+
+fn set<'i>(table: &mut DeTable<'i>, key: &'static str, value: Node<'i>) {
+    table.remove(key);
+    table.insert(Spanned::new(value.span(), Cow::Borrowed(key)), value);
+}

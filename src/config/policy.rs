@@ -1,0 +1,198 @@
+//! From what a person wrote to what the gateway runs on.
+//!
+//! Names are resolved, defaults filled in, and everything checked that takes more than one value to
+//! see. A part that has a fault is reported and left out, and the others are checked on: the policy
+//! that comes out is of use only if nothing was reported.
+
+mod limits;
+mod listeners;
+mod respond;
+mod routes;
+mod upstreams;
+
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use super::file::{
+    AdminSection, ClientSection, File, FormatWord, LogSection, ServerSection, TlsTable,
+};
+use super::located::Located;
+use super::problem::Findings;
+use super::scalar::{Cidr, HumanDuration, Listen, Size, Timeout, TokenText};
+use super::{AdminSettings, LogFormat, LogSettings, Policy};
+use crate::client::Trust;
+use crate::gateway::{Caps, Deadlines, ServerSettings, TlsFiles};
+
+/// The address listened on where none is given.
+const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
+
+/// Makes a policy of a file; `None` if anything about it was reported as an error.
+pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
+    listeners::check(file, findings);
+    let admin = admin(&file.admin, findings);
+    let manner = respond::resolve(&file.respond, findings);
+    let upstreams = upstreams::resolve(&file.upstream);
+    let limits = limits::resolve(&file.limit, findings);
+    let routes = routes::resolve(file, &limits, findings);
+    if findings.has_errors() {
+        return None;
+    }
+    Some(Policy {
+        server: server(&file.server),
+        admin,
+        trust: trust(&file.client),
+        max_clients: plain(file.store.max_clients.as_ref(), 1_000_000),
+        manner,
+        log: log(&file.log),
+        upstreams,
+        limits: limits.into_values().flatten().collect(),
+        routes: routes::compile(file, routes, findings)?,
+    })
+}
+
+fn server(section: &ServerSection) -> ServerSettings {
+    let (deadlines, caps) = (Deadlines::default(), Caps::default());
+    let cores = || available_parallelism().map_or(1, usize::from);
+    let listen = match &section.listen {
+        Some(listen) => listen.0.iter().map(|l| l.value.0).collect(),
+        None => vec![DEFAULT_LISTEN.into()],
+    };
+    ServerSettings {
+        listen,
+        workers: match plain(section.workers.as_ref(), 0) {
+            0 => cores(),
+            workers => workers,
+        },
+        tls: section.tls.as_ref().and_then(tls),
+        shutdown_grace: duration(section.shutdown_grace.as_ref(), Duration::from_secs(30)),
+        deadlines: Deadlines {
+            handshake: timeout(section.handshake_timeout.as_ref(), deadlines.handshake),
+            head: timeout(section.header_timeout.as_ref(), deadlines.head),
+            body: timeout(section.body_timeout.as_ref(), deadlines.body),
+            idle: timeout(section.idle_timeout.as_ref(), deadlines.idle),
+            write: timeout(section.write_timeout.as_ref(), deadlines.write),
+        },
+        caps: Caps {
+            connections: plain(section.max_connections.as_ref(), caps.connections),
+            head_bytes: section
+                .max_header_bytes
+                .as_ref()
+                .map_or(caps.head_bytes, |bytes| {
+                    usize::try_from(bytes.value.0).unwrap_or(usize::MAX)
+                }),
+            header_lines: plain(section.max_headers.as_ref(), caps.header_lines),
+            body_bytes: section
+                .max_body
+                .as_ref()
+                .map_or(caps.body_bytes, |Located { value: Size(b), .. }| *b),
+            h2_streams: plain(section.h2_max_streams.as_ref(), caps.h2_streams),
+            h2_resets: plain(section.h2_max_resets.as_ref(), caps.h2_resets),
+        },
+    }
+}
+
+fn tls(table: &TlsTable) -> Option<TlsFiles> {
+    Some(TlsFiles {
+        cert: table.cert.as_ref()?.value.clone(),
+        key: table.key.as_ref()?.value.clone(),
+    })
+}
+
+fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSettings> {
+    let token = match (&section.token, &section.token_file) {
+        (Some(token), Some(file)) => {
+            findings
+                .error(
+                    &file.span,
+                    "the admin token is given twice",
+                    "keep `token_file` and remove `token`, or the other way round",
+                )
+                .note(&token.span, "it is also given here");
+            None
+        }
+        (Some(token), None) => Some(token.value.clone()),
+        (None, Some(file)) => read_token(file, findings),
+        (None, None) => None,
+    };
+    let given = section.token.as_ref().map(|token| &token.span);
+    let given = given.or(section.token_file.as_ref().map(|file| &file.span));
+    let Some(Located { span, value }) = &section.listen else {
+        if let Some(span) = given {
+            findings.warning(
+                span,
+                "a token without an admin listener guards nothing",
+                "add `listen = \"127.0.0.1:9090\"` to [admin], or remove the token",
+            );
+        }
+        return None;
+    };
+    let Listen(listen) = *value;
+    if given.is_none() && !listen.ip().is_loopback() {
+        findings.warning(
+            span,
+            format!("anybody who reaches {listen} reaches the admin listener"),
+            "set `token` or `token_file`; without one only /livez and /readyz answer there",
+        );
+    }
+    Some(AdminSettings {
+        listen,
+        token: token.map(|TokenText(token)| token),
+    })
+}
+
+fn read_token(file: &Located<std::path::PathBuf>, findings: &mut Findings) -> Option<TokenText> {
+    let text = match std::fs::read_to_string(&file.value) {
+        Ok(text) => text,
+        Err(error) => {
+            findings.error(
+                &file.span,
+                format!("cannot read the token: {error}"),
+                "name a file that holds the token and that the gateway may read",
+            );
+            return None;
+        }
+    };
+    match text.trim_end_matches(['\r', '\n']).parse() {
+        Ok(token) => Some(token),
+        Err(fault) => {
+            findings.error(
+                &file.span,
+                format!("in this file: {}", fault.title),
+                fault.help,
+            );
+            None
+        }
+    }
+}
+
+fn trust(section: &ClientSection) -> Trust {
+    let networks = |list: &Option<Vec<Located<Cidr>>>| {
+        let list = list.as_deref().unwrap_or_default();
+        list.iter().map(|cidr| cidr.value.0).collect()
+    };
+    Trust::new(
+        networks(&section.trusted_proxies),
+        networks(&section.exempt),
+        plain(section.ipv6_prefix.as_ref(), 64),
+    )
+}
+
+fn log(section: &LogSection) -> LogSettings {
+    let format = match section.format.as_ref().map(|format| format.value) {
+        Some(FormatWord::Json) => LogFormat::Json,
+        Some(FormatWord::Text) | None => LogFormat::Text,
+    };
+    LogSettings { format }
+}
+
+fn plain<T: Copy>(given: Option<&Located<T>>, default: T) -> T {
+    given.map_or(default, |given| given.value)
+}
+
+fn duration(given: Option<&Located<HumanDuration>>, default: Duration) -> Duration {
+    given.map_or(default, |given| given.value.0)
+}
+
+fn timeout(given: Option<&Located<Timeout>>, default: Duration) -> Duration {
+    given.map_or(default, |given| given.value.0)
+}

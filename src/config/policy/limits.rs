@@ -1,0 +1,141 @@
+//! What requests are held to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::file::{ExceedWord, LimitSection, ModeWord, RetryAfterWord};
+use super::super::located::{Located, Named};
+use super::super::problem::Findings;
+use super::super::scalar::{KeyText, LimitName, Rate};
+use super::timeout;
+use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
+use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, Quota, QuotaError, RetryAfterForm};
+
+/// How long a delaying limit makes a request wait where nothing is said.
+const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(1);
+
+/// Limits by name, in the order of their ids; `None` for one that has a fault.
+pub(super) type Limits<'f> = BTreeMap<&'f str, Option<Arc<Limit>>>;
+
+pub(super) fn resolve<'f>(
+    sections: &'f Named<LimitName, LimitSection>,
+    findings: &mut Findings,
+) -> Limits<'f> {
+    let mut limits = Limits::new();
+    for (at, (name, section)) in sections.0.iter().enumerate() {
+        let limit = match u16::try_from(at) {
+            Ok(id) => limit(LimitId(id), name, &section.value, findings),
+            Err(_) => {
+                findings.error(
+                    &name.span,
+                    "there are too many limits",
+                    format!("define at most {}", u32::from(u16::MAX) + 1),
+                );
+                None
+            }
+        };
+        limits.insert(name.value.0.as_str(), limit.map(Arc::new));
+    }
+    limits
+}
+
+fn limit(
+    id: LimitId,
+    name: &Located<LimitName>,
+    section: &LimitSection,
+    findings: &mut Findings,
+) -> Option<Limit> {
+    let key = key(section, findings);
+    let exceed = exceed(section, findings);
+    let quota = quota(section, findings)?;
+    Some(Limit {
+        id,
+        name: name.value.0.as_str().into(),
+        quota,
+        key,
+        exceed,
+        mode: match section.mode.as_ref().map(|mode| mode.value) {
+            Some(ModeWord::Enforce) | None => Mode::Enforce,
+            Some(ModeWord::Shadow) => Mode::Shadow,
+        },
+        retry_after: match section.retry_after.as_ref().map(|form| form.value) {
+            Some(RetryAfterWord::Seconds) | None => RetryAfterForm::Seconds,
+            Some(RetryAfterWord::HttpDate) => RetryAfterForm::HttpDate,
+        },
+    })
+}
+
+fn key(section: &LimitSection, findings: &mut Findings) -> Box<[KeyPart]> {
+    let Some(key) = &section.key else {
+        return Box::new([KeyPart::Client]);
+    };
+    let parts: Box<[_]> = key
+        .0
+        .iter()
+        .map(
+            |Located {
+                 value: KeyText(part),
+                 ..
+             }| part.clone(),
+        )
+        .collect();
+    let rotatable = parts.iter().all(|part| matches!(part, KeyPart::Header(_)));
+    if let (true, Some(first)) = (rotatable, key.0.first()) {
+        findings.warning(
+            &first.span,
+            "a caller can get a fresh bucket with every request by changing this header",
+            "add \"client\" to `key`, or a second limit keyed by \"client\" to its routes",
+        );
+    }
+    parts
+}
+
+fn exceed(section: &LimitSection, findings: &mut Findings) -> Exceed {
+    let word = section.on_exceed.as_ref().map(|word| word.value);
+    if word == Some(ExceedWord::Delay) {
+        return Exceed::Delay {
+            max: timeout(section.max_delay.as_ref(), DEFAULT_MAX_DELAY),
+        };
+    }
+    if let Some(delay) = &section.max_delay {
+        findings.error(
+            &delay.span,
+            "`max_delay` has no effect: this limit refuses, it does not delay",
+            "add `on_exceed = \"delay\"`, or remove `max_delay`",
+        );
+    }
+    Exceed::Reject
+}
+
+fn quota(section: &LimitSection, findings: &mut Findings) -> Option<Quota> {
+    let Located { span, value: rate } = section.rate.as_ref()?;
+    let burst = match &section.burst {
+        Some(burst) => burst.value,
+        None => rate.count.get() - 1,
+    };
+    let error = match Quota::new(rate.count, rate.period, burst) {
+        Ok(quota) => return Some(quota),
+        Err(error) => error,
+    };
+    let of_burst = section.burst.as_ref().map_or(span, |burst| &burst.span);
+    let (span, help) = match error {
+        QuotaError::ZeroPeriod | QuotaError::TooFast => {
+            (span, "write a slower rate, such as \"1000/s\"".into())
+        }
+        QuotaError::BurstTooLarge => (of_burst, format!("set `burst` to at most {MAX_BURST}")),
+        QuotaError::RefillTooLong => match largest_burst(rate) {
+            Some(largest) => (of_burst, format!("set `burst` to at most {largest}")),
+            None => (span, "write a rate of at least \"1/365d\"".into()),
+        },
+    };
+    findings.error(span, error.to_string(), help);
+    None
+}
+
+/// The largest burst that still refills in time at this rate, if any does.
+fn largest_burst(rate: &Rate) -> Option<u128> {
+    let interval = rate.period.as_nanos().div_ceil(rate.count.get().into());
+    let tokens = MAX_REFILL.as_nanos() / interval;
+    tokens.checked_sub(1)
+}

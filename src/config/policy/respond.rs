@@ -1,0 +1,66 @@
+//! How the gateway speaks, and to whom.
+
+use std::time::Duration;
+
+use super::super::file::{CorsSection, DialectWord, RespondSection};
+use super::super::located::Located;
+use super::super::problem::Findings;
+use super::super::scalar::{HeaderText, Origin};
+use super::{duration, plain};
+use crate::respond::{Cors, Dialect, Manner};
+
+/// How long a browser keeps a preflight's answer where nothing is said.
+const DEFAULT_MAX_AGE: Duration = Duration::from_secs(600);
+
+pub(super) fn resolve(section: &RespondSection, findings: &mut Findings) -> Manner {
+    let headers = section.headers.iter().flat_map(|headers| &headers.0);
+    Manner {
+        rate_limit: match section.rate_limit.as_ref().map(|dialect| dialect.value) {
+            Some(DialectWord::Draft) | None => Dialect::Draft,
+            Some(DialectWord::Legacy) => Dialect::Legacy,
+            Some(DialectWord::X) => Dialect::X,
+            Some(DialectWord::Off) => Dialect::Off,
+        },
+        headers: headers
+            .map(|(name, value)| (name.value.0.name(), value.value.0.clone()))
+            .collect(),
+        cors: section
+            .cors
+            .as_ref()
+            .map(|cors| resolve_cors(cors, findings)),
+    }
+}
+
+fn resolve_cors(section: &CorsSection, findings: &mut Findings) -> Cors {
+    let origins = section.origins.as_deref().unwrap_or_default();
+    let any = origins.iter().find(|origin| origin.value == Origin::Any);
+    if let (Some(any), Some(credentials)) = (any, &section.credentials)
+        && credentials.value
+    {
+        findings
+            .error(
+                &credentials.span,
+                "credentials cannot be allowed to every origin: browsers refuse it",
+                "list the origins in `origins`, or remove `credentials`",
+            )
+            .note(&any.span, "this allows every origin");
+    }
+    let exact = origins.iter().filter_map(|origin| match &origin.value {
+        Origin::Any => None,
+        Origin::Exactly(origin) => Some(origin.clone()),
+    });
+    let names = |list: &[Located<HeaderText>]| list.iter().map(|name| name.value.name()).collect();
+    Cors {
+        origins: any.is_none().then(|| exact.collect()),
+        methods: section.methods.as_ref().map(|methods| {
+            methods
+                .iter()
+                .map(|method| method.value.0.clone())
+                .collect()
+        }),
+        headers: section.headers.as_deref().map(names),
+        expose: section.expose.as_deref().map(names).unwrap_or_default(),
+        credentials: plain(section.credentials.as_ref(), false),
+        max_age: duration(section.max_age.as_ref(), DEFAULT_MAX_AGE),
+    }
+}

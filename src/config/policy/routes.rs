@@ -1,0 +1,273 @@
+//! Which requests are taken, and what is done with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::super::file::{File, RouteSection};
+use super::super::located::Located;
+use super::super::problem::Findings;
+use super::super::source::Span;
+use super::super::suggest;
+use super::limits::Limits;
+use super::plain;
+use crate::route::{Route, RouteId, Routes, check_pattern, find_shadowed};
+use crate::throttle::Limit;
+use crate::upstream::UpstreamId;
+
+/// Routes without a fault, in the order of the file.
+pub(super) fn resolve(file: &File, limits: &Limits<'_>, findings: &mut Findings) -> Vec<Route> {
+    if file.route.is_empty() && !findings.has_errors() {
+        findings.error(
+            &(0..0),
+            "there is no route, so every request would get 404",
+            "add a `[[route]]` with `name = \"all\"`, `path = \"/\"` and an `upstream`",
+        );
+    }
+    let mut resolver = Resolver {
+        upstreams: file.upstream.0.keys().map(|n| n.value.0.as_str()).collect(),
+        limits,
+        access_log: plain(file.log.access.as_ref(), true),
+        names: BTreeMap::new(),
+        used_upstreams: BTreeSet::new(),
+        used_limits: BTreeSet::new(),
+        findings,
+    };
+    let mut routes = Vec::new();
+    let mut spans = Vec::new();
+    for section in &file.route {
+        if let Some(route) = resolver.route(section, RouteId(routes.len())) {
+            routes.push(route);
+            spans.push(path_span(section));
+        }
+    }
+    resolver.report_unused(file);
+    for shadowed in find_shadowed(&routes) {
+        let [earlier, later] = [shadowed.earlier.0, shadowed.later.0];
+        findings
+            .error(
+                &spans[later],
+                format!(
+                    "no request can reach the route `{}`: `{}` takes them all",
+                    routes[later].name, routes[earlier].name
+                ),
+                "the first match wins: move this route above the other, or remove it",
+            )
+            .note(&spans[earlier], "these take its requests");
+    }
+    routes
+}
+
+/// Makes sound routes ready to match.
+pub(super) fn compile(file: &File, routes: Vec<Route>, findings: &mut Findings) -> Option<Routes> {
+    match Routes::compile(routes) {
+        Ok(routes) => Some(routes),
+        Err(error) => {
+            let span = file.route.first().map_or(0..0, path_span);
+            findings.error(
+                &span,
+                error.to_string(),
+                "write shorter patterns, or ones with smaller repetitions",
+            );
+            None
+        }
+    }
+}
+
+fn path_span(section: &Located<RouteSection>) -> Span {
+    let path = section.value.path.as_ref();
+    path.and_then(|path| path.0.first())
+        .map_or_else(|| section.span.clone(), |first| first.span.clone())
+}
+
+struct Resolver<'a> {
+    upstreams: Vec<&'a str>,
+    limits: &'a Limits<'a>,
+    access_log: bool,
+    names: BTreeMap<&'a str, &'a Span>,
+    used_upstreams: BTreeSet<&'a str>,
+    used_limits: BTreeSet<&'a str>,
+    findings: &'a mut Findings,
+}
+
+impl<'a> Resolver<'a> {
+    fn route(&mut self, section: &'a Located<RouteSection>, id: RouteId) -> Option<Route> {
+        let Located { span, value: route } = section;
+        let name = self.name(route);
+        let patterns = self.patterns(route);
+        let upstream = self.upstream(route, span);
+        let limits = self.limits(route);
+        let cost = self.cost(route, &limits);
+        let methods = route.methods.as_ref().map(|methods| {
+            let methods = methods.0.iter().map(|method| method.value.0.clone());
+            methods.collect::<Vec<_>>()
+        });
+        if methods.as_ref().is_some_and(Vec::is_empty) {
+            return None;
+        }
+        Some(Route {
+            id,
+            name: name?.into(),
+            patterns: patterns?,
+            methods,
+            upstream: upstream?,
+            limits,
+            cost: cost?,
+            access_log: plain(route.access_log.as_ref(), self.access_log),
+        })
+    }
+
+    fn name(&mut self, route: &'a RouteSection) -> Option<&'a str> {
+        let Located { span, value } = route.name.as_ref()?;
+        let name = value.0.as_str();
+        if let Some(earlier) = self.names.insert(name, span) {
+            self.names.insert(name, earlier);
+            self.findings
+                .error(
+                    span,
+                    format!("two routes are called `{name}`"),
+                    "give each route a name of its own",
+                )
+                .note(earlier, "the first one");
+        }
+        Some(name)
+    }
+
+    fn patterns(&mut self, route: &RouteSection) -> Option<Vec<String>> {
+        let path = route.path.as_ref()?;
+        let mut sound = true;
+        for Located { span, value } in &path.0 {
+            let Err(error) = check_pattern(value) else {
+                continue;
+            };
+            sound = false;
+            let span = match error.span() {
+                Some(part) => self.findings.sources.inside(span, value, part),
+                None => span.clone(),
+            };
+            self.findings.error(
+                &span,
+                format!("`path` is not a usable pattern: {error}"),
+                "write a regular expression over the path, such as \"/api/v2/\" or \"/users/[0-9]+$\"",
+            );
+        }
+        sound.then(|| path.0.iter().map(|pattern| pattern.value.clone()).collect())
+    }
+
+    fn upstream(&mut self, route: &'a RouteSection, header: &Span) -> Option<UpstreamId> {
+        let Some(Located { span, value }) = &route.upstream else {
+            return self.only_upstream(header);
+        };
+        let Some(at) = self.upstreams.iter().position(|known| known == value) else {
+            self.findings.error(
+                span,
+                format!("no upstream is called `{value}`"),
+                suggest::remedy(value, self.upstreams.iter().copied()),
+            );
+            return None;
+        };
+        self.used_upstreams.insert(value);
+        Some(UpstreamId(at))
+    }
+
+    fn only_upstream(&mut self, header: &Span) -> Option<UpstreamId> {
+        match self.upstreams.as_slice() {
+            [only] => {
+                self.used_upstreams.insert(only);
+                Some(UpstreamId(0))
+            }
+            [] => {
+                self.findings.error(
+                    header,
+                    "this route has nowhere to send its requests",
+                    "add an `[upstream.api]` section with `servers = [\"http://127.0.0.1:9000\"]`",
+                );
+                None
+            }
+            several => {
+                self.findings.error(
+                    header,
+                    "this route does not say which upstream it means",
+                    format!("add `upstream = …`, one of {}", several.join(", ")),
+                );
+                None
+            }
+        }
+    }
+
+    fn limits(&mut self, route: &'a RouteSection) -> Vec<Arc<Limit>> {
+        let mut found: Vec<Arc<Limit>> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for Located { span, value } in route.limits.iter().flatten() {
+            match self.limits.get(value.as_str()) {
+                None => {
+                    self.findings.error(
+                        span,
+                        format!("no limit is called `{value}`"),
+                        suggest::remedy(value, self.limits.keys().copied()),
+                    );
+                }
+                Some(_) if !seen.insert(value) => {
+                    self.findings.error(
+                        span,
+                        format!("this route is held to `{value}` twice"),
+                        "name each limit once; to charge more than one token, set `cost`",
+                    );
+                }
+                Some(limit) => {
+                    self.used_limits.insert(value);
+                    found.extend(limit.clone());
+                }
+            }
+        }
+        found
+    }
+
+    fn cost(&mut self, route: &RouteSection, limits: &[Arc<Limit>]) -> Option<NonZeroU32> {
+        let Some(Located { span, value }) = &route.cost else {
+            return Some(NonZeroU32::MIN);
+        };
+        let Some(tightest) = limits.iter().min_by_key(|limit| limit.quota.capacity()) else {
+            return NonZeroU32::new(*value);
+        };
+        let capacity = tightest.quota.capacity().get();
+        if *value > capacity {
+            let name = &tightest.name;
+            self.findings.error(
+                span,
+                format!("no request can pay this cost: `{name}` never holds more than {capacity}"),
+                format!(
+                    "lower `cost` to {capacity} at most, or raise the burst of `{name}` to {}",
+                    value - 1
+                ),
+            );
+            return None;
+        }
+        NonZeroU32::new(*value)
+    }
+
+    /// Faults elsewhere may have taken out what would have been a use, so this needs a sound file.
+    fn report_unused(&mut self, file: &File) {
+        if self.findings.has_errors() {
+            return;
+        }
+        for name in file.limit.0.keys() {
+            if !self.used_limits.contains(name.value.0.as_str()) {
+                self.unused(&name.span, "limit", &name.value.0);
+            }
+        }
+        for name in file.upstream.0.keys() {
+            if !self.used_upstreams.contains(name.value.0.as_str()) {
+                self.unused(&name.span, "upstream", &name.value.0);
+            }
+        }
+    }
+
+    fn unused(&mut self, span: &Span, what: &str, name: &str) {
+        self.findings.warning(
+            span,
+            format!("no route uses the {what} `{name}`"),
+            format!("name it in a route, or remove `[{what}.{name}]`"),
+        );
+    }
+}

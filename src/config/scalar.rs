@@ -1,0 +1,159 @@
+//! The words of the configuration: durations, rates, addresses and the like.
+//!
+//! Each is a newtype with a `FromStr` whose error says what would be right, and one line in the table
+//! below, which makes it known to serde and to the schema. The schema carries the newtype's name as a
+//! `format`, and by that name [`check`] tries a text while the shape of the file is still being
+//! looked at: so a bad duration is reported along with an unknown key, and not only after it is gone.
+
+mod message;
+mod name;
+mod net;
+mod number;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use thiserror::Error;
+
+pub(super) use message::{
+    HeaderText, HostChoice, MethodName, Origin, ResponseHeader, TokenText, ValueText,
+};
+pub(super) use net::{Cidr, Listen, ServerUrl};
+pub(super) use number::{HumanDuration, Rate, Size, Timeout};
+
+pub(super) use name::{Backend, KeyText, Label, LimitName};
+
+/// Why a text is not what its key wants.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{title}; {help}")]
+pub(super) struct Fault {
+    /// What is wrong.
+    pub(super) title: String,
+    /// What would be right.
+    pub(super) help: String,
+}
+
+impl Fault {
+    pub(super) fn new(title: impl Into<String>, help: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            help: help.into(),
+        }
+    }
+}
+
+macro_rules! scalars {
+    ($($name:ident, $types:tt, $pattern:literal, [$($example:literal),+];)+) => {
+        /// Tries a text as what `format` names; a format from elsewhere is taken on trust.
+        pub(super) fn check(format: &str, text: &str) -> Result<(), Fault> {
+            match format {
+                $(stringify!($name) => text.parse::<$name>().map(drop),)+
+                _ => Ok(()),
+            }
+        }
+
+        /// Every name [`check`] knows.
+        #[cfg(test)]
+        pub(super) const FORMATS: &[&str] = &[$(stringify!($name)),+];
+
+        $(
+            impl JsonSchema for $name {
+                fn schema_name() -> Cow<'static, str> {
+                    stringify!($name).into()
+                }
+
+                fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                    json_schema!({
+                        "type": $types,
+                        "format": stringify!($name),
+                        // What a variable stands for is not the schema's to judge.
+                        "pattern": concat!("^(?:", $pattern, r")$|\$\{"),
+                        "examples": [$($example),+],
+                    })
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $name {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    deserializer.deserialize_any(FromText(std::marker::PhantomData))
+                }
+            }
+        )+
+    };
+}
+
+scalars! {
+    HumanDuration, "string", "[0-9]+(?:ms|s|m|h|d)", ["250ms", "10s", "5m", "24h", "7d"];
+    Timeout, "string", "0*[1-9][0-9]*(?:ms|s|m|h|d)", ["250ms", "10s", "5m"];
+    Size, ["string", "integer"], "[0-9]+(?:B|KiB|MiB|GiB)?", ["64KiB", "1MiB", "4GiB"];
+    Rate, "string", "0*[1-9][0-9]*/[0-9]*(?:ms|s|m|h|d)", ["1/s", "100/m", "5/10s"];
+    Listen, "string", r"\S+:[0-9]+", ["127.0.0.1:8080", "[::]:8080"];
+    Cidr, "string", "[0-9A-Fa-f:.]+(?:/[0-9]+)?", ["10.0.0.0/8", "192.0.2.7", "fd00::/8"];
+    ServerUrl, "string", "https?://[^/?#@]+/?", ["http://127.0.0.1:9000", "https://api.example"];
+    HostChoice, "string", r"\S+", ["preserve", "server", "api.example"];
+    MethodName, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["GET", "POST"];
+    HeaderText, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["x-request-id"];
+    ResponseHeader, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["X-Served-By"];
+    ValueText, "string", ".*", ["edge"];
+    Origin, "string", r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+", ["https://app.example", "*"];
+    TokenText, "string", r"\S+", ["${TIDEGATE_ADMIN_TOKEN}"];
+    KeyText, "string", "client|global|header:.+", ["client", "global", "header:x-api-key"];
+    Backend, "string", "memory", ["memory"];
+    LimitName, "string", "[A-Za-z0-9_.-]{1,64}", ["device"];
+    Label, "string", ".+", ["api"];
+}
+
+/// Reads a scalar from its text, or from a number where the table allows one.
+struct FromText<T>(std::marker::PhantomData<T>);
+
+impl<T: FromStr<Err = Fault>> Visitor<'_> for FromText<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_examples_in_the_schema_are_right() {
+        let mut generator = SchemaGenerator::default();
+        let schemas = [
+            HumanDuration::json_schema(&mut generator),
+            Timeout::json_schema(&mut generator),
+            Size::json_schema(&mut generator),
+            Rate::json_schema(&mut generator),
+            Listen::json_schema(&mut generator),
+            Cidr::json_schema(&mut generator),
+            ServerUrl::json_schema(&mut generator),
+            HostChoice::json_schema(&mut generator),
+            MethodName::json_schema(&mut generator),
+            HeaderText::json_schema(&mut generator),
+            ResponseHeader::json_schema(&mut generator),
+            Origin::json_schema(&mut generator),
+            KeyText::json_schema(&mut generator),
+        ];
+        for schema in schemas {
+            let format = schema.get("format").and_then(|f| f.as_str());
+            let examples = schema.get("examples").and_then(|e| e.as_array());
+            for example in examples.expect("every scalar has examples") {
+                let text = example.as_str().expect("examples are strings");
+                assert_eq!(check(format.expect("a format"), text), Ok(()), "{text}");
+            }
+        }
+    }
+}

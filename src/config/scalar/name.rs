@@ -1,0 +1,117 @@
+//! Names a person gives, and the few words with a fixed meaning.
+
+use std::str::FromStr;
+
+use super::{Fault, HeaderText};
+use crate::throttle::KeyPart;
+
+/// The name of a limit. It is shown to clients in `RateLimit` headers as a structured-field string
+/// and to operators as a metric's label, so it keeps to what needs no quoting in either.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct LimitName(pub(in super::super) String);
+
+impl FromStr for LimitName {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+        if matches!(text.len(), 1..=64) && text.bytes().all(plain) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(Fault::new(
+            format!("`{text}` cannot name a limit"),
+            "write 1 to 64 letters, digits, dots, dashes and underscores",
+        ))
+    }
+}
+
+/// The name of an upstream or a route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Label(pub(in super::super) String);
+
+impl FromStr for Label {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        if text.is_empty() || text.chars().any(char::is_control) {
+            return Err(Fault::new(
+                format!("`{}` is not a name", text.escape_debug()),
+                "write a name of at least one character, all of them printable",
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// One thing a limit's buckets are told apart by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct KeyText(pub(in super::super) KeyPart);
+
+impl FromStr for KeyText {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let part = match (text, text.strip_prefix("header:")) {
+            ("client", _) => KeyPart::Client,
+            ("global", _) => KeyPart::Global,
+            (_, Some(name)) => KeyPart::Header(name.parse::<HeaderText>()?.name()),
+            (_, None) => {
+                return Err(Fault::new(
+                    format!("a limit cannot be counted by `{text}`"),
+                    "write \"client\", \"global\", \"header:NAME\", or a list of these",
+                ));
+            }
+        };
+        Ok(Self(part))
+    }
+}
+
+/// Where buckets are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Backend;
+
+impl FromStr for Backend {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let title = match text {
+            "memory" => return Ok(Self),
+            "disk" | "redis" => format!("this version cannot keep its buckets in `{text}`"),
+            _ => format!("`{text}` is not a backend"),
+        };
+        Err(Fault::new(
+            title,
+            "write \"memory\": this version has only memory",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_named_in_plain_characters() {
+        assert!("per-device_1.0".parse::<LimitName>().is_ok());
+        for text in ["", "a b", "a\"b", "größe", &"x".repeat(65)] {
+            assert!(text.parse::<LimitName>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_counted_by_known_things() {
+        let key = |text: &str| text.parse::<KeyText>().map(|KeyText(part)| part);
+        assert_eq!(key("client"), Ok(KeyPart::Client));
+        let header = http::HeaderName::from_static("x-api-key");
+        assert_eq!(key("header:X-Api-Key"), Ok(KeyPart::Header(header)));
+        assert!(key("ip").is_err() && key("header:").is_err() && key("header:a b").is_err());
+    }
+
+    #[test]
+    fn a_backend_of_another_version_is_told_apart_from_a_typing_error() {
+        let fault = "redis".parse::<Backend>().expect_err("not in this version");
+        assert!(fault.title.contains("this version"));
+        let fault = "memroy".parse::<Backend>().expect_err("a typing error");
+        assert!(fault.help.contains("memory"));
+    }
+}

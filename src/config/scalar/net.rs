@@ -1,0 +1,159 @@
+//! Addresses, networks and the servers behind.
+
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use http::Uri;
+use http::uri::Scheme;
+use ipnet::IpNet;
+
+use super::Fault;
+use crate::upstream::Server;
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Listen(pub(in super::super) SocketAddr);
+
+impl FromStr for Listen {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        text.parse().map(Self).map_err(|_| {
+            let help = match text.rsplit_once(':') {
+                Some(("", port)) if port.parse::<u16>().is_ok() => {
+                    format!("write \"0.0.0.0:{port}\" to listen on every address")
+                }
+                Some(("localhost", port)) => format!("write \"127.0.0.1:{port}\""),
+                _ => "write an IP address and a port: \"127.0.0.1:8080\", \"[::1]:8080\"".into(),
+            };
+            Fault::new(format!("`{text}` is not an address to listen on"), help)
+        })
+    }
+}
+
+/// A network, or a lone address for the network of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Cidr(pub(in super::super) IpNet);
+
+impl FromStr for Cidr {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let lone = || text.parse::<IpAddr>().map(IpNet::from);
+        text.parse::<IpNet>()
+            .or_else(|_| lone())
+            .map(|net| Self(net.trunc()))
+            .map_err(|_| {
+                Fault::new(
+                    format!("`{text}` is not a network"),
+                    "write a network or an address: \"10.0.0.0/8\", \"192.0.2.7\", \"fd00::/8\"",
+                )
+            })
+    }
+}
+
+/// A server of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct ServerUrl(pub(in super::super) Server);
+
+impl FromStr for ServerUrl {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let fault = |title: String| {
+            Fault::new(
+                title,
+                "write the scheme, the host and the port alone: \"http://127.0.0.1:9000\", \"https://api.example\"",
+            )
+        };
+        let not_a_url = || fault(format!("`{text}` is not the URL of a server"));
+        let uri: Uri = text.parse().map_err(|_| not_a_url())?;
+        let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
+            return Err(not_a_url());
+        };
+        let tls = *scheme == Scheme::HTTPS;
+        if !tls && *scheme != Scheme::HTTP {
+            return Err(fault(format!("`{scheme}` is not spoken to servers")));
+        }
+        // `Uri` drops a fragment without a word.
+        let extra = uri.query().is_some() || text.contains('#');
+        if extra || !matches!(uri.path(), "" | "/") {
+            return Err(fault(format!(
+                "`{text}` has a path or a query, and requests bring their own"
+            )));
+        }
+        if authority.as_str().contains('@') {
+            return Err(fault(format!("`{}` has a user in it", authority.host())));
+        }
+        let port_is_wrong = match authority.as_str().strip_prefix(authority.host()) {
+            Some("") => false,
+            _ => authority.port_u16().is_none_or(|port| port == 0),
+        };
+        if authority.host().is_empty() || port_is_wrong {
+            return Err(not_a_url());
+        }
+        Ok(Self(Server {
+            tls,
+            authority: authority.clone(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_to_listen_on_names_its_remedy() {
+        assert!("[::1]:0".parse::<Listen>().is_ok());
+        for (text, remedy) in [
+            (":8080", "0.0.0.0:8080"),
+            ("localhost:80", "127.0.0.1:80"),
+            ("8080", "127.0.0.1:8080"),
+        ] {
+            let fault = text.parse::<Listen>().expect_err(text);
+            assert!(fault.help.contains(remedy), "{text}: {}", fault.help);
+        }
+    }
+
+    #[test]
+    fn a_lone_address_is_a_network_of_one() {
+        let net = |text: &str| text.parse::<Cidr>().expect(text).0.to_string();
+        assert_eq!(net("192.0.2.7"), "192.0.2.7/32");
+        assert_eq!(net("10.1.2.3/8"), "10.0.0.0/8");
+        assert!("10.0.0.0/33".parse::<Cidr>().is_err());
+    }
+
+    #[test]
+    fn a_server_is_a_scheme_a_host_and_perhaps_a_port() {
+        for text in ["http://a", "https://a:8443", "http://[::1]:80", "http://a/"] {
+            assert!(text.parse::<ServerUrl>().is_ok(), "{text}");
+        }
+        let tls = |text: &str| text.parse::<ServerUrl>().expect(text).0.tls;
+        assert!(tls("https://a") && !tls("http://a"));
+        for text in [
+            "",
+            "a:80",
+            "/a",
+            "ftp://a",
+            "http://",
+            "http://a/v1",
+            "http://a?x",
+            "http://a#x",
+            "http://u:p@a",
+            "http://a:0",
+            "http://a:99999",
+            "http://a:",
+        ] {
+            assert!(text.parse::<ServerUrl>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_a_url_is_not_repeated() {
+        let fault = "http://u:secret@a"
+            .parse::<ServerUrl>()
+            .expect_err("a user");
+        assert!(!fault.title.contains("secret"));
+    }
+}

@@ -1,0 +1,202 @@
+//! Durations, sizes and rates.
+
+use std::num::NonZeroU32;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::Fault;
+
+const DAY: u64 = 24 * 60 * 60;
+
+/// Beyond this a timer's arithmetic could overflow, and nobody means it.
+const LONGEST: Duration = Duration::from_secs(365 * DAY);
+
+/// A time span as a person writes it, from nothing to a year.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct HumanDuration(pub(in super::super) Duration);
+
+impl FromStr for HumanDuration {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let (number, unit) = split_unit(text);
+        let duration = number
+            .parse()
+            .ok()
+            .and_then(|count| times_unit(count, unit))
+            .ok_or_else(|| {
+                Fault::new(
+                    format!("`{text}` is not a duration"),
+                    "write a whole number and its unit, one of ms, s, m, h and d: \"250ms\", \"10s\", \"24h\"",
+                )
+            })?;
+        if duration > LONGEST {
+            return Err(Fault::new(
+                format!("`{text}` is longer than a year"),
+                "write at most \"365d\"",
+            ));
+        }
+        Ok(Self(duration))
+    }
+}
+
+/// How long something may take: a duration longer than zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Timeout(pub(in super::super) Duration);
+
+impl FromStr for Timeout {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let HumanDuration(duration) = text.parse()?;
+        if duration.is_zero() {
+            return Err(Fault::new(
+                format!("`{text}` leaves no time at all"),
+                "write a duration longer than zero, such as \"10s\"",
+            ));
+        }
+        Ok(Self(duration))
+    }
+}
+
+/// A number of bytes, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Size(pub(in super::super) u64);
+
+impl FromStr for Size {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let (number, unit) = split_unit(text);
+        let shift = match unit {
+            "" | "B" => Some(0),
+            "KiB" => Some(10),
+            "MiB" => Some(20),
+            "GiB" => Some(30),
+            _ => None,
+        };
+        let bytes = shift.and_then(|shift| number.parse::<u64>().ok()?.checked_mul(1 << shift));
+        match bytes {
+            None => Err(Fault::new(
+                format!("`{text}` is not a size"),
+                "write a whole number of bytes, or one with KiB, MiB or GiB: \"64KiB\", \"1MiB\"",
+            )),
+            Some(0) => Err(Fault::new(
+                format!("`{text}` leaves no room at all"),
+                "write a size of at least 1 byte, such as \"64KiB\"",
+            )),
+            Some(bytes) => Ok(Self(bytes)),
+        }
+    }
+}
+
+/// So many requests per so much time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Rate {
+    pub(in super::super) count: NonZeroU32,
+    pub(in super::super) period: Duration,
+}
+
+impl FromStr for Rate {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let malformed = || {
+            Fault::new(
+                format!("`{text}` is not a rate"),
+                "write a number of requests and a time: \"1/s\", \"100/m\", \"5/h\", \"1000/d\" or \"5/10s\"",
+            )
+        };
+        let (count, period) = text.split_once('/').ok_or_else(malformed)?;
+        if !count.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(malformed());
+        }
+        let count: u32 = count.parse().map_err(|_| malformed())?;
+        let (times, unit) = split_unit(period);
+        let times = if times.is_empty() { "1" } else { times };
+        let period = times
+            .parse()
+            .ok()
+            .and_then(|times| times_unit(times, unit))
+            .ok_or_else(malformed)?;
+        let count = NonZeroU32::new(count).ok_or_else(|| {
+            Fault::new(
+                format!("a rate of `{text}` lets nothing through, ever"),
+                "write at least 1 request, such as \"1/s\"",
+            )
+        })?;
+        if period.is_zero() {
+            return Err(Fault::new(
+                format!("a rate of `{text}` has no time to spread its requests over"),
+                "write a time longer than zero, such as \"1/s\" or \"5/10s\"",
+            ));
+        }
+        Ok(Self { count, period })
+    }
+}
+
+/// Cuts a text where its digits end.
+fn split_unit(text: &str) -> (&str, &str) {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    text.split_at(digits)
+}
+
+fn times_unit(count: u64, unit: &str) -> Option<Duration> {
+    let seconds = match unit {
+        "ms" => return Some(Duration::from_millis(count)),
+        "s" => 1,
+        "m" => 60,
+        "h" => 60 * 60,
+        "d" => DAY,
+        _ => return None,
+    };
+    count.checked_mul(seconds).map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_in_every_unit() {
+        for (text, seconds) in [("10s", 10), ("5m", 300), ("24h", DAY), ("7d", 7 * DAY)] {
+            let expected = HumanDuration(Duration::from_secs(seconds));
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+        let expected = HumanDuration(Duration::from_millis(250));
+        assert_eq!("250ms".parse(), Ok(expected));
+        for text in ["", "s", "10", "10 s", "-1s", "1.5s", "10S", "1m30s", "366d"] {
+            assert!(text.parse::<HumanDuration>().is_err(), "{text}");
+        }
+        let huge = format!("{}d", u64::MAX);
+        assert!(huge.parse::<HumanDuration>().is_err());
+    }
+
+    #[test]
+    fn a_timeout_is_never_zero() {
+        assert!("0s".parse::<HumanDuration>().is_ok());
+        assert!("0s".parse::<Timeout>().is_err());
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two_or_plain_bytes() {
+        assert_eq!("64KiB".parse(), Ok(Size(65_536)));
+        assert_eq!("4GiB".parse(), Ok(Size(4 << 30)));
+        assert_eq!("17".parse(), Ok(Size(17)));
+        for text in ["", "1KB", "1 MiB", "0", "0KiB", "-1", "99999999999999GiB"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_are_requests_over_a_time() {
+        for (text, count, seconds) in [("1/s", 1, 1), ("100/m", 100, 60), ("5/10s", 5, 10)] {
+            let rate: Rate = text.parse().expect(text);
+            assert_eq!(rate.count.get(), count);
+            assert_eq!(rate.period, Duration::from_secs(seconds));
+        }
+        for text in ["", "1", "1/", "/s", "0/s", "1/0s", "+1/s", "1/w", "1 / s"] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The JSON Schema of the configuration, made from the types in [`file`](super::file).
+
+use schemars::Schema;
+use schemars::generate::SchemaSettings;
+use schemars::transform::{Transform, transform_subschemas};
+use serde_json::Value;
+
+use super::file::File;
+
+/// The JSON Schema of the configuration.
+pub fn schema() -> Value {
+    SchemaSettings::draft2020_12()
+        .with(|settings| settings.inline_subschemas = true)
+        .with_transform(WithoutNull)
+        .into_generator()
+        .into_root_schema_for::<File>()
+        .into()
+}
+
+/// TOML has no null: what may be left out is left out, never written as nothing.
+#[derive(Clone)]
+struct WithoutNull;
+
+impl Transform for WithoutNull {
+    fn transform(&mut self, schema: &mut Schema) {
+        transform_subschemas(self, schema);
+        let Some(object) = schema.as_object_mut() else {
+            return;
+        };
+        if let Some(Value::Array(types)) = object.get_mut("type") {
+            types.retain(|name| name != "null");
+            if let [only] = types.as_slice() {
+                let only = only.clone();
+                object.insert("type".into(), only);
+            }
+        }
+        if let Some(Value::Array(choices)) = object.get_mut("anyOf") {
+            choices.retain(|choice| choice.get("type").is_none_or(|name| name != "null"));
+            if let [Value::Object(only)] = choices.as_slice() {
+                let only = only.clone();
+                object.remove("anyOf");
+                for (key, value) in only {
+                    object.entry(key).or_insert(value);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scalar::FORMATS;
+    use super::*;
+
+    fn visit(value: &Value, look: &mut impl FnMut(&serde_json::Map<String, Value>)) {
+        match value {
+            Value::Object(object) => {
+                look(object);
+                object.values().for_each(|value| visit(value, look));
+            }
+            Value::Array(items) => items.iter().for_each(|value| visit(value, look)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_table_of_known_keys_refuses_others() {
+        let mut tables = 0;
+        visit(&schema(), &mut |object| {
+            if object.contains_key("properties") && object.contains_key("type") {
+                assert_eq!(object.get("additionalProperties"), Some(&false.into()));
+                tables += 1;
+            }
+        });
+        assert!(tables >= 10, "{tables}");
+    }
+
+    #[test]
+    fn every_key_is_described() {
+        visit(&schema(), &mut |object| {
+            let Some(Value::Object(properties)) = object.get("properties") else {
+                return;
+            };
+            for (key, property) in properties {
+                assert!(property.get("description").is_some(), "{key}");
+            }
+        });
+    }
+
+    #[test]
+    fn every_format_is_checked() {
+        let mut formats = 0;
+        visit(&schema(), &mut |object| {
+            if let Some(Value::String(format)) = object.get("format") {
+                formats += 1;
+                let of_a_number = format.starts_with("uint");
+                assert!(
+                    of_a_number || FORMATS.contains(&format.as_str()),
+                    "{format}"
+                );
+            }
+        });
+        assert!(formats > 30, "{formats}");
+    }
+
+    #[test]
+    fn nothing_may_be_null() {
+        assert!(!schema().to_string().contains("\"null\""));
+    }
+}
