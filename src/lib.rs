@@ -34,4 +34,5 @@ pub mod wire;
 // What stands beside it
 pub mod admin;
 pub mod cli;
+pub mod log;
 pub mod store;

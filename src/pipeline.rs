@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use http::header::HeaderValue;
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
@@ -27,9 +27,9 @@ use crate::route::Route;
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::{Passage, Seed, Side, Throttle, ThrottleLayer};
 use crate::upstream::connect::ConnectorError;
-use crate::upstream::headers::{X_REQUEST_ID, asks_for_upgrade};
+use crate::upstream::headers::X_REQUEST_ID;
 use crate::upstream::Forward;
-use crate::wire::WireHandle;
+use crate::wire::Violation;
 
 /// What all workers share.
 #[derive(Clone, Debug)]
@@ -61,8 +61,6 @@ pub struct Connection {
     pub peer: IpAddr,
     /// `http` or `https`.
     pub scheme: &'static str,
-    /// The guard of its HTTP/1 framing; HTTP/2 has its own.
-    pub wire: Option<WireHandle>,
     /// Keeps account of what outlives it: a tunnel.
     pub tasks: TaskTracker,
 }
@@ -128,20 +126,24 @@ impl Pipeline {
         &self.shared.metrics
     }
 
-    /// The answer to `request`, which came by `connection`.
+    /// The answer to `request`, which came by `connection`; if there was a `violation`, it only stands
+    /// for bytes that were none.
     pub async fn answer(
         &self,
         connection: &Connection,
         mut request: Request<Incoming>,
+        violation: Option<Violation>,
     ) -> Response<Body> {
         let started = self.shared.clock.now();
-        let exchange = connection.wire.as_ref().map(WireHandle::request_started);
         let method = request.method().clone();
         let request_id = request_id(&request);
-        let asks_for_upgrade = connection.wire.is_some() && asks_for_upgrade(request.headers());
         let mut seen = Seen::default();
 
-        let mut response = match self.enter(connection, &mut request, &request_id, &mut seen) {
+        let entered = match violation {
+            Some(violation) => Err(violation.into()),
+            None => self.enter(connection, &mut request, &request_id, &mut seen),
+        };
+        let mut response = match entered {
             Ok(Entered::Onward) => {
                 let mut chain = self.chain.clone();
                 let Ok(response) = chain.call(request).await;
@@ -153,11 +155,6 @@ impl Pipeline {
             }
         };
 
-        if let Some(wire) = connection.wire.as_ref().filter(|_| asks_for_upgrade) {
-            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                wire.no_tunnel();
-            }
-        }
         response.headers_mut().entry(X_REQUEST_ID).or_insert(request_id);
         let route = seen.route.as_ref();
         let status = response.status();
@@ -173,7 +170,7 @@ impl Pipeline {
                 "request"
             );
         }
-        response.map(|body| body.ending(exchange))
+        response
     }
 
     /// Takes a request through the stages that only look, and leaves in it what they found.
@@ -185,14 +182,6 @@ impl Pipeline {
         seen: &mut Seen,
     ) -> Result<Entered, Rejection> {
         let policy = &*self.shared.policy;
-        if let Some(violation) =
-            connection.wire.as_ref().and_then(|wire| wire.violation(request.headers()))
-        {
-            return Err(Rejection::BadRequest {
-                status: violation.status(),
-                detail: violation.to_string().into(),
-            });
-        }
         let host = intake::check(request, policy.server.caps.body_bytes)?;
 
         let caller = policy

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
@@ -101,7 +101,7 @@ impl Failure {
             ForwardError::Connect(_) => Self::Connect,
             ForwardError::TimedOut(_) => Self::Timeout,
             ForwardError::Exchange(_) | ForwardError::BadAnswer(_) => Self::Broken,
-            ForwardError::TooLarge(_) | ForwardError::ClientFailed => Self::Client,
+            ForwardError::TooLarge(_) | ForwardError::ClientFailed(_) => Self::Client,
         }
     }
 
@@ -365,7 +365,7 @@ impl Collector for Scrape {
 }
 
 fn counter(mut encoder: MetricEncoder<'_>, count: u64) -> fmt::Result {
-    encoder.encode_counter::<(), _, u64>(&count, None)
+    encoder.encode_counter::<NoLabelSet, _, u64>(&count, None)
 }
 
 fn gauge(mut encoder: MetricEncoder<'_>, value: i64) -> fmt::Result {
@@ -378,7 +378,7 @@ fn histogram(mut encoder: MetricEncoder<'_>, upstream: &UpstreamMetrics) -> fmt:
     let buckets: Vec<_> = bounds.zip(upstream.latency.iter().map(Count::get)).collect();
     let count = buckets.iter().map(|(_, count)| count).sum();
     let sum = upstream.latency_micros.get() as f64 / 1e6;
-    encoder.encode_histogram::<()>(sum, count, &buckets, None)
+    encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
 }
 
 impl fmt::Debug for Metrics {

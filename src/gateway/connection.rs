@@ -1,12 +1,12 @@
 //! One connection: which HTTP it speaks, and speaking it.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{Request, Response};
-use hyper::body::Incoming;
+use bytes::BytesMut;
+use http::StatusCode;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,8 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Caps, Deadlines};
 use crate::pipeline::{Connection, Pipeline};
-use crate::respond::Body;
-use crate::wire::{Rewound, Sniffed, Wire, sniff};
+use crate::wire::{Protocol, Rewound, Wire, sniff};
 
 /// Bytes of one HTTP/1 connection that hyper holds at most while one side is slower than the other.
 const H1_BUFFER: usize = 64 * 1024;
@@ -45,14 +44,9 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
         return;
     }
     let connection =
-        Connection { peer, scheme: "http", wire: None, tasks: terms.tasks.clone() };
+        Connection { peer, scheme: "http", tasks: terms.tasks.clone() };
     match &terms.tls {
-        None => {
-            // Which HTTP it is shows in the first bytes.
-            if let Ok(Some(sniffed)) = sniff(stream, &terms.deadlines).await {
-                speak(sniffed, connection, &terms).await;
-            }
-        }
+        None => speak(stream, connection, &terms).await,
         Some(acceptor) => {
             let handshake = tokio::time::timeout(terms.deadlines.handshake, acceptor.accept(stream));
             let stream = match handshake.await {
@@ -67,20 +61,27 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
                 }
             };
             let connection = Connection { scheme: "https", ..connection };
-            if let Ok(Some(sniffed)) = sniff(stream, &terms.deadlines).await {
-                speak(sniffed, connection, &terms).await;
-            }
+            speak(stream, connection, &terms).await;
         }
     }
 }
 
-async fn speak<IO>(sniffed: Sniffed<IO>, connection: Connection, terms: &Terms)
+/// Speaks the HTTP that shows in the first bytes, with ALPN or without: a client that agreed on one and
+/// begins with the other would only fail later.
+async fn speak<IO>(mut io: IO, connection: Connection, terms: &Terms)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let outcome = match sniffed {
-        Sniffed::Http1(io, initial) => speak_http1(io, initial, connection, terms).await,
-        Sniffed::Http2(io) => speak_http2(io, connection, terms).await,
+    let outcome = match sniff(&mut io, terms.deadlines.head).await {
+        Ok((Protocol::Http1, early)) => speak_http1(io, early, connection, terms).await,
+        Ok((Protocol::Http2, early)) => {
+            let io = Rewound::new(io, early, terms.deadlines.write);
+            speak_http2(io, connection, terms).await
+        }
+        Err(unsniffed) => {
+            tracing::debug!(error = %unsniffed, "a connection came to nothing");
+            return;
+        }
     };
     if let Err(error) = outcome {
         tracing::debug!(%error, "a connection ended early");
@@ -89,16 +90,25 @@ where
 
 async fn speak_http1<IO>(
     io: IO,
-    initial: Bytes,
+    early: BytesMut,
     connection: Connection,
     terms: &Terms,
 ) -> hyper::Result<()>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (wire, handle) = Wire::new(io, initial, terms.deadlines, terms.caps);
-    let connection = Connection { wire: Some(handle), ..connection };
-    let service = service_fn(|request| answer(&terms.pipeline, &connection, request));
+    let (wire, exchanges) = Wire::new(io, early, &terms.caps, terms.deadlines);
+    let service = service_fn(|request| {
+        let exchange = exchanges.begin();
+        let answering = terms.pipeline.answer(&connection, request, exchange.violation());
+        async move {
+            let response = answering.await;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                exchange.tunnel();
+            }
+            Ok::<_, Infallible>(response.map(|body| exchange.carry(body)))
+        }
+    });
     // The wire keeps the deadlines: hyper's own would need a timer reset on every request.
     let serving = http1::Builder::new()
         .header_read_timeout(None)
@@ -126,7 +136,7 @@ where
     let pipeline = terms.pipeline.clone();
     let service = service_fn(move |request| {
         let (pipeline, connection) = (pipeline.clone(), connection.clone());
-        async move { answer(&pipeline, &connection, request).await }
+        async move { Ok::<_, Infallible>(pipeline.answer(&connection, request, None).await) }
     });
     let serving = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -145,12 +155,4 @@ where
         () = terms.drain.cancelled() => serving.as_mut().graceful_shutdown(),
     }
     serving.await
-}
-
-async fn answer(
-    pipeline: &Pipeline,
-    connection: &Connection,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, std::convert::Infallible> {
-    Ok(pipeline.answer(connection, request).await)
 }

@@ -7,18 +7,13 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
 use crate::upstream::Relay;
-use crate::wire::Exchange;
 
 /// What goes wrong with a body on its way.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A response's body.
 #[derive(Debug)]
-pub struct Body {
-    source: Source,
-    /// Says, when dropped, that the client has its answer.
-    exchange: Option<Exchange>,
-}
+pub struct Body(Source);
 
 #[derive(Debug)]
 enum Source {
@@ -33,23 +28,17 @@ impl Body {
     pub fn empty() -> Self {
         Self::from(Bytes::new())
     }
-
-    /// Ends `exchange` when it has been sent, or is given up.
-    pub fn ending(mut self, exchange: Option<Exchange>) -> Self {
-        self.exchange = exchange;
-        self
-    }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self { source: Source::Own(bytes), exchange: None }
+        Self(Source::Own(bytes))
     }
 }
 
 impl From<Relay> for Body {
     fn from(relay: Relay) -> Self {
-        Self { source: Source::Relayed(relay), exchange: None }
+        Self(Source::Relayed(relay))
     }
 }
 
@@ -61,7 +50,7 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.source {
+        match &mut self.0 {
             Source::Own(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Own(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Source::Relayed(relay) => Pin::new(relay).poll_frame(cx),
@@ -69,14 +58,14 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.source {
+        match &self.0 {
             Source::Own(bytes) => bytes.is_empty(),
             Source::Relayed(relay) => relay.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
+        match &self.0 {
             Source::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Source::Relayed(relay) => relay.size_hint(),
         }

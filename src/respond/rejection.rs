@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::{HeaderValue, StatusCode};
 
 use crate::throttle::{Limit, RetryAfterForm};
+use crate::wire::Violation;
 
 /// Why the gateway would not carry a request on.
 #[derive(Clone, Debug)]
@@ -47,6 +48,12 @@ pub enum Rejection {
         /// What took too long.
         detail: Cow<'static, str>,
     },
+}
+
+impl From<Violation> for Rejection {
+    fn from(violation: Violation) -> Self {
+        Self::BadRequest { status: violation.status(), detail: violation.to_string().into() }
+    }
 }
 
 impl Rejection {

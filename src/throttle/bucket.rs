@@ -103,7 +103,7 @@ impl Name {
 
     fn client(&mut self, client: ClientId) {
         self.tag(3);
-        match client.address() {
+        match client.ip() {
             IpAddr::V4(address) => self.part(&address.octets()),
             IpAddr::V6(address) => self.part(&address.octets()),
         }

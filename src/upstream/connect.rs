@@ -1,8 +1,6 @@
 //! Reaching a server: a TCP connection, TLS where its URL says so, and HTTP/1.1 on it.
 
-use std::fs::File;
 use std::io;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,11 +95,9 @@ pub fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, ConnectorErr
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectorError> {
-    let failed = |source| ConnectorError::CaFile { path: path.to_owned(), source };
-    let file = File::open(path).map_err(|error| failed(error.into()))?;
-    CertificateDer::pem_reader_iter(BufReader::new(file))
-        .collect::<Result<_, _>>()
-        .map_err(failed)
+    CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|source| ConnectorError::CaFile { path: path.to_owned(), source })
 }
 
 impl Connector {

@@ -31,6 +31,7 @@ use crate::clock::Clock;
 use crate::pipeline::Arrival;
 use crate::respond::{Body, Manner, Rejection, problem};
 use crate::throttle::Passage;
+use crate::wire::Violation;
 
 /// Sends requests upstream. Cheap to clone; all clones share their connections.
 #[derive(Clone, Debug)]
@@ -80,7 +81,7 @@ pub enum ForwardError {
     TooLarge(u64),
     /// The client broke off, or did not keep to HTTP.
     #[error("the client's request body failed")]
-    ClientFailed,
+    ClientFailed(Option<Violation>),
 }
 
 impl Forward {
@@ -250,9 +251,12 @@ impl Shared {
 
     /// Whose fault a failed exchange is.
     fn blame(&self, error: hyper::Error, upload: Option<&Progress>) -> ForwardError {
-        match upload.map(Progress::stage) {
-            Some(Stage::TooLarge) => ForwardError::TooLarge(self.max_body),
-            Some(Stage::ClientFailed) => ForwardError::ClientFailed,
+        let Some(upload) = upload else {
+            return ForwardError::Exchange(error);
+        };
+        match upload.stage() {
+            Stage::TooLarge => ForwardError::TooLarge(self.max_body),
+            Stage::ClientFailed => ForwardError::ClientFailed(upload.violation()),
             _ => ForwardError::Exchange(error),
         }
     }
@@ -372,9 +376,8 @@ fn rejection(error: &ForwardError, upstream: &Upstream) -> Rejection {
             Rejection::UpstreamUnavailable { detail: named("gave an answer that is not valid HTTP") }
         }
         ForwardError::TooLarge(limit) => Rejection::PayloadTooLarge { limit: *limit },
-        ForwardError::ClientFailed => {
-            Rejection::bad_request("The request body broke off or was not framed as HTTP says.")
-        }
+        ForwardError::ClientFailed(Some(violation)) => (*violation).into(),
+        ForwardError::ClientFailed(None) => Rejection::bad_request("The request body broke off."),
     }
 }
 

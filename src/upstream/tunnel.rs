@@ -9,9 +9,6 @@ use crate::pipeline::Connection;
 
 /// Joins the client's connection to upstream's once both have left HTTP.
 pub fn open(connection: &Connection, client: OnUpgrade, upstream: OnUpgrade, in_flight: InFlight) {
-    if let Some(wire) = &connection.wire {
-        wire.tunnel();
-    }
     // Tracked: a drain waits for the tunnel's end, within its grace.
     connection.tasks.spawn(async move {
         let _in_flight = in_flight;

@@ -6,7 +6,7 @@
 //! a field that arrives behind the body could otherwise pass for one that was checked.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,6 +16,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::time::Instant;
+
+use crate::wire::Violation;
 
 /// A request's body on its way upstream.
 #[derive(Debug)]
@@ -36,6 +38,7 @@ pub struct Progress {
     started: Instant,
     /// Milliseconds from `started` to the last part that passed.
     last: AtomicU64,
+    violation: OnceLock<Violation>,
 }
 
 /// Where an upload stands.
@@ -84,6 +87,7 @@ impl Upload {
             state: AtomicU8::new(Stage::Underway as u8),
             started: Instant::now(),
             last: AtomicU64::new(0),
+            violation: OnceLock::new(),
         });
         let streaming = Streaming { body, allowance: limit, progress: Arc::clone(&progress) };
         (Self(Some(streaming)), Some(progress))
@@ -100,6 +104,11 @@ impl Progress {
             3 => Stage::ClientFailed,
             _ => Stage::Abandoned,
         }
+    }
+
+    /// What the client did wrong, if that is how it ended and the client is still there to be told.
+    pub fn violation(&self) -> Option<Violation> {
+        self.violation.get().copied()
     }
 
     /// When its last part passed.
@@ -144,6 +153,9 @@ impl Streaming {
                     return Poll::Ready(None);
                 }
                 Poll::Ready(Some(Err(error))) => {
+                    if let Some(violation) = Violation::behind(&error) {
+                        self.progress.violation.get_or_init(|| violation);
+                    }
                     self.progress.end(Stage::ClientFailed);
                     return Poll::Ready(Some(Err(UploadError::Client(error))));
                 }
