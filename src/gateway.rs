@@ -168,7 +168,12 @@ impl Gateway {
                 .map_err(StartError::Worker)?;
             workers.push(thread);
         }
-        Ok(Self { addresses: sockets.addresses, workers, stop, shared })
+        Ok(Self {
+            addresses: sockets.addresses,
+            workers,
+            stop,
+            shared,
+        })
     }
 
     /// Where it listens; ports that were left to the system are filled in.

@@ -34,7 +34,9 @@ fn check_host<B>(request: &Request<B>) -> Result<HeaderValue, Rejection> {
     let mut lines = request.headers().get_all(HOST).iter();
     let line = lines.next();
     if lines.next().is_some() {
-        return Err(Rejection::bad_request("The request has more than one Host header."));
+        return Err(Rejection::bad_request(
+            "The request has more than one Host header.",
+        ));
     }
     match (line, in_target) {
         (None, None) => Err(Rejection::bad_request("The request has no Host header.")),
@@ -49,7 +51,8 @@ fn check_host<B>(request: &Request<B>) -> Result<HeaderValue, Rejection> {
         }
         (line, Some(authority)) => {
             let agrees = line.is_none_or(|host| {
-                host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
+                host.as_bytes()
+                    .eq_ignore_ascii_case(authority.as_str().as_bytes())
             });
             if !agrees {
                 return Err(Rejection::bad_request(
@@ -99,12 +102,17 @@ fn check_expectation<B>(request: &Request<B>) -> Result<(), Rejection> {
 }
 
 fn check_length<B>(request: &Request<B>, limit: u64) -> Result<(), Rejection> {
-    let declared = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    let declared = request
+        .headers()
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok());
     match declared.map(str::parse::<u64>) {
         None => Ok(()),
         Some(Ok(length)) if length <= limit => Ok(()),
         Some(Ok(_)) => Err(Rejection::PayloadTooLarge { limit }),
-        Some(Err(_)) => Err(Rejection::bad_request("The Content-Length is not a number.")),
+        Some(Err(_)) => Err(Rejection::bad_request(
+            "The Content-Length is not a number.",
+        )),
     }
 }
 
@@ -126,11 +134,27 @@ mod tests {
 
     #[test]
     fn a_request_is_for_exactly_one_plain_host() {
-        for host in ["a.example", "a.example:80", "[::1]:8080", "127.0.0.1", "under_score"] {
+        for host in [
+            "a.example",
+            "a.example:80",
+            "[::1]:8080",
+            "127.0.0.1",
+            "under_score",
+        ] {
             assert_eq!(status(&request("/", &[host])), 200, "{host}");
         }
-        let bad =
-            ["", "a,b", "user@a.example", "a.example/x", "a b", "a:b", ":80", "a:1:2", "a?b", "a#b"];
+        let bad = [
+            "",
+            "a,b",
+            "user@a.example",
+            "a.example/x",
+            "a b",
+            "a:b",
+            ":80",
+            "a:1:2",
+            "a?b",
+            "a#b",
+        ];
         for host in bad {
             assert_eq!(status(&request("/", &[host])), 400, "{host:?}");
         }
@@ -143,7 +167,10 @@ mod tests {
         assert_eq!(status(&request("http://a.example/x", &["a.example"])), 200);
         assert_eq!(status(&request("http://A.example/x", &["a.example"])), 200);
         assert_eq!(status(&request("http://b.example/x", &["a.example"])), 400);
-        assert_eq!(status(&request("http://u@a.example/x", &["u@a.example"])), 400);
+        assert_eq!(
+            status(&request("http://u@a.example/x", &["u@a.example"])),
+            400
+        );
         assert_eq!(status(&request("http://a.example/x", &[])), 200);
     }
 
@@ -165,7 +192,9 @@ mod tests {
     fn only_the_expectation_to_continue_is_met() {
         for (expectation, expected) in [("100-continue", 200), ("100-Continue", 200), ("x", 417)] {
             let mut request = request("/", &["a.example"]);
-            request.headers_mut().insert(EXPECT, expectation.parse().unwrap());
+            request
+                .headers_mut()
+                .insert(EXPECT, expectation.parse().unwrap());
             assert_eq!(status(&request), expected);
         }
     }

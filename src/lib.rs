@@ -22,9 +22,9 @@ pub mod config;
 // The life of a request, in order
 pub mod client;
 pub mod gateway;
+pub mod intake;
 pub mod path;
 pub mod pipeline;
-pub mod intake;
 pub mod respond;
 pub mod route;
 pub mod throttle;

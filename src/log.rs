@@ -17,13 +17,20 @@ const QUEUE: usize = 65_536;
 
 /// Starts logging; what is returned writes the last lines out when dropped.
 pub fn start(format: LogFormat) -> WorkerGuard {
-    let (writer, guard): (NonBlocking, _) =
-        NonBlockingBuilder::default().buffered_lines_limit(QUEUE).lossy(true).finish(io::stderr());
+    let (writer, guard): (NonBlocking, _) = NonBlockingBuilder::default()
+        .buffered_lines_limit(QUEUE)
+        .lossy(true)
+        .finish(io::stderr());
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer);
     let started = match format {
         LogFormat::Json => builder.json().flatten_event(true).finish().try_init(),
-        LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).finish().try_init(),
+        LogFormat::Text => builder
+            .with_ansi(io::stderr().is_terminal())
+            .finish()
+            .try_init(),
     };
     // Only tests start it twice, and the first one serves them all.
     let _ = started;

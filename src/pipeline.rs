@@ -26,9 +26,9 @@ use crate::respond::{Body, Manner, Rejection, problem};
 use crate::route::Route;
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::{Passage, Seed, Side, Throttle, ThrottleLayer};
+use crate::upstream::Forward;
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::headers::X_REQUEST_ID;
-use crate::upstream::Forward;
 use crate::wire::Violation;
 
 /// What all workers share.
@@ -89,7 +89,11 @@ impl Shared {
         Self {
             buckets: Arc::new(MemoryBuckets::new(policy.max_clients, clock.clone())),
             seed: Seed::random(),
-            metrics: Arc::new(Metrics::new(&policy.routes, &policy.limits, &policy.upstreams)),
+            metrics: Arc::new(Metrics::new(
+                &policy.routes,
+                &policy.limits,
+                &policy.upstreams,
+            )),
             policy,
             clock,
         }
@@ -99,7 +103,13 @@ impl Shared {
 impl Pipeline {
     /// A chain with upstream connections of its own.
     pub fn new(shared: Shared) -> Result<Self, ConnectorError> {
-        let Shared { policy, buckets, seed, metrics, clock } = shared.clone();
+        let Shared {
+            policy,
+            buckets,
+            seed,
+            metrics,
+            clock,
+        } = shared.clone();
         let manner = Arc::new(policy.manner.clone());
         let forward = Forward::new(
             &policy.upstreams,
@@ -108,12 +118,22 @@ impl Pipeline {
             Arc::clone(&metrics),
             clock.clone(),
         )?;
-        let throttle =
-            ThrottleLayer::new(&policy.routes, buckets, seed, Arc::clone(&manner), metrics, clock);
+        let throttle = ThrottleLayer::new(
+            &policy.routes,
+            buckets,
+            seed,
+            Arc::clone(&manner),
+            metrics,
+            clock,
+        );
         // Throttle before upstream: what is refused never costs a connection. A stage that answers from
         // what it remembers belongs between the two, so that its answers are counted as well.
         let chain = throttle.layer(forward);
-        Ok(Self { shared, manner, chain })
+        Ok(Self {
+            shared,
+            manner,
+            chain,
+        })
     }
 
     /// How connections are served.
@@ -150,15 +170,24 @@ impl Pipeline {
                 response
             }
             Ok(Entered::Preflight(response)) => response,
-            Err(rejection) => {
-                problem::response(&rejection, request.headers(), &self.manner, &self.shared.clock)
-            }
+            Err(rejection) => problem::response(
+                &rejection,
+                request.headers(),
+                &self.manner,
+                &self.shared.clock,
+            ),
         };
 
-        response.headers_mut().entry(X_REQUEST_ID).or_insert(request_id);
+        response
+            .headers_mut()
+            .entry(X_REQUEST_ID)
+            .or_insert(request_id);
         let route = seen.route.as_ref();
         let status = response.status();
-        self.shared.metrics.route(route.map(|route| route.id)).answered(status);
+        self.shared
+            .metrics
+            .route(route.map(|route| route.id))
+            .answered(status);
         if route.is_none_or(|route| route.access_log) {
             tracing::info!(
                 target: "tidegate::access",
@@ -194,20 +223,34 @@ impl Pipeline {
             .map_err(|error| Rejection::bad_request(error.to_string()))?;
         let preflight = preflight_method(request.method(), request.headers());
         let method = preflight.as_ref().unwrap_or(request.method());
-        let route = policy.routes.find(method, path.matching()).ok_or(Rejection::NoRoute)?;
+        let route = policy
+            .routes
+            .find(method, path.matching())
+            .ok_or(Rejection::NoRoute)?;
         seen.route = Some(Arc::clone(route));
 
         if let (Some(cors), true) = (&policy.manner.cors, preflight.is_some()) {
             return Ok(Entered::Preflight(cors.preflight(request.headers())));
         }
-        let side = if preflight.is_some() { Side::Preflight } else { Side::Main };
-        let passage = Passage { caller, route: Arc::clone(route), side };
+        let side = if preflight.is_some() {
+            Side::Preflight
+        } else {
+            Side::Main
+        };
+        let passage = Passage {
+            caller,
+            route: Arc::clone(route),
+            side,
+        };
         let rewritten = rewritten(request.uri(), path.forward())?;
         if let Some(uri) = rewritten {
             *request.uri_mut() = uri;
         }
-        let arrival =
-            Arrival { connection: connection.clone(), host, request_id: request_id.clone() };
+        let arrival = Arrival {
+            connection: connection.clone(),
+            host,
+            request_id: request_id.clone(),
+        };
         request.extensions_mut().insert(passage);
         request.extensions_mut().insert(arrival);
         Ok(Entered::Onward)
@@ -243,14 +286,18 @@ fn request_id<B>(request: &Request<B>) -> HeaderValue {
                 byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'+')
             })
     };
-    request.headers().get(X_REQUEST_ID).filter(fit).cloned().unwrap_or_else(fresh_request_id)
+    request
+        .headers()
+        .get(X_REQUEST_ID)
+        .filter(fit)
+        .cloned()
+        .unwrap_or_else(fresh_request_id)
 }
 
 fn fresh_request_id() -> HeaderValue {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let random = fastrand::u128(..);
-    let digits: [u8; 32] =
-        std::array::from_fn(|place| HEX[(random >> (place * 4)) as usize & 0xf]);
+    let digits: [u8; 32] = std::array::from_fn(|place| HEX[(random >> (place * 4)) as usize & 0xf]);
     HeaderValue::from_bytes(&digits).expect("hexadecimal digits are visible ASCII")
 }
 
@@ -261,7 +308,10 @@ mod tests {
     #[test]
     fn an_id_that_is_fit_to_be_repeated_is_kept_and_any_other_replaced() {
         let id = |given: &str| {
-            let request = Request::builder().header(X_REQUEST_ID, given).body(()).unwrap();
+            let request = Request::builder()
+                .header(X_REQUEST_ID, given)
+                .body(())
+                .unwrap();
             request_id(&request)
         };
         assert_eq!(id("a-1_b.c"), "a-1_b.c");

@@ -41,11 +41,7 @@ struct Office {
 
 impl Admin {
     /// Binds, and serves on a thread of its own.
-    pub fn start(
-        settings: &AdminSettings,
-        registry: Registry,
-        gateway: Stop,
-    ) -> io::Result<Self> {
+    pub fn start(settings: &AdminSettings, registry: Registry, gateway: Stop) -> io::Result<Self> {
         let socket = std::net::TcpListener::bind(settings.listen)?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
@@ -57,20 +53,26 @@ impl Admin {
         });
         let done = CancellationToken::new();
         let stopped = done.clone().cancelled_owned();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new().name("tidegate-admin".into()).spawn(move || {
-            runtime.block_on(async move {
-                let served = match tokio::net::TcpListener::from_std(socket) {
-                    Ok(listener) => {
-                        axum::serve(listener, router(office)).with_graceful_shutdown(stopped).await
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        std::thread::Builder::new()
+            .name("tidegate-admin".into())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    let served = match tokio::net::TcpListener::from_std(socket) {
+                        Ok(listener) => {
+                            axum::serve(listener, router(office))
+                                .with_graceful_shutdown(stopped)
+                                .await
+                        }
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = served {
+                        tracing::error!(%error, "the admin listener stopped");
                     }
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = served {
-                    tracing::error!(%error, "the admin listener stopped");
-                }
-            });
-        })?;
+                });
+            })?;
         Ok(Self { address, done })
     }
 
@@ -126,7 +128,12 @@ async fn admit(State(office): State<Arc<Office>>, request: Request, next: Next) 
 impl Office {
     /// Why a request is not let in, if it is not.
     fn refusal(&self, request: &Request) -> Option<&'static str> {
-        let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+        let header = |name| {
+            request
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+        };
         if let Some(token) = &self.token {
             let presented = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
             let right = presented.is_some_and(|presented| same(presented, token));
@@ -137,7 +144,9 @@ impl Office {
         }
         let host = header(HOST).unwrap_or_default();
         if header(ORIGIN).is_some() || !is_loopback_host(host) {
-            return Some("this is not served to web pages, nor under another name than localhost\n");
+            return Some(
+                "this is not served to web pages, nor under another name than localhost\n",
+            );
         }
         None
     }
@@ -150,13 +159,18 @@ fn is_loopback_host(host: &str) -> bool {
     };
     let bare = name.trim_start_matches('[').trim_end_matches(']');
     name.eq_ignore_ascii_case("localhost")
-        || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        || bare
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// Compares without telling by its duration where two secrets differ.
 fn same(presented: &str, expected: &str) -> bool {
     let (presented, expected) = (presented.as_bytes(), expected.as_bytes());
-    let differing = presented.iter().zip(expected).fold(0, |bits, (a, b)| bits | (a ^ b));
+    let differing = presented
+        .iter()
+        .zip(expected)
+        .fold(0, |bits, (a, b)| bits | (a ^ b));
     differing == 0 && presented.len() == expected.len()
 }
 
@@ -184,24 +198,45 @@ mod tests {
     #[test]
     fn a_loopback_listener_serves_only_requests_made_for_a_loopback_host() {
         let office = office(None, true);
-        for host in ["127.0.0.1:9090", "localhost:9090", "[::1]:9090", "localhost", "127.8.8.8"] {
+        for host in [
+            "127.0.0.1:9090",
+            "localhost:9090",
+            "[::1]:9090",
+            "localhost",
+            "127.8.8.8",
+        ] {
             assert_eq!(office.refusal(&request(&[("host", host)])), None, "{host}");
         }
-        for host in ["rebound.example:9090", "10.0.0.1", "", "localhost.evil.example"] {
-            assert!(office.refusal(&request(&[("host", host)])).is_some(), "{host}");
+        for host in [
+            "rebound.example:9090",
+            "10.0.0.1",
+            "",
+            "localhost.evil.example",
+        ] {
+            assert!(
+                office.refusal(&request(&[("host", host)])).is_some(),
+                "{host}"
+            );
         }
     }
 
     #[test]
     fn a_web_page_of_another_origin_is_refused() {
         let office = office(None, true);
-        let page = request(&[("host", "localhost:9090"), ("origin", "https://evil.example")]);
+        let page = request(&[
+            ("host", "localhost:9090"),
+            ("origin", "https://evil.example"),
+        ]);
         assert!(office.refusal(&page).is_some());
     }
 
     #[test]
     fn without_a_token_nothing_is_given_to_the_outside() {
-        assert!(office(None, false).refusal(&request(&[("host", "localhost")])).is_some());
+        assert!(
+            office(None, false)
+                .refusal(&request(&[("host", "localhost")]))
+                .is_some()
+        );
     }
 
     #[test]
@@ -209,7 +244,13 @@ mod tests {
         let office = office(Some("secret"), false);
         let with = |value| request(&[("authorization", value)]);
         assert_eq!(office.refusal(&with("Bearer secret")), None);
-        for wrong in ["Bearer secre", "Bearer secrets", "Bearer ", "secret", "Basic secret"] {
+        for wrong in [
+            "Bearer secre",
+            "Bearer secrets",
+            "Bearer ",
+            "secret",
+            "Basic secret",
+        ] {
             assert!(office.refusal(&with(wrong)).is_some(), "{wrong}");
         }
         assert!(office.refusal(&request(&[])).is_some());

@@ -21,8 +21,9 @@ use crate::throttle::{Limit, LimitId};
 use crate::upstream::{ForwardError, Upstream, UpstreamId};
 
 /// Upper bounds of the latency histogram, in milliseconds.
-const LATENCY_BOUNDS: [u64; 14] =
-    [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000];
+const LATENCY_BOUNDS: [u64; 14] = [
+    1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000,
+];
 
 /// Status codes have three digits: 100 to 999.
 const STATUSES: usize = 900;
@@ -120,8 +121,14 @@ impl Metrics {
     pub fn new(routes: &Routes, limits: &[Arc<Limit>], upstreams: &[Arc<Upstream>]) -> Self {
         let names = routes.iter().map(|route| Arc::clone(&route.name));
         Self {
-            routes: names.chain([NO_ROUTE.into()]).map(RouteMetrics::new).collect(),
-            limits: limits.iter().map(|limit| LimitMetrics::new(&limit.name)).collect(),
+            routes: names
+                .chain([NO_ROUTE.into()])
+                .map(RouteMetrics::new)
+                .collect(),
+            limits: limits
+                .iter()
+                .map(|limit| LimitMetrics::new(&limit.name))
+                .collect(),
             upstreams: upstreams
                 .iter()
                 .map(|upstream| UpstreamMetrics::new(&upstream.name))
@@ -157,7 +164,10 @@ impl Metrics {
     /// Everything, with the bucket table, ready to be scraped.
     pub fn registry(self: &Arc<Self>, buckets: Arc<MemoryBuckets>) -> Registry {
         let mut registry = Registry::with_prefix("tidegate");
-        registry.register_collector(Box::new(Scrape { metrics: Arc::clone(self), buckets }));
+        registry.register_collector(Box::new(Scrape {
+            metrics: Arc::clone(self),
+            buckets,
+        }));
         registry
     }
 }
@@ -202,7 +212,11 @@ impl Drop for Connected {
 impl RouteMetrics {
     fn new(name: Arc<str>) -> Arc<Self> {
         let by_status = (0..STATUSES).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { name, by_status, delayed: Count::default() })
+        Arc::new(Self {
+            name,
+            by_status,
+            delayed: Count::default(),
+        })
     }
 
     /// Counts a request by the status it was answered with.
@@ -212,8 +226,14 @@ impl RouteMetrics {
     }
 
     fn answers(&self) -> impl Iterator<Item = (usize, u64)> {
-        let counts = self.by_status.iter().map(|count| count.load(Ordering::Relaxed));
-        counts.enumerate().filter(|&(_, count)| count > 0).map(|(index, n)| (index + 100, n))
+        let counts = self
+            .by_status
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
+        counts
+            .enumerate()
+            .filter(|&(_, count)| count > 0)
+            .map(|(index, n)| (index + 100, n))
     }
 }
 
@@ -241,7 +261,9 @@ impl UpstreamMetrics {
     /// Counts a request as underway, until what is returned is dropped.
     pub fn in_flight(self: &Arc<Self>) -> InFlight {
         self.in_flight.add(1);
-        InFlight { upstream: Arc::clone(self) }
+        InFlight {
+            upstream: Arc::clone(self),
+        }
     }
 
     /// Counts an answer that began after `latency`.
@@ -251,7 +273,8 @@ impl UpstreamMetrics {
             .position(|&bound| latency <= Duration::from_millis(bound))
             .unwrap_or(LATENCY_BOUNDS.len());
         self.latency[bucket].inc();
-        self.latency_micros.add(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+        self.latency_micros
+            .add(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
     }
 
     /// Counts an answer that did not come.
@@ -269,7 +292,12 @@ struct Scrape {
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Metrics { routes, limits, upstreams, connections } = &*self.metrics;
+        let Metrics {
+            routes,
+            limits,
+            upstreams,
+            connections,
+        } = &*self.metrics;
 
         let mut requests = encoder.encode_descriptor(
             "requests",
@@ -279,7 +307,10 @@ impl Collector for Scrape {
         )?;
         for route in routes {
             for (status, count) in route.answers() {
-                let labels = [("route", route.name.to_string()), ("status", status.to_string())];
+                let labels = [
+                    ("route", route.name.to_string()),
+                    ("status", status.to_string()),
+                ];
                 counter(requests.encode_family(&labels)?, count)?;
             }
         }
@@ -301,7 +332,10 @@ impl Collector for Scrape {
             MetricType::Counter,
         )?;
         for limit in limits {
-            counter(refused.encode_family(&[("limit", &*limit.name)])?, limit.refused.get())?;
+            counter(
+                refused.encode_family(&[("limit", &*limit.name)])?,
+                limit.refused.get(),
+            )?;
         }
         let mut shadow = encoder.encode_descriptor(
             "shadow_refused",
@@ -316,7 +350,11 @@ impl Collector for Scrape {
 
         for (name, help, value) in [
             ("buckets", "Buckets tracked", self.buckets.tracked()),
-            ("buckets_max", "Buckets tracked at most", self.buckets.capacity()),
+            (
+                "buckets_max",
+                "Buckets tracked at most",
+                self.buckets.capacity(),
+            ),
         ] {
             let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             self::gauge(gauge, i64::try_from(value).unwrap_or(i64::MAX))?;
@@ -358,7 +396,10 @@ impl Collector for Scrape {
             MetricType::Histogram,
         )?;
         for upstream in upstreams {
-            histogram(latency.encode_family(&[("upstream", &*upstream.name)])?, upstream)?;
+            histogram(
+                latency.encode_family(&[("upstream", &*upstream.name)])?,
+                upstream,
+            )?;
         }
         Ok(())
     }
@@ -374,8 +415,13 @@ fn gauge(mut encoder: MetricEncoder<'_>, value: i64) -> fmt::Result {
 
 #[expect(clippy::cast_precision_loss, reason = "a scrape is for graphs")]
 fn histogram(mut encoder: MetricEncoder<'_>, upstream: &UpstreamMetrics) -> fmt::Result {
-    let bounds = LATENCY_BOUNDS.iter().map(|&millis| millis as f64 / 1e3).chain([f64::MAX]);
-    let buckets: Vec<_> = bounds.zip(upstream.latency.iter().map(Count::get)).collect();
+    let bounds = LATENCY_BOUNDS
+        .iter()
+        .map(|&millis| millis as f64 / 1e3)
+        .chain([f64::INFINITY]);
+    let buckets: Vec<_> = bounds
+        .zip(upstream.latency.iter().map(Count::get))
+        .collect();
     let count = buckets.iter().map(|(_, count)| count).sum();
     let sum = upstream.latency_micros.get() as f64 / 1e6;
     encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
@@ -389,6 +435,8 @@ impl fmt::Debug for Metrics {
 
 impl fmt::Debug for RouteMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RouteMetrics").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("RouteMetrics")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }

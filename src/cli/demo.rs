@@ -39,7 +39,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let _log = log::start(LogFormat::Text);
     let running = Running::start(policy)?;
     let gateway = running.gateway.addresses()[0];
-    let admin = running.admin.as_ref().map(crate::admin::listener::Admin::address);
+    let admin = running
+        .admin
+        .as_ref()
+        .map(crate::admin::listener::Admin::address);
     println!("{}", guide(gateway, admin));
     running.until_signalled()?;
     Ok(ExitCode::SUCCESS)

@@ -35,7 +35,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let loaded = config::load(&args.config, &Environment::of_process(), &Overrides::default());
+    let loaded = config::load(
+        &args.config,
+        &Environment::of_process(),
+        &Overrides::default(),
+    );
     let policy = match loaded {
         Ok(loaded) => loaded.policy,
         Err(errors) => {
@@ -45,8 +49,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let method = Method::from_bytes(args.method.as_bytes())
         .with_context(|| format!("'{}' is not a method", args.method))?;
-    let uri: Uri =
-        args.path.parse().with_context(|| format!("'{}' is not a path", args.path))?;
+    let uri: Uri = args
+        .path
+        .parse()
+        .with_context(|| format!("'{}' is not a path", args.path))?;
     let headers = headers(&args.headers)?;
     println!("{}", explain(&policy, &method, &uri, &headers, args.peer));
     Ok(ExitCode::SUCCESS)
@@ -58,10 +64,14 @@ fn headers(lines: &[String]) -> anyhow::Result<HeaderMap> {
         let Some((name, value)) = line.split_once(':') else {
             bail!("'{line}' is not a header; write it as 'Name: value'");
         };
-        let name: HeaderName =
-            name.trim().parse().with_context(|| format!("'{name}' is not a header's name"))?;
-        let value: HeaderValue =
-            value.trim().parse().with_context(|| format!("'{value}' is not a header's value"))?;
+        let name: HeaderName = name
+            .trim()
+            .parse()
+            .with_context(|| format!("'{name}' is not a header's name"))?;
+        let value: HeaderValue = value
+            .trim()
+            .parse()
+            .with_context(|| format!("'{value}' is not a header's value"))?;
         headers.append(name, value);
     }
     Ok(headers)
@@ -102,7 +112,9 @@ fn explain(
     line("path", format!("{} (normalised)", path.forward()));
 
     let preflight = preflight_method(method, headers);
-    let Some(route) = policy.routes.find(preflight.as_ref().unwrap_or(method), path.matching())
+    let Some(route) = policy
+        .routes
+        .find(preflight.as_ref().unwrap_or(method), path.matching())
     else {
         line("route", "none".into());
         line("outcome", "404, no route takes this method and path".into());
@@ -114,19 +126,33 @@ fn explain(
         .servers
         .iter()
         .map(|server| {
-            format!("{}://{}", if server.tls { "https" } else { "http" }, server.authority)
+            format!(
+                "{}://{}",
+                if server.tls { "https" } else { "http" },
+                server.authority
+            )
         })
         .collect();
-    line("upstream", format!("{} ({})", upstream.name, servers.join(", ")));
+    line(
+        "upstream",
+        format!("{} ({})", upstream.name, servers.join(", ")),
+    );
     for limit in &route.limits {
         line("limit", describe(limit, route, headers));
     }
-    line("outcome", outcome(policy, route, caller.exempt(), preflight.is_some()));
+    line(
+        "outcome",
+        outcome(policy, route, caller.exempt(), preflight.is_some()),
+    );
     lines.join("\n")
 }
 
 fn describe(limit: &Limit, route: &Route, headers: &HeaderMap) -> String {
-    let keys: Vec<_> = limit.key.iter().map(|part| describe_key(part, headers)).collect();
+    let keys: Vec<_> = limit
+        .key
+        .iter()
+        .map(|part| describe_key(part, headers))
+        .collect();
     let cost = match route.cost.get() {
         1 => String::new(),
         cost => format!(", {cost} tokens a request"),

@@ -52,7 +52,10 @@ impl From<Format> for LogFormat {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let env = Environment::of_process();
-    let overrides = Overrides { listen: args.listen.clone(), upstream: args.upstream.clone() };
+    let overrides = Overrides {
+        listen: args.listen.clone(),
+        upstream: args.upstream.clone(),
+    };
     let loaded = match (&args.config, &args.upstream) {
         (Some(path), _) => config::load(path, &env, &overrides),
         (None, Some(url)) => config::policy_for_upstream(url, &env, &overrides),
@@ -101,7 +104,11 @@ impl Running {
 
     /// One line for each address, where whoever started it will look.
     fn announce(&self) {
-        let scheme = if self.gateway.shared().policy.server.tls.is_some() { "https" } else { "http" };
+        let scheme = if self.gateway.shared().policy.server.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         for address in self.gateway.addresses() {
             tracing::info!(address = %format_args!("{scheme}://{address}"), "listening");
         }

@@ -43,12 +43,16 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
         tracing::debug!(%error, "a connection was gone before it was served");
         return;
     }
-    let connection =
-        Connection { peer, scheme: "http", tasks: terms.tasks.clone() };
+    let connection = Connection {
+        peer,
+        scheme: "http",
+        tasks: terms.tasks.clone(),
+    };
     match &terms.tls {
         None => speak(stream, connection, &terms).await,
         Some(acceptor) => {
-            let handshake = tokio::time::timeout(terms.deadlines.handshake, acceptor.accept(stream));
+            let handshake =
+                tokio::time::timeout(terms.deadlines.handshake, acceptor.accept(stream));
             let stream = match handshake.await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
@@ -60,7 +64,10 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
                     return;
                 }
             };
-            let connection = Connection { scheme: "https", ..connection };
+            let connection = Connection {
+                scheme: "https",
+                ..connection
+            };
             speak(stream, connection, &terms).await;
         }
     }
@@ -100,7 +107,9 @@ where
     let (wire, exchanges) = Wire::new(io, early, &terms.caps, terms.deadlines);
     let service = service_fn(|request| {
         let exchange = exchanges.begin();
-        let answering = terms.pipeline.answer(&connection, request, exchange.violation());
+        let answering = terms
+            .pipeline
+            .answer(&connection, request, exchange.violation());
         async move {
             let response = answering.await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {

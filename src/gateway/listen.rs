@@ -51,11 +51,18 @@ pub(super) fn bind(listen: &[SocketAddr], workers: usize) -> Result<Sockets, Lis
             own.push(socket);
         }
     }
-    Ok(Sockets { addresses, per_worker })
+    Ok(Sockets {
+        addresses,
+        per_worker,
+    })
 }
 
 fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     // Connections of an earlier run that linger in TIME_WAIT are no reason not to start.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;

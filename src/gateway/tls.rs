@@ -40,19 +40,26 @@ pub enum TlsError {
 
 pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     let TlsFiles { cert, key } = files;
-    let failed = |what, path: &Path, source| TlsError::File { what, path: path.into(), source };
+    let failed = |what, path: &Path, source| TlsError::File {
+        what,
+        path: path.into(),
+        source,
+    };
     let chain = CertificateDer::pem_file_iter(cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|source| failed("certificate", cert, source))?;
     if chain.is_empty() {
         return Err(failed("certificate", cert, pem::Error::NoItemsFound));
     }
-    let private =
-        PrivateKeyDer::from_pem_file(key).map_err(|source| failed("key", key, source))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|source| failed("key", key, source))?;
     let mut config = ServerConfig::builder()
         .with_no_client_auth()
         .with_single_cert(chain, private)
-        .map_err(|source| TlsError::Pair { cert: cert.clone(), key: key.clone(), source })?;
+        .map_err(|source| TlsError::Pair {
+            cert: cert.clone(),
+            key: key.clone(),
+            source,
+        })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -37,8 +37,7 @@ impl Worker {
 
     async fn work(self) {
         let settings = self.pipeline.settings();
-        let (grace, deadlines, caps) =
-            (settings.shutdown_grace, settings.deadlines, settings.caps);
+        let (grace, deadlines, caps) = (settings.shutdown_grace, settings.deadlines, settings.caps);
         let tasks = TaskTracker::new();
         let room = Arc::new(Semaphore::new(self.connections));
         let terms = Arc::new(Terms {

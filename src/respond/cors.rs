@@ -100,7 +100,10 @@ impl Cors {
         let Some(origin) = request.get(ORIGIN) else {
             return false;
         };
-        let allowed = self.origins.as_ref().is_none_or(|origins| origins.contains(origin));
+        let allowed = self
+            .origins
+            .as_ref()
+            .is_none_or(|origins| origins.contains(origin));
         if allowed {
             response.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
             if self.credentials {
@@ -116,5 +119,7 @@ impl Cors {
 
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
     let names: Vec<_> = names.collect();
-    HeaderValue::try_from(names.join(", ")).ok().filter(|value| !value.is_empty())
+    HeaderValue::try_from(names.join(", "))
+        .ok()
+        .filter(|value| !value.is_empty())
 }

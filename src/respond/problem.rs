@@ -52,9 +52,17 @@ impl Form {
         if lines.peek().is_none() {
             return Self::Json;
         }
-        for range in lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(',')) {
+        for range in lines
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(','))
+        {
             let mut parts = range.split(';').map(str::trim);
-            let form = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
+            let form = match parts
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase()
+                .as_str()
+            {
                 "application/problem+json" | "application/json" | "application/*" | "*/*" => {
                     Self::Json
                 }
@@ -124,13 +132,22 @@ fn html(rejection: &Rejection, title: &str, detail: &str) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 /// A weight as thousandths; one that makes no sense counts as the full weight.
 fn thousandths(weight: &str) -> u32 {
-    let valid = weight.parse::<f32>().ok().filter(|weight| (0.0..=1.0).contains(weight));
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
+    let valid = weight
+        .parse::<f32>()
+        .ok()
+        .filter(|weight| (0.0..=1.0).contains(weight));
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "0 to 1000"
+    )]
     valid.map_or(1_000, |weight| (weight * 1_000.0).round() as u32)
 }
 
@@ -148,9 +165,15 @@ mod tests {
     fn the_form_with_the_highest_weight_wins_and_json_where_all_are_alike() {
         assert_eq!(Form::preferred(&HeaderMap::new()), Form::Json);
         assert_eq!(preferred("*/*"), Form::Json);
-        assert_eq!(preferred("text/html,application/xhtml+xml,*/*;q=0.8"), Form::Html);
+        assert_eq!(
+            preferred("text/html,application/xhtml+xml,*/*;q=0.8"),
+            Form::Html
+        );
         assert_eq!(preferred("text/plain"), Form::Text);
-        assert_eq!(preferred("text/plain;q=0.5, application/json;q=0.9"), Form::Json);
+        assert_eq!(
+            preferred("text/plain;q=0.5, application/json;q=0.9"),
+            Form::Json
+        );
         assert_eq!(preferred("text/html;q=0, text/plain;q=0.1"), Form::Text);
         assert_eq!(preferred("image/png"), Form::Json);
         assert_eq!(preferred("TEXT/HTML; q=1.0"), Form::Html);

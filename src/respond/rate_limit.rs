@@ -32,7 +32,11 @@ pub fn names(dialect: Dialect) -> &'static [&'static str] {
     match dialect {
         Dialect::Draft => &["RateLimit", "RateLimit-Policy"],
         Dialect::Legacy => &["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"],
-        Dialect::X => &["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"],
+        Dialect::X => &[
+            "X-RateLimit-Limit",
+            "X-RateLimit-Remaining",
+            "X-RateLimit-Reset",
+        ],
         Dialect::Off => &[],
     }
 }
@@ -91,7 +95,11 @@ fn write_tightest(
     else {
         return;
     };
-    let values = [limit.quota.capacity().get(), reading.remaining, reset(reading)];
+    let values = [
+        limit.quota.capacity().get(),
+        reading.remaining,
+        reset(reading),
+    ];
     for (name, value) in names.iter().zip(values) {
         headers.insert(name.clone(), HeaderValue::from(value));
     }
@@ -99,7 +107,11 @@ fn write_tightest(
 
 /// Seconds to the next token, rounded up; 0 only for a bucket that is full.
 fn reset(reading: &Reading) -> u32 {
-    if reading.next.is_zero() { 0 } else { whole_seconds(reading.next) }
+    if reading.next.is_zero() {
+        0
+    } else {
+        whole_seconds(reading.next)
+    }
 }
 
 /// ⌈seconds an empty bucket takes to fill⌉.

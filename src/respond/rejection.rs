@@ -52,14 +52,20 @@ pub enum Rejection {
 
 impl From<Violation> for Rejection {
     fn from(violation: Violation) -> Self {
-        Self::BadRequest { status: violation.status(), detail: violation.to_string().into() }
+        Self::BadRequest {
+            status: violation.status(),
+            detail: violation.to_string().into(),
+        }
     }
 }
 
 impl Rejection {
     /// A 400 that says what is wrong.
     pub fn bad_request(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::BadRequest { status: StatusCode::BAD_REQUEST, detail: detail.into() }
+        Self::BadRequest {
+            status: StatusCode::BAD_REQUEST,
+            detail: detail.into(),
+        }
     }
 
     /// Its status code.

@@ -29,7 +29,10 @@ pub fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> HeaderV
 /// ⌈wall + max(wait, 1 s)⌉ as an HTTP date.
 fn http_date(wait: Duration, wall: SystemTime) -> HeaderValue {
     let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(MOST_SECONDS));
-    let since_epoch = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + wait;
+    let since_epoch = wall
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        + wait;
     let seconds = since_epoch.as_secs() + u64::from(since_epoch.subsec_nanos() > 0);
     // The last second an HTTP date can name, in the year 9999.
     let seconds = seconds.min(253_402_300_799);
@@ -43,9 +46,20 @@ mod tests {
 
     #[test]
     fn seconds_are_rounded_up_and_never_zero() {
-        let cases = [(0, 1), (1, 1), (999, 1), (1_000, 1), (1_001, 2), (59_999, 60)];
+        let cases = [
+            (0, 1),
+            (1, 1),
+            (999, 1),
+            (1_000, 1),
+            (1_001, 2),
+            (59_999, 60),
+        ];
         for (millis, seconds) in cases {
-            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds, "{millis} ms");
+            assert_eq!(
+                whole_seconds(Duration::from_millis(millis)),
+                seconds,
+                "{millis} ms"
+            );
         }
         assert_eq!(whole_seconds(Duration::new(1, 1)), 2);
     }
@@ -59,10 +73,16 @@ mod tests {
     fn a_date_is_rounded_up_to_the_second_and_at_least_one_ahead() {
         let wall = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
         let date = |wait, wall| header(wait, RetryAfterForm::HttpDate, wall);
-        assert_eq!(date(Duration::from_secs(10), wall), "Wed, 21 Oct 2026 07:28:10 GMT");
+        assert_eq!(
+            date(Duration::from_secs(10), wall),
+            "Wed, 21 Oct 2026 07:28:10 GMT"
+        );
         assert_eq!(date(Duration::ZERO, wall), "Wed, 21 Oct 2026 07:28:01 GMT");
         let late = wall + Duration::from_millis(1);
-        assert_eq!(date(Duration::from_secs(1), late), "Wed, 21 Oct 2026 07:28:02 GMT");
+        assert_eq!(
+            date(Duration::from_secs(1), late),
+            "Wed, 21 Oct 2026 07:28:02 GMT"
+        );
     }
 
     #[test]

@@ -44,7 +44,9 @@ pub struct MemoryBuckets {
 impl MemoryBuckets {
     /// Room for `max_clients` buckets, all limits together.
     pub fn new(max_clients: usize, clock: Clock) -> Self {
-        let shards = (max_clients / BUCKETS_PER_SHARD).next_power_of_two().clamp(2, 4_096);
+        let shards = (max_clients / BUCKETS_PER_SHARD)
+            .next_power_of_two()
+            .clamp(2, 4_096);
         let margins = (0..shards)
             .map(|index| {
                 let share = max_clients / shards + usize::from(index < max_clients % shards);
@@ -81,8 +83,10 @@ impl MemoryBuckets {
 
     /// Makes all charges, or none; see [`Buckets::charge`].
     pub fn charge_now(&self, charges: &[Charge<'_>]) -> Verdict {
-        let mut wanted: SmallVec<[usize; USUAL_LIMITS]> =
-            charges.iter().map(|charge| self.shard_of(charge.bucket)).collect();
+        let mut wanted: SmallVec<[usize; USUAL_LIMITS]> = charges
+            .iter()
+            .map(|charge| self.shard_of(charge.bucket))
+            .collect();
         wanted.sort_unstable();
         wanted.dedup();
         // Ascending order, each shard once: two requests can never hold what the other waits for.

@@ -41,7 +41,10 @@ impl Seed {
     /// A seed nobody can guess.
     pub fn random() -> Self {
         use std::hash::{BuildHasher, RandomState};
-        Self(RandomState::new().hash_one(0_u8), RandomState::new().hash_one(1_u8))
+        Self(
+            RandomState::new().hash_one(0_u8),
+            RandomState::new().hash_one(1_u8),
+        )
     }
 
     /// The bucket of `limit` that a request of `client` with these headers draws from.
@@ -77,7 +80,10 @@ impl Seed {
             }
         }
         let hash = name.0.finish128();
-        BucketKey { high: hash.h1, low: hash.h2 }
+        BucketKey {
+            high: hash.h1,
+            low: hash.h2,
+        }
     }
 }
 

@@ -99,7 +99,10 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Ve
         .zip(&waits)
         .map(|((charge, &full_at), wait)| {
             let reading = charge.limit.quota.read(full_at, now);
-            Reading { next: wait.unwrap_or(reading.next), ..reading }
+            Reading {
+                next: wait.unwrap_or(reading.next),
+                ..reading
+            }
         })
         .collect();
     Verdict { outcome, readings }
@@ -112,7 +115,9 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
         (Ok(after), _) => Ok((after, Duration::ZERO)),
         (Err(Wait(wait)), Exceed::Delay { max }) if wait <= max => {
             let slot = now.after(wait);
-            quota.take(full_at, slot, charge.cost).map(|after| (after, wait))
+            quota
+                .take(full_at, slot, charge.cost)
+                .map(|after| (after, wait))
         }
         // Once the slot is no further away than `max`, the request would be let in to wait for it.
         (Err(Wait(wait)), Exceed::Delay { max }) => Err(Wait(wait - max)),

@@ -66,10 +66,18 @@ struct Rules {
 
 impl Rules {
     fn of(route: &Route) -> Self {
-        let (enforced, shadow): (Vec<_>, Vec<_>) =
-            route.limits.iter().cloned().partition(|limit| limit.mode == Mode::Enforce);
+        let (enforced, shadow): (Vec<_>, Vec<_>) = route
+            .limits
+            .iter()
+            .cloned()
+            .partition(|limit| limit.mode == Mode::Enforce);
         let policy = rate_limit::policy(&enforced);
-        Self { enforced, shadow, cost: route.cost, policy }
+        Self {
+            enforced,
+            shadow,
+            cost: route.cost,
+            policy,
+        }
     }
 }
 
@@ -84,7 +92,14 @@ impl<S: Buckets> ThrottleLayer<S> {
         clock: Clock,
     ) -> Self {
         let rules = routes.iter().map(|route| Rules::of(route)).collect();
-        Self(Arc::new(Shared { buckets, seed, rules, manner, metrics, clock }))
+        Self(Arc::new(Shared {
+            buckets,
+            seed,
+            rules,
+            manner,
+            metrics,
+            clock,
+        }))
     }
 }
 
@@ -96,7 +111,10 @@ impl<S> Clone for ThrottleLayer<S> {
 
 impl<Inner: Clone, S> Clone for Throttle<Inner, S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+        Self {
+            inner: self.inner.clone(),
+            shared: Arc::clone(&self.shared),
+        }
     }
 }
 
@@ -104,7 +122,10 @@ impl<Inner, S> Layer<Inner> for ThrottleLayer<S> {
     type Service = Throttle<Inner, S>;
 
     fn layer(&self, inner: Inner) -> Self::Service {
-        Throttle { inner, shared: Arc::clone(&self.0) }
+        Throttle {
+            inner,
+            shared: Arc::clone(&self.0),
+        }
     }
 }
 
@@ -189,7 +210,10 @@ impl<S> Shared<S> {
         passage: &Passage,
         request: &Request<B>,
     ) -> SmallVec<[Charge<'a>; USUAL_LIMITS]> {
-        limits.iter().map(|limit| self.charge(limit, cost, passage, request)).collect()
+        limits
+            .iter()
+            .map(|limit| self.charge(limit, cost, passage, request))
+            .collect()
     }
 
     fn charge<'a, B>(
@@ -200,7 +224,13 @@ impl<S> Shared<S> {
         request: &Request<B>,
     ) -> Charge<'a> {
         let client = passage.caller.id();
-        let bucket = self.seed.bucket(limit, passage.side, client, request.headers());
-        Charge { limit, bucket, cost }
+        let bucket = self
+            .seed
+            .bucket(limit, passage.side, client, request.headers());
+        Charge {
+            limit,
+            bucket,
+            cost,
+        }
     }
 }

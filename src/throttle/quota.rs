@@ -116,7 +116,8 @@ impl Quota {
             .expect("an interval is at least a nanosecond")
             .allow_burst(self.capacity);
         let bucket = Bucket(Cell::new(full_at));
-        let limiter = RateLimiter::<_, _, _, NoOpMiddleware<Moment>>::new(quota, bucket, Dial::at_start());
+        let limiter =
+            RateLimiter::<_, _, _, NoOpMiddleware<Moment>>::new(quota, bucket, Dial::at_start());
         limiter.clock().turn_to(now);
         let outcome = if cost == NonZeroU32::MIN {
             limiter.check_key(&())
@@ -240,7 +241,10 @@ mod tests {
 
     #[test]
     fn a_period_that_does_not_divide_is_rounded_against_the_client() {
-        assert_eq!(quota(3, Duration::from_secs(1), 0).interval().as_nanos(), 333_333_334);
+        assert_eq!(
+            quota(3, Duration::from_secs(1), 0).interval().as_nanos(),
+            333_333_334
+        );
     }
 
     #[test]
@@ -248,7 +252,10 @@ mod tests {
         let quota = quota(1, Duration::from_secs(1), 3);
         let four = NonZeroU32::new(4).unwrap();
         let emptied = quota.take(at(0), at(0), four).unwrap();
-        assert_eq!(quota.take(emptied, at(1_000), four), Err(Wait(Duration::from_secs(3))));
+        assert_eq!(
+            quota.take(emptied, at(1_000), four),
+            Err(Wait(Duration::from_secs(3)))
+        );
         assert!(quota.take(emptied, at(4_000), four).is_ok());
         let five = NonZeroU32::new(5).unwrap();
         assert_eq!(quota.take(at(0), at(0), five), Err(Wait(Duration::MAX)));
@@ -275,7 +282,10 @@ mod tests {
         assert_eq!(new(1, Duration::ZERO, 0), Err(QuotaError::ZeroPeriod));
         assert_eq!(new(2_000_000_000, second, 0), Err(QuotaError::TooFast));
         assert_eq!(new(1, second, 1 << 31), Err(QuotaError::BurstTooLarge));
-        assert_eq!(new(1, second, 365 * 24 * 60 * 60), Err(QuotaError::RefillTooLong));
+        assert_eq!(
+            new(1, second, 365 * 24 * 60 * 60),
+            Err(QuotaError::RefillTooLong)
+        );
         assert!(new(1, MAX_REFILL, 0).is_ok());
         assert!(new(1_000_000, second, MAX_BURST).is_ok());
     }

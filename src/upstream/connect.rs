@@ -90,14 +90,19 @@ pub fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, ConnectorErr
         }
         roots.add_parsable_certificates(system.certs);
     }
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     Ok(Arc::new(config))
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectorError> {
     CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
-        .map_err(|source| ConnectorError::CaFile { path: path.to_owned(), source })
+        .map_err(|source| ConnectorError::CaFile {
+            path: path.to_owned(),
+            source,
+        })
 }
 
 impl Connector {
@@ -108,15 +113,27 @@ impl Connector {
         timeout: Duration,
     ) -> Result<Self, ConnectorError> {
         let host = server.authority.host().trim_matches(['[', ']']).to_owned();
-        let port = server.authority.port_u16().unwrap_or(if server.tls { 443 } else { 80 });
+        let port = server
+            .authority
+            .port_u16()
+            .unwrap_or(if server.tls { 443 } else { 80 });
         let tls = if server.tls {
-            let name = ServerName::try_from(host.clone())
-                .map_err(|source| ConnectorError::ServerName { host: host.clone(), source })?;
+            let name = ServerName::try_from(host.clone()).map_err(|source| {
+                ConnectorError::ServerName {
+                    host: host.clone(),
+                    source,
+                }
+            })?;
             Some((TlsConnector::from(Arc::clone(tls)), name))
         } else {
             None
         };
-        Ok(Self { host, port, tls, timeout })
+        Ok(Self {
+            host,
+            port,
+            tls,
+            timeout,
+        })
     }
 
     /// A fresh connection, driven by a task of this worker until either side is done with it.

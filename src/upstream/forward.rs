@@ -93,8 +93,17 @@ impl Forward {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Result<Self, ConnectorError> {
-        let targets = upstreams.iter().map(Target::new).collect::<Result<_, _>>()?;
-        Ok(Self(Arc::new(Shared { targets, max_body, manner, metrics, clock })))
+        let targets = upstreams
+            .iter()
+            .map(Target::new)
+            .collect::<Result<_, _>>()?;
+        Ok(Self(Arc::new(Shared {
+            targets,
+            max_body,
+            manner,
+            metrics,
+            clock,
+        })))
     }
 }
 
@@ -108,10 +117,17 @@ impl Target {
                 let connector = Connector::new(server, &tls, upstream.timeouts.connect)?;
                 let host = HeaderValue::from_str(server.authority.as_str())
                     .expect("an authority is visible ASCII");
-                Ok(ServerTarget { pool: Pool::new(connector), host })
+                Ok(ServerTarget {
+                    pool: Pool::new(connector),
+                    host,
+                })
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { upstream: Arc::clone(upstream), servers, turn: AtomicUsize::new(0) })
+        Ok(Self {
+            upstream: Arc::clone(upstream),
+            servers,
+            turn: AtomicUsize::new(0),
+        })
     }
 
     /// Every server once, each time another first.
@@ -138,16 +154,22 @@ impl Service<Request<Incoming>> for Forward {
 
 impl Shared {
     async fn forward(&self, mut request: Request<Incoming>) -> Response<Body> {
-        let passage: Passage =
-            request.extensions_mut().remove().expect("routed before it is forwarded");
-        let arrival: Arrival =
-            request.extensions_mut().remove().expect("received before it is forwarded");
+        let passage: Passage = request
+            .extensions_mut()
+            .remove()
+            .expect("routed before it is forwarded");
+        let arrival: Arrival = request
+            .extensions_mut()
+            .remove()
+            .expect("received before it is forwarded");
         let target = &self.targets[passage.route.upstream.0];
         let asked = Asked::of(request.headers());
         let started = Instant::now();
         let in_flight = self.metrics.upstream(target.upstream.id).in_flight();
 
-        let outcome = self.exchange(request, target, &passage, &arrival, in_flight).await;
+        let outcome = self
+            .exchange(request, target, &passage, &arrival, in_flight)
+            .await;
         let metrics = self.metrics.upstream(target.upstream.id);
         match outcome {
             Ok(response) => {
@@ -166,7 +188,9 @@ impl Shared {
                 let rejection = rejection(&error, &target.upstream);
                 let mut response =
                     problem::response(&rejection, &asked.0, &self.manner, &self.clock);
-                response.headers_mut().insert(headers::X_REQUEST_ID, arrival.request_id);
+                response
+                    .headers_mut()
+                    .insert(headers::X_REQUEST_ID, arrival.request_id);
                 response
             }
         }
@@ -182,13 +206,16 @@ impl Shared {
     ) -> Result<Response<Body>, ForwardError> {
         let timeouts = target.upstream.timeouts;
         let deadline = timeouts.total.map(|total| Instant::now() + total);
-        let client_upgrade = headers::asks_for_upgrade(request.headers())
-            .then(|| hyper::upgrade::on(&mut request));
+        let client_upgrade =
+            headers::asks_for_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
 
         let (mut request, upload) = self.outgoing(request, passage, arrival, &client_upgrade);
         let mut unreachable = None;
         for server in target.in_turn() {
-            target.upstream.host.write(request.headers_mut(), &server.host);
+            target
+                .upstream
+                .host
+                .write(request.headers_mut(), &server.host);
             let mut lease = match server.pool.lease().await {
                 Ok(lease) => lease,
                 Err(error) => {
@@ -197,10 +224,17 @@ impl Shared {
                     continue;
                 }
             };
-            let patience = Patience { timeouts, deadline, upload: upload.as_deref() };
+            let patience = Patience {
+                timeouts,
+                deadline,
+                upload: upload.as_deref(),
+            };
             let response = loop {
                 lease.carries(upload.clone());
-                match patience.wait(lease.sender().try_send_request(request)).await {
+                match patience
+                    .wait(lease.sender().try_send_request(request))
+                    .await
+                {
                     Ok(response) => break response,
                     Err(Unanswered::TimedOut(after)) => return Err(ForwardError::TimedOut(after)),
                     Err(Unanswered::Failed(mut error)) => match error.take_message() {
@@ -213,9 +247,20 @@ impl Shared {
                     },
                 }
             };
-            return answer(response, lease, arrival, client_upgrade, timeouts, deadline, in_flight);
+            return answer(
+                response,
+                lease,
+                arrival,
+                client_upgrade,
+                timeouts,
+                deadline,
+                in_flight,
+            );
         }
-        Err(unreachable.map_or(ForwardError::BadAnswer("the upstream has no servers"), Into::into))
+        Err(unreachable.map_or(
+            ForwardError::BadAnswer("the upstream has no servers"),
+            Into::into,
+        ))
     }
 
     /// The request as it is sent, and the account of its body.
@@ -237,7 +282,9 @@ impl Shared {
         headers::to_upstream(&mut parts.headers, provenance, upgrade.is_some());
         if progress.is_some() && upload.size_hint().exact().is_none() {
             // Said outright, or hyper would drop the body of a GET whose length is not known.
-            parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            parts
+                .headers
+                .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             parts.headers.remove(CONTENT_LENGTH);
         }
         let target = parts.uri.into_parts().path_and_query;
@@ -295,23 +342,24 @@ impl Patience<'_> {
     async fn wait<F>(&self, answer: F) -> Result<Response<Incoming>, Unanswered>
     where
         F: Future<
-            Output = Result<
-                Response<Incoming>,
-                hyper::client::conn::TrySendError<Request<Upload>>,
-            >,
+            Output = Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<Upload>>>,
         >,
     {
         let mut answer = std::pin::pin!(answer);
         let started = Instant::now();
         let mut silent = started + self.timeouts.first_byte;
         loop {
-            let until = self.deadline.map_or(silent, |deadline| deadline.min(silent));
+            let until = self
+                .deadline
+                .map_or(silent, |deadline| deadline.min(silent));
             match tokio::time::timeout_at(until, answer.as_mut()).await {
                 Ok(outcome) => return outcome.map_err(Unanswered::Failed),
                 Err(_elapsed) => {
                     let last_part = self.upload.map_or(started, Progress::last_passed);
                     let still_silent = last_part + self.timeouts.first_byte;
-                    let overdue = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+                    let overdue = self
+                        .deadline
+                        .is_some_and(|deadline| deadline <= Instant::now());
                     if overdue || still_silent <= silent {
                         return Err(Unanswered::TimedOut(started.elapsed()));
                     }
@@ -335,11 +383,15 @@ fn answer(
     let framed_twice = response.headers().contains_key(TRANSFER_ENCODING)
         && response.headers().contains_key(CONTENT_LENGTH);
     if framed_twice {
-        return Err(ForwardError::BadAnswer("the answer declares its length in two ways"));
+        return Err(ForwardError::BadAnswer(
+            "the answer declares its length in two ways",
+        ));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client_upgrade else {
-            return Err(ForwardError::BadAnswer("the answer switches protocols unasked"));
+            return Err(ForwardError::BadAnswer(
+                "the answer switches protocols unasked",
+            ));
         };
         let mut response = response;
         let upstream = hyper::upgrade::on(&mut response);
@@ -360,21 +412,21 @@ fn rejection(error: &ForwardError, upstream: &Upstream) -> Rejection {
         format!("The upstream '{}' {what}.", upstream.name).into()
     };
     match error {
-        ForwardError::Connect(ConnectError::TimedOut(_)) => {
-            Rejection::UpstreamTimeout { detail: named("could not be reached in time") }
-        }
-        ForwardError::TimedOut(_) => {
-            Rejection::UpstreamTimeout { detail: named("did not answer in time") }
-        }
-        ForwardError::Connect(_) => {
-            Rejection::UpstreamUnavailable { detail: named("could not be reached") }
-        }
+        ForwardError::Connect(ConnectError::TimedOut(_)) => Rejection::UpstreamTimeout {
+            detail: named("could not be reached in time"),
+        },
+        ForwardError::TimedOut(_) => Rejection::UpstreamTimeout {
+            detail: named("did not answer in time"),
+        },
+        ForwardError::Connect(_) => Rejection::UpstreamUnavailable {
+            detail: named("could not be reached"),
+        },
         ForwardError::Exchange(_) => Rejection::UpstreamUnavailable {
             detail: named("broke off before it answered; whether it acted is not known"),
         },
-        ForwardError::BadAnswer(_) => {
-            Rejection::UpstreamUnavailable { detail: named("gave an answer that is not valid HTTP") }
-        }
+        ForwardError::BadAnswer(_) => Rejection::UpstreamUnavailable {
+            detail: named("gave an answer that is not valid HTTP"),
+        },
         ForwardError::TooLarge(limit) => Rejection::PayloadTooLarge { limit: *limit },
         ForwardError::ClientFailed(Some(violation)) => (*violation).into(),
         ForwardError::ClientFailed(None) => Rejection::bad_request("The request body broke off."),

@@ -5,9 +5,10 @@
 //! headers to be taken out, but never one that decides who somebody is or what a request means.
 
 use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE,
-    EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
+    COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    VIA,
 };
 
 use crate::client::Caller;
@@ -99,15 +100,24 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
         headers.insert(UPGRADE, protocol);
     }
 
-    let Provenance { caller, host, scheme, request_id } = provenance;
+    let Provenance {
+        caller,
+        host,
+        scheme,
+        request_id,
+    } = provenance;
     if !caller.peer_trusted() {
         for name in &HEARSAY {
             headers.remove(name);
         }
     }
     headers.insert(X_FORWARDED_FOR, caller.forwarded_for());
-    headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
-    headers.entry(X_FORWARDED_PROTO).or_insert_with(|| HeaderValue::from_static(scheme));
+    headers
+        .entry(X_FORWARDED_HOST)
+        .or_insert_with(|| host.clone());
+    headers
+        .entry(X_FORWARDED_PROTO)
+        .or_insert_with(|| HeaderValue::from_static(scheme));
     headers.append(VIA, HeaderValue::from_static("1.1 tidegate"));
     headers.insert(X_REQUEST_ID, request_id.clone());
 }
@@ -134,9 +144,12 @@ pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     let Some(protocol) = headers.get(UPGRADE) else {
         return false;
     };
-    let names_upgrade = tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
+    let names_upgrade =
+        tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
     let h2c = protocol.to_str().is_ok_and(|protocols| {
-        protocols.split(',').any(|protocol| protocol.trim().eq_ignore_ascii_case("h2c"))
+        protocols
+            .split(',')
+            .any(|protocol| protocol.trim().eq_ignore_ascii_case("h2c"))
     });
     names_upgrade && !h2c
 }
@@ -164,10 +177,16 @@ fn remove_lookalikes(headers: &mut HeaderMap) {
             return false;
         }
         let read_as = name.as_str().replace('_', "-");
-        PROTECTED.iter().chain(&HOP_BY_HOP).any(|meant| meant.as_str() == read_as)
+        PROTECTED
+            .iter()
+            .chain(&HOP_BY_HOP)
+            .any(|meant| meant.as_str() == read_as)
     };
-    let lookalikes: Vec<HeaderName> =
-        headers.keys().filter(|name| is_lookalike(name)).cloned().collect();
+    let lookalikes: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_lookalike(name))
+        .cloned()
+        .collect();
     for name in lookalikes {
         headers.remove(name);
     }

@@ -46,7 +46,10 @@ pub struct Lease {
 impl Pool {
     /// No connections yet.
     pub fn new(connector: Connector) -> Arc<Self> {
-        Arc::new(Self { connector, idle: Mutex::default() })
+        Arc::new(Self {
+            connector,
+            idle: Mutex::default(),
+        })
     }
 
     /// How its server is reached.
@@ -59,7 +62,12 @@ impl Pool {
         while let Some(mut sender) = self.take_idle() {
             // An exchange just finished may have to be wound up by the connection's own task first.
             if sender.is_ready() || sender.ready().await.is_ok() {
-                return Ok(Lease { sender, pool: Arc::clone(self), upload: None, reused: true });
+                return Ok(Lease {
+                    sender,
+                    pool: Arc::clone(self),
+                    upload: None,
+                    reused: true,
+                });
             }
         }
         self.lease_fresh().await
@@ -68,7 +76,12 @@ impl Pool {
     /// A fresh connection, whatever is idle.
     pub async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
         let sender = self.connector.connect().await?;
-        Ok(Lease { sender, pool: Arc::clone(self), upload: None, reused: false })
+        Ok(Lease {
+            sender,
+            pool: Arc::clone(self),
+            upload: None,
+            reused: false,
+        })
     }
 
     fn take_idle(&self) -> Option<SendRequest<Upload>> {
@@ -94,7 +107,10 @@ impl Pool {
         if idle.len() == MAX_IDLE {
             idle.pop_front();
         }
-        idle.push_back(Idle { sender, since: Instant::now() });
+        idle.push_back(Idle {
+            sender,
+            since: Instant::now(),
+        });
     }
 }
 

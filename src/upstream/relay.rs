@@ -72,7 +72,9 @@ impl Relay {
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let stalled = self.stalled.get_or_insert_with(|| {
             let silent = Instant::now() + self.idle;
-            let until = self.deadline.map_or(silent, |deadline| deadline.min(silent));
+            let until = self
+                .deadline
+                .map_or(silent, |deadline| deadline.min(silent));
             Box::pin(tokio::time::sleep_until(until))
         });
         stalled.as_mut().poll(cx)

@@ -6,8 +6,8 @@
 //! a field that arrives behind the body could otherwise pass for one that was checked.
 
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -89,7 +89,11 @@ impl Upload {
             last: AtomicU64::new(0),
             violation: OnceLock::new(),
         });
-        let streaming = Streaming { body, allowance: limit, progress: Arc::clone(&progress) };
+        let streaming = Streaming {
+            body,
+            allowance: limit,
+            progress: Arc::clone(&progress),
+        };
         (Self(Some(streaming)), Some(progress))
     }
 }
@@ -121,12 +125,9 @@ impl Progress {
         let underway = Stage::Underway as u8;
         let abandoned = Stage::Abandoned as u8;
         // Whoever came first has said how it ended.
-        let _ = self.state.compare_exchange(
-            underway,
-            abandoned,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let _ =
+            self.state
+                .compare_exchange(underway, abandoned, Ordering::AcqRel, Ordering::Acquire);
     }
 
     fn end(&self, stage: Stage) {
@@ -189,14 +190,16 @@ impl Body for Upload {
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         match &mut self.0 {
             None => Poll::Ready(None),
-            Some(streaming) => {
-                streaming.poll_part(cx).map(|part| part.map(|part| part.map(Frame::data)))
-            }
+            Some(streaming) => streaming
+                .poll_part(cx)
+                .map(|part| part.map(|part| part.map(Frame::data))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(|streaming| streaming.body.is_end_stream())
+        self.0
+            .as_ref()
+            .is_none_or(|streaming| streaming.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {

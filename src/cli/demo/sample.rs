@@ -51,18 +51,22 @@ impl Api {
         let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new().name("sample-api".into()).spawn(move || {
-            runtime.block_on(async move {
-                let served = match tokio::net::TcpListener::from_std(socket) {
-                    Ok(listener) => axum::serve(listener, router()).await,
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = served {
-                    tracing::error!(%error, "the sample API stopped");
-                }
-            });
-        })?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        std::thread::Builder::new()
+            .name("sample-api".into())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    let served = match tokio::net::TcpListener::from_std(socket) {
+                        Ok(listener) => axum::serve(listener, router()).await,
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = served {
+                        tracing::error!(%error, "the sample API stopped");
+                    }
+                });
+            })?;
         Ok(Self { address })
     }
 
@@ -111,11 +115,22 @@ async fn pay(State(books): State<Books>, body: axum::body::Bytes) -> Response {
 }
 
 async fn list(State(books): State<Books>) -> Json<Vec<Payment>> {
-    Json(books.lock().payments.values().rev().take(20).cloned().collect())
+    Json(
+        books
+            .lock()
+            .payments
+            .values()
+            .rev()
+            .take(20)
+            .cloned()
+            .collect(),
+    )
 }
 
 async fn show(State(books): State<Books>, Path(id): Path<String>) -> Response {
-    let number = id.strip_prefix("pay_").and_then(|number| number.parse().ok());
+    let number = id
+        .strip_prefix("pay_")
+        .and_then(|number| number.parse().ok());
     let found = number.and_then(|number: u64| books.lock().payments.get(&number).cloned());
     match found {
         Some(payment) => Json(payment).into_response(),

@@ -113,18 +113,16 @@ impl<'a> Shard<'a> {
         }
         // Two newcomers of one request can both be promised the last room; the shard then holds one
         // more than its share until the next one comes.
-        let place = if self.table.len() < margin.share { Place::Untracked } else { Place::Shared };
+        let place = if self.table.len() < margin.share {
+            Place::Untracked
+        } else {
+            Place::Shared
+        };
         (place, margin.shared(limit, bucket))
     }
 
     /// Records when `bucket`, found at `place`, will be full.
-    pub(super) fn put(
-        &mut self,
-        limit: LimitId,
-        bucket: BucketKey,
-        place: Place,
-        full_at: Moment,
-    ) {
+    pub(super) fn put(&mut self, limit: LimitId, bucket: BucketKey, place: Place, full_at: Moment) {
         match place {
             // A bucket found in the table may have left it since: it was full, and another charge of the
             // same request needed room.
@@ -148,11 +146,17 @@ impl<'a> Shard<'a> {
     }
 
     fn insert(&mut self, bucket: BucketKey, full_at: Moment) {
-        self.table.insert(bucket.high, (bucket, SharedValue::new(full_at)), |(key, _)| key.high);
+        self.table.insert(
+            bucket.high,
+            (bucket, SharedValue::new(full_at)),
+            |(key, _)| key.high,
+        );
         self.margin.lock().refills.push(Reverse((full_at, bucket)));
     }
 }
 
 fn state(table: &Table, bucket: BucketKey) -> Option<Moment> {
-    table.get(bucket.high, |(key, _)| *key == bucket).map(|(_, state)| *state.get())
+    table
+        .get(bucket.high, |(key, _)| *key == bucket)
+        .map(|(_, state)| *state.get())
 }
