@@ -131,7 +131,10 @@ pub(super) struct ClientSection {
 pub(super) struct StoreSection {
     /// What keeps them; this version has only memory.
     #[schemars(extend("default" = "memory"))]
-    #[expect(dead_code, reason = "with a single backend there is nothing to choose by it")]
+    #[expect(
+        dead_code,
+        reason = "with a single backend there is nothing to choose by it"
+    )]
     pub(super) backend: Option<Located<Backend>>,
     /// Buckets tracked at once, all limits together.
     #[schemars(range(min = 1), extend("default" = 1_000_000))]

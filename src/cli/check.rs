@@ -1,0 +1,64 @@
+//! `tidegate check F`: is this configuration right?
+
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::config::{self, Environment, Loaded, Overrides};
+
+/// Validates a configuration and says everything that is wrong with it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration file
+    file: PathBuf,
+}
+
+/// Prints `F: ok` with a summary, or every error; warnings either way.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let colour = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let environment = Environment::of_process();
+    match config::load(&args.file, &environment, &Overrides::default()) {
+        Ok(loaded) => {
+            for warning in &loaded.warnings {
+                writeln!(stderr(), "{}\n", warning.render(colour))?;
+            }
+            writeln!(
+                stdout(),
+                "{}: ok ({})",
+                args.file.display(),
+                summary(&loaded)
+            )?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(errors) => {
+            writeln!(stderr(), "{}", errors.render(colour))?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn summary(loaded: &Loaded) -> String {
+    let policy = &loaded.policy;
+    [
+        count(policy.routes.len(), "route"),
+        count(policy.limits.len(), "limit"),
+        count(policy.upstreams.len(), "upstream"),
+    ]
+    .join(", ")
+}
+
+fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_a_thing_is_not_several() {
+        assert_eq!(count(1, "route"), "1 route");
+        assert_eq!(count(0, "limit"), "0 limits");
+    }
+}

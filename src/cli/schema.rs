@@ -1,0 +1,17 @@
+//! `tidegate schema`: the JSON Schema of the configuration, for editors and validators.
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+use crate::config;
+
+/// Prints the JSON Schema of the configuration.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Prints the schema, indented.
+pub fn run(_: &Args) -> anyhow::Result<ExitCode> {
+    let schema = serde_json::to_string_pretty(&config::schema())?;
+    writeln!(stdout(), "{schema}")?;
+    Ok(ExitCode::SUCCESS)
+}
