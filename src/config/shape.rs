@@ -149,6 +149,8 @@ impl Walk<'_> {
                 let number = i128::from_str_radix(&digits, number.radix()).unwrap_or(i128::MAX);
                 self.number(at, &span, number, schema)
             }
+            // A string whose variable was missing is not what its author wrote.
+            DeValue::String(_) if self.findings.has_any_within(&span) => false,
             DeValue::String(text) => self.text(&span, text, schema),
             _ => true,
         }
