@@ -1,8 +1,33 @@
 //! Binding, accepting, workers, draining.
+//!
+//! A thread per core: each worker has a single-threaded runtime, listeners of its own on the same
+//! addresses (`SO_REUSEPORT`: the kernel deals connections out) and its own upstream connections, so a
+//! request never changes threads. Work stealing was left aside: it costs every request something, and
+//! what it evens out is even already where many clients each ask for little.
+//!
+//! A drain, once told: stop accepting, let every connection finish the request it is at, and end when
+//! all have or the grace is over.
+
+mod connection;
+mod listen;
+mod tls;
+mod worker;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
+
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use crate::pipeline::{Pipeline, Shared};
+use crate::upstream::connect::ConnectorError;
+
+pub use listen::ListenError;
+pub use tls::TlsError;
 
 /// `[server]` of the configuration.
 #[derive(Clone, Debug)]
@@ -84,5 +109,108 @@ impl Default for Caps {
             h2_streams: 128,
             h2_resets: 64,
         }
+    }
+}
+
+/// A gateway that is listening.
+#[derive(Debug)]
+pub struct Gateway {
+    addresses: Vec<SocketAddr>,
+    workers: Vec<JoinHandle<()>>,
+    stop: Stop,
+    shared: Shared,
+}
+
+/// Tells a gateway to stop. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    drain: CancellationToken,
+    halt: CancellationToken,
+    draining: Arc<AtomicBool>,
+}
+
+/// Why a gateway cannot start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// It cannot listen where it is told to.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Its certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// An upstream's settings cannot be put to work.
+    #[error(transparent)]
+    Upstream(#[from] ConnectorError),
+    /// A thread cannot be started.
+    #[error("cannot start a worker: {0}")]
+    Worker(#[source] std::io::Error),
+}
+
+impl Gateway {
+    /// Binds, starts the workers, and returns once all of them are accepting.
+    pub fn start(shared: Shared) -> Result<Self, StartError> {
+        let settings = &shared.policy.server;
+        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
+        let sockets = listen::bind(&settings.listen, settings.workers)?;
+        let stop = Stop::default();
+        let mut workers = Vec::with_capacity(settings.workers);
+        for (number, sockets) in sockets.per_worker.into_iter().enumerate() {
+            let worker = worker::Worker {
+                pipeline: Pipeline::new(shared.clone())?,
+                sockets,
+                tls: tls.clone(),
+                stop: stop.clone(),
+                connections: (settings.caps.connections / settings.workers).max(1),
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("tidegate-{number}"))
+                .spawn(move || worker.run())
+                .map_err(StartError::Worker)?;
+            workers.push(thread);
+        }
+        Ok(Self { addresses: sockets.addresses, workers, stop, shared })
+    }
+
+    /// Where it listens; ports that were left to the system are filled in.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What tells it to stop.
+    pub fn stopper(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// What its workers share.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Waits until it has stopped.
+    pub fn join(self) {
+        for worker in self.workers {
+            if worker.join().is_err() {
+                tracing::error!("a worker panicked");
+            }
+        }
+    }
+}
+
+impl Stop {
+    /// Stop accepting, finish what is in flight within the grace.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.drain.cancel();
+    }
+
+    /// Stop at once.
+    pub fn halt(&self) {
+        self.drain();
+        self.halt.cancel();
+    }
+
+    /// Whether it has been told to stop.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
     }
 }

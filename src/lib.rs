@@ -24,6 +24,7 @@ pub mod client;
 pub mod gateway;
 pub mod path;
 pub mod pipeline;
+pub mod intake;
 pub mod respond;
 pub mod route;
 pub mod throttle;
@@ -33,4 +34,5 @@ pub mod wire;
 // What stands beside it
 pub mod admin;
 pub mod cli;
+pub mod log;
 pub mod store;

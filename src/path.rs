@@ -1,1 +1,520 @@
 //! One spelling for every path.
+//!
+//! A path can be written in endless ways that an upstream takes for the same one, and each that a rule
+//! does not recognise is a way around it. So a request's path is normalised once, routes are matched on
+//! the result, and the result is what upstream gets: the two can not disagree about a spelling that is
+//! never forwarded. Unreserved octets are decoded, then dot segments removed (RFC 3986, 5.2.4), then
+//! slashes merged. What is left of `%XX` goes upstream exactly as it came, and is decoded once, to
+//! bytes, for matching; so `/users/%40me` is `/users/@me` to a rule, and `%252e` is never a dot.
+//!
+//! An encoded slash, a backslash, NUL and a broken escape are refused rather than interpreted: servers
+//! differ on what they mean, and there is no spelling of them that all upstreams read alike.
+//!
+//! Not promised: that an upstream with rules of its own sees what a rule saw. Path parameters (`/a;x`)
+//! are ordinary characters here, letters keep their case, and nothing is decoded twice.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+/// Why a path is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PathError {
+    /// It does not start at the root.
+    #[error("a path must begin with a slash")]
+    NotAbsolute,
+    /// It has `%2F`.
+    #[error("a path must not contain an encoded slash")]
+    EncodedSlash,
+    /// It has `\` or `%5C`.
+    #[error("a path must not contain a backslash, encoded or not")]
+    Backslash,
+    /// It has a zero byte or `%00`.
+    #[error("a path must not contain NUL, encoded or not")]
+    Nul,
+    /// It has a `%` without two hexadecimal digits.
+    #[error("a path must not contain a percent sign without two hexadecimal digits")]
+    MalformedEscape,
+}
+
+/// A path in its one spelling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Normalised<'a> {
+    forward: Cow<'a, str>,
+    /// Where it differs from `forward`.
+    matching: Option<Vec<u8>>,
+}
+
+impl Normalised<'_> {
+    /// What is sent upstream.
+    pub fn forward(&self) -> &str {
+        &self.forward
+    }
+
+    /// What routes are matched on: [`forward`](Self::forward) with its escapes decoded once.
+    pub fn matching(&self) -> &[u8] {
+        self.matching.as_deref().unwrap_or(self.forward.as_bytes())
+    }
+}
+
+/// Normalises the path of a request target, without its query.
+///
+/// A path that is normal already and has no escapes is returned as it is, after one scan.
+pub fn normalise(raw: &str) -> Result<Normalised<'_>, PathError> {
+    if !raw.starts_with('/') {
+        return Err(PathError::NotAbsolute);
+    }
+    if is_plain(raw) {
+        return Ok(Normalised {
+            forward: Cow::Borrowed(raw),
+            matching: None,
+        });
+    }
+    let decoded = decode_unreserved(raw)?;
+    let forward = match tidy_segments(&decoded) {
+        Some(tidied) => Cow::Owned(tidied),
+        None => decoded,
+    };
+    let matching = forward.contains('%').then(|| decode_all(&forward));
+    Ok(Normalised { forward, matching })
+}
+
+/// Whether there is certainly nothing to do.
+fn is_plain(path: &str) -> bool {
+    let mut previous = 0;
+    for byte in path.bytes() {
+        let suspect = match byte {
+            b'%' | b'\\' | 0 => true,
+            b'/' | b'.' => previous == b'/',
+            _ => false,
+        };
+        if suspect {
+            return false;
+        }
+        previous = byte;
+    }
+    true
+}
+
+fn decode_unreserved(path: &str) -> Result<Cow<'_, str>, PathError> {
+    let mut decoded = String::new();
+    let mut copied = 0;
+    let mut rest = path.bytes().enumerate();
+    while let Some((at, byte)) = rest.next() {
+        match byte {
+            b'\\' => return Err(PathError::Backslash),
+            0 => return Err(PathError::Nul),
+            b'%' => {}
+            _ => continue,
+        }
+        let octet = escaped_octet(path.as_bytes(), at).ok_or(PathError::MalformedEscape)?;
+        match octet {
+            b'/' => return Err(PathError::EncodedSlash),
+            b'\\' => return Err(PathError::Backslash),
+            0 => return Err(PathError::Nul),
+            _ if is_unreserved(octet) => {
+                decoded.push_str(&path[copied..at]);
+                decoded.push(char::from(octet));
+                copied = at + ESCAPE_LEN;
+            }
+            _ => {}
+        }
+        rest.nth(ESCAPE_LEN - 2);
+    }
+    if copied == 0 {
+        return Ok(Cow::Borrowed(path));
+    }
+    decoded.push_str(&path[copied..]);
+    Ok(Cow::Owned(decoded))
+}
+
+/// Removes dot segments and merges slashes; `None` where the path, which begins with one, needs neither.
+fn tidy_segments(path: &str) -> Option<String> {
+    let mut segments = path[1..].split('/');
+    if !path.contains("//") && !segments.clone().any(is_dots) {
+        return None;
+    }
+
+    // Empty segments stay until the dots are gone: `/a//../b` is `/a/b`, as RFC 3986 has it.
+    let mut kept: SmallVec<[&str; 16]> = SmallVec::new();
+    for segment in segments.clone() {
+        match segment {
+            "." => {}
+            ".." => _ = kept.pop(),
+            _ => kept.push(segment),
+        }
+    }
+    let mut tidied = String::with_capacity(path.len());
+    for segment in kept.into_iter().filter(|segment| !segment.is_empty()) {
+        tidied.push('/');
+        tidied.push_str(segment);
+    }
+    let last = segments.next_back().unwrap_or_default();
+    if last.is_empty() || is_dots(last) {
+        tidied.push('/');
+    }
+    Some(tidied)
+}
+
+fn is_dots(segment: &str) -> bool {
+    matches!(segment, "." | "..")
+}
+
+/// Decodes every escape of a path in which all are well-formed.
+fn decode_all(path: &str) -> Vec<u8> {
+    let path = path.as_bytes();
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut at = 0;
+    while let Some(&byte) = path.get(at) {
+        if let Some(octet) = escaped_octet(path, at) {
+            decoded.push(octet);
+            at += ESCAPE_LEN;
+        } else {
+            decoded.push(byte);
+            at += 1;
+        }
+    }
+    decoded
+}
+
+const ESCAPE_LEN: usize = "%XX".len();
+
+/// The octet of the escape that begins `at`, if one does.
+fn escaped_octet(path: &[u8], at: usize) -> Option<u8> {
+    let &[b'%', high, low] = path.get(at..at + ESCAPE_LEN)? else {
+        return None;
+    };
+    let digit = |byte| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+}
+
+/// RFC 3986, 2.3.
+fn is_unreserved(octet: u8) -> bool {
+    octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'.' | b'_' | b'~')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn forwards(raw: &str, expected: &str) {
+        let normalised = normalise(raw).unwrap_or_else(|error| panic!("{raw}: {error}"));
+        assert_eq!(normalised.forward(), expected, "{raw}");
+    }
+
+    #[track_caller]
+    fn matches_as(raw: &str, expected: impl AsRef<[u8]>) {
+        let normalised = normalise(raw).unwrap_or_else(|error| panic!("{raw}: {error}"));
+        assert_eq!(
+            normalised.matching().escape_ascii().to_string(),
+            expected.as_ref().escape_ascii().to_string(),
+            "{raw}"
+        );
+    }
+
+    #[track_caller]
+    fn is_refused(raw: &str, expected: PathError) {
+        assert_eq!(normalise(raw), Err(expected), "{raw}");
+    }
+
+    #[test]
+    fn a_normal_path_is_not_copied() {
+        for path in [
+            "/",
+            "/a",
+            "/a/",
+            "/a/b.c/..d/...",
+            "/o/client/register",
+            "/.well-known/x",
+            "/a/%40b",
+            "/é",
+        ] {
+            let normalised = normalise(path).unwrap();
+            assert!(matches!(normalised.forward, Cow::Borrowed(_)), "{path}");
+            assert_eq!(normalised.forward(), path);
+        }
+        assert!(normalise("/a/b").unwrap().matching.is_none());
+    }
+
+    #[test]
+    fn unreserved_octets_are_decoded() {
+        forwards("/%6f/%43lient/%7E%2d%5F%2E%39", "/o/Client/~-_.9");
+    }
+
+    #[test]
+    fn other_escapes_are_forwarded_as_they_came_and_decoded_once_to_match() {
+        forwards("/users/%40me", "/users/%40me");
+        matches_as("/users/%40me", "/users/@me");
+        forwards("/a%3a%3A%3f%c3%A9", "/a%3a%3A%3f%c3%A9");
+        matches_as("/a%3a%3A%3f%c3%A9", "/a::?é");
+        matches_as("/a%ff", b"/a\xff");
+    }
+
+    #[test]
+    fn what_is_encoded_twice_is_decoded_once() {
+        forwards("/%252e%252e/a", "/%252e%252e/a");
+        matches_as("/%252e%252e/a", "/%2e%2e/a");
+        matches_as("/a%252Fb", "/a%2Fb");
+        matches_as("/%2500", "/%00");
+    }
+
+    #[test]
+    fn dot_segments_are_removed_and_never_lead_above_the_root() {
+        for (raw, expected) in [
+            ("/./a", "/a"),
+            ("/a/../b", "/b"),
+            ("/a/b/../../c", "/c"),
+            ("/..", "/"),
+            ("/../../a", "/a"),
+            ("/a/..", "/"),
+            ("/a/.", "/a/"),
+            ("/a/b/..", "/a/"),
+            ("/a/%2e%2E/b", "/b"),
+            ("/a/.%2e/b", "/b"),
+            ("/a/%2e/b", "/a/b"),
+            ("/.../a", "/.../a"),
+            ("/a/..b", "/a/..b"),
+            ("/a/b;x/../c", "/a/c"),
+            ("/a/..;/c", "/a/..;/c"),
+        ] {
+            forwards(raw, expected);
+        }
+    }
+
+    #[test]
+    fn slashes_are_merged_after_dots_are_removed() {
+        for (raw, expected) in [
+            ("//", "/"),
+            ("///a//b///", "/a/b/"),
+            ("/a//../b", "/a/b"),
+            ("/a/.//./b", "/a/b"),
+            ("//./..//a", "/a"),
+        ] {
+            forwards(raw, expected);
+        }
+    }
+
+    #[test]
+    fn a_trailing_slash_and_path_parameters_are_kept() {
+        forwards("/a/", "/a/");
+        forwards("/a;x=1/b;y", "/a;x=1/b;y");
+    }
+
+    #[test]
+    fn encoded_slashes_backslashes_and_nul_are_refused() {
+        is_refused("/a%2Fb", PathError::EncodedSlash);
+        is_refused("/a%2fb", PathError::EncodedSlash);
+        is_refused("/a\\b", PathError::Backslash);
+        is_refused("/a%5Cb", PathError::Backslash);
+        is_refused("/a%5cb", PathError::Backslash);
+        is_refused("/a%00", PathError::Nul);
+        is_refused("/a\0", PathError::Nul);
+    }
+
+    #[test]
+    fn malformed_escapes_are_refused() {
+        for raw in ["/%", "/%4", "/%4g", "/%g4", "/a%%41", "/%+1", "/% 1", "/%é"] {
+            is_refused(raw, PathError::MalformedEscape);
+        }
+    }
+
+    #[test]
+    fn a_path_begins_with_a_slash() {
+        for raw in ["", "*", "a/b", "%2Fa", "../a"] {
+            is_refused(raw, PathError::NotAbsolute);
+        }
+    }
+
+    #[test]
+    fn a_newline_in_a_path_is_a_byte_like_any_other() {
+        forwards("/o/client%0A/register", "/o/client%0A/register");
+        matches_as("/o/client%0d%0A/register", "/o/client\r\n/register");
+    }
+
+    #[test]
+    fn an_encoded_query_stays_part_of_the_path() {
+        matches_as("/other%3F/o/client/register", "/other?/o/client/register");
+    }
+
+    /// What an upstream might make of a path when it decodes everything, takes a backslash for a slash and
+    /// then cleans up: written apart from the code under test, one character at a time.
+    fn lenient_upstream(path: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut rest = path.as_bytes();
+        while let [first, after @ ..] = rest {
+            rest = after;
+            let hex = after.get(..2).and_then(|hex| str::from_utf8(hex).ok());
+            let octet = match hex.map(|hex| u8::from_str_radix(hex, 16)) {
+                Some(Ok(octet)) if *first == b'%' => {
+                    rest = &after[2..];
+                    octet
+                }
+                _ => *first,
+            };
+            bytes.push(if octet == b'\\' { b'/' } else { octet });
+        }
+        let mut segments: Vec<&[u8]> = Vec::new();
+        for segment in bytes.split(|&byte| byte == b'/') {
+            match segment {
+                b"" | b"." => {}
+                b".." => _ = segments.pop(),
+                other => segments.push(other),
+            }
+        }
+        let mut clean = Vec::new();
+        for segment in segments {
+            clean.push(b'/');
+            clean.extend_from_slice(segment);
+        }
+        clean
+    }
+
+    const THROTTLED: &str = "/o/client/register";
+
+    /// Ways to write the throttled path: each character in each spelling, each slash in each spelling, each
+    /// prefix that leads nowhere, and pairs of these.
+    fn variants() -> Vec<String> {
+        let characters = THROTTLED.char_indices().flat_map(|(at, character)| {
+            let code = u32::from(character);
+            let (before, after) = (&THROTTLED[..at], &THROTTLED[at + 1..]);
+            [
+                format!("%{code:02x}"),
+                format!("%{code:02X}"),
+                format!("%25{code:02x}"),
+                format!("%2525{code:02x}"),
+                format!("%u00{code:02x}"),
+                format!("%{code:x}%00"),
+            ]
+            .map(|spelling| format!("{before}{spelling}{after}"))
+        });
+        let slashes = [
+            "//",
+            "///",
+            "/./",
+            "/%2e/",
+            "/x/../",
+            "/x/%2e%2e/",
+            "/x/.%2E/",
+            "/x//../",
+            "/x/y/../../",
+            "/%2e%2e/",
+            "%2f",
+            "%2F",
+            "/%2f",
+            "\\",
+            "%5c",
+            "%5C",
+            "/%5c..%5c",
+            "%252f",
+            "/;/",
+            "/;x/",
+            "/..;/",
+            "/.;/",
+            "/%09/",
+            "/%20/",
+            "/%0a/",
+            "/%00/",
+            "/x/%252e%252e/",
+            "/.%00/",
+            "/.../",
+            "%c0%af",
+            "%ef%bc%8f",
+            "/%c0%ae%c0%ae/",
+        ];
+        let at_slashes = slashes.into_iter().flat_map(|slash| {
+            THROTTLED
+                .match_indices('/')
+                .map(move |(at, _)| format!("{}{slash}{}", &THROTTLED[..at], &THROTTLED[at + 1..]))
+        });
+        let endings = [
+            "",
+            "/",
+            "/.",
+            "/..",
+            "//",
+            "/%2e",
+            "/x/..",
+            "/%2e%2e/register",
+            "%3f",
+            "%23",
+            ";x",
+            "%20",
+            "%00",
+        ];
+        let single: Vec<String> = characters.chain(at_slashes).collect();
+        let doubled = single
+            .iter()
+            .flat_map(|variant| endings.map(|ending| format!("{variant}{ending}")));
+        doubled.collect()
+    }
+
+    #[test]
+    fn no_variant_of_a_throttled_path_reaches_upstream_uncounted() {
+        let variants = variants();
+        assert!(variants.len() >= 500, "only {} variants", variants.len());
+        let (mut refused, mut throttled, mut elsewhere) = (0, 0, 0);
+        for raw in &variants {
+            let Ok(path) = normalise(raw) else {
+                refused += 1;
+                continue;
+            };
+            let matched = path.matching().starts_with(THROTTLED.as_bytes());
+            let reached = lenient_upstream(path.forward()).starts_with(THROTTLED.as_bytes());
+            assert_eq!(
+                matched,
+                reached,
+                "{raw} is forwarded as {} and matched as {}",
+                path.forward(),
+                path.matching().escape_ascii()
+            );
+            *(if matched {
+                &mut throttled
+            } else {
+                &mut elsewhere
+            }) += 1;
+        }
+        assert!(
+            refused > 50 && throttled > 50 && elsewhere > 50,
+            "one-sided: {refused} refused, {throttled} throttled, {elsewhere} elsewhere"
+        );
+    }
+
+    /// Paths made of the pieces that matter.
+    fn some_path() -> impl Strategy<Value = String> {
+        let piece = prop::sample::select(vec![
+            "/", "//", ".", "..", "a", "b", "%2e", "%2E", "%2f", "%5c", "\\", "%00", "%", "%4",
+            "%41", "%40", "%25", "2e", "%0a", "%ff", ";", "~", "é", ":",
+        ]);
+        prop::collection::vec(piece, 0..24).prop_map(|pieces| format!("/{}", pieces.concat()))
+    }
+
+    proptest! {
+        #[test]
+        fn normalising_twice_changes_nothing(raw in prop_oneof![some_path(), "/\\PC*"]) {
+            if let Ok(once) = normalise(&raw) {
+                let twice = normalise(once.forward()).unwrap();
+                prop_assert_eq!(twice.forward(), once.forward());
+                prop_assert_eq!(twice.matching(), once.matching());
+            }
+        }
+
+        #[test]
+        fn upstream_makes_of_the_forwarded_path_what_was_matched(raw in some_path()) {
+            if let Ok(path) = normalise(&raw) {
+                let matched = path.matching();
+                let matched = matched.strip_suffix(b"/").unwrap_or(matched);
+                prop_assert_eq!(lenient_upstream(path.forward()), matched);
+            }
+        }
+
+        #[test]
+        fn nothing_makes_it_panic(raw in any::<String>()) {
+            _ = normalise(&raw);
+            _ = normalise(&format!("/{raw}"));
+        }
+    }
+}

@@ -1,1 +1,281 @@
-//! To be written.
+//! The life of a request between its connection and its answer.
+//!
+//! The stages that only look (intake, identity, path, route) are calls in a row, each of which may
+//! reject; what they found travels on in the request's extensions. The stages that act are tower
+//! services, one inside the other, so that another application can wear them too.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::header::HeaderValue;
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use tokio_util::task::TaskTracker;
+use tower::{Layer, Service};
+
+use crate::admin::Metrics;
+use crate::client::ClientId;
+use crate::clock::Clock;
+use crate::config::Policy;
+use crate::gateway::ServerSettings;
+use crate::intake;
+use crate::path;
+use crate::respond::cors::preflight_method;
+use crate::respond::{Body, Manner, Rejection, problem};
+use crate::route::Route;
+use crate::store::memory::MemoryBuckets;
+use crate::throttle::{Passage, Seed, Side, Throttle, ThrottleLayer};
+use crate::upstream::connect::ConnectorError;
+use crate::upstream::headers::X_REQUEST_ID;
+use crate::upstream::Forward;
+use crate::wire::Violation;
+
+/// What all workers share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// What the gateway runs on.
+    pub policy: Arc<Policy>,
+    /// Where its buckets are.
+    pub buckets: Arc<MemoryBuckets>,
+    /// What names them.
+    pub seed: Seed,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// What time it is.
+    pub clock: Clock,
+}
+
+/// One worker's chain of stages.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    shared: Shared,
+    manner: Arc<Manner>,
+    chain: Throttle<Forward, MemoryBuckets>,
+}
+
+/// The connection a request came by.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// Who is at its other end.
+    pub peer: IpAddr,
+    /// `http` or `https`.
+    pub scheme: &'static str,
+    /// Keeps account of what outlives it: a tunnel.
+    pub tasks: TaskTracker,
+}
+
+/// What is known of a request when it has arrived.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The connection it came by.
+    pub connection: Connection,
+    /// The host it is for.
+    pub host: HeaderValue,
+    /// Its id, ours or the client's.
+    pub request_id: HeaderValue,
+}
+
+/// What the access log tells of a request besides its answer.
+#[derive(Default)]
+struct Seen {
+    client: Option<ClientId>,
+    route: Option<Arc<Route>>,
+}
+
+impl Shared {
+    /// Everything a policy needs to be put to work.
+    pub fn new(policy: Arc<Policy>, clock: Clock) -> Self {
+        Self {
+            buckets: Arc::new(MemoryBuckets::new(policy.max_clients, clock.clone())),
+            seed: Seed::random(),
+            metrics: Arc::new(Metrics::new(&policy.routes, &policy.limits, &policy.upstreams)),
+            policy,
+            clock,
+        }
+    }
+}
+
+impl Pipeline {
+    /// A chain with upstream connections of its own.
+    pub fn new(shared: Shared) -> Result<Self, ConnectorError> {
+        let Shared { policy, buckets, seed, metrics, clock } = shared.clone();
+        let manner = Arc::new(policy.manner.clone());
+        let forward = Forward::new(
+            &policy.upstreams,
+            policy.server.caps.body_bytes,
+            Arc::clone(&manner),
+            Arc::clone(&metrics),
+            clock.clone(),
+        )?;
+        let throttle =
+            ThrottleLayer::new(&policy.routes, buckets, seed, Arc::clone(&manner), metrics, clock);
+        // Throttle before upstream: what is refused never costs a connection. A stage that answers from
+        // what it remembers belongs between the two, so that its answers are counted as well.
+        let chain = throttle.layer(forward);
+        Ok(Self { shared, manner, chain })
+    }
+
+    /// How connections are served.
+    pub fn settings(&self) -> &ServerSettings {
+        &self.shared.policy.server
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    /// The answer to `request`, which came by `connection`; if there was a `violation`, it only stands
+    /// for bytes that were none.
+    pub async fn answer(
+        &self,
+        connection: &Connection,
+        mut request: Request<Incoming>,
+        violation: Option<Violation>,
+    ) -> Response<Body> {
+        let started = self.shared.clock.now();
+        let method = request.method().clone();
+        let request_id = request_id(&request);
+        let mut seen = Seen::default();
+
+        let entered = match violation {
+            Some(violation) => Err(violation.into()),
+            None => self.enter(connection, &mut request, &request_id, &mut seen),
+        };
+        let mut response = match entered {
+            Ok(Entered::Onward) => {
+                let mut chain = self.chain.clone();
+                let Ok(response) = chain.call(request).await;
+                response
+            }
+            Ok(Entered::Preflight(response)) => response,
+            Err(rejection) => {
+                problem::response(&rejection, request.headers(), &self.manner, &self.shared.clock)
+            }
+        };
+
+        response.headers_mut().entry(X_REQUEST_ID).or_insert(request_id);
+        let route = seen.route.as_ref();
+        let status = response.status();
+        self.shared.metrics.route(route.map(|route| route.id)).answered(status);
+        if route.is_none_or(|route| route.access_log) {
+            tracing::info!(
+                target: "tidegate::access",
+                client = seen.client.map(tracing::field::display),
+                method = %method,
+                route = route.map(|route| &*route.name),
+                status = status.as_u16(),
+                micros = self.shared.clock.now().since(started).as_micros(),
+                "request"
+            );
+        }
+        response
+    }
+
+    /// Takes a request through the stages that only look, and leaves in it what they found.
+    fn enter(
+        &self,
+        connection: &Connection,
+        request: &mut Request<Incoming>,
+        request_id: &HeaderValue,
+        seen: &mut Seen,
+    ) -> Result<Entered, Rejection> {
+        let policy = &*self.shared.policy;
+        let host = intake::check(request, policy.server.caps.body_bytes)?;
+
+        let caller = policy
+            .trust
+            .identify(connection.peer, request.headers())
+            .map_err(|error| Rejection::bad_request(error.to_string()))?;
+        seen.client = Some(caller.id());
+
+        let path = path::normalise(request.uri().path())
+            .map_err(|error| Rejection::bad_request(error.to_string()))?;
+        let preflight = preflight_method(request.method(), request.headers());
+        let method = preflight.as_ref().unwrap_or(request.method());
+        let route = policy.routes.find(method, path.matching()).ok_or(Rejection::NoRoute)?;
+        seen.route = Some(Arc::clone(route));
+
+        if let (Some(cors), true) = (&policy.manner.cors, preflight.is_some()) {
+            return Ok(Entered::Preflight(cors.preflight(request.headers())));
+        }
+        let side = if preflight.is_some() { Side::Preflight } else { Side::Main };
+        let passage = Passage { caller, route: Arc::clone(route), side };
+        let rewritten = rewritten(request.uri(), path.forward())?;
+        if let Some(uri) = rewritten {
+            *request.uri_mut() = uri;
+        }
+        let arrival =
+            Arrival { connection: connection.clone(), host, request_id: request_id.clone() };
+        request.extensions_mut().insert(passage);
+        request.extensions_mut().insert(arrival);
+        Ok(Entered::Onward)
+    }
+}
+
+/// What becomes of a request that was not rejected.
+enum Entered {
+    /// It goes on to be throttled and forwarded.
+    Onward,
+    /// It is a CORS preflight, and this is its answer.
+    Preflight(Response<Body>),
+}
+
+/// `uri` with `path` for its own, if that differs.
+fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Rejection> {
+    if uri.path() == path {
+        return Ok(None);
+    }
+    let target = match uri.query() {
+        Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
+        None => PathAndQuery::try_from(path),
+    };
+    let target = target.map_err(|_| Rejection::bad_request("The path is not one of a URL."))?;
+    Ok(Some(Uri::from(target)))
+}
+
+/// The id a client gave its request, if it is fit to be repeated, or a fresh one.
+fn request_id<B>(request: &Request<B>) -> HeaderValue {
+    let fit = |id: &&HeaderValue| {
+        (1..=128).contains(&id.len())
+            && id.as_bytes().iter().all(|byte| {
+                byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'+')
+            })
+    };
+    request.headers().get(X_REQUEST_ID).filter(fit).cloned().unwrap_or_else(fresh_request_id)
+}
+
+fn fresh_request_id() -> HeaderValue {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let random = fastrand::u128(..);
+    let digits: [u8; 32] =
+        std::array::from_fn(|place| HEX[(random >> (place * 4)) as usize & 0xf]);
+    HeaderValue::from_bytes(&digits).expect("hexadecimal digits are visible ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_is_fit_to_be_repeated_is_kept_and_any_other_replaced() {
+        let id = |given: &str| {
+            let request = Request::builder().header(X_REQUEST_ID, given).body(()).unwrap();
+            request_id(&request)
+        };
+        assert_eq!(id("a-1_b.c"), "a-1_b.c");
+        for unfit in ["", "two words", "<script>", &"x".repeat(129)] {
+            let replaced = id(unfit);
+            assert_ne!(replaced, unfit);
+            assert_eq!(replaced.len(), 32);
+        }
+    }
+
+    #[test]
+    fn a_rewritten_path_keeps_its_query() {
+        let uri: Uri = "/a/../b?x=1&y=/../".parse().unwrap();
+        assert_eq!(rewritten(&uri, "/b").unwrap().unwrap(), "/b?x=1&y=/../");
+        assert!(rewritten(&"/b?x".parse().unwrap(), "/b").unwrap().is_none());
+    }
+}

@@ -1,8 +1,21 @@
 //! Everything the gateway itself says.
+//!
+//! A stage that will not carry a request on returns a [`Rejection`]; it is the only bridge from an error
+//! to a status. Here it becomes a response in the form its reader asked for, with the headers the
+//! configuration adds and those a browser needs to be let read it.
 
-use std::time::Duration;
+pub mod body;
+pub mod cors;
+pub mod problem;
+pub mod rate_limit;
+pub mod rejection;
+pub mod retry_after;
 
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderName, HeaderValue};
+
+pub use body::Body;
+pub use cors::Cors;
+pub use rejection::Rejection;
 
 /// How the gateway speaks: `[respond]` of the configuration.
 #[derive(Clone, Debug, Default)]
@@ -27,21 +40,4 @@ pub enum Dialect {
     X,
     /// None.
     Off,
-}
-
-/// Which browser code may read the gateway's responses: `[respond.cors]`.
-#[derive(Clone, Debug)]
-pub struct Cors {
-    /// The origins allowed, as browsers write them; `None` for any.
-    pub origins: Option<Vec<HeaderValue>>,
-    /// Methods a preflight is told; `None` for the one it asked about.
-    pub methods: Option<Vec<Method>>,
-    /// Request headers a preflight is told; `None` for those it asked about.
-    pub headers: Option<Vec<HeaderName>>,
-    /// Response headers exposed beside `Retry-After` and the `RateLimit` ones.
-    pub expose: Vec<HeaderName>,
-    /// Whether credentials may be sent along.
-    pub credentials: bool,
-    /// How long a browser may keep a preflight's answer.
-    pub max_age: Duration,
 }

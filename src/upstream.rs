@@ -1,4 +1,21 @@
 //! Carrying a request to the API behind, and its answer back.
+//!
+//! Bodies stream both ways and are never gathered here: what the other side does not take is not read.
+//! Connections are plain HTTP/1.1 ones, kept alive and pooled per worker. hyper-util's pooled client is
+//! left aside on purpose: it sends a request again on its own when a connection fails under it, and
+//! whether a request may be sent twice is for the gateway to say. Here it never is, unless provably not
+//! one byte of it was taken by the connection.
+
+pub mod connect;
+pub mod forward;
+pub mod headers;
+pub mod pool;
+pub mod relay;
+pub mod tunnel;
+pub mod upload;
+
+pub use forward::{Forward, ForwardError};
+pub use relay::Relay;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,0 +1,169 @@
+//! `tidegate explain`: what a request would meet, without making it.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+
+use crate::config::{self, Environment, Overrides, Policy};
+use crate::path;
+use crate::respond::cors::preflight_method;
+use crate::route::Route;
+use crate::throttle::{Exceed, KeyPart, Limit, Mode};
+
+/// Say which route, client and limits a request would meet, without making it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration file
+    #[arg(long)]
+    config: PathBuf,
+    /// The request's method
+    #[arg(long, default_value = "GET")]
+    method: String,
+    /// The request's path, as a client would send it
+    #[arg(long)]
+    path: String,
+    /// A request header; may be given several times
+    #[arg(long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// The address the connection comes from
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    peer: IpAddr,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let loaded = config::load(&args.config, &Environment::of_process(), &Overrides::default());
+    let policy = match loaded {
+        Ok(loaded) => loaded.policy,
+        Err(errors) => {
+            eprintln!("{errors}");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let method = Method::from_bytes(args.method.as_bytes())
+        .with_context(|| format!("'{}' is not a method", args.method))?;
+    let uri: Uri =
+        args.path.parse().with_context(|| format!("'{}' is not a path", args.path))?;
+    let headers = headers(&args.headers)?;
+    println!("{}", explain(&policy, &method, &uri, &headers, args.peer));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn headers(lines: &[String]) -> anyhow::Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for line in lines {
+        let Some((name, value)) = line.split_once(':') else {
+            bail!("'{line}' is not a header; write it as 'Name: value'");
+        };
+        let name: HeaderName =
+            name.trim().parse().with_context(|| format!("'{name}' is not a header's name"))?;
+        let value: HeaderValue =
+            value.trim().parse().with_context(|| format!("'{value}' is not a header's value"))?;
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+/// What the request would meet, line by line.
+fn explain(
+    policy: &Policy,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    peer: IpAddr,
+) -> String {
+    let mut lines = Vec::new();
+    let mut line = |name: &str, value: String| lines.push(format!("{name:<10} {value}"));
+
+    let caller = match policy.trust.identify(peer, headers) {
+        Ok(caller) => caller,
+        Err(error) => {
+            line("outcome", format!("400, {error}"));
+            return lines.join("\n");
+        }
+    };
+    let believed = if caller.peer_trusted() {
+        "by X-Forwarded-For, from a trusted proxy"
+    } else {
+        "the peer itself, as it is not a trusted proxy"
+    };
+    line("client", format!("{} ({believed})", caller.id()));
+
+    let path = match path::normalise(uri.path()) {
+        Ok(path) => path,
+        Err(error) => {
+            line("outcome", format!("400, {error}"));
+            return lines.join("\n");
+        }
+    };
+    line("path", format!("{} (normalised)", path.forward()));
+
+    let preflight = preflight_method(method, headers);
+    let Some(route) = policy.routes.find(preflight.as_ref().unwrap_or(method), path.matching())
+    else {
+        line("route", "none".into());
+        line("outcome", "404, no route takes this method and path".into());
+        return lines.join("\n");
+    };
+    line("route", route.name.to_string());
+    let upstream = &policy.upstreams[route.upstream.0];
+    let servers: Vec<_> = upstream
+        .servers
+        .iter()
+        .map(|server| {
+            format!("{}://{}", if server.tls { "https" } else { "http" }, server.authority)
+        })
+        .collect();
+    line("upstream", format!("{} ({})", upstream.name, servers.join(", ")));
+    for limit in &route.limits {
+        line("limit", describe(limit, route, headers));
+    }
+    line("outcome", outcome(policy, route, caller.exempt(), preflight.is_some()));
+    lines.join("\n")
+}
+
+fn describe(limit: &Limit, route: &Route, headers: &HeaderMap) -> String {
+    let keys: Vec<_> = limit.key.iter().map(|part| describe_key(part, headers)).collect();
+    let cost = match route.cost.get() {
+        1 => String::new(),
+        cost => format!(", {cost} tokens a request"),
+    };
+    let exceed = match limit.exceed {
+        Exceed::Reject => "then refused".into(),
+        Exceed::Delay { max } => format!("then delayed by up to {max:?}"),
+    };
+    let mode = match limit.mode {
+        Mode::Enforce => "",
+        Mode::Shadow => ", in shadow mode: counted only",
+    };
+    format!(
+        "{}: {} at once, one more every {:?}, {exceed}; counted by {}{cost}{mode}",
+        limit.name,
+        limit.quota.capacity(),
+        limit.quota.interval(),
+        keys.join(" and "),
+    )
+}
+
+fn describe_key(part: &KeyPart, headers: &HeaderMap) -> String {
+    match part {
+        KeyPart::Client => "client".into(),
+        KeyPart::Global => "nothing, one bucket for all".into(),
+        KeyPart::Header(name) if headers.contains_key(name) => format!("header {name}"),
+        KeyPart::Header(name) => format!("client, as header {name} is missing"),
+    }
+}
+
+fn outcome(policy: &Policy, route: &Route, exempt: bool, preflight: bool) -> String {
+    let enforced = route.limits.iter().any(|limit| limit.mode == Mode::Enforce);
+    match (preflight, &policy.manner.cors) {
+        (true, Some(_)) => "the gateway answers the preflight itself".into(),
+        (true, None) if enforced => "forwarded; charged to a twin of each bucket".into(),
+        _ if exempt => "forwarded; this client is exempt from limits".into(),
+        _ if enforced => "forwarded while every limit has tokens left, else 429".into(),
+        _ => "forwarded; nothing limits it".into(),
+    }
+}

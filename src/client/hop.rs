@@ -1,0 +1,99 @@
+//! One element of `X-Forwarded-For`: an address, perhaps with brackets and a port.
+//!
+//! The header has no standard, so this reads what proxies write and nothing else. `unknown`, `_hidden`,
+//! host names, quotes and zone ids are not addresses: a zone id names an interface of some other
+//! machine, and dropping it would merge clients that are not the same.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Reads an element without surrounding white space; an IPv4 address in IPv6 clothing comes out as IPv4.
+pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(element).ok()?;
+    let address = match text.strip_prefix('[') {
+        Some(bracketed) => parse_bracketed(bracketed)?,
+        None => text.parse().ok().or_else(|| parse_with_port(text))?,
+    };
+    Some(address.to_canonical())
+}
+
+fn parse_bracketed(text: &str) -> Option<IpAddr> {
+    let (host, after) = text.split_once(']')?;
+    let port_is_fine = after.is_empty() || after.strip_prefix(':').is_some_and(is_port);
+    let address: Ipv6Addr = host.parse().ok()?;
+    port_is_fine.then_some(IpAddr::V6(address))
+}
+
+/// Only IPv4 can have a port without brackets: `::1:80` is an address.
+fn parse_with_port(text: &str) -> Option<IpAddr> {
+    let (host, port) = text.split_once(':')?;
+    let address: Ipv4Addr = host.parse().ok()?;
+    is_port(port).then_some(IpAddr::V4(address))
+}
+
+fn is_port(text: &str) -> bool {
+    // `parse` alone would also take `+80`.
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn reads(element: &str, address: &str) {
+        assert_eq!(parse(element.as_bytes()), Some(address.parse().unwrap()));
+    }
+
+    #[test]
+    fn ports_and_brackets_are_stripped() {
+        reads("192.0.2.1", "192.0.2.1");
+        reads("192.0.2.1:8080", "192.0.2.1");
+        reads("2001:db8::1", "2001:db8::1");
+        reads("[2001:db8::1]", "2001:db8::1");
+        reads("[2001:db8::1]:65535", "2001:db8::1");
+    }
+
+    #[test]
+    fn an_ipv4_address_in_any_ipv6_spelling_is_ipv4() {
+        for spelling in [
+            "::ffff:1.2.3.4",
+            "::ffff:102:304",
+            "::FFFF:0102:0304",
+            "0:0:0:0:0:ffff:102:304",
+            "[::ffff:1.2.3.4]",
+            "[::ffff:102:304]:443",
+        ] {
+            reads(spelling, "1.2.3.4");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_does_not_parse() {
+        for element in [
+            "unknown",
+            "_hidden",
+            "localhost",
+            "fe80::1%eth0",
+            "[fe80::1%1]:80",
+            "\"192.0.2.1\"",
+            "192.0.2.1:",
+            "192.0.2.1:+80",
+            "192.0.2.1:65536",
+            "192.0.2.1:80:80",
+            "192.0.2.01",
+            "192.0.2",
+            "[192.0.2.1]",
+            "[2001:db8::1",
+            "2001:db8::1]",
+            "[2001:db8::1]80",
+            "[2001:db8::1]:",
+            "[]",
+            "[",
+            ":80",
+            "192.0.2.1 192.0.2.2",
+        ] {
+            assert_eq!(parse(element.as_bytes()), None, "{element}");
+        }
+        assert_eq!(parse(b"192.0.2.1\xff"), None);
+    }
+}

@@ -1,0 +1,158 @@
+//! One connection: which HTTP it speaks, and speaking it.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use http::StatusCode;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Caps, Deadlines};
+use crate::pipeline::{Connection, Pipeline};
+use crate::wire::{Protocol, Rewound, Wire, sniff};
+
+/// Bytes of one HTTP/1 connection that hyper holds at most while one side is slower than the other.
+const H1_BUFFER: usize = 64 * 1024;
+
+/// Bytes of one HTTP/2 stream that are sent ahead of the client reading them.
+const H2_SEND_BUFFER: usize = 64 * 1024;
+
+/// The terms on which a worker serves its connections.
+pub(super) struct Terms {
+    pub(super) pipeline: Pipeline,
+    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) deadlines: Deadlines,
+    pub(super) caps: Caps,
+    pub(super) drain: CancellationToken,
+    pub(super) tasks: TaskTracker,
+}
+
+/// Serves a connection to its end.
+pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
+    let _connected = terms.pipeline.metrics().connected();
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection was gone before it was served");
+        return;
+    }
+    let connection =
+        Connection { peer, scheme: "http", tasks: terms.tasks.clone() };
+    match &terms.tls {
+        None => speak(stream, connection, &terms).await,
+        Some(acceptor) => {
+            let handshake = tokio::time::timeout(terms.deadlines.handshake, acceptor.accept(stream));
+            let stream = match handshake.await {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "a TLS handshake failed");
+                    return;
+                }
+                Err(_elapsed) => {
+                    tracing::debug!("a TLS handshake took too long");
+                    return;
+                }
+            };
+            let connection = Connection { scheme: "https", ..connection };
+            speak(stream, connection, &terms).await;
+        }
+    }
+}
+
+/// Speaks the HTTP that shows in the first bytes, with ALPN or without: a client that agreed on one and
+/// begins with the other would only fail later.
+async fn speak<IO>(mut io: IO, connection: Connection, terms: &Terms)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let outcome = match sniff(&mut io, terms.deadlines.head).await {
+        Ok((Protocol::Http1, early)) => speak_http1(io, early, connection, terms).await,
+        Ok((Protocol::Http2, early)) => {
+            let io = Rewound::new(io, early, terms.deadlines.write);
+            speak_http2(io, connection, terms).await
+        }
+        Err(unsniffed) => {
+            tracing::debug!(error = %unsniffed, "a connection came to nothing");
+            return;
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+async fn speak_http1<IO>(
+    io: IO,
+    early: BytesMut,
+    connection: Connection,
+    terms: &Terms,
+) -> hyper::Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (wire, exchanges) = Wire::new(io, early, &terms.caps, terms.deadlines);
+    let service = service_fn(|request| {
+        let exchange = exchanges.begin();
+        let answering = terms.pipeline.answer(&connection, request, exchange.violation());
+        async move {
+            let response = answering.await;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                exchange.tunnel();
+            }
+            Ok::<_, Infallible>(response.map(|body| exchange.carry(body)))
+        }
+    });
+    // The wire keeps the deadlines: hyper's own would need a timer reset on every request.
+    let serving = http1::Builder::new()
+        .header_read_timeout(None)
+        .max_headers(terms.caps.header_lines)
+        .max_buf_size(H1_BUFFER.max(terms.caps.head_bytes * 2))
+        .serve_connection(TokioIo::new(wire), service)
+        .with_upgrades();
+    let mut serving = pin!(serving);
+    tokio::select! {
+        biased;
+        outcome = serving.as_mut() => return outcome,
+        () = terms.drain.cancelled() => serving.as_mut().graceful_shutdown(),
+    }
+    serving.await
+}
+
+async fn speak_http2<IO>(
+    io: Rewound<IO>,
+    connection: Connection,
+    terms: &Terms,
+) -> hyper::Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let pipeline = terms.pipeline.clone();
+    let service = service_fn(move |request| {
+        let (pipeline, connection) = (pipeline.clone(), connection.clone());
+        async move { Ok::<_, Infallible>(pipeline.answer(&connection, request, None).await) }
+    });
+    let serving = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(terms.caps.h2_streams)
+        .max_pending_accept_reset_streams(terms.caps.h2_resets)
+        .max_local_error_reset_streams(terms.caps.h2_resets)
+        .max_header_list_size(u32::try_from(terms.caps.head_bytes).unwrap_or(u32::MAX))
+        .max_send_buf_size(H2_SEND_BUFFER)
+        .keep_alive_interval(terms.deadlines.idle)
+        .keep_alive_timeout(terms.deadlines.head)
+        .serve_connection(TokioIo::new(io), service);
+    let mut serving = pin!(serving);
+    tokio::select! {
+        biased;
+        outcome = serving.as_mut() => return outcome,
+        () = terms.drain.cancelled() => serving.as_mut().graceful_shutdown(),
+    }
+    serving.await
+}

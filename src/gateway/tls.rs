@@ -1,0 +1,66 @@
+//! TLS for the gateway's own listeners; ALPN decides between HTTP/2 and HTTP/1.1.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use thiserror::Error;
+use tokio_rustls::TlsAcceptor;
+
+use super::TlsFiles;
+
+/// Why the gateway cannot speak TLS.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// A file cannot be read as what it should hold.
+    #[error("cannot read the {what} {}: {}", path.display(), explain(.source))]
+    File {
+        /// Certificate or key.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: pem::Error,
+    },
+    /// The files are read but do not go together.
+    #[error("the certificate {} and the key {} cannot be used: {source}", cert.display(), key.display())]
+    Pair {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// Why not.
+        #[source]
+        source: rustls::Error,
+    },
+}
+
+pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+    let TlsFiles { cert, key } = files;
+    let failed = |what, path: &Path, source| TlsError::File { what, path: path.into(), source };
+    let chain = CertificateDer::pem_file_iter(cert)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|source| failed("certificate", cert, source))?;
+    if chain.is_empty() {
+        return Err(failed("certificate", cert, pem::Error::NoItemsFound));
+    }
+    let private =
+        PrivateKeyDer::from_pem_file(key).map_err(|source| failed("key", key, source))?;
+    let mut config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .map_err(|source| TlsError::Pair { cert: cert.clone(), key: key.clone(), source })?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn explain(error: &pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => error.to_string(),
+        pem::Error::NoItemsFound => "there is none in it; it should be a PEM file".into(),
+        other => other.to_string(),
+    }
+}

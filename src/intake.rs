@@ -1,0 +1,181 @@
+//! Can the gateway take this request for what it seems?
+//!
+//! hyper has parsed it by now, and [`crate::wire`] has seen to its framing. What is left is what a parser
+//! lets pass and two servers could still read differently: the host it is for, the form of its target,
+//! methods that are not requests for a resource. Whatever could mean two things is refused.
+
+use http::header::{CONTENT_LENGTH, EXPECT, HOST};
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, StatusCode};
+
+use crate::respond::Rejection;
+
+/// The host `request` is for, if it is a request that can be carried on.
+pub fn check<B>(request: &Request<B>, max_body: u64) -> Result<HeaderValue, Rejection> {
+    check_method(request)?;
+    let host = check_host(request)?;
+    check_expectation(request)?;
+    check_length(request, max_body)?;
+    Ok(host)
+}
+
+fn check_method<B>(request: &Request<B>) -> Result<(), Rejection> {
+    let forwarded = !matches!(*request.method(), Method::CONNECT | Method::TRACE);
+    if forwarded && request.uri().path() != "*" {
+        Ok(())
+    } else {
+        Err(Rejection::MethodNotAllowed)
+    }
+}
+
+/// Exactly one host, in the target, in `Host`, or the same in both.
+fn check_host<B>(request: &Request<B>) -> Result<HeaderValue, Rejection> {
+    let in_target = request.uri().authority();
+    let mut lines = request.headers().get_all(HOST).iter();
+    let line = lines.next();
+    if lines.next().is_some() {
+        return Err(Rejection::bad_request("The request has more than one Host header."));
+    }
+    match (line, in_target) {
+        (None, None) => Err(Rejection::bad_request("The request has no Host header.")),
+        (Some(host), None) => {
+            if is_plain_host(host.as_bytes()) {
+                Ok(host.clone())
+            } else {
+                Err(Rejection::bad_request(
+                    "The Host header is not one host with, at most, a port.",
+                ))
+            }
+        }
+        (line, Some(authority)) => {
+            let agrees = line.is_none_or(|host| {
+                host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
+            });
+            if !agrees {
+                return Err(Rejection::bad_request(
+                    "The request's target names another host than its Host header.",
+                ));
+            }
+            HeaderValue::from_str(authority.as_str())
+                .ok()
+                .filter(|host| is_plain_host(host.as_bytes()))
+                .ok_or_else(|| Rejection::bad_request("The request's target names no plain host."))
+        }
+    }
+}
+
+fn is_plain_host(host: &[u8]) -> bool {
+    let hostname =
+        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    if !host.is_empty() && host[0] != b':' && host.iter().all(hostname) {
+        // At most a port behind one colon; anything with more is an address that lacks its brackets.
+        return match host.iter().position(|&byte| byte == b':') {
+            None => true,
+            Some(colon) => host[colon + 1..].iter().all(u8::is_ascii_digit),
+        };
+    }
+    std::str::from_utf8(host)
+        .ok()
+        .and_then(|host| host.parse::<Authority>().ok())
+        .is_some_and(|authority| {
+            let plain = !authority.host().is_empty() && !authority.as_str().contains(['@', ',']);
+            plain && authority.as_str().is_ascii()
+        })
+}
+
+fn check_expectation<B>(request: &Request<B>) -> Result<(), Rejection> {
+    let unmet = request
+        .headers()
+        .get_all(EXPECT)
+        .iter()
+        .any(|expectation| !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    if unmet {
+        return Err(Rejection::BadRequest {
+            status: StatusCode::EXPECTATION_FAILED,
+            detail: "The gateway meets no expectation but 100-continue.".into(),
+        });
+    }
+    Ok(())
+}
+
+fn check_length<B>(request: &Request<B>, limit: u64) -> Result<(), Rejection> {
+    let declared = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    match declared.map(str::parse::<u64>) {
+        None => Ok(()),
+        Some(Ok(length)) if length <= limit => Ok(()),
+        Some(Ok(_)) => Err(Rejection::PayloadTooLarge { limit }),
+        Some(Err(_)) => Err(Rejection::bad_request("The Content-Length is not a number.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(target: &str, hosts: &[&str]) -> Request<()> {
+        let mut request = Request::builder().uri(target);
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        request.body(()).unwrap()
+    }
+
+    fn status(request: &Request<()>) -> u16 {
+        check(request, 10).map_or_else(|rejection| rejection.status().as_u16(), |_| 200)
+    }
+
+    #[test]
+    fn a_request_is_for_exactly_one_plain_host() {
+        for host in ["a.example", "a.example:80", "[::1]:8080", "127.0.0.1", "under_score"] {
+            assert_eq!(status(&request("/", &[host])), 200, "{host}");
+        }
+        let bad =
+            ["", "a,b", "user@a.example", "a.example/x", "a b", "a:b", ":80", "a:1:2", "a?b", "a#b"];
+        for host in bad {
+            assert_eq!(status(&request("/", &[host])), 400, "{host:?}");
+        }
+        assert_eq!(status(&request("/", &[])), 400);
+        assert_eq!(status(&request("/", &["a.example", "a.example"])), 400);
+    }
+
+    #[test]
+    fn a_target_that_names_a_host_agrees_with_the_header() {
+        assert_eq!(status(&request("http://a.example/x", &["a.example"])), 200);
+        assert_eq!(status(&request("http://A.example/x", &["a.example"])), 200);
+        assert_eq!(status(&request("http://b.example/x", &["a.example"])), 400);
+        assert_eq!(status(&request("http://u@a.example/x", &["u@a.example"])), 400);
+        assert_eq!(status(&request("http://a.example/x", &[])), 200);
+    }
+
+    #[test]
+    fn methods_that_ask_for_no_resource_are_not_taken() {
+        for method in [Method::TRACE, Method::CONNECT] {
+            let mut request = request("/", &["a.example"]);
+            *request.method_mut() = method;
+            assert_eq!(status(&request), 405);
+        }
+        for method in [Method::OPTIONS, Method::GET] {
+            let mut request = request("*", &["a.example"]);
+            *request.method_mut() = method;
+            assert_eq!(status(&request), 405);
+        }
+    }
+
+    #[test]
+    fn only_the_expectation_to_continue_is_met() {
+        for (expectation, expected) in [("100-continue", 200), ("100-Continue", 200), ("x", 417)] {
+            let mut request = request("/", &["a.example"]);
+            request.headers_mut().insert(EXPECT, expectation.parse().unwrap());
+            assert_eq!(status(&request), expected);
+        }
+    }
+
+    #[test]
+    fn a_body_declared_larger_than_the_cap_is_refused_unread() {
+        let mut request = request("/", &["a.example"]);
+        request.headers_mut().insert(CONTENT_LENGTH, 10.into());
+        assert_eq!(status(&request), 200);
+        request.headers_mut().insert(CONTENT_LENGTH, 11.into());
+        assert_eq!(status(&request), 413);
+    }
+}

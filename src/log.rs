@@ -1,0 +1,31 @@
+//! The gateway's log: structured, one line an event, on standard error.
+//!
+//! Lines go through a queue to a thread that writes them, so that a slow terminal or disk never holds a
+//! request up. A queue that is full drops lines, and says so when it ends. `RUST_LOG` chooses what is
+//! logged; access lines have the target `tidegate::access`.
+
+use std::io::{self, IsTerminal as _};
+
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::config::LogFormat;
+
+/// Lines the queue holds.
+const QUEUE: usize = 65_536;
+
+/// Starts logging; what is returned writes the last lines out when dropped.
+pub fn start(format: LogFormat) -> WorkerGuard {
+    let (writer, guard): (NonBlocking, _) =
+        NonBlockingBuilder::default().buffered_lines_limit(QUEUE).lossy(true).finish(io::stderr());
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    let started = match format {
+        LogFormat::Json => builder.json().flatten_event(true).finish().try_init(),
+        LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).finish().try_init(),
+    };
+    // Only tests start it twice, and the first one serves them all.
+    let _ = started;
+    guard
+}

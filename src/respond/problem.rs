@@ -1,0 +1,169 @@
+//! A rejection as a response: problem+json, HTML or plain text, whichever `Accept` prefers.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response};
+
+use super::retry_after::{self, whole_seconds};
+use super::{Manner, Rejection};
+use crate::clock::Clock;
+
+/// The forms a problem is told in, the preferred one first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Json,
+    Html,
+    Text,
+}
+
+/// The response that tells `rejection` to whoever sent `request` headers.
+pub fn response<B: From<Bytes>>(
+    rejection: &Rejection,
+    request: &HeaderMap,
+    manner: &Manner,
+    clock: &Clock,
+) -> Response<B> {
+    let form = Form::preferred(request);
+    let mut response = Response::new(B::from(form.render(rejection)));
+    *response.status_mut() = rejection.status();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, form.content_type());
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some((wait, form)) = rejection.wait() {
+        headers.insert(RETRY_AFTER, retry_after::header(wait, form, clock.wall()));
+    }
+    if let Some(allow) = rejection.allow() {
+        headers.insert(ALLOW, allow);
+    }
+    for (name, value) in &manner.headers {
+        headers.insert(name.clone(), value.clone());
+    }
+    if let Some(cors) = &manner.cors {
+        cors.write(headers, request, manner.rate_limit);
+    }
+    response
+}
+
+impl Form {
+    /// The form with the highest weight in `Accept`, ours where it leaves the choice to us.
+    fn preferred(request: &HeaderMap) -> Self {
+        let mut best = (0, Self::Json);
+        let mut lines = request.get_all(ACCEPT).iter().peekable();
+        if lines.peek().is_none() {
+            return Self::Json;
+        }
+        for range in lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let form = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
+                "application/problem+json" | "application/json" | "application/*" | "*/*" => {
+                    Self::Json
+                }
+                "text/html" | "application/xhtml+xml" => Self::Html,
+                "text/plain" | "text/*" => Self::Text,
+                _ => continue,
+            };
+            let weight = parts
+                .find_map(|parameter| parameter.strip_prefix("q="))
+                .map_or(1_000, thousandths);
+            if weight > best.0 {
+                best = (weight, form);
+            }
+        }
+        best.1
+    }
+
+    fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Json => "application/problem+json",
+            Self::Html => "text/html; charset=utf-8",
+            Self::Text => "text/plain; charset=utf-8",
+        })
+    }
+
+    fn render(self, rejection: &Rejection) -> Bytes {
+        let title = rejection.title();
+        let detail = rejection.detail();
+        match self {
+            Self::Json => json(rejection, title, &detail),
+            Self::Text => format!("{title}\n\n{detail}\n"),
+            Self::Html => html(rejection, title, &escape(&detail)),
+        }
+        .into()
+    }
+}
+
+fn json(rejection: &Rejection, title: &str, detail: &str) -> String {
+    let mut out = String::with_capacity(256);
+    out.push_str(r#"{"type":"urn:tidegate:problem:"#);
+    out.push_str(rejection.kind());
+    out.push_str(r#"","title":""#);
+    out.push_str(title);
+    out.push_str(r#"","status":"#);
+    out.push_str(rejection.status().as_str());
+    out.push_str(r#","detail":"#);
+    out.push_str(&serde_json::to_string(detail).expect("a string is always JSON"));
+    if let Some((wait, _)) = rejection.wait() {
+        out.push_str(r#","retry_after":"#);
+        out.push_str(itoa::Buffer::new().format(whole_seconds(wait)));
+    }
+    out.push('}');
+    out
+}
+
+fn html(rejection: &Rejection, title: &str, detail: &str) -> String {
+    let status = rejection.status();
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{code} {title}</title>\
+         <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:36em;margin:15vh auto;padding:0 1em;\
+         color:#222;background:#fff}}h1{{font-size:1.4em}}h1 span{{color:#888;font-weight:400}}\
+         @media(prefers-color-scheme:dark){{body{{color:#ddd;background:#181818}}}}</style></head>\n\
+         <body><h1><span>{code}</span> {title}</h1><p>{detail}</p></body>\n</html>\n",
+        code = status.as_u16(),
+    )
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// A weight as thousandths; one that makes no sense counts as the full weight.
+fn thousandths(weight: &str) -> u32 {
+    let valid = weight.parse::<f32>().ok().filter(|weight| (0.0..=1.0).contains(weight));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
+    valid.map_or(1_000, |weight| (weight * 1_000.0).round() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn preferred(accept: &str) -> Form {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, accept.parse().unwrap());
+        Form::preferred(&headers)
+    }
+
+    #[test]
+    fn the_form_with_the_highest_weight_wins_and_json_where_all_are_alike() {
+        assert_eq!(Form::preferred(&HeaderMap::new()), Form::Json);
+        assert_eq!(preferred("*/*"), Form::Json);
+        assert_eq!(preferred("text/html,application/xhtml+xml,*/*;q=0.8"), Form::Html);
+        assert_eq!(preferred("text/plain"), Form::Text);
+        assert_eq!(preferred("text/plain;q=0.5, application/json;q=0.9"), Form::Json);
+        assert_eq!(preferred("text/html;q=0, text/plain;q=0.1"), Form::Text);
+        assert_eq!(preferred("image/png"), Form::Json);
+        assert_eq!(preferred("TEXT/HTML; q=1.0"), Form::Html);
+        assert_eq!(preferred(";;;q=,,"), Form::Json);
+    }
+
+    #[test]
+    fn what_a_detail_quotes_cannot_break_out_of_its_form() {
+        let rejection = Rejection::bad_request("a \"quote\" \n and <script>");
+        let json: serde_json::Value =
+            serde_json::from_slice(&Form::Json.render(&rejection)).unwrap();
+        assert_eq!(json["detail"], "a \"quote\" \n and <script>");
+        let html = Form::Html.render(&rejection);
+        assert!(!String::from_utf8_lossy(&html).contains("<script>"));
+    }
+}

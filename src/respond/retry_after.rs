@@ -1,0 +1,76 @@
+//! The wait, written so that no client comes back too early.
+//!
+//! Clients read whole seconds and HTTP dates, both without fractions, so both are rounded up; a client
+//! that took zero for "at once" would only be refused again, so the least is one second.
+
+use std::time::{Duration, SystemTime};
+
+use http::HeaderValue;
+
+use crate::throttle::RetryAfterForm;
+
+/// The largest number of seconds ever sent: what a client that reads into 32 bits can hold.
+const MOST_SECONDS: u64 = i32::MAX as u64;
+
+/// `wait` in whole seconds: rounded up, at least 1, at most 2³¹−1.
+pub fn whole_seconds(wait: Duration) -> u32 {
+    let rounded = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    u32::try_from(rounded.clamp(1, MOST_SECONDS)).expect("clamped to 31 bits")
+}
+
+/// The value of `Retry-After` for a `wait` that starts now.
+pub fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> HeaderValue {
+    match form {
+        RetryAfterForm::Seconds => HeaderValue::from(whole_seconds(wait)),
+        RetryAfterForm::HttpDate => http_date(wait, wall),
+    }
+}
+
+/// ⌈wall + max(wait, 1 s)⌉ as an HTTP date.
+fn http_date(wait: Duration, wall: SystemTime) -> HeaderValue {
+    let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(MOST_SECONDS));
+    let since_epoch = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + wait;
+    let seconds = since_epoch.as_secs() + u64::from(since_epoch.subsec_nanos() > 0);
+    // The last second an HTTP date can name, in the year 9999.
+    let seconds = seconds.min(253_402_300_799);
+    let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+    HeaderValue::try_from(date).expect("an HTTP date is ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up_and_never_zero() {
+        let cases = [(0, 1), (1, 1), (999, 1), (1_000, 1), (1_001, 2), (59_999, 60)];
+        for (millis, seconds) in cases {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds, "{millis} ms");
+        }
+        assert_eq!(whole_seconds(Duration::new(1, 1)), 2);
+    }
+
+    #[test]
+    fn seconds_saturate_where_clients_would_overflow() {
+        assert_eq!(whole_seconds(Duration::MAX), i32::MAX.unsigned_abs());
+    }
+
+    #[test]
+    fn a_date_is_rounded_up_to_the_second_and_at_least_one_ahead() {
+        let wall = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
+        let date = |wait, wall| header(wait, RetryAfterForm::HttpDate, wall);
+        assert_eq!(date(Duration::from_secs(10), wall), "Wed, 21 Oct 2026 07:28:10 GMT");
+        assert_eq!(date(Duration::ZERO, wall), "Wed, 21 Oct 2026 07:28:01 GMT");
+        let late = wall + Duration::from_millis(1);
+        assert_eq!(date(Duration::from_secs(1), late), "Wed, 21 Oct 2026 07:28:02 GMT");
+    }
+
+    #[test]
+    fn a_clock_at_either_end_of_time_still_gives_a_date() {
+        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+        let before_epoch = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        let date = |wall| header(Duration::from_secs(5), RetryAfterForm::HttpDate, wall);
+        assert_eq!(date(end), "Fri, 31 Dec 9999 23:59:59 GMT");
+        assert_eq!(date(before_epoch), "Thu, 01 Jan 1970 00:00:05 GMT");
+    }
+}

@@ -1,0 +1,164 @@
+//! Buckets in memory: a bounded table over dashmap.
+//!
+//! Three promises shape it. *Atomic*: a request's buckets may lie in several shards, so all of those
+//! are locked, in ascending order, before any is read; the clock is read under the locks, so no admission
+//! is stamped earlier than one it waited for. *Bounded*: each shard holds its share of `max_clients` and
+//! no more; room is made by dropping buckets that are full again, which are indistinguishable from absent
+//! ones. *Forgets nothing that matters*: where no bucket is full, a newcomer is counted in one of
+//! [`OVERFLOW_BUCKETS`] shared ones (per limit, picked by the seeded hash), and a bucket that later finds
+//! room takes the shared one's state along.
+//!
+//! dashmap is used for its sharded table and locks (`raw-api`); its own entry calls lock one shard at a
+//! time and could not decide two buckets together.
+
+mod shard;
+
+use std::future::{Future, ready};
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use self::shard::{Margin, Place, Shard};
+use crate::clock::{Clock, Moment};
+use crate::throttle::decision::USUAL_LIMITS;
+use crate::throttle::{BucketKey, Buckets, Charge, Outcome, Verdict, decide};
+
+/// Shared buckets of a limit, for clients that cannot be tracked one by one.
+pub const OVERFLOW_BUCKETS: usize = 65_536;
+
+/// Buckets a shard is sized for: small enough that no clean-up under its lock takes long.
+const BUCKETS_PER_SHARD: usize = 4_096;
+
+/// All buckets of a gateway.
+pub struct MemoryBuckets {
+    clock: Clock,
+    table: DashMap<BucketKey, Moment, TakenAsHash>,
+    /// Beside each shard of the table, what it takes to keep it bounded. Locked only under the shard's
+    /// own lock, so never contended.
+    margins: Box<[Mutex<Margin>]>,
+    capacity: usize,
+}
+
+impl MemoryBuckets {
+    /// Room for `max_clients` buckets, all limits together.
+    pub fn new(max_clients: usize, clock: Clock) -> Self {
+        let shards = (max_clients / BUCKETS_PER_SHARD).next_power_of_two().clamp(2, 4_096);
+        let margins = (0..shards)
+            .map(|index| {
+                let share = max_clients / shards + usize::from(index < max_clients % shards);
+                Mutex::new(Margin::new(share, OVERFLOW_BUCKETS / shards))
+            })
+            .collect();
+        Self {
+            clock,
+            // The whole table is laid out at once: pages are touched only as clients come, and growing
+            // later would hold old and new copies of a shard at the same time.
+            table: DashMap::with_capacity_and_hasher_and_shard_amount(
+                max_clients.max(shards),
+                TakenAsHash,
+                shards,
+            ),
+            margins,
+            capacity: max_clients,
+        }
+    }
+
+    /// Buckets tracked now.
+    pub fn tracked(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Buckets tracked at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn shard_of(&self, bucket: BucketKey) -> usize {
+        self.table.determine_map(&bucket)
+    }
+
+    /// Makes all charges, or none; see [`Buckets::charge`].
+    pub fn charge_now(&self, charges: &[Charge<'_>]) -> Verdict {
+        let mut wanted: SmallVec<[usize; USUAL_LIMITS]> =
+            charges.iter().map(|charge| self.shard_of(charge.bucket)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        // Ascending order, each shard once: two requests can never hold what the other waits for.
+        let mut shards: SmallVec<[Shard<'_>; USUAL_LIMITS]> = wanted
+            .iter()
+            .map(|&index| Shard::new(self.table.shards()[index].write(), &self.margins[index]))
+            .collect();
+        let now = self.clock.now();
+
+        let mut places: SmallVec<[(usize, Place); USUAL_LIMITS]> = SmallVec::new();
+        let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
+        for charge in charges {
+            let index = wanted
+                .binary_search(&self.shard_of(charge.bucket))
+                .expect("every charge's shard was asked for");
+            let (place, moment) = shards[index].find(charge.limit.id, charge.bucket, now);
+            places.push((index, place));
+            full_at.push(moment);
+        }
+
+        let verdict = decide(charges, &mut full_at, now);
+        if let Outcome::Admitted { .. } = verdict.outcome {
+            for ((charge, (index, place)), moment) in charges.iter().zip(places).zip(full_at) {
+                shards[index].put(charge.limit.id, charge.bucket, place, moment);
+            }
+        }
+        verdict
+    }
+}
+
+impl Buckets for MemoryBuckets {
+    fn charge(&self, charges: &[Charge<'_>]) -> impl Future<Output = Verdict> + Send {
+        ready(self.charge_now(charges))
+    }
+}
+
+impl std::fmt::Debug for MemoryBuckets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryBuckets")
+            .field("tracked", &self.tracked())
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Hash for BucketKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.high);
+    }
+}
+
+/// Bucket keys are keyed hashes already; hashing them again would buy nothing.
+#[derive(Clone, Copy, Debug)]
+struct TakenAsHash;
+
+#[derive(Default)]
+struct Taken(u64);
+
+impl BuildHasher for TakenAsHash {
+    type Hasher = Taken;
+
+    fn build_hasher(&self) -> Taken {
+        Taken::default()
+    }
+}
+
+impl Hasher for Taken {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a bucket key hashes as one u64");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}

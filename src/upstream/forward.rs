@@ -1,0 +1,393 @@
+//! The innermost service: sends a request upstream and brings the answer's head back.
+//!
+//! Servers take turns. One that cannot be reached is passed over for the next, because nothing was sent
+//! to it; the same goes for a kept-alive connection that turns out closed before it took the request.
+//! Beyond that a request is sent once.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::{Request, Response, StatusCode, Uri, Version};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use thiserror::Error;
+use tokio::time::Instant;
+use tower::Service;
+
+use super::connect::{self, ConnectError, Connector, ConnectorError};
+use super::headers::{self, Provenance};
+use super::pool::{Lease, Pool};
+use super::upload::{Progress, Stage, Upload};
+use super::{HostHeader, Relay, Timeouts, Upstream, tunnel};
+use crate::admin::{InFlight, Metrics};
+use crate::clock::Clock;
+use crate::pipeline::Arrival;
+use crate::respond::{Body, Manner, Rejection, problem};
+use crate::throttle::Passage;
+use crate::wire::Violation;
+
+/// Sends requests upstream. Cheap to clone; all clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Forward(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    targets: Vec<Target>,
+    max_body: u64,
+    manner: Arc<Manner>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+}
+
+/// An upstream as one worker sees it.
+#[derive(Debug)]
+struct Target {
+    upstream: Arc<Upstream>,
+    servers: Vec<ServerTarget>,
+    turn: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct ServerTarget {
+    pool: Arc<Pool>,
+    /// The `Host` that is its own.
+    host: HeaderValue,
+}
+
+/// Why there is no answer to pass on.
+#[derive(Debug, Error)]
+pub enum ForwardError {
+    /// No server could be reached.
+    #[error("no server could be reached: {0}")]
+    Connect(#[from] ConnectError),
+    /// The connection failed with the request underway.
+    #[error("the exchange failed: {0}")]
+    Exchange(#[source] hyper::Error),
+    /// The answer is not one that can be passed on.
+    #[error("{0}")]
+    BadAnswer(&'static str),
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The request's body grew larger than the gateway takes.
+    #[error("the request body is larger than {0} bytes")]
+    TooLarge(u64),
+    /// The client broke off, or did not keep to HTTP.
+    #[error("the client's request body failed")]
+    ClientFailed(Option<Violation>),
+}
+
+impl Forward {
+    /// A forwarder to `upstreams`, with connections of its own.
+    pub fn new(
+        upstreams: &[Arc<Upstream>],
+        max_body: u64,
+        manner: Arc<Manner>,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+    ) -> Result<Self, ConnectorError> {
+        let targets = upstreams.iter().map(Target::new).collect::<Result<_, _>>()?;
+        Ok(Self(Arc::new(Shared { targets, max_body, manner, metrics, clock })))
+    }
+}
+
+impl Target {
+    fn new(upstream: &Arc<Upstream>) -> Result<Self, ConnectorError> {
+        let tls = connect::tls_config(upstream)?;
+        let servers = upstream
+            .servers
+            .iter()
+            .map(|server| {
+                let connector = Connector::new(server, &tls, upstream.timeouts.connect)?;
+                let host = HeaderValue::from_str(server.authority.as_str())
+                    .expect("an authority is visible ASCII");
+                Ok(ServerTarget { pool: Pool::new(connector), host })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { upstream: Arc::clone(upstream), servers, turn: AtomicUsize::new(0) })
+    }
+
+    /// Every server once, each time another first.
+    fn in_turn(&self) -> impl Iterator<Item = &ServerTarget> {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.servers.len();
+        self.servers[first..].iter().chain(&self.servers[..first])
+    }
+}
+
+impl Service<Request<Incoming>> for Forward {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let shared = Arc::clone(&self.0);
+        Box::pin(async move { Ok(shared.forward(request).await) })
+    }
+}
+
+impl Shared {
+    async fn forward(&self, mut request: Request<Incoming>) -> Response<Body> {
+        let passage: Passage =
+            request.extensions_mut().remove().expect("routed before it is forwarded");
+        let arrival: Arrival =
+            request.extensions_mut().remove().expect("received before it is forwarded");
+        let target = &self.targets[passage.route.upstream.0];
+        let asked = Asked::of(request.headers());
+        let started = Instant::now();
+        let in_flight = self.metrics.upstream(target.upstream.id).in_flight();
+
+        let outcome = self.exchange(request, target, &passage, &arrival, in_flight).await;
+        let metrics = self.metrics.upstream(target.upstream.id);
+        match outcome {
+            Ok(response) => {
+                metrics.answered(started.elapsed());
+                response
+            }
+            Err(error) => {
+                metrics.failed(&error);
+                tracing::warn!(
+                    upstream = %target.upstream.name,
+                    route = %passage.route.name,
+                    request_id = ?arrival.request_id,
+                    %error,
+                    "no answer from upstream"
+                );
+                let rejection = rejection(&error, &target.upstream);
+                let mut response =
+                    problem::response(&rejection, &asked.0, &self.manner, &self.clock);
+                response.headers_mut().insert(headers::X_REQUEST_ID, arrival.request_id);
+                response
+            }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        mut request: Request<Incoming>,
+        target: &Target,
+        passage: &Passage,
+        arrival: &Arrival,
+        in_flight: InFlight,
+    ) -> Result<Response<Body>, ForwardError> {
+        let timeouts = target.upstream.timeouts;
+        let deadline = timeouts.total.map(|total| Instant::now() + total);
+        let client_upgrade = headers::asks_for_upgrade(request.headers())
+            .then(|| hyper::upgrade::on(&mut request));
+
+        let (mut request, upload) = self.outgoing(request, passage, arrival, &client_upgrade);
+        let mut unreachable = None;
+        for server in target.in_turn() {
+            target.upstream.host.write(request.headers_mut(), &server.host);
+            let mut lease = match server.pool.lease().await {
+                Ok(lease) => lease,
+                Err(error) => {
+                    tracing::debug!(server = ?server.pool.connector(), %error, "not reached");
+                    unreachable = Some(error);
+                    continue;
+                }
+            };
+            let patience = Patience { timeouts, deadline, upload: upload.as_deref() };
+            let response = loop {
+                lease.carries(upload.clone());
+                match patience.wait(lease.sender().try_send_request(request)).await {
+                    Ok(response) => break response,
+                    Err(Unanswered::TimedOut(after)) => return Err(ForwardError::TimedOut(after)),
+                    Err(Unanswered::Failed(mut error)) => match error.take_message() {
+                        // The connection gave the request back: it never took a byte of it.
+                        Some(unsent) if lease.reused => {
+                            request = unsent;
+                            lease = server.pool.lease_fresh().await?;
+                        }
+                        _ => return Err(self.blame(error.into_error(), upload.as_deref())),
+                    },
+                }
+            };
+            return answer(response, lease, arrival, client_upgrade, timeouts, deadline, in_flight);
+        }
+        Err(unreachable.map_or(ForwardError::BadAnswer("the upstream has no servers"), Into::into))
+    }
+
+    /// The request as it is sent, and the account of its body.
+    fn outgoing(
+        &self,
+        request: Request<Incoming>,
+        passage: &Passage,
+        arrival: &Arrival,
+        upgrade: &Option<OnUpgrade>,
+    ) -> (Request<Upload>, Option<Arc<Progress>>) {
+        let (mut parts, body) = request.into_parts();
+        let (upload, progress) = Upload::new(body, self.max_body);
+        let provenance = Provenance {
+            caller: &passage.caller,
+            host: &arrival.host,
+            scheme: arrival.connection.scheme,
+            request_id: &arrival.request_id,
+        };
+        headers::to_upstream(&mut parts.headers, provenance, upgrade.is_some());
+        if progress.is_some() && upload.size_hint().exact().is_none() {
+            // Said outright, or hyper would drop the body of a GET whose length is not known.
+            parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            parts.headers.remove(CONTENT_LENGTH);
+        }
+        let target = parts.uri.into_parts().path_and_query;
+        let mut outgoing = Request::new(upload);
+        *outgoing.method_mut() = parts.method;
+        *outgoing.uri_mut() = target.map_or_else(Uri::default, Uri::from);
+        *outgoing.version_mut() = Version::HTTP_11;
+        *outgoing.headers_mut() = parts.headers;
+        (outgoing, progress)
+    }
+
+    /// Whose fault a failed exchange is.
+    fn blame(&self, error: hyper::Error, upload: Option<&Progress>) -> ForwardError {
+        let Some(upload) = upload else {
+            return ForwardError::Exchange(error);
+        };
+        match upload.stage() {
+            Stage::TooLarge => ForwardError::TooLarge(self.max_body),
+            Stage::ClientFailed => ForwardError::ClientFailed(upload.violation()),
+            _ => ForwardError::Exchange(error),
+        }
+    }
+}
+
+/// The headers of a request that say in which form a refusal is wanted, kept for one that comes late.
+struct Asked(HeaderMap);
+
+impl Asked {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut kept = HeaderMap::new();
+        for name in [http::header::ACCEPT, http::header::ORIGIN] {
+            if let Some(value) = headers.get(&name) {
+                kept.insert(name, value.clone());
+            }
+        }
+        Self(kept)
+    }
+}
+
+/// How long an answer is waited for.
+struct Patience<'a> {
+    timeouts: Timeouts,
+    deadline: Option<Instant>,
+    upload: Option<&'a Progress>,
+}
+
+enum Unanswered {
+    TimedOut(Duration),
+    Failed(hyper::client::conn::TrySendError<Request<Upload>>),
+}
+
+impl Patience<'_> {
+    /// Waits for `answer` until the total runs out, or nothing happened for `first_byte` since the
+    /// request's last part went out.
+    async fn wait<F>(&self, answer: F) -> Result<Response<Incoming>, Unanswered>
+    where
+        F: Future<
+            Output = Result<
+                Response<Incoming>,
+                hyper::client::conn::TrySendError<Request<Upload>>,
+            >,
+        >,
+    {
+        let mut answer = std::pin::pin!(answer);
+        let started = Instant::now();
+        let mut silent = started + self.timeouts.first_byte;
+        loop {
+            let until = self.deadline.map_or(silent, |deadline| deadline.min(silent));
+            match tokio::time::timeout_at(until, answer.as_mut()).await {
+                Ok(outcome) => return outcome.map_err(Unanswered::Failed),
+                Err(_elapsed) => {
+                    let last_part = self.upload.map_or(started, Progress::last_passed);
+                    let still_silent = last_part + self.timeouts.first_byte;
+                    let overdue = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+                    if overdue || still_silent <= silent {
+                        return Err(Unanswered::TimedOut(started.elapsed()));
+                    }
+                    silent = still_silent;
+                }
+            }
+        }
+    }
+}
+
+/// Upstream's answer as the client gets it.
+fn answer(
+    response: Response<Incoming>,
+    lease: Lease,
+    arrival: &Arrival,
+    client_upgrade: Option<OnUpgrade>,
+    timeouts: Timeouts,
+    deadline: Option<Instant>,
+    in_flight: InFlight,
+) -> Result<Response<Body>, ForwardError> {
+    let framed_twice = response.headers().contains_key(TRANSFER_ENCODING)
+        && response.headers().contains_key(CONTENT_LENGTH);
+    if framed_twice {
+        return Err(ForwardError::BadAnswer("the answer declares its length in two ways"));
+    }
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let Some(client) = client_upgrade else {
+            return Err(ForwardError::BadAnswer("the answer switches protocols unasked"));
+        };
+        let mut response = response;
+        let upstream = hyper::upgrade::on(&mut response);
+        tunnel::open(&arrival.connection, client, upstream, in_flight);
+        let (mut parts, _) = response.into_parts();
+        headers::to_client(&mut parts.headers, &arrival.request_id, true);
+        return Ok(Response::from_parts(parts, Body::empty()));
+    }
+    let (mut parts, body) = response.into_parts();
+    headers::to_client(&mut parts.headers, &arrival.request_id, false);
+    parts.extensions = http::Extensions::new();
+    let relay = Relay::new(body, lease, timeouts.idle, deadline, in_flight);
+    Ok(Response::from_parts(parts, Body::from(relay)))
+}
+
+fn rejection(error: &ForwardError, upstream: &Upstream) -> Rejection {
+    let named = |what: &str| -> Cow<'static, str> {
+        format!("The upstream '{}' {what}.", upstream.name).into()
+    };
+    match error {
+        ForwardError::Connect(ConnectError::TimedOut(_)) => {
+            Rejection::UpstreamTimeout { detail: named("could not be reached in time") }
+        }
+        ForwardError::TimedOut(_) => {
+            Rejection::UpstreamTimeout { detail: named("did not answer in time") }
+        }
+        ForwardError::Connect(_) => {
+            Rejection::UpstreamUnavailable { detail: named("could not be reached") }
+        }
+        ForwardError::Exchange(_) => Rejection::UpstreamUnavailable {
+            detail: named("broke off before it answered; whether it acted is not known"),
+        },
+        ForwardError::BadAnswer(_) => {
+            Rejection::UpstreamUnavailable { detail: named("gave an answer that is not valid HTTP") }
+        }
+        ForwardError::TooLarge(limit) => Rejection::PayloadTooLarge { limit: *limit },
+        ForwardError::ClientFailed(Some(violation)) => (*violation).into(),
+        ForwardError::ClientFailed(None) => Rejection::bad_request("The request body broke off."),
+    }
+}
+
+impl HostHeader {
+    fn write(&self, headers: &mut HeaderMap, server: &HeaderValue) {
+        let host = match self {
+            Self::Preserve => return,
+            Self::Server => server.clone(),
+            Self::Literal(host) => host.clone(),
+        };
+        headers.insert(HOST, host);
+    }
+}

@@ -1,0 +1,119 @@
+//! A server's connections, kept alive between requests.
+//!
+//! One pool a server and worker: connections never cross threads, so the lock is never waited for. The
+//! newest idle connection is taken first and the oldest fall away, so a pool shrinks to what its traffic
+//! needs. A connection comes back only from an exchange that both sides finished.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::client::conn::http1::SendRequest;
+use parking_lot::Mutex;
+
+use super::connect::{ConnectError, Connector};
+use super::upload::{Progress, Stage, Upload};
+
+/// Idle connections a pool keeps.
+const MAX_IDLE: usize = 256;
+
+/// How long one is kept unused: less than servers usually wait before they hang up.
+const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
+
+/// The connections of one worker to one server.
+#[derive(Debug)]
+pub struct Pool {
+    connector: Connector,
+    idle: Mutex<VecDeque<Idle>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: SendRequest<Upload>,
+    since: Instant,
+}
+
+/// A connection in use, which finds its way back.
+#[derive(Debug)]
+pub struct Lease {
+    sender: SendRequest<Upload>,
+    pool: Arc<Pool>,
+    upload: Option<Arc<Progress>>,
+    /// Whether it carried an exchange before: its server may have hung up meanwhile.
+    pub reused: bool,
+}
+
+impl Pool {
+    /// No connections yet.
+    pub fn new(connector: Connector) -> Arc<Self> {
+        Arc::new(Self { connector, idle: Mutex::default() })
+    }
+
+    /// How its server is reached.
+    pub fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
+    /// An idle connection, or a fresh one.
+    pub async fn lease(self: &Arc<Self>) -> Result<Lease, ConnectError> {
+        while let Some(mut sender) = self.take_idle() {
+            // An exchange just finished may have to be wound up by the connection's own task first.
+            if sender.is_ready() || sender.ready().await.is_ok() {
+                return Ok(Lease { sender, pool: Arc::clone(self), upload: None, reused: true });
+            }
+        }
+        self.lease_fresh().await
+    }
+
+    /// A fresh connection, whatever is idle.
+    pub async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
+        let sender = self.connector.connect().await?;
+        Ok(Lease { sender, pool: Arc::clone(self), upload: None, reused: false })
+    }
+
+    fn take_idle(&self) -> Option<SendRequest<Upload>> {
+        let mut idle = self.idle.lock();
+        while let Some(Idle { sender, since }) = idle.pop_back() {
+            if since.elapsed() > MAX_IDLE_TIME {
+                // The rest have been idle for longer still.
+                idle.clear();
+                return None;
+            }
+            if !sender.is_closed() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    fn put_back(&self, sender: SendRequest<Upload>) {
+        if sender.is_closed() {
+            return;
+        }
+        let mut idle = self.idle.lock();
+        if idle.len() == MAX_IDLE {
+            idle.pop_front();
+        }
+        idle.push_back(Idle { sender, since: Instant::now() });
+    }
+}
+
+impl Lease {
+    /// The connection, to send on.
+    pub fn sender(&mut self) -> &mut SendRequest<Upload> {
+        &mut self.sender
+    }
+
+    /// Notes the upload that has to be through before the connection can serve again.
+    pub fn carries(&mut self, upload: Option<Arc<Progress>>) {
+        self.upload = upload;
+    }
+
+    /// The answer was read to its end: the connection serves again, if the request got through whole.
+    pub fn finish(self) {
+        match &self.upload {
+            Some(progress) if progress.stage() != Stage::Sent => progress.abandon(),
+            _ => self.pool.put_back(self.sender),
+        }
+    }
+}

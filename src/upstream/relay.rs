@@ -1,0 +1,129 @@
+//! A response's body on its way back to the client.
+//!
+//! It passes on what upstream sends as the client takes it. A body that stalls or breaks off ends in an
+//! error, which hyper turns into an aborted response: what was cut short must never look complete. The
+//! connection goes back to its pool at the body's end, and nowhere if that is never reached.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use thiserror::Error;
+use tokio::time::{Instant, Sleep};
+
+use super::pool::Lease;
+use crate::admin::InFlight;
+use crate::respond::body::BodyError;
+
+/// A response's body on its way back.
+#[derive(Debug)]
+pub struct Relay {
+    body: Incoming,
+    lease: Option<Lease>,
+    /// How long upstream may send nothing.
+    idle: Duration,
+    /// When all of it has to be here.
+    deadline: Option<Instant>,
+    /// Runs only while upstream keeps us waiting.
+    stalled: Option<Pin<Box<Sleep>>>,
+    _in_flight: InFlight,
+}
+
+/// Why a response was cut short.
+#[derive(Debug, Error)]
+pub enum RelayError {
+    /// Upstream sent nothing for too long.
+    #[error("upstream sent nothing for {0:?}")]
+    Stalled(Duration),
+    /// Upstream broke off, or did not keep to HTTP.
+    #[error("upstream's response failed: {0}")]
+    Upstream(#[source] hyper::Error),
+}
+
+impl Relay {
+    /// Passes on `body`, which came over `lease`.
+    pub fn new(
+        body: Incoming,
+        lease: Lease,
+        idle: Duration,
+        deadline: Option<Instant>,
+        in_flight: InFlight,
+    ) -> Self {
+        Self {
+            body,
+            lease: Some(lease),
+            idle,
+            deadline,
+            stalled: None,
+            _in_flight: in_flight,
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.finish();
+        }
+    }
+
+    /// Whether upstream has kept us waiting too long; called while it does.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let stalled = self.stalled.get_or_insert_with(|| {
+            let silent = Instant::now() + self.idle;
+            let until = self.deadline.map_or(silent, |deadline| deadline.min(silent));
+            Box::pin(tokio::time::sleep_until(until))
+        });
+        stalled.as_mut().poll(cx)
+    }
+}
+
+impl Body for Relay {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.stalled = None;
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                tracing::warn!(%error, "upstream's response was cut short");
+                self.lease = None;
+                Poll::Ready(Some(Err(RelayError::Upstream(error).into())))
+            }
+            Poll::Ready(None) => {
+                self.finish();
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                std::task::ready!(self.poll_stalled(cx));
+                tracing::warn!("upstream's response stalled and was cut short");
+                self.lease = None;
+                Poll::Ready(Some(Err(RelayError::Stalled(self.idle).into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // A body whose length was declared is not polled again once all of it passed.
+        if self.body.is_end_stream() {
+            self.finish();
+        }
+    }
+}

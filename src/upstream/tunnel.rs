@@ -1,0 +1,28 @@
+//! After a 101 the connection is no longer HTTP: bytes pass both ways until either side is done.
+
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
+
+use crate::admin::InFlight;
+use crate::pipeline::Connection;
+
+/// Joins the client's connection to upstream's once both have left HTTP.
+pub fn open(connection: &Connection, client: OnUpgrade, upstream: OnUpgrade, in_flight: InFlight) {
+    // Tracked: a drain waits for the tunnel's end, within its grace.
+    connection.tasks.spawn(async move {
+        let _in_flight = in_flight;
+        let (client, upstream) = match tokio::try_join!(client, upstream) {
+            Ok(both) => both,
+            Err(error) => {
+                tracing::debug!(%error, "an upgrade was not completed");
+                return;
+            }
+        };
+        let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+        match copy_bidirectional(&mut client, &mut upstream).await {
+            Ok((sent, received)) => tracing::debug!(sent, received, "a tunnel closed"),
+            Err(error) => tracing::debug!(%error, "a tunnel broke"),
+        }
+    });
+}

@@ -1,0 +1,208 @@
+//! A request's body on its way upstream.
+//!
+//! It passes on what the client sends, chunk by chunk as upstream takes it, and keeps account of how
+//! far it came: the wait for an answer starts when the last byte went out, a connection whose body is
+//! unfinished is not used again, and a failure is blamed on the side that failed. Trailers are dropped:
+//! a field that arrives behind the body could otherwise pass for one that was checked.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use thiserror::Error;
+use tokio::time::Instant;
+
+use crate::wire::Violation;
+
+/// A request's body on its way upstream.
+#[derive(Debug)]
+pub struct Upload(Option<Streaming>);
+
+#[derive(Debug)]
+struct Streaming {
+    body: Incoming,
+    /// Bytes that may still come.
+    allowance: u64,
+    progress: Arc<Progress>,
+}
+
+/// How far a body came.
+#[derive(Debug)]
+pub struct Progress {
+    state: AtomicU8,
+    started: Instant,
+    /// Milliseconds from `started` to the last part that passed.
+    last: AtomicU64,
+    violation: OnceLock<Violation>,
+}
+
+/// Where an upload stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stage {
+    /// Parts are still to come.
+    Underway,
+    /// All of it went out.
+    Sent,
+    /// It grew larger than the gateway takes.
+    TooLarge,
+    /// The client broke off, or did not keep to HTTP.
+    ClientFailed,
+    /// The answer came first and nobody waits for the rest.
+    Abandoned,
+}
+
+/// Why an upload ended early.
+#[derive(Debug, Error)]
+pub enum UploadError {
+    /// It grew larger than the gateway takes.
+    #[error("the request body is larger than the gateway takes")]
+    TooLarge,
+    /// The answer came first.
+    #[error("the exchange was over before the request body")]
+    Abandoned,
+    /// The client broke off, or did not keep to HTTP.
+    #[error("the client's request body failed")]
+    Client(#[source] hyper::Error),
+}
+
+impl Upload {
+    /// No body at all.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// `body` as it comes, up to `limit` bytes, and the account of it; a body that is known to be empty
+    /// has none.
+    pub fn new(body: Incoming, limit: u64) -> (Self, Option<Arc<Progress>>) {
+        if body.is_end_stream() {
+            return (Self::none(), None);
+        }
+        let progress = Arc::new(Progress {
+            state: AtomicU8::new(Stage::Underway as u8),
+            started: Instant::now(),
+            last: AtomicU64::new(0),
+            violation: OnceLock::new(),
+        });
+        let streaming = Streaming { body, allowance: limit, progress: Arc::clone(&progress) };
+        (Self(Some(streaming)), Some(progress))
+    }
+}
+
+impl Progress {
+    /// Where the upload stands.
+    pub fn stage(&self) -> Stage {
+        match self.state.load(Ordering::Acquire) {
+            0 => Stage::Underway,
+            1 => Stage::Sent,
+            2 => Stage::TooLarge,
+            3 => Stage::ClientFailed,
+            _ => Stage::Abandoned,
+        }
+    }
+
+    /// What the client did wrong, if that is how it ended and the client is still there to be told.
+    pub fn violation(&self) -> Option<Violation> {
+        self.violation.get().copied()
+    }
+
+    /// When its last part passed.
+    pub fn last_passed(&self) -> Instant {
+        self.started + Duration::from_millis(self.last.load(Ordering::Acquire))
+    }
+
+    /// Says that nobody waits for the rest.
+    pub fn abandon(&self) {
+        let underway = Stage::Underway as u8;
+        let abandoned = Stage::Abandoned as u8;
+        // Whoever came first has said how it ended.
+        let _ = self.state.compare_exchange(
+            underway,
+            abandoned,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+    }
+
+    fn end(&self, stage: Stage) {
+        self.passed();
+        self.state.store(stage as u8, Ordering::Release);
+    }
+
+    fn passed(&self) {
+        let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(elapsed, Ordering::Release);
+    }
+}
+
+impl Streaming {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UploadError>>> {
+        loop {
+            if self.progress.stage() == Stage::Abandoned {
+                return Poll::Ready(Some(Err(UploadError::Abandoned)));
+            }
+            let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => {
+                    self.progress.end(Stage::Sent);
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    if let Some(violation) = Violation::behind(&error) {
+                        self.progress.violation.get_or_init(|| violation);
+                    }
+                    self.progress.end(Stage::ClientFailed);
+                    return Poll::Ready(Some(Err(UploadError::Client(error))));
+                }
+                Poll::Ready(Some(Ok(frame))) => frame,
+            };
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            let Some(left) = self.allowance.checked_sub(data.len() as u64) else {
+                self.progress.end(Stage::TooLarge);
+                return Poll::Ready(Some(Err(UploadError::TooLarge)));
+            };
+            self.allowance = left;
+            if self.body.is_end_stream() {
+                self.progress.end(Stage::Sent);
+            } else {
+                self.progress.passed();
+            }
+            return Poll::Ready(Some(Ok(data)));
+        }
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = UploadError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        match &mut self.0 {
+            None => Poll::Ready(None),
+            Some(streaming) => {
+                streaming.poll_part(cx).map(|part| part.map(|part| part.map(Frame::data)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(|streaming| streaming.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            None => SizeHint::with_exact(0),
+            Some(streaming) => streaming.body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,438 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const LIMITS: Limits = Limits {
+    bytes: 4096,
+    lines: 20,
+};
+
+fn accepted(head: &str) -> Head {
+    let read = read(head.as_bytes(), LIMITS);
+    let Ok(Some(head_read)) = read else {
+        panic!("{head:?} gave {read:?}");
+    };
+    assert_eq!(head_read.len, head.len(), "{head:?}");
+    head_read
+}
+
+fn rejected(head: &str, violation: Violation) {
+    assert_eq!(read(head.as_bytes(), LIMITS), Err(violation), "{head:?}");
+}
+
+/// A request with these header lines besides its Host.
+fn with(lines: &str) -> String {
+    format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n")
+}
+
+#[test]
+fn an_ordinary_head_is_accepted() {
+    let head = accepted(
+        "GET /o/client/token?a=b HTTP/1.1\r\nHost: api.example\r\nAccept:*/*\r\nX:\t a\tb \r\nEmpty:\r\n\r\n",
+    );
+    assert_eq!(head.framing, Framing::None);
+    assert!(!head.upgrade);
+}
+
+#[test]
+fn what_follows_the_head_is_not_looked_at() {
+    let stream = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n\n\0 more";
+    let head = read(stream, LIMITS).unwrap().unwrap();
+    assert_eq!(head.len, stream.len() - 7);
+}
+
+#[test]
+fn one_empty_line_may_come_first_and_no_more() {
+    accepted("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    rejected(
+        "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        Violation::RequestLine,
+    );
+    rejected("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", Violation::BareLf);
+}
+
+#[test]
+fn the_framing_is_told() {
+    assert_eq!(
+        accepted(&with("Content-Length: 5")).framing,
+        Framing::Length(5)
+    );
+    assert_eq!(
+        accepted(&with("content-length:\t007 ")).framing,
+        Framing::Length(7)
+    );
+    assert_eq!(accepted(&with("Content-Length: 0")).framing, Framing::None);
+    assert_eq!(
+        accepted(&with("Transfer-Encoding: chunked")).framing,
+        Framing::Chunked
+    );
+    assert_eq!(
+        accepted(&with("transfer-encoding: Chunked ")).framing,
+        Framing::Chunked
+    );
+}
+
+#[test]
+fn a_content_length_beside_a_transfer_encoding_is_rejected_in_both_orders() {
+    for lines in [
+        "Content-Length: 5\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5",
+        "Transfer-Encoding: chunked\r\nX: y\r\nContent-Length: 0",
+    ] {
+        rejected(&with(lines), Violation::BothFramings);
+    }
+}
+
+#[test]
+fn a_second_content_length_is_rejected_even_if_equal() {
+    rejected(
+        &with("Content-Length: 5\r\nContent-Length: 5"),
+        Violation::ContentLengthRepeated,
+    );
+    rejected(
+        &with("Content-Length: 5\r\ncontent-length: 6"),
+        Violation::ContentLengthRepeated,
+    );
+}
+
+#[test]
+fn a_content_length_that_is_not_plain_digits_is_rejected() {
+    for value in [
+        "+5",
+        "-0",
+        "-1",
+        "0x5",
+        "5 5",
+        "5,5",
+        "5, 5",
+        "5;",
+        "5.0",
+        "",
+        " ",
+        "five",
+        "18446744073709551616",
+        "18446744073709551615",
+        "99999999999999999999999",
+    ] {
+        rejected(
+            &with(&format!("Content-Length: {value}")),
+            Violation::ContentLength,
+        );
+    }
+}
+
+#[test]
+fn a_transfer_encoding_other_than_chunked_is_rejected() {
+    for value in [
+        "gzip, chunked",
+        "chunked, chunked",
+        "chunked,",
+        ",chunked",
+        "xchunked",
+        "chunked;q=1",
+        "\"chunked\"",
+        "identity",
+        "gzip",
+        "",
+        "chunked x",
+        "\u{b}chunked",
+    ] {
+        let refused = if value.contains('\u{b}') {
+            Violation::Control
+        } else {
+            Violation::TransferEncoding
+        };
+        rejected(&with(&format!("Transfer-Encoding: {value}")), refused);
+    }
+    rejected(
+        &with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"),
+        Violation::TransferEncodingRepeated,
+    );
+}
+
+#[test]
+fn a_transfer_encoding_on_http_1_0_is_rejected() {
+    rejected(
+        "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        Violation::TransferEncodingOnHttp10,
+    );
+}
+
+#[test]
+fn a_bare_line_feed_is_rejected_wherever_it_stands() {
+    for head in [
+        "GET / HTTP/1.1\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX: y\nZ: w\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost\n: a\r\n\r\n",
+        "GET\n/ HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /\n HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\n\n",
+    ] {
+        rejected(head, Violation::BareLf);
+    }
+}
+
+#[test]
+fn a_bare_carriage_return_is_rejected_wherever_it_stands() {
+    for head in [
+        "GET / HTTP/1.1\rHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\rb\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n\rX: y\r\n\r\n",
+    ] {
+        rejected(head, Violation::BareCr);
+    }
+    rejected("GET / HTTP/1.1\r\nHo\rst: a\r\n\r\n", Violation::Name);
+}
+
+#[test]
+fn a_folded_header_is_rejected() {
+    rejected(&with("X: a\r\n b"), Violation::Folded);
+    rejected(&with("X: a\r\n\tb"), Violation::Folded);
+    rejected("GET / HTTP/1.1\r\n Host: a\r\n\r\n", Violation::Folded);
+}
+
+#[test]
+fn white_space_before_a_colon_is_rejected() {
+    rejected(&with("X : a"), Violation::SpaceBeforeColon);
+    rejected(&with("Content-Length\t: 5"), Violation::SpaceBeforeColon);
+}
+
+#[test]
+fn a_header_name_is_a_token() {
+    rejected(&with(": a"), Violation::EmptyName);
+    rejected(&with("X\0Y: a"), Violation::Name);
+    rejected(&with("X(Y): a"), Violation::Name);
+    rejected(&with("Xé: a"), Violation::Name);
+    rejected(&with("nocolon"), Violation::Name);
+    accepted(&with("!#$%&'*+-.^_`|~09az: a"));
+}
+
+#[test]
+fn a_header_value_holds_no_control_character_but_tabs() {
+    for octet in (0u8..0x20).chain([0x7f]) {
+        let line = format!("X: a{}b", char::from(octet));
+        match octet {
+            b'\t' => {
+                accepted(&with(&line));
+            }
+            b'\r' => rejected(&with(&line), Violation::BareCr),
+            b'\n' => rejected(&with(&line), Violation::BareLf),
+            _ => rejected(&with(&line), Violation::Control),
+        }
+    }
+    accepted(&with("X: naïve"));
+}
+
+#[test]
+fn the_request_line_has_single_spaces_and_three_parts() {
+    for line in [
+        "GET  / HTTP/1.1",
+        "GET /  HTTP/1.1",
+        "GET / HTTP/1.1 ",
+        " GET / HTTP/1.1",
+        "GET /",
+        "GET / ",
+        "GET",
+        "G(T / HTTP/1.1",
+        "GET\t/ HTTP/1.1",
+        "GET / HTTP/1.1\t",
+        "GET / http/1.1",
+        "GET / HTTP/1",
+        "GET / HTTP/1.1.1",
+        "GET / HTTP/11",
+        "GET / HTTP",
+        "GET /a b HTTP/1.1",
+    ] {
+        rejected(
+            &format!("{line}\r\nHost: a\r\n\r\n"),
+            Violation::RequestLine,
+        );
+    }
+}
+
+#[test]
+fn a_target_holds_visible_characters_only() {
+    for target in ["/\0", "/\t", "/a\u{7f}b", "/\u{1b}"] {
+        rejected(
+            &format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            Violation::Target,
+        );
+    }
+    assert_eq!(
+        read(b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", LIMITS),
+        Err(Violation::Target)
+    );
+    accepted("GET /é HTTP/1.1\r\nHost: a\r\n\r\n");
+}
+
+#[test]
+fn another_version_is_told_apart_from_nonsense() {
+    rejected("GET / HTTP/2.0\r\nHost: a\r\n\r\n", Violation::Version);
+    rejected("GET / HTTP/1.2\r\nHost: a\r\n\r\n", Violation::Version);
+    rejected("GET / HTTP/0.9\r\n\r\n", Violation::Version);
+    rejected("GET / HTTQ/1.1\r\n\r\n", Violation::RequestLine);
+}
+
+#[test]
+fn http_1_1_names_one_host_and_http_1_0_at_most_one() {
+    rejected("GET / HTTP/1.1\r\n\r\n", Violation::HostMissing);
+    rejected(
+        "GET / HTTP/1.1\r\nHost: a\r\nhOST: a\r\n\r\n",
+        Violation::HostRepeated,
+    );
+    accepted("GET / HTTP/1.0\r\n\r\n");
+    accepted("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+    rejected(
+        "GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
+        Violation::HostRepeated,
+    );
+}
+
+#[test]
+fn a_message_that_may_be_followed_by_another_protocol_is_marked() {
+    assert!(accepted(&with("Connection: upgrade\r\nUpgrade: websocket")).upgrade);
+    assert!(accepted("CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n").upgrade);
+    assert!(!accepted("GET / HTTP/1.0\r\nUpgrade: websocket\r\n\r\n").upgrade);
+}
+
+#[test]
+fn a_head_has_at_most_so_many_bytes() {
+    let head = with("X: y");
+    let limits = |bytes| Limits { bytes, lines: 20 };
+    assert!(matches!(
+        read(head.as_bytes(), limits(head.len())),
+        Ok(Some(_))
+    ));
+    assert_eq!(
+        read(head.as_bytes(), limits(head.len() - 1)),
+        Err(Violation::HeadTooLarge)
+    );
+    let endless = "x".repeat(1 << 20);
+    rejected(&endless, Violation::HeadTooLarge);
+    rejected(&with(&format!("X: {endless}")), Violation::HeadTooLarge);
+}
+
+#[test]
+fn a_head_has_at_most_so_many_lines() {
+    let lines = |count: usize| "X: y\r\n".repeat(count) + "X: y";
+    accepted(&with(&lines(LIMITS.lines - 2)));
+    rejected(&with(&lines(LIMITS.lines - 1)), Violation::TooManyHeaders);
+}
+
+/// Heads near the border of what is allowed.
+fn heads() -> impl Strategy<Value = Vec<u8>> {
+    let method = prop::sample::select(vec!["GET", "POST", "CONNECT", "x!~", "", "G T"]);
+    let target = prop::sample::select(vec!["/", "/a?b", "*", "http://a/", "/é", "", "/\u{7f}"]);
+    let version = prop::sample::select(vec!["HTTP/1.1", "HTTP/1.0", "HTTP/1.2", "HTTP/1."]);
+    let name = prop::sample::select(vec![
+        "Host",
+        "host",
+        "Content-Length",
+        "Transfer-Encoding",
+        "Upgrade",
+        "X",
+        "x_y",
+        "",
+        "a b",
+    ]);
+    let value = prop::sample::select(vec![
+        "a",
+        "",
+        "5",
+        "05",
+        "chunked",
+        "gzip, chunked",
+        " \t b \t ",
+        "\u{1}",
+        "é",
+        "a\tb",
+    ]);
+    let colon = prop::sample::select(vec![":", ": ", ":\t", " :", ""]);
+    let end = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\r\n", "\n", "\r"]);
+    let line = (name, colon, value, end.clone())
+        .prop_map(|(name, colon, value, end)| format!("{name}{colon}{value}{end}"));
+    let lines = prop::collection::vec(line, 0..5);
+    let lead = prop::sample::select(vec!["", "", "\r\n", "\r\n\r\n", "\n"]);
+    (lead, method, target, version, end.clone(), lines, end).prop_map(
+        |(lead, method, target, version, end, lines, last)| {
+            let lines = lines.concat();
+            format!("{lead}{method} {target} {version}{end}Host: h\r\n{lines}{last}").into_bytes()
+        },
+    )
+}
+
+fn agrees_with_httparse(bytes: &[u8]) -> Result<(), TestCaseError> {
+    let Ok(Some(head)) = read(bytes, LIMITS) else {
+        return Ok(());
+    };
+    let mut room = [httparse::EMPTY_HEADER; 20];
+    let mut request = httparse::Request::new(&mut room);
+    prop_assert_eq!(
+        request.parse(bytes),
+        Ok(httparse::Status::Complete(head.len))
+    );
+    let all = |name: &str| -> Vec<&[u8]> {
+        let named = request.headers.iter();
+        named
+            .filter(|header| header.name.eq_ignore_ascii_case(name))
+            .map(|header| header.value)
+            .collect()
+    };
+    match head.framing {
+        Framing::Chunked => {
+            prop_assert_eq!(all("transfer-encoding").len(), 1);
+            prop_assert!(all("content-length").is_empty());
+        }
+        Framing::Length(length) => {
+            let [value] = all("content-length")[..] else {
+                return Err(TestCaseError::fail("not one content-length"));
+            };
+            prop_assert_eq!(str::from_utf8(value).unwrap().parse(), Ok(length));
+            prop_assert!(all("transfer-encoding").is_empty());
+        }
+        Framing::None => {
+            prop_assert!(all("transfer-encoding").is_empty());
+            let zero =
+                |value: &&[u8]| !value.is_empty() && value.iter().all(|&digit| digit == b'0');
+            prop_assert!(all("content-length").iter().all(zero));
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn whatever_is_accepted_has_the_same_reading_behind(head in heads()) {
+        agrees_with_httparse(&head)?;
+    }
+
+    #[test]
+    fn whatever_is_accepted_after_damage_has_the_same_reading_behind(
+        mut head in heads(),
+        damage in any::<prop::sample::Index>(),
+        octet in any::<u8>(),
+    ) {
+        let at = damage.index(head.len());
+        head[at] = octet;
+        agrees_with_httparse(&head)?;
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        agrees_with_httparse(&bytes)?;
+    }
+
+    #[test]
+    fn a_part_of_a_valid_head_is_never_a_head(head in heads()) {
+        if let Ok(Some(whole)) = read(&head, LIMITS) {
+            for part in 0..whole.len {
+                prop_assert_eq!(read(&head[..part], LIMITS), Ok(None));
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Which octets may stand where, and the search for the first that may not.
+//!
+//! Values and targets are searched eight octets at a time: a head is mostly value, and this is work
+//! done for every request. Names are short, and a table, four octets to a branch, is faster for them.
+
+/// Where the run of token characters (RFC 9110, section 5.6.2) that begins at `from` ends.
+pub(super) fn token_end(bytes: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while let Some([a, b, c, d]) = bytes.get(at..at + 4) {
+        if !(is_token(*a) & is_token(*b) & is_token(*c) & is_token(*d)) {
+            break;
+        }
+        at += 4;
+    }
+    while bytes.get(at).is_some_and(|&octet| is_token(octet)) {
+        at += 1;
+    }
+    at
+}
+
+/// Where the first control character from `from` on stands, HTAB and DEL among them.
+pub(super) fn control(bytes: &[u8], from: usize) -> usize {
+    first_below::<b' '>(bytes, from)
+}
+
+/// Where the first control character or space from `from` on stands.
+pub(super) fn control_or_space(bytes: &[u8], from: usize) -> usize {
+    first_below::<b'!'>(bytes, from)
+}
+
+/// Whether the octet may be part of a token.
+pub(super) fn is_token(octet: u8) -> bool {
+    TOKEN[octet as usize]
+}
+
+/// Without the white space at its ends that HTTP calls optional.
+pub(super) fn trim(value: &[u8]) -> &[u8] {
+    let blank = |octet: &u8| matches!(octet, b' ' | b'\t');
+    let start = value.iter().position(|octet| !blank(octet));
+    let end = value.iter().rposition(|octet| !blank(octet));
+    match (start, end) {
+        (Some(start), Some(end)) => &value[start..=end],
+        _ => &[],
+    }
+}
+
+fn first_below<const FLOOR: u8>(bytes: &[u8], from: usize) -> usize {
+    const LANES: usize = size_of::<u64>();
+    let (words, rest) = bytes[from..].as_chunks::<LANES>();
+    for (index, word) in words.iter().enumerate() {
+        let found = lanes_below(u64::from_le_bytes(*word), FLOOR);
+        if found != 0 {
+            return from + index * LANES + found.trailing_zeros() as usize / 8;
+        }
+    }
+    let tail = bytes.len() - rest.len();
+    rest.iter()
+        .position(|&octet| octet < FLOOR || octet == DEL)
+        .map_or(bytes.len(), |length| tail + length)
+}
+
+/// The top bit of every lane whose octet is below `floor` or DEL. A borrow may also set lanes above
+/// the lowest one found, so only the lowest counts.
+fn lanes_below(word: u64, floor: u8) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
+    let below = word.wrapping_sub(ONES * u64::from(floor)) & !word;
+    let differs = word ^ (ONES * u64::from(DEL));
+    let del = differs.wrapping_sub(ONES) & !differs;
+    (below | del) & TOPS
+}
+
+const DEL: u8 = 0x7f;
+
+static TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut octet = 0;
+    while octet < 256 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the loop ends before a truncation"
+        )]
+        let character = octet as u8;
+        table[octet] = character.is_ascii_alphanumeric()
+            || matches!(
+                character,
+                b'!' | b'#'
+                    | b'$'
+                    | b'%'
+                    | b'&'
+                    | b'\''
+                    | b'*'
+                    | b'+'
+                    | b'-'
+                    | b'.'
+                    | b'^'
+                    | b'_'
+                    | b'`'
+                    | b'|'
+                    | b'~'
+            );
+        octet += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_search_by_words_finds_what_a_search_by_octets_finds(
+            bytes in proptest::collection::vec(any::<u8>().prop_map(|octet| octet | 0x10), 0..80),
+            from in 0usize..80,
+        ) {
+            let from = from.min(bytes.len());
+            let plainly = |floor: u8| {
+                bytes[from..]
+                    .iter()
+                    .position(|&octet| octet < floor || octet == 0x7f)
+                    .map_or(bytes.len(), |length| from + length)
+            };
+            prop_assert_eq!(control(&bytes, from), plainly(0x20));
+            prop_assert_eq!(control_or_space(&bytes, from), plainly(0x21));
+            let token = bytes[from..].iter().take_while(|&&octet| is_token(octet));
+            prop_assert_eq!(token_end(&bytes, from), from + token.count());
+        }
+    }
+
+    #[test]
+    fn only_outer_white_space_is_trimmed() {
+        assert_eq!(trim(b" \t a b\t "), b"a b");
+        assert_eq!(trim(b" \t "), b"");
+        assert_eq!(trim(b""), b"");
+    }
+}

@@ -1,0 +1,119 @@
+//! A connection set back to its beginning, for HTTP/2.
+//!
+//! HTTP/2 has one reading of its frames and hyper enforces it, so there is nothing to check on the way
+//! in. On the way out a client that takes nothing is given up, as under HTTP/1.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::alarm::{Alarm, Stall};
+
+/// A connection of which the first bytes were read and are read again.
+#[derive(Debug)]
+pub struct Rewound<IO> {
+    io: IO,
+    early: BytesMut,
+    alarm: Alarm,
+    stall: Stall,
+}
+
+impl<IO> Rewound<IO> {
+    /// A connection of which `early` was already read, and whose client may take nothing of what is
+    /// sent to it for so long and no longer.
+    pub fn new(io: IO, early: BytesMut, write: Duration) -> Self {
+        Self {
+            io,
+            early,
+            alarm: Alarm::default(),
+            stall: Stall::new(write),
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Rewound<IO> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.early.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buf);
+        }
+        let now = self.early.len().min(buf.remaining());
+        buf.put_slice(&self.early[..now]);
+        self.early.advance(now);
+        if self.early.is_empty() {
+            self.early = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Rewound<IO> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let sent = Pin::new(&mut this.io).poll_write(cx, buf);
+        this.stall.watch(&mut this.alarm, cx, sent)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let sent = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
+        this.stall.watch(&mut this.alarm, cx, sent)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.io).poll_flush(cx);
+        this.stall.watch(&mut this.alarm, cx, flushed)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let shut = Pin::new(&mut this.io).poll_shutdown(cx);
+        this.stall.watch(&mut this.alarm, cx, shut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_read_early_is_read_again_before_the_rest() {
+        let (gateway, mut client) = duplex(64);
+        client.write_all(b" world").await.unwrap();
+        drop(client);
+        let mut rewound = Rewound::new(gateway, b"hello"[..].into(), Duration::from_secs(1));
+        let mut all = Vec::new();
+        rewound.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, b"hello world");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_given_up() {
+        let (gateway, _client) = duplex(4);
+        let mut rewound = Rewound::new(gateway, BytesMut::new(), Duration::from_secs(1));
+        let outcome = rewound.write_all(b"more than fits").await;
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}
