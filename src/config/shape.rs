@@ -169,9 +169,7 @@ impl Walk<'_> {
             return false;
         }
         if let Some(most) = bound("maxItems").filter(|most| count > *most) {
-            let first_too_many = items
-                .iter()
-                .nth(usize::try_from(most).unwrap_or(usize::MAX));
+            let first_too_many = items.get(usize::try_from(most).unwrap_or(usize::MAX));
             let span = first_too_many.map_or_else(|| span.clone(), Spanned::span);
             self.findings.error(
                 &span,
