@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
 use crate::admin::Metrics;
-use crate::client::ClientId;
+use crate::client::{Caller, ClientId};
 use crate::clock::Clock;
 use crate::config::Policy;
 use crate::gateway::ServerSettings;
@@ -61,10 +61,35 @@ pub struct Pipeline {
 pub struct Connection {
     /// Who is at its other end.
     pub peer: IpAddr,
+    /// The same, written once for all its requests.
+    peer_text: HeaderValue,
     /// `http` or `https`.
     pub scheme: &'static str,
     /// Keeps account of what outlives it: a tunnel.
     pub tasks: TaskTracker,
+}
+
+impl Connection {
+    /// A connection from `peer`.
+    pub fn new(peer: IpAddr, scheme: &'static str, tasks: TaskTracker) -> Self {
+        let peer_text = HeaderValue::try_from(peer.to_canonical().to_string())
+            .expect("an address is visible ASCII");
+        Self {
+            peer,
+            peer_text,
+            scheme,
+            tasks,
+        }
+    }
+
+    /// The way a request of `caller` came, as far as it is believed.
+    pub fn forwarded_for(&self, caller: &Caller) -> HeaderValue {
+        if caller.chain().len() == 1 {
+            self.peer_text.clone()
+        } else {
+            caller.forwarded_for()
+        }
+    }
 }
 
 /// What is known of a request when it has arrived.
@@ -85,6 +110,8 @@ pub struct Arrival {
 struct Seen {
     client: Option<ClientId>,
     route: Option<RouteId>,
+    /// Its target, where it is to be logged.
+    target: Option<Uri>,
 }
 
 impl Shared {
@@ -165,7 +192,6 @@ impl Pipeline {
     ) -> Response<Body> {
         let started = self.clock.now();
         let method = request.method().clone();
-        let path = request.uri().clone();
         let origin = self
             .manner
             .cors
@@ -199,12 +225,12 @@ impl Pipeline {
         let status = response.status();
         self.metrics.route(seen.route).answered(status);
         let route = seen.route.and_then(|id| self.policy.routes.get(id));
-        if route.is_none_or(|route| route.access_log) {
+        if let Some(target) = seen.target {
             tracing::info!(
                 target: "tidegate::access",
                 client = seen.client.map(tracing::field::display),
                 method = %method,
-                path = path.path(),
+                path = target.path(),
                 route = route.map(|route| &*route.name),
                 status = status.as_u16(),
                 micros = self.clock.now().since(started).as_micros(),
@@ -241,6 +267,9 @@ impl Pipeline {
             .find(method, path.matching())
             .ok_or(Rejection::NoRoute)?;
         seen.route = Some(route.id);
+        if route.access_log && is_logged() {
+            seen.target = Some(request.uri().clone());
+        }
 
         if let (Some(cors), true) = (&policy.manner.cors, preflight.is_some()) {
             return Ok(Entered::Preflight(cors.preflight(request.headers())));
@@ -277,6 +306,11 @@ enum Entered {
     Onward,
     /// It is a CORS preflight, and this is its answer.
     Preflight(Response<Body>),
+}
+
+/// Whether anybody reads the access log.
+fn is_logged() -> bool {
+    tracing::enabled!(target: "tidegate::access", tracing::Level::INFO)
 }
 
 /// `uri` with `path` for its own, if that differs.

@@ -43,13 +43,9 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
         tracing::debug!(%error, "a connection was gone before it was served");
         return;
     }
-    let connection = Connection {
-        peer,
-        scheme: "http",
-        tasks: terms.tasks.clone(),
-    };
+    let connection = |scheme| Connection::new(peer, scheme, terms.tasks.clone());
     match &terms.tls {
-        None => speak(stream, connection, &terms).await,
+        None => speak(stream, connection("http"), &terms).await,
         Some(acceptor) => {
             let handshake =
                 tokio::time::timeout(terms.deadlines.handshake, acceptor.accept(stream));
@@ -64,11 +60,7 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
                     return;
                 }
             };
-            let connection = Connection {
-                scheme: "https",
-                ..connection
-            };
-            speak(stream, connection, &terms).await;
+            speak(stream, connection("https"), &terms).await;
         }
     }
 }

@@ -271,6 +271,7 @@ impl Shared {
         let (upload, progress) = Upload::new(body, self.max_body);
         let provenance = Provenance {
             caller: &passage.caller,
+            forwarded_for: arrival.connection.forwarded_for(&passage.caller),
             host: &arrival.host,
             scheme: arrival.connection.scheme,
             request_id: &arrival.request_id,

@@ -11,6 +11,8 @@ use http::header::{
     VIA,
 };
 
+use smallvec::SmallVec;
+
 use crate::client::Caller;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 
@@ -73,10 +75,12 @@ const PROTECTED: [HeaderName; 20] = [
 ];
 
 /// What the gateway tells upstream about a request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Provenance<'a> {
     /// Who is calling.
     pub caller: &'a Caller,
+    /// The way the request came, as far as it is believed.
+    pub forwarded_for: HeaderValue,
     /// The host the client asked for.
     pub host: &'a HeaderValue,
     /// The scheme it asked by.
@@ -85,31 +89,35 @@ pub struct Provenance<'a> {
     pub request_id: &'a RequestId,
 }
 
+/// Headers added to a request on its way upstream.
+const ADDED: usize = 6;
+
 /// Makes a client's headers into those sent upstream; `upgrade` where the request asks for one that is
 /// to be passed on.
 pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade: bool) {
+    let Provenance {
+        caller,
+        forwarded_for,
+        host,
+        scheme,
+        request_id,
+    } = provenance;
     let protocol = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
-    remove_hop_by_hop(headers);
-    remove_lookalikes(headers);
-    // The expectation is met here: hyper says `100 Continue` once upstream wants the body.
-    headers.remove(EXPECT);
+    let trusted = caller.peer_trusted();
+    remove(headers, |name| {
+        // The expectation is met here: hyper says `100 Continue` once upstream wants the body.
+        *name == EXPECT
+            || HOP_BY_HOP.contains(name)
+            || (!trusted && HEARSAY.contains(name))
+            || is_lookalike(name)
+    });
+    headers.reserve(ADDED);
     if let Some(protocol) = protocol {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
 
-    let Provenance {
-        caller,
-        host,
-        scheme,
-        request_id,
-    } = provenance;
-    if !caller.peer_trusted() {
-        for name in &HEARSAY {
-            headers.remove(name);
-        }
-    }
-    headers.insert(X_FORWARDED_FOR, caller.forwarded_for());
+    headers.insert(X_FORWARDED_FOR, forwarded_for);
     headers
         .entry(X_FORWARDED_HOST)
         .or_insert_with(|| host.clone());
@@ -124,7 +132,7 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
 pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
     let trailer = headers.get(TRAILER).cloned();
-    remove_hop_by_hop(headers);
+    remove(headers, |name| HOP_BY_HOP.contains(name));
     if let Some(protocol) = protocol {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
@@ -151,42 +159,38 @@ pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     names_upgrade && !h2c
 }
 
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
+/// Takes out the headers that `unwanted` picks and those `Connection` names. One pass over what is there
+/// costs less than asking for everything that might be.
+fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+    let mut doomed: SmallVec<[HeaderName; 8]> = headers
+        .keys()
+        .filter(|name| unwanted(name))
+        .cloned()
+        .collect();
     if headers.contains_key(CONNECTION) {
-        let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
+        let named = tokens(headers, &CONNECTION)
+            // Most of what is said there, and no header's name.
+            .filter(|token| !["keep-alive", "close", "upgrade"].contains(token))
             .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
-            .filter(|name| !PROTECTED.contains(name))
-            .collect();
-        for name in named {
-            headers.remove(name);
-        }
+            .filter(|name| !PROTECTED.contains(name));
+        doomed.extend(named);
     }
-    for name in &HOP_BY_HOP {
+    for name in doomed {
         headers.remove(name);
     }
 }
 
-/// Takes out names that some servers read as another: `X_Forwarded_For` becomes `X-Forwarded-For` in
-/// CGI and its heirs.
-fn remove_lookalikes(headers: &mut HeaderMap) {
-    let is_lookalike = |name: &HeaderName| {
-        if !name.as_str().contains('_') {
-            return false;
-        }
-        let read_as = name.as_str().replace('_', "-");
-        PROTECTED
-            .iter()
-            .chain(&HOP_BY_HOP)
-            .any(|meant| meant.as_str() == read_as)
-    };
-    let lookalikes: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| is_lookalike(name))
-        .cloned()
-        .collect();
-    for name in lookalikes {
-        headers.remove(name);
+/// Whether some servers read this name as another: `X_Forwarded_For` becomes `X-Forwarded-For` in CGI
+/// and its heirs.
+fn is_lookalike(name: &HeaderName) -> bool {
+    if !name.as_str().contains('_') {
+        return false;
     }
+    let read_as = name.as_str().replace('_', "-");
+    PROTECTED
+        .iter()
+        .chain(&HOP_BY_HOP)
+        .any(|meant| meant.as_str() == read_as)
 }
 
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {

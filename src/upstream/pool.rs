@@ -75,7 +75,8 @@ impl Pool {
 
     /// A fresh connection, whatever is idle.
     pub async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
-        let sender = self.connector.connect().await?;
+        // Boxed, because it is rare and large: every request's future would be as large otherwise.
+        let sender = Box::pin(self.connector.connect()).await?;
         Ok(Lease {
             sender,
             pool: Arc::clone(self),
