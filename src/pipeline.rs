@@ -215,6 +215,9 @@ impl Pipeline {
             }
             Ok(Entered::Preflight(response)) => response,
             Err(rejection) => {
+                if seen.route.is_none() && is_logged() {
+                    seen.target = Some(request.uri().clone());
+                }
                 problem::response(&rejection, request.headers(), &self.manner, &self.clock)
             }
         };
