@@ -19,8 +19,8 @@ use tidegate::throttle::{
     Verdict,
 };
 
-/// Room for three buckets of each of a million clients, with what their uneven spread over shards takes.
-const MAX_CLIENTS: usize = 3_750_000;
+/// Room for a million clients under one limit, with what their uneven spread over shards takes.
+const ROOM: usize = 1_250_000;
 
 const MANY: u32 = 1_000_000;
 const FEW: u32 = 1_000;
@@ -91,6 +91,7 @@ struct Throttle {
 
 impl Throttle {
     fn new(limits: usize, quota: Quota) -> Self {
+        let buckets = MemoryBuckets::new(limits * ROOM, Clock::real());
         let limits = (0..limits)
             .map(|place| {
                 Arc::new(Limit {
@@ -105,7 +106,7 @@ impl Throttle {
             })
             .collect();
         Self {
-            buckets: MemoryBuckets::new(MAX_CLIENTS, Clock::real()),
+            buckets,
             limits,
             seed: Seed::random(),
             headers: HeaderMap::new(),

@@ -144,7 +144,7 @@ pub(crate) fn loaded(
 ) -> Outcome<Loaded> {
     let before = running.process.cpu();
     let report = wrk(running.address, path, load, load.seconds, script)?;
-    let used = running.process.cpu() - before;
+    let used = running.process.cpu().saturating_sub(before);
     let memory = running.process.memory();
 
     let name = running.gateway.name();
