@@ -11,6 +11,9 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := test
 
+# Where Debian puts nginx and HAProxy, and not everybody looks.
+export PATH := $(PATH):/usr/sbin
+
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -22,12 +25,12 @@ PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk
 define install
 	@missing=(); \
 	for need in $(1); do \
-	    PATH="$$PATH:/usr/sbin" command -v "$${need%%=*}" >/dev/null || missing+=("$${need#*=}"); \
+	    command -v "$${need%%=*}" >/dev/null || missing+=("$${need#*=}"); \
 	done; \
 	if (( $${#missing[@]} )); then \
 	    as_root=; (( EUID == 0 )) || as_root=sudo; \
 	    $$as_root apt-get update -qq; \
-	    DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -qq --no-install-recommends "$${missing[@]}"; \
+	    $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}"; \
 	fi
 endef
 

@@ -5,7 +5,6 @@
 //! under `/refused/` the first request uses it up.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::Outcome;
@@ -128,12 +127,8 @@ fn tidegate_config(listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) 
 
 /// Starts the gateway under test on a configuration.
 pub(crate) fn tidegate(scene: &Scene, name: &str, config: &str) -> Outcome<Process> {
-    let binary = std::env::var_os("PEERS_TIDEGATE").map_or_else(
-        || PathBuf::from(env!("CARGO_BIN_EXE_tidegate")),
-        PathBuf::from,
-    );
     let config = scene.file(&format!("{name}.toml"), config)?;
-    let mut command = Command::new(binary);
+    let mut command = Command::new(&scene.tidegate);
     command.arg("serve").arg("--config").arg(config);
     Process::start(&mut command, &scene.path().join(format!("{name}.log")))
 }

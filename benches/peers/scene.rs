@@ -25,6 +25,8 @@ pub(crate) struct Scene {
     _upstream: Process,
     /// Where the upstream listens.
     pub(crate) upstream: SocketAddr,
+    /// The gateway under test: a copy, so that a build under way cannot put another in its place.
+    pub(crate) tidegate: PathBuf,
     directory: TempDir,
 }
 
@@ -32,6 +34,12 @@ impl Scene {
     /// Starts the upstream.
     pub(crate) fn set() -> Outcome<Self> {
         let directory = TempDir::new()?;
+        let tidegate = directory.path().join("gateway");
+        let binary = std::env::var_os("PEERS_TIDEGATE");
+        fs::copy(
+            binary.unwrap_or_else(|| env!("CARGO_BIN_EXE_tidegate").into()),
+            &tidegate,
+        )?;
         let upstream = free_address()?;
         let site = format!(
             "server {{ listen {upstream}; default_type application/json; return 200 '{ANSWER}'; }}"
@@ -41,6 +49,7 @@ impl Scene {
         Ok(Self {
             _upstream: process,
             upstream,
+            tidegate,
             directory,
         })
     }
