@@ -1,0 +1,103 @@
+//! Finding a request's route among few and among many.
+
+use std::hint::black_box;
+use std::num::NonZeroU32;
+
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
+use http::Method;
+use tidegate::config::{self, Environment, Overrides};
+use tidegate::route::{Route, RouteId, Routes};
+use tidegate::upstream::UpstreamId;
+
+/// A path for each pattern of the sample configuration, in its order.
+const DOCUMENTED: [&str; 21] = [
+    "/o/client/register",
+    "/o/client/token",
+    "/o/client/scopes",
+    "/o/client/validate",
+    "/api/v2/REF30/profiles",
+    "/api/v1/tokens/usermetadata",
+    "/api/v1/tokens/authn",
+    "/api/v1/tokens/authz",
+    "/api/v1/tokens/media",
+    "/api/v1/config/REF30",
+    "/api/v1/checkauthn",
+    "/api/v1/logout",
+    "/api/v1/authorize",
+    "/api/v1/preauthorize",
+    "/api/v1/mediatoken",
+    "/api/v1/authenticate/freepreview",
+    "/api/v1/authenticate/REF30",
+    "/api/v1/REF30/profile-requests/5f2d7c1e",
+    "/api/v1/identities",
+    "/reggie/v1/REF30/regcode",
+    "/reggie/v1/REF30/regcode/5F2D7C1",
+];
+
+pub(crate) fn bench(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("route");
+    for count in [1, 10, 1_000] {
+        let paths = spelled(count, |n| format!("/api/v1/resource-{n:04}/items/7"));
+        let routes = compiled(count, |n| format!("/api/v1/resource-{n:04}/"));
+        find(&mut group, "literal", &routes, &paths);
+
+        let paths = spelled(count, |n| format!("/api/v1/REF30/resource-{n:04}/items/7"));
+        let routes = compiled(count, |n| format!("/api/v1/.+/resource-{n:04}/"));
+        find(&mut group, "wildcard", &routes, &paths);
+    }
+    find(
+        &mut group,
+        "documented",
+        &documented(),
+        &DOCUMENTED.map(String::from),
+    );
+    group.finish();
+}
+
+/// Looks up each of the paths in turn, in no order a branch predictor could learn.
+fn find(group: &mut BenchmarkGroup<'_, WallTime>, kind: &str, routes: &Routes, paths: &[String]) {
+    for path in paths {
+        let found = routes.find(&Method::GET, path.as_bytes());
+        assert!(found.is_some(), "{path} has a route");
+    }
+    let mut random = fastrand::Rng::with_seed(7);
+    group.bench_function(BenchmarkId::new(kind, paths.len()), |bencher| {
+        bencher.iter(|| {
+            let path = &paths[random.usize(..paths.len())];
+            routes.find(black_box(&Method::GET), path.as_bytes())
+        });
+    });
+}
+
+fn spelled(count: usize, path: impl Fn(usize) -> String) -> Vec<String> {
+    (0..count).map(path).collect()
+}
+
+fn compiled(count: usize, pattern: impl Fn(usize) -> String) -> Routes {
+    let routes = (0..count)
+        .map(|place| Route {
+            id: RouteId(place),
+            name: format!("route-{place}").into(),
+            patterns: vec![pattern(place)],
+            methods: None,
+            upstream: UpstreamId(0),
+            limits: Vec::new(),
+            cost: NonZeroU32::MIN,
+            access_log: false,
+        })
+        .collect();
+    Routes::compile(routes).expect("the patterns are right")
+}
+
+fn documented() -> Routes {
+    config::parse(
+        "client-endpoints.toml",
+        include_str!("../../config/client-endpoints.toml"),
+        &Environment::default(),
+        &Overrides::default(),
+    )
+    .expect("the sample configuration is right")
+    .policy
+    .routes
+}
