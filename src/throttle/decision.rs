@@ -120,7 +120,7 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
                 .map(|after| (after, wait))
         }
         // Once the slot is no further away than `max`, the request would be let in to wait for it.
-        (Err(Wait(wait)), Exceed::Delay { max }) => Err(Wait(wait - max)),
+        (Err(Wait(wait)), Exceed::Delay { max }) => Err(Wait(wait.saturating_sub(max))),
         (Err(wait), Exceed::Reject) => Err(wait),
     }
 }
@@ -148,7 +148,7 @@ mod tests {
         limit(interval, burst, Exceed::Delay { max })
     }
 
-    fn charges<'a, const N: usize>(limits: [&'a Limit; N]) -> [Charge<'a>; N] {
+    fn charges<const N: usize>(limits: [&Limit; N]) -> [Charge<'_>; N] {
         limits.map(|limit| Charge {
             limit,
             bucket: BucketKey { high: 0, low: 0 },

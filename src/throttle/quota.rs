@@ -24,7 +24,7 @@ use crate::clock::Moment;
 pub const MAX_BURST: u32 = i32::MAX as u32;
 
 /// The longest a bucket may take from empty to full.
-pub const MAX_REFILL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub const MAX_REFILL: Duration = Duration::from_hours(365 * 24);
 
 /// A token bucket's size and speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -69,7 +69,7 @@ proptest! {
         let ask = |at: Moment| decide(&charges, &mut state.clone(), at).outcome;
         if let Outcome::Refused { wait, by } = ask(now) {
             prop_assert!(!wait.is_zero());
-            let outcome = ask(now.after(wait - NANOSECOND));
+            let outcome = ask(now.after(wait.saturating_sub(NANOSECOND)));
             prop_assert_eq!(outcome, Outcome::Refused { wait: NANOSECOND, by });
             let outcome = ask(now.after(wait));
             prop_assert!(matches!(outcome, Outcome::Admitted { .. }), "{:?}", outcome);
@@ -97,7 +97,7 @@ proptest! {
         let ask = |at| decide(&charge, &mut state.clone(), at);
         prop_assert!(admitted(&ask(now.after(delay))));
         if !delay.is_zero() {
-            prop_assert!(!admitted(&ask(now.after(delay - NANOSECOND))));
+            prop_assert!(!admitted(&ask(now.after(delay.saturating_sub(NANOSECOND)))));
         }
     }
 
@@ -175,7 +175,7 @@ proptest! {
             prop_assert_eq!(reading.remaining, quota.capacity().get());
         } else {
             prop_assert_eq!(then(now.after(reading.next)), reading.remaining + 1);
-            prop_assert_eq!(then(now.after(reading.next - NANOSECOND)), reading.remaining);
+            prop_assert_eq!(then(now.after(reading.next.saturating_sub(NANOSECOND))), reading.remaining);
         }
     }
 }

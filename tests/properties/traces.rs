@@ -60,7 +60,11 @@ fn any_trace() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
 
 /// A limit with an even number is counted by client, one with an odd number is global.
 fn bucket(limit: usize, client: u64) -> BucketKey {
-    let counted_by = if limit % 2 == 0 { client } else { CLIENTS };
+    let counted_by = if limit.is_multiple_of(2) {
+        client
+    } else {
+        CLIENTS
+    };
     let name = limit as u64 * (CLIENTS + 1) + counted_by + 1;
     BucketKey {
         // Spread over the shards as a keyed hash would.
