@@ -141,3 +141,198 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
         .ok()
         .filter(|value| !value.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const APP: &str = "https://app.example";
+
+    fn cors() -> Cors {
+        Cors {
+            origins: Some(vec![HeaderValue::from_static(APP)]),
+            methods: None,
+            headers: None,
+            expose: Vec::new(),
+            credentials: false,
+            max_age: Duration::from_mins(10),
+        }
+    }
+
+    fn headers<const N: usize>(lines: [(&'static str, &'static str); N]) -> HeaderMap {
+        lines
+            .into_iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            })
+            .collect()
+    }
+
+    /// All values of a header, joined as a recipient would.
+    fn all(headers: &HeaderMap, name: HeaderName) -> String {
+        let lines: Vec<_> = headers
+            .get_all(name)
+            .iter()
+            .map(|value| value.to_str().unwrap())
+            .collect();
+        lines.join(", ")
+    }
+
+    fn written(cors: &Cors, request: &HeaderMap) -> HeaderMap {
+        let mut response = HeaderMap::new();
+        cors.write(&mut response, request, Dialect::Draft);
+        response
+    }
+
+    fn preflight(cors: &Cors, request: &HeaderMap) -> HeaderMap {
+        let response: Response<Bytes> = cors.preflight(request);
+        assert_eq!(response.status(), StatusCode::NO_CONTENT);
+        assert!(response.body().is_empty());
+        response.headers().clone()
+    }
+
+    #[test]
+    fn a_preflight_is_an_options_request_with_an_origin_and_a_method_to_ask_about() {
+        let asking = headers([("origin", APP), ("access-control-request-method", "PUT")]);
+        assert_eq!(
+            preflight_method(&Method::OPTIONS, &asking),
+            Some(Method::PUT)
+        );
+        assert_eq!(preflight_method(&Method::GET, &asking), None);
+        let no_origin = headers([("access-control-request-method", "PUT")]);
+        assert_eq!(preflight_method(&Method::OPTIONS, &no_origin), None);
+        let no_method = headers([("origin", APP)]);
+        assert_eq!(preflight_method(&Method::OPTIONS, &no_method), None);
+        let no_token = headers([("origin", APP), ("access-control-request-method", "P T")]);
+        assert_eq!(preflight_method(&Method::OPTIONS, &no_token), None);
+    }
+
+    #[test]
+    fn an_allowed_origin_is_echoed_and_may_read_when_to_come_back() {
+        let response = written(&cors(), &headers([("origin", APP)]));
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_ORIGIN], APP);
+        assert_eq!(response[VARY], "Origin");
+        assert_eq!(
+            response[ACCESS_CONTROL_EXPOSE_HEADERS],
+            "Retry-After, RateLimit, RateLimit-Policy"
+        );
+        assert!(!response.contains_key(ACCESS_CONTROL_ALLOW_CREDENTIALS));
+    }
+
+    #[test]
+    fn what_is_exposed_follows_the_dialect_and_the_configuration() {
+        let cors = Cors {
+            expose: vec![HeaderName::from_static("x-served-by")],
+            ..cors()
+        };
+        let exposed = |dialect| {
+            let mut response = HeaderMap::new();
+            cors.write(&mut response, &headers([("origin", APP)]), dialect);
+            all(&response, ACCESS_CONTROL_EXPOSE_HEADERS)
+        };
+        assert_eq!(
+            exposed(Dialect::X),
+            "Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, x-served-by"
+        );
+        assert_eq!(exposed(Dialect::Off), "Retry-After, x-served-by");
+    }
+
+    #[test]
+    fn other_origins_get_nothing_but_caches_are_told_that_it_depends() {
+        let strangers = [
+            headers([]),
+            headers([("origin", "https://evil.example")]),
+            headers([("origin", "https://app.example.evil.example")]),
+            headers([("origin", "http://app.example")]),
+            headers([("origin", "https://app.example:8443")]),
+            headers([("origin", "null")]),
+        ];
+        for request in strangers {
+            let response = written(&cors(), &request);
+            assert_eq!(response.len(), 1, "{request:?}");
+            assert_eq!(response[VARY], "Origin");
+        }
+    }
+
+    #[test]
+    fn what_a_response_varied_by_already_is_kept() {
+        let mut response = headers([("vary", "Accept")]);
+        cors().write(&mut response, &headers([("origin", APP)]), Dialect::Draft);
+        assert_eq!(all(&response, VARY), "Accept, Origin");
+    }
+
+    #[test]
+    fn any_origin_is_echoed_where_all_are_allowed() {
+        let open = Cors {
+            origins: None,
+            ..cors()
+        };
+        let response = written(&open, &headers([("origin", "https://any.example")]));
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_ORIGIN], "https://any.example");
+    }
+
+    #[test]
+    fn credentials_are_allowed_only_where_the_configuration_says_so() {
+        let trusting = Cors {
+            credentials: true,
+            ..cors()
+        };
+        let ours = written(&trusting, &headers([("origin", APP)]));
+        assert_eq!(ours[ACCESS_CONTROL_ALLOW_CREDENTIALS], "true");
+        let theirs = written(&trusting, &headers([("origin", "https://evil.example")]));
+        assert!(!theirs.contains_key(ACCESS_CONTROL_ALLOW_CREDENTIALS));
+    }
+
+    #[test]
+    fn a_preflight_is_granted_what_it_asks_for_unless_the_configuration_lists_it() {
+        let asking = headers([
+            ("origin", APP),
+            ("access-control-request-method", "PUT"),
+            ("access-control-request-headers", "x-key, content-type"),
+        ]);
+        let response = preflight(&cors(), &asking);
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_ORIGIN], APP);
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_METHODS], "PUT");
+        assert_eq!(
+            response[ACCESS_CONTROL_ALLOW_HEADERS],
+            "x-key, content-type"
+        );
+        assert_eq!(response[ACCESS_CONTROL_MAX_AGE], "600");
+        assert_eq!(
+            all(&response, VARY),
+            "Origin, Access-Control-Request-Method, Access-Control-Request-Headers"
+        );
+
+        let listed = Cors {
+            methods: Some(vec![Method::GET, Method::POST]),
+            headers: Some(vec![HeaderName::from_static("x-key")]),
+            ..cors()
+        };
+        let response = preflight(&listed, &asking);
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_METHODS], "GET, POST");
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_HEADERS], "x-key");
+
+        let nothing = Cors {
+            methods: Some(Vec::new()),
+            headers: Some(Vec::new()),
+            ..cors()
+        };
+        let response = preflight(&nothing, &asking);
+        assert!(!response.contains_key(ACCESS_CONTROL_ALLOW_METHODS));
+        assert!(!response.contains_key(ACCESS_CONTROL_ALLOW_HEADERS));
+    }
+
+    #[test]
+    fn a_stranger_s_preflight_is_answered_without_a_grant() {
+        let asking = headers([
+            ("origin", "https://evil.example"),
+            ("access-control-request-method", "PUT"),
+        ]);
+        let response = preflight(&cors(), &asking);
+        assert_eq!(response.len(), 1);
+        assert_eq!(response[VARY], "Origin");
+    }
+}

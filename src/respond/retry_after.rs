@@ -14,7 +14,9 @@ const MOST_SECONDS: u64 = i32::MAX as u64;
 
 /// `wait` in whole seconds: rounded up, at least 1, at most 2³¹−1.
 pub fn whole_seconds(wait: Duration) -> u32 {
-    let rounded = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    let rounded = wait
+        .as_secs()
+        .saturating_add(u64::from(wait.subsec_nanos() > 0));
     u32::try_from(rounded.clamp(1, MOST_SECONDS)).expect("clamped to 31 bits")
 }
 

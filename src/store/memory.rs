@@ -20,7 +20,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use self::shard::{Margin, Place, Shard};
+use self::shard::{Margin, Shard};
 use crate::clock::{Clock, Moment};
 use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{BucketKey, Buckets, Charge, Outcome, Verdict, decide};
@@ -56,9 +56,10 @@ impl MemoryBuckets {
         Self {
             clock,
             // The whole table is laid out at once: pages are touched only as clients come, and growing
-            // later would hold old and new copies of a shard at the same time.
+            // later would hold old and new copies of a shard at the same time. A quarter more than is
+            // ever filled, because in a table nearly full removals leave marks that make it grow.
             table: DashMap::with_capacity_and_hasher_and_shard_amount(
-                max_clients.max(shards),
+                (max_clients + max_clients / 4).max(shards),
                 TakenAsHash,
                 shards,
             ),
@@ -96,21 +97,19 @@ impl MemoryBuckets {
             .collect();
         let now = self.clock.now();
 
-        let mut places: SmallVec<[(usize, Place); USUAL_LIMITS]> = SmallVec::new();
-        let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
-        for charge in charges {
-            let index = wanted
+        let place = |charge: &Charge<'_>| {
+            wanted
                 .binary_search(&self.shard_of(charge.bucket))
-                .expect("every charge's shard was asked for");
-            let (place, moment) = shards[index].find(charge.limit.id, charge.bucket, now);
-            places.push((index, place));
-            full_at.push(moment);
-        }
-
+                .expect("every charge's shard was asked for")
+        };
+        let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = charges
+            .iter()
+            .map(|charge| shards[place(charge)].full_at(charge.limit.id, charge.bucket))
+            .collect();
         let verdict = decide(charges, &mut full_at, now);
         if let Outcome::Admitted { .. } = verdict.outcome {
-            for ((charge, (index, place)), moment) in charges.iter().zip(places).zip(full_at) {
-                shards[index].put(charge.limit.id, charge.bucket, place, moment);
+            for (charge, full_at) in charges.iter().zip(full_at) {
+                shards[place(charge)].put(charge.limit.id, charge.bucket, full_at, now);
             }
         }
         verdict
@@ -166,3 +165,6 @@ impl Hasher for Taken {
         self.0 = hash;
     }
 }
+
+#[cfg(test)]
+mod tests;

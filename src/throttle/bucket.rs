@@ -9,7 +9,7 @@
 use std::hash::Hasher as _;
 use std::net::IpAddr;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::{KeyPart, Limit};
@@ -66,15 +66,12 @@ impl Seed {
                 KeyPart::Global => name.tag(2),
                 KeyPart::Client => name.client(client),
                 KeyPart::Header(header) => {
-                    let mut lines = headers.get_all(header).iter().peekable();
-                    if lines.peek().is_none() {
+                    let lines = headers.get_all(header);
+                    match lines.iter().count() {
                         // Without its header a request is counted by its client: one bucket shared by
                         // all who leave it out would let any of them starve the others.
-                        name.client(client);
-                    }
-                    for line in lines {
-                        name.tag(4);
-                        name.part(line.as_bytes());
+                        0 => name.client(client),
+                        count => name.header(count, lines.iter()),
                     }
                 }
             }
@@ -93,8 +90,8 @@ impl std::fmt::Debug for Seed {
     }
 }
 
-/// A bucket's name in the making. Every part carries its tag and length, so no two lists of parts spell
-/// the same bytes.
+/// A bucket's name in the making. Every part carries its tag and length, and a header the number of its
+/// lines, so no two lists of parts spell the same bytes.
 struct Name(SipHasher13);
 
 impl Name {
@@ -107,11 +104,221 @@ impl Name {
         self.0.write(bytes);
     }
 
+    fn header<'a>(&mut self, count: usize, lines: impl Iterator<Item = &'a HeaderValue>) {
+        self.tag(4);
+        self.0.write_usize(count);
+        for line in lines {
+            self.part(line.as_bytes());
+        }
+    }
+
     fn client(&mut self, client: ClientId) {
         self.tag(3);
         match client.ip() {
             IpAddr::V4(address) => self.part(&address.octets()),
             IpAddr::V6(address) => self.part(&address.octets()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
+    use http::HeaderName;
+    use siphasher::sip128::Hash128;
+
+    use super::*;
+    use crate::throttle::{Exceed, LimitId, Mode, Quota, RetryAfterForm};
+
+    const SEED: Seed = Seed(1, 2);
+
+    fn header(name: &'static str) -> KeyPart {
+        KeyPart::Header(HeaderName::from_static(name))
+    }
+
+    fn limit<const N: usize>(name: &str, key: [KeyPart; N]) -> Limit {
+        Limit {
+            id: LimitId(0),
+            name: name.into(),
+            quota: Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap(),
+            key: key.into(),
+            exceed: Exceed::Reject,
+            mode: Mode::Enforce,
+            retry_after: RetryAfterForm::Seconds,
+        }
+    }
+
+    fn client(address: &str) -> ClientId {
+        ClientId::of(address.parse().unwrap(), 64)
+    }
+
+    fn headers<const N: usize>(lines: [(&'static str, &'static str); N]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    fn bucket(limit: &Limit, address: &str, headers: &HeaderMap) -> BucketKey {
+        SEED.bucket(limit, Side::Main, client(address), headers)
+    }
+
+    #[test]
+    fn a_client_has_one_bucket_a_limit_and_shares_it_with_nobody() {
+        let device = limit("device", [KeyPart::Client]);
+        let none = HeaderMap::new();
+        let ours = bucket(&device, "192.0.2.1", &none);
+        assert_eq!(ours, bucket(&device, "192.0.2.1", &none));
+        assert_ne!(ours, bucket(&device, "192.0.2.2", &none));
+        let other = limit("other", [KeyPart::Client]);
+        assert_ne!(ours, bucket(&other, "192.0.2.1", &none));
+    }
+
+    #[test]
+    fn a_limit_keeps_its_buckets_when_its_place_or_its_quota_changes() {
+        let before = limit("device", [KeyPart::Client]);
+        let mut after = before.clone();
+        after.id = LimitId(7);
+        after.quota = Quota::new(NonZeroU32::MIN, Duration::from_mins(1), 0).unwrap();
+        let none = HeaderMap::new();
+        assert_eq!(
+            bucket(&before, "192.0.2.1", &none),
+            bucket(&after, "192.0.2.1", &none)
+        );
+    }
+
+    #[test]
+    fn an_ipv6_client_is_its_network() {
+        let device = limit("device", [KeyPart::Client]);
+        let none = HeaderMap::new();
+        let ours = bucket(&device, "2001:db8::1", &none);
+        assert_eq!(ours, bucket(&device, "2001:db8::ffff:1", &none));
+        assert_ne!(ours, bucket(&device, "2001:db8:0:1::1", &none));
+    }
+
+    #[test]
+    fn a_global_limit_has_one_bucket_for_everybody() {
+        let all = limit("all", [KeyPart::Global]);
+        let named = headers([("x-key", "a")]);
+        assert_eq!(
+            bucket(&all, "192.0.2.1", &named),
+            bucket(&all, "2001:db8::1", &HeaderMap::new())
+        );
+    }
+
+    #[test]
+    fn a_header_stands_for_whoever_sends_it() {
+        let keyed = limit("keyed", [header("x-key")]);
+        let a = headers([("x-key", "a")]);
+        let b = headers([("x-key", "b")]);
+        assert_eq!(
+            bucket(&keyed, "192.0.2.1", &a),
+            bucket(&keyed, "192.0.2.2", &a)
+        );
+        assert_ne!(
+            bucket(&keyed, "192.0.2.1", &a),
+            bucket(&keyed, "192.0.2.1", &b)
+        );
+    }
+
+    #[test]
+    fn whoever_leaves_the_header_out_is_counted_by_address() {
+        let keyed = limit("keyed", [header("x-key")]);
+        let none = HeaderMap::new();
+        let ours = bucket(&keyed, "192.0.2.1", &none);
+        assert_ne!(ours, bucket(&keyed, "192.0.2.2", &none));
+        // An empty header is a header, and nobody's address.
+        let empty = headers([("x-key", "")]);
+        assert_ne!(ours, bucket(&keyed, "192.0.2.1", &empty));
+    }
+
+    #[test]
+    fn a_header_that_spells_an_address_does_not_reach_that_address_s_bucket() {
+        let keyed = limit("keyed", [header("x-key")]);
+        let spelt = headers([("x-key", "AAAA")]);
+        let theirs = bucket(&keyed, "65.65.65.65", &HeaderMap::new());
+        assert_ne!(theirs, bucket(&keyed, "192.0.2.1", &spelt));
+    }
+
+    #[test]
+    fn a_list_counts_by_all_of_its_parts() {
+        let both = limit("both", [KeyPart::Client, header("x-key")]);
+        let a = headers([("x-key", "a")]);
+        let b = headers([("x-key", "b")]);
+        let ours = bucket(&both, "192.0.2.1", &a);
+        assert_ne!(ours, bucket(&both, "192.0.2.1", &b));
+        assert_ne!(ours, bucket(&both, "192.0.2.2", &a));
+        assert_ne!(ours, bucket(&both, "192.0.2.1", &HeaderMap::new()));
+    }
+
+    /// A caller may put anything into a header; what it cannot do is spell another list of parts.
+    #[test]
+    fn crafted_separators_do_not_collide() {
+        let both = limit("both", [header("x-a"), header("x-b")]);
+        let lists = [
+            headers([("x-a", "x"), ("x-b", "yz")]),
+            headers([("x-a", "xy"), ("x-b", "z")]),
+            headers([("x-a", "x,y"), ("x-b", "z")]),
+            headers([("x-a", "x"), ("x-b", "y,z")]),
+            headers([("x-a", "xyz"), ("x-b", "")]),
+            headers([("x-a", ""), ("x-b", "xyz")]),
+            headers([("x-a", "x"), ("x-a", "y"), ("x-b", "z")]),
+            headers([("x-a", "x"), ("x-b", "y"), ("x-b", "z")]),
+            headers([("x-a", "x"), ("x-a", "y"), ("x-a", "z")]),
+            headers([("x-b", "x"), ("x-b", "y"), ("x-b", "z")]),
+            headers([("x-a", "x")]),
+            headers([("x-b", "x")]),
+            headers([]),
+        ];
+        let buckets = lists.map(|headers| bucket(&both, "192.0.2.1", &headers));
+        for (index, bucket) in buckets.iter().enumerate() {
+            assert!(!buckets[..index].contains(bucket), "list {index} collides");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_limit_s_name_cannot_be_taken_for_its_key() {
+        let none = HeaderMap::new();
+        let short = limit("a", [KeyPart::Global, KeyPart::Global]);
+        let long = limit("a\u{0}\u{2}", [KeyPart::Global]);
+        assert_ne!(
+            bucket(&short, "192.0.2.1", &none),
+            bucket(&long, "192.0.2.1", &none)
+        );
+    }
+
+    #[test]
+    fn a_preflight_draws_from_a_twin() {
+        let device = limit("device", [KeyPart::Client]);
+        let sides = [Side::Main, Side::Preflight]
+            .map(|side| SEED.bucket(&device, side, client("192.0.2.1"), &HeaderMap::new()));
+        assert_ne!(sides[0], sides[1]);
+    }
+
+    #[test]
+    fn another_seed_names_every_bucket_anew_and_none_is_printed() {
+        let device = limit("device", [KeyPart::Client]);
+        let of =
+            |seed: Seed| seed.bucket(&device, Side::Main, client("192.0.2.1"), &HeaderMap::new());
+        assert_ne!(of(SEED), of(Seed(1, 3)));
+        assert_ne!(of(SEED), of(Seed(2, 2)));
+        assert_ne!(of(Seed::random()), of(Seed::random()));
+        assert_eq!(format!("{SEED:?}"), "Seed(..)");
+    }
+
+    #[test]
+    fn a_name_depends_on_its_bytes_and_not_on_how_they_were_handed_over() {
+        let mut split = Name(SipHasher13::new_with_keys(1, 2));
+        split.part(b"device");
+        let mut whole = SipHasher13::new_with_keys(1, 2);
+        let mut bytes = 6_usize.to_ne_bytes().to_vec();
+        bytes.extend(b"device");
+        whole.write(&bytes);
+        let Hash128 { h1, h2 } = whole.finish128();
+        let named = split.0.finish128();
+        assert_eq!((named.h1, named.h2), (h1, h2));
     }
 }

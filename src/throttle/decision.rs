@@ -120,7 +120,159 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
                 .map(|after| (after, wait))
         }
         // Once the slot is no further away than `max`, the request would be let in to wait for it.
-        (Err(Wait(wait)), Exceed::Delay { max }) => Err(Wait(wait - max)),
+        (Err(Wait(wait)), Exceed::Delay { max }) => Err(Wait(wait.saturating_sub(max))),
         (Err(wait), Exceed::Reject) => Err(wait),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::throttle::{KeyPart, LimitId, Mode, Quota, RetryAfterForm};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn limit(interval: Duration, burst: u32, exceed: Exceed) -> Limit {
+        Limit {
+            id: LimitId(0),
+            name: "device".into(),
+            quota: Quota::new(NonZeroU32::MIN, interval, burst).unwrap(),
+            key: Box::new([KeyPart::Client]),
+            exceed,
+            mode: Mode::Enforce,
+            retry_after: RetryAfterForm::Seconds,
+        }
+    }
+
+    fn delaying(interval: Duration, burst: u32, max: Duration) -> Limit {
+        limit(interval, burst, Exceed::Delay { max })
+    }
+
+    fn charges<const N: usize>(limits: [&Limit; N]) -> [Charge<'_>; N] {
+        limits.map(|limit| Charge {
+            limit,
+            bucket: BucketKey { high: 0, low: 0 },
+            cost: NonZeroU32::MIN,
+        })
+    }
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_request_without_limits_passes_at_once() {
+        let verdict = decide(&[], &mut [], at(5));
+        let delay = Duration::ZERO;
+        assert_eq!(verdict.outcome, Outcome::Admitted { delay });
+        assert!(verdict.readings.is_empty());
+    }
+
+    #[test]
+    fn all_limits_admit_or_none_is_charged() {
+        let (wide, tight) = (
+            limit(SECOND, 3, Exceed::Reject),
+            limit(SECOND, 0, Exceed::Reject),
+        );
+        let mut full_at = [at(0), at(1_400)];
+        let verdict = decide(&charges([&wide, &tight]), &mut full_at, at(1_000));
+        let wait = millis(400);
+        assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 1 });
+        assert_eq!(full_at, [at(0), at(1_400)]);
+
+        let verdict = decide(&charges([&wide, &tight]), &mut full_at, at(1_400));
+        assert!(matches!(verdict.outcome, Outcome::Admitted { .. }));
+        assert_eq!(full_at, [at(2_400), at(2_400)]);
+    }
+
+    #[test]
+    fn the_longest_wait_is_the_one_named() {
+        let limits = [1, 3, 2].map(|seconds| limit(SECOND * seconds, 0, Exceed::Reject));
+        let mut full_at = [at(1_000), at(3_000), at(2_000)];
+        let verdict = decide(&charges(limits.each_ref()), &mut full_at, at(0));
+        let wait = SECOND * 3;
+        assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 1 });
+        let told: Vec<_> = verdict
+            .readings
+            .iter()
+            .map(|reading| reading.next)
+            .collect();
+        assert_eq!(told, [SECOND, SECOND * 3, SECOND * 2]);
+    }
+
+    #[test]
+    fn a_refusal_tells_of_a_limit_that_would_have_admitted_what_it_holds() {
+        let (wide, tight) = (
+            limit(SECOND, 3, Exceed::Reject),
+            limit(SECOND, 0, Exceed::Reject),
+        );
+        let mut full_at = [at(1_500), at(1_000)];
+        let verdict = decide(&charges([&wide, &tight]), &mut full_at, at(0));
+        let [wide, tight] = verdict.readings[..] else {
+            panic!("one reading a limit")
+        };
+        assert_eq!((wide.remaining, wide.next), (2, millis(500)));
+        assert_eq!((tight.remaining, tight.next), (0, SECOND));
+    }
+
+    #[test]
+    fn beyond_the_burst_a_delaying_limit_hands_out_slots_in_order() {
+        let outflow = delaying(SECOND, 0, SECOND * 2);
+        let mut full_at = [at(0)];
+        let delays: Vec<_> = (0..4)
+            .map(|_| decide(&charges([&outflow]), &mut full_at, at(0)).outcome)
+            .collect();
+        let slot = |seconds| Outcome::Admitted {
+            delay: SECOND * seconds,
+        };
+        // The slot three seconds away is out of reach until it is two seconds away.
+        let refused = Outcome::Refused {
+            wait: SECOND,
+            by: 0,
+        };
+        assert_eq!(delays, [slot(0), slot(1), slot(2), refused]);
+        assert_eq!(
+            decide(&charges([&outflow]), &mut full_at, at(1_000)).outcome,
+            slot(2)
+        );
+    }
+
+    #[test]
+    fn the_latest_slot_of_several_counts() {
+        let limits = [1, 3, 2].map(|seconds| delaying(SECOND * seconds, 0, SECOND * 10));
+        let mut full_at = [at(1_000), at(3_000), at(2_000)];
+        let verdict = decide(&charges(limits.each_ref()), &mut full_at, at(500));
+        let delay = millis(2_500);
+        assert_eq!(verdict.outcome, Outcome::Admitted { delay });
+        assert_eq!(full_at, [at(2_000), at(6_000), at(4_000)]);
+    }
+
+    #[test]
+    fn a_limit_that_refuses_spends_no_slot_of_one_that_delays() {
+        let (outflow, tight) = (
+            delaying(SECOND, 0, SECOND * 10),
+            limit(SECOND, 0, Exceed::Reject),
+        );
+        let mut full_at = [at(5_000), at(1_000)];
+        let verdict = decide(&charges([&outflow, &tight]), &mut full_at, at(0));
+        let wait = SECOND;
+        assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 1 });
+        assert_eq!(full_at, [at(5_000), at(1_000)]);
+    }
+
+    #[test]
+    fn a_cost_no_bucket_can_hold_waits_forever_whether_refused_or_delayed() {
+        for exceed in [Exceed::Reject, Exceed::Delay { max: Duration::MAX }] {
+            let small = limit(SECOND, 1, exceed);
+            let mut charges = charges([&small]);
+            charges[0].cost = NonZeroU32::new(3).unwrap();
+            let verdict = decide(&charges, &mut [at(0)], at(0));
+            let wait = Duration::MAX;
+            assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 0 });
+        }
     }
 }

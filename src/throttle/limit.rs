@@ -7,7 +7,7 @@ use http::HeaderName;
 
 use super::Quota;
 
-/// A limit's place in the policy, and so part of its buckets' keys.
+/// A limit's place in the policy. A bucket's name is made from the limit's own, not from this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LimitId(pub u16);
 

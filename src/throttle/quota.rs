@@ -24,7 +24,7 @@ use crate::clock::Moment;
 pub const MAX_BURST: u32 = i32::MAX as u32;
 
 /// The longest a bucket may take from empty to full.
-pub const MAX_REFILL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub const MAX_REFILL: Duration = Duration::from_hours(365 * 24);
 
 /// A token bucket's size and speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +112,9 @@ impl Quota {
     ///
     /// A cost above the capacity can never be met: it waits forever.
     pub fn take(self, full_at: Moment, now: Moment, cost: NonZeroU32) -> Result<Moment, Wait> {
+        if cost > self.capacity {
+            return Err(Wait(Duration::MAX));
+        }
         let quota = governor::Quota::with_period(self.interval())
             .expect("an interval is at least a nanosecond")
             .allow_burst(self.capacity);
@@ -122,10 +125,9 @@ impl Quota {
         let outcome = if cost == NonZeroU32::MIN {
             limiter.check_key(&())
         } else {
-            match limiter.check_key_n(&(), cost) {
-                Ok(outcome) => outcome,
-                Err(_insufficient_capacity) => return Err(Wait(Duration::MAX)),
-            }
+            limiter
+                .check_key_n(&(), cost)
+                .expect("the cost is within the capacity")
         };
         match outcome {
             Ok(()) => Ok(limiter.into_state_store().0.get()),
@@ -259,6 +261,15 @@ mod tests {
         assert!(quota.take(emptied, at(4_000), four).is_ok());
         let five = NonZeroU32::new(5).unwrap();
         assert_eq!(quota.take(at(0), at(0), five), Err(Wait(Duration::MAX)));
+    }
+
+    #[test]
+    fn a_cost_too_large_to_multiply_is_refused_and_not_wrapped_into_a_small_one() {
+        let slow = quota(1, MAX_REFILL, 0);
+        assert_eq!(
+            slow.take(at(0), at(0), NonZeroU32::MAX),
+            Err(Wait(Duration::MAX))
+        );
     }
 
     #[test]

@@ -3,6 +3,10 @@
 //! Which bucket is full is known without a scan: a heap holds, for each bucket, a moment before which
 //! it cannot be full. Charges only move that moment ahead, so an entry is put right when it comes up
 //! and never before: a charge to a tracked bucket does not touch the heap.
+//!
+//! Where a bucket will be kept does not matter to what it holds: one that is not tracked holds what its
+//! shared bucket does, whether or not there is room to track it. So a request is decided first, and room
+//! is looked for only when it was admitted.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -23,23 +27,12 @@ type Table = RawTable<(BucketKey, SharedValue<Moment>)>;
 pub(super) struct Margin {
     /// Buckets the shard may hold.
     share: usize,
-    /// For each bucket a moment before which it is not full, earliest first.
+    /// For each bucket of the shard a moment before which it is not full, earliest first.
     refills: BinaryHeap<Reverse<(Moment, BucketKey)>>,
     /// Shared buckets, made when a limit first needs them.
     overflow: HashMap<LimitId, Box<[Moment]>>,
     /// Shared buckets a limit has here.
     overflow_buckets: usize,
-}
-
-/// Where a bucket is, or is to be, kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In the table.
-    Tracked,
-    /// Nowhere yet, and there is room in the table.
-    Untracked,
-    /// In a bucket shared with others.
-    Shared,
 }
 
 /// A shard of the table whose lock is held.
@@ -63,11 +56,24 @@ impl Margin {
         usize::try_from(bucket.low % slots).expect("less than a usize")
     }
 
+    /// When the shared bucket that stands in for `bucket` will be full.
     fn shared(&self, limit: LimitId, bucket: BucketKey) -> Moment {
         match self.overflow.get(&limit) {
             Some(slots) => slots[self.slot(bucket)],
             None => Moment::default(),
         }
+    }
+
+    fn share(&mut self, limit: LimitId, bucket: BucketKey, full_at: Moment) {
+        let slot = self.slot(bucket);
+        let slots = self.overflow_buckets;
+        let shared = self
+            .overflow
+            .entry(limit)
+            .or_insert_with(|| vec![Moment::default(); slots].into());
+        // A bucket that was full and lost its place to another of the same request comes here without
+        // having read the shared one, which may owe more.
+        shared[slot] = shared[slot].max(full_at);
     }
 
     /// Drops one bucket that is full by `now`, if there is one.
@@ -95,15 +101,20 @@ impl<'a> Shard<'a> {
         Self { table, margin }
     }
 
-    /// Where `bucket` is or would be kept, and when it will be full.
-    pub(super) fn find(
-        &mut self,
-        limit: LimitId,
-        bucket: BucketKey,
-        now: Moment,
-    ) -> (Place, Moment) {
-        if let Some(full_at) = state(&self.table, bucket) {
-            return (Place::Tracked, full_at);
+    /// When `bucket` will be full.
+    pub(super) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> Moment {
+        match state(&self.table, bucket) {
+            Some(full_at) => full_at,
+            None => self.margin.lock().shared(limit, bucket),
+        }
+    }
+
+    /// Records that `bucket`, charged at `now`, will be full at `full_at`.
+    pub(super) fn put(&mut self, limit: LimitId, bucket: BucketKey, full_at: Moment, now: Moment) {
+        let tracked = self.table.get_mut(bucket.high, |(key, _)| *key == bucket);
+        if let Some((_, state)) = tracked {
+            *state.get_mut() = full_at;
+            return;
         }
         let mut margin = self.margin.lock();
         for _ in 0..RECLAIMED_PER_INSERT {
@@ -111,47 +122,13 @@ impl<'a> Shard<'a> {
                 break;
             }
         }
-        // Two newcomers of one request can both be promised the last room; the shard then holds one
-        // more than its share until the next one comes.
-        let place = if self.table.len() < margin.share {
-            Place::Untracked
+        if self.table.len() < margin.share {
+            let entry = (bucket, SharedValue::new(full_at));
+            self.table.insert(bucket.high, entry, |(key, _)| key.high);
+            margin.refills.push(Reverse((full_at, bucket)));
         } else {
-            Place::Shared
-        };
-        (place, margin.shared(limit, bucket))
-    }
-
-    /// Records when `bucket`, found at `place`, will be full.
-    pub(super) fn put(&mut self, limit: LimitId, bucket: BucketKey, place: Place, full_at: Moment) {
-        match place {
-            // A bucket found in the table may have left it since: it was full, and another charge of the
-            // same request needed room.
-            Place::Tracked | Place::Untracked => {
-                match self.table.get_mut(bucket.high, |(key, _)| *key == bucket) {
-                    Some((_, state)) => *state.get_mut() = full_at,
-                    None => self.insert(bucket, full_at),
-                }
-            }
-            Place::Shared => {
-                let mut margin = self.margin.lock();
-                let slot = margin.slot(bucket);
-                let slots = margin.overflow_buckets;
-                let shared = margin
-                    .overflow
-                    .entry(limit)
-                    .or_insert_with(|| vec![Moment::default(); slots].into());
-                shared[slot] = full_at;
-            }
+            margin.share(limit, bucket, full_at);
         }
-    }
-
-    fn insert(&mut self, bucket: BucketKey, full_at: Moment) {
-        self.table.insert(
-            bucket.high,
-            (bucket, SharedValue::new(full_at)),
-            |(key, _)| key.high,
-        );
-        self.margin.lock().refills.push(Reverse((full_at, bucket)));
     }
 }
 
@@ -159,4 +136,173 @@ fn state(table: &Table, bucket: BucketKey) -> Option<Moment> {
     table
         .get(bucket.high, |(key, _)| *key == bucket)
         .map(|(_, state)| *state.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use dashmap::DashMap;
+    use proptest::prelude::*;
+
+    use super::super::TakenAsHash;
+    use super::*;
+
+    const LIMIT: LimitId = LimitId(0);
+    const OTHER: LimitId = LimitId(1);
+
+    /// One shard with room for `share` buckets and a few shared ones.
+    struct Kept {
+        table: DashMap<BucketKey, Moment, TakenAsHash>,
+        margin: Mutex<Margin>,
+    }
+
+    impl Kept {
+        fn with_share(share: usize) -> Self {
+            Self {
+                table: DashMap::with_capacity_and_hasher_and_shard_amount(8, TakenAsHash, 2),
+                margin: Mutex::new(Margin::new(share, 4)),
+            }
+        }
+
+        fn lock(&self) -> Shard<'_> {
+            Shard::new(self.table.shards()[0].write(), &self.margin)
+        }
+
+        fn put(&self, bucket: BucketKey, full_at: u64, now: u64) {
+            let (full_at, now) = (Moment::from_nanos(full_at), Moment::from_nanos(now));
+            self.lock().put(LIMIT, bucket, full_at, now);
+        }
+
+        fn full_at(&self, bucket: BucketKey) -> u64 {
+            self.lock().full_at(LIMIT, bucket).as_nanos()
+        }
+
+        fn tracks(&self, bucket: BucketKey) -> bool {
+            state(&self.lock().table, bucket).is_some()
+        }
+
+        /// Heap and table name the same buckets, none twice, and no entry of the heap is too late.
+        fn is_sound(&self) -> bool {
+            let shard = self.lock();
+            let margin = self.margin.lock();
+            let mut entries: Vec<_> = margin.refills.iter().map(|entry| entry.0).collect();
+            entries.sort_unstable_by_key(|&(_, bucket)| bucket);
+            entries.dedup_by_key(|&mut (_, bucket)| bucket);
+            let timely = entries.iter().all(|&(no_earlier, bucket)| {
+                state(&shard.table, bucket).is_some_and(|full_at| no_earlier <= full_at)
+            });
+            timely
+                && entries.len() == margin.refills.len()
+                && entries.len() == shard.table.len()
+                && entries.len() <= margin.share
+        }
+    }
+
+    /// Buckets with the same number share a shared bucket if there are four.
+    fn bucket(high: u64, low: u64) -> BucketKey {
+        BucketKey { high, low }
+    }
+
+    #[test]
+    fn an_unknown_bucket_is_full() {
+        assert_eq!(Kept::with_share(1).full_at(bucket(1, 0)), 0);
+    }
+
+    #[test]
+    fn a_full_bucket_makes_room_and_one_that_is_not_never_does() {
+        let kept = Kept::with_share(2);
+        let [early, late, newcomer] = [1, 2, 3].map(|high| bucket(high, 0));
+        kept.put(early, 100, 0);
+        kept.put(late, 200, 0);
+        kept.put(newcomer, 150, 99);
+        assert!(kept.tracks(early) && kept.tracks(late) && !kept.tracks(newcomer));
+        kept.put(newcomer, 250, 100);
+        assert!(!kept.tracks(early) && kept.tracks(late) && kept.tracks(newcomer));
+        assert!(kept.is_sound());
+    }
+
+    #[test]
+    fn a_bucket_charged_again_is_kept_for_as_long_as_it_now_takes() {
+        let kept = Kept::with_share(2);
+        let [again, once, newcomer] = [1, 2, 3].map(|high| bucket(high, 0));
+        kept.put(again, 100, 0);
+        kept.put(once, 200, 0);
+        kept.put(again, 500, 50);
+        kept.put(newcomer, 600, 300);
+        assert!(kept.tracks(again) && !kept.tracks(once) && kept.tracks(newcomer));
+        assert_eq!(kept.full_at(again), 500);
+        assert!(kept.is_sound());
+    }
+
+    #[test]
+    fn a_shard_that_was_full_shrinks_back_while_it_is_used() {
+        let kept = Kept::with_share(64);
+        for high in 0..64 {
+            kept.put(bucket(high, 0), 100, 0);
+        }
+        for step in 0..70 {
+            let now = 1_000 + step * 10;
+            kept.put(bucket(1_000 + step, 0), now + 1, now);
+        }
+        assert_eq!(kept.lock().table.len(), 1);
+        assert!(kept.is_sound());
+    }
+
+    #[test]
+    fn what_cannot_be_tracked_is_counted_together_limit_by_limit() {
+        let kept = Kept::with_share(0);
+        kept.put(bucket(1, 5), 100, 0);
+        assert_eq!(kept.full_at(bucket(2, 1)), 100, "the same shared bucket");
+        assert_eq!(kept.full_at(bucket(1, 6)), 0, "another shared bucket");
+        let of_other = kept.lock().full_at(OTHER, bucket(1, 5));
+        assert_eq!(of_other.as_nanos(), 0, "the same one of another limit");
+    }
+
+    #[test]
+    fn a_bucket_that_finds_room_takes_what_it_owed_along() {
+        let kept = Kept::with_share(1);
+        let [first, second] = [1, 2].map(|high| bucket(high, 0));
+        kept.put(first, 100, 0);
+        kept.put(second, 900, 50);
+        assert_eq!(kept.full_at(second), 900, "kept in the shared bucket");
+        kept.put(second, kept.full_at(second) + 10, 100);
+        assert!(kept.tracks(second));
+        assert_eq!(kept.full_at(second), 910);
+        // Others who share the bucket it came from owe no more and no less for it.
+        assert_eq!(kept.full_at(bucket(3, 0)), 900);
+    }
+
+    #[test]
+    fn a_shared_bucket_never_owes_less_than_it_did() {
+        let kept = Kept::with_share(0);
+        kept.put(bucket(1, 0), 900, 0);
+        kept.put(bucket(2, 0), 100, 0);
+        assert_eq!(kept.full_at(bucket(2, 0)), 900);
+    }
+
+    proptest! {
+        /// Whatever is charged when, heap and table agree, the share is kept, and nothing that is not
+        /// full is forgotten.
+        #[test]
+        fn a_shard_stays_sound(
+            share in 0_usize..6,
+            charges in prop::collection::vec((0_u64..12, 0_u64..20, 1_u64..60), 1..200),
+        ) {
+            let kept = Kept::with_share(share);
+            let mut owed = [0_u64; 12];
+            let mut now = 0;
+            for (index, step, cost) in charges {
+                now += step;
+                let bucket = bucket(index, index);
+                let full_at = kept.full_at(bucket).max(now) + cost;
+                kept.put(bucket, full_at, now);
+                let owes = &mut owed[usize::try_from(index).unwrap()];
+                *owes = (*owes).max(now) + cost;
+                prop_assert!(kept.is_sound());
+                for (index, &owes) in (0..).zip(&owed) {
+                    let held = kept.full_at(self::bucket(index, index));
+                    prop_assert!(owes <= now || held >= owes, "{index} owes {owes}, not {held}");
+                }
+            }
+        }
+    }
 }

@@ -1,0 +1,212 @@
+use std::num::NonZeroU32;
+use std::sync::Barrier;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use super::*;
+use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, Quota, RetryAfterForm};
+
+fn limit(id: u16, interval: Duration, burst: u32) -> Limit {
+    Limit {
+        id: LimitId(id),
+        name: format!("limit-{id}").into(),
+        quota: Quota::new(NonZeroU32::MIN, interval, burst).unwrap(),
+        key: Box::new([KeyPart::Client]),
+        exceed: Exceed::Reject,
+        mode: Mode::Enforce,
+        retry_after: RetryAfterForm::Seconds,
+    }
+}
+
+/// The buckets that `random` hands out are as evenly spread as keyed hashes.
+fn bucket(random: &mut fastrand::Rng) -> BucketKey {
+    BucketKey {
+        high: random.u64(..),
+        low: random.u64(..),
+    }
+}
+
+fn one(limit: &Limit, bucket: BucketKey) -> Charge<'_> {
+    Charge {
+        limit,
+        bucket,
+        cost: NonZeroU32::MIN,
+    }
+}
+
+fn standing_clock() -> Clock {
+    Clock::virtual_from(SystemTime::UNIX_EPOCH)
+}
+
+fn admitted(verdict: &Verdict) -> bool {
+    matches!(verdict.outcome, Outcome::Admitted { .. })
+}
+
+#[test]
+fn a_flood_fills_the_table_to_its_capacity_and_no_further() {
+    for max_clients in [0, 1, 2, 3, 1_000, 20_001] {
+        let buckets = MemoryBuckets::new(max_clients, standing_clock());
+        let slow = limit(0, Duration::from_mins(1), 0);
+        let mut random = fastrand::Rng::with_seed(2);
+        for _ in 0..max_clients * 3 / 2 + 100 {
+            buckets.charge_now(&[one(&slow, bucket(&mut random))]);
+        }
+        assert_eq!(buckets.tracked(), max_clients);
+    }
+}
+
+#[test]
+fn a_refused_request_costs_nothing_from_any_limit() {
+    let buckets = MemoryBuckets::new(100, standing_clock());
+    let (tight, wide) = (
+        limit(0, Duration::from_secs(1), 0),
+        limit(1, Duration::from_secs(1), 9),
+    );
+    let mut random = fastrand::Rng::with_seed(1);
+    let (a, b) = (bucket(&mut random), bucket(&mut random));
+    let charges = [one(&wide, b), one(&tight, a)];
+    let first = buckets.charge_now(&charges);
+    assert!(admitted(&first));
+    for _ in 0..5 {
+        let refused = buckets.charge_now(&charges);
+        assert_eq!(
+            refused.outcome,
+            Outcome::Refused {
+                wait: Duration::from_secs(1),
+                by: 1
+            }
+        );
+        assert_eq!(refused.readings[0].remaining, first.readings[0].remaining);
+    }
+}
+
+#[test]
+fn no_more_than_the_capacity_is_ever_tracked_however_many_limits_a_request_has() {
+    for max_clients in [0, 1, 2, 3, 7, 100] {
+        let clock = standing_clock();
+        let buckets = MemoryBuckets::new(max_clients, clock.clone());
+        let limits: Vec<_> = (0..6)
+            .map(|id| limit(id, Duration::from_millis(10 << id), 3))
+            .collect();
+        let mut random = fastrand::Rng::with_seed(max_clients as u64);
+        for _ in 0..2_000 {
+            let count = random.usize(1..=limits.len());
+            let charges: Vec<_> = limits[..count]
+                .iter()
+                .map(|limit| one(limit, bucket(&mut random)))
+                .collect();
+            buckets.charge_now(&charges);
+            assert!(buckets.tracked() <= max_clients, "{buckets:?}");
+            clock.advance(Duration::from_micros(random.u64(0..20_000)));
+        }
+    }
+}
+
+#[test]
+fn a_drained_client_stays_drained_through_a_flood_of_others() {
+    let clock = standing_clock();
+    let buckets = MemoryBuckets::new(64, clock.clone());
+    let slow = limit(0, Duration::from_mins(1), 2);
+    let mut random = fastrand::Rng::with_seed(7);
+    let abuser = bucket(&mut random);
+    for _ in 0..3 {
+        assert!(admitted(&buckets.charge_now(&[one(&slow, abuser)])));
+    }
+    let served = (0..10_000)
+        .filter(|_| admitted(&buckets.charge_now(&[one(&slow, bucket(&mut random))])))
+        .count();
+    assert!(served > 9_500, "{served} of 10,000 newcomers were served");
+    clock.advance(Duration::from_mins(1) - Duration::from_nanos(1));
+    assert!(!admitted(&buckets.charge_now(&[one(&slow, abuser)])));
+    clock.advance(Duration::from_nanos(1));
+    assert!(admitted(&buckets.charge_now(&[one(&slow, abuser)])));
+}
+
+#[test]
+fn an_abuser_that_cannot_be_tracked_is_throttled_by_its_shared_bucket() {
+    let buckets = MemoryBuckets::new(0, standing_clock());
+    let slow = limit(0, Duration::from_mins(1), 2);
+    let abuser = bucket(&mut fastrand::Rng::with_seed(7));
+    let admitted = (0..100)
+        .filter(|_| admitted(&buckets.charge_now(&[one(&slow, abuser)])))
+        .count();
+    assert_eq!(admitted, 3);
+}
+
+/// A request whose own full bucket makes room for another of its buckets must not lose the charge.
+#[test]
+fn a_bucket_that_loses_its_place_to_its_own_request_is_still_charged() {
+    let mut random = fastrand::Rng::with_seed(3);
+    for _ in 0..500 {
+        let clock = standing_clock();
+        let buckets = MemoryBuckets::new(2, clock.clone());
+        let limits = [0, 1, 2].map(|id| limit(id, Duration::from_secs(10), 0));
+        let names = [0; 3].map(|_| bucket(&mut random));
+        assert!(admitted(&buckets.charge_now(&[one(&limits[2], names[2])])));
+        clock.advance(Duration::from_secs(20));
+        let all = [0, 1, 2].map(|index| one(&limits[index], names[index]));
+        assert!(admitted(&buckets.charge_now(&all)));
+        for charge in all {
+            assert!(!admitted(&buckets.charge_now(&[charge])));
+        }
+    }
+}
+
+/// Two limits of one client fall on one shard or on two, as the seed has it.
+#[test]
+fn several_buckets_in_one_shard_are_charged_together() {
+    let (second, minute) = (
+        limit(0, Duration::from_secs(1), 1),
+        limit(1, Duration::from_mins(1), 1),
+    );
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut same_shard = 0;
+    for _ in 0..1_000 {
+        let buckets = MemoryBuckets::new(10, standing_clock());
+        let (a, b) = (bucket(&mut random), bucket(&mut random));
+        same_shard += usize::from(buckets.shard_of(a) == buckets.shard_of(b));
+        let charges = [one(&second, a), one(&minute, b)];
+        let outcomes = [0; 3].map(|_| admitted(&buckets.charge_now(&charges)));
+        assert_eq!(outcomes, [true, true, false]);
+    }
+    assert!((300..700).contains(&same_shard), "{same_shard} of 1,000");
+}
+
+#[test]
+fn requests_that_name_the_same_buckets_in_opposite_orders_never_wait_for_each_other() {
+    let (done, finished) = mpsc::channel();
+    thread::spawn(move || {
+        let buckets = MemoryBuckets::new(200_000, Clock::real());
+        let mut random = fastrand::Rng::with_seed(5);
+        let limits: Vec<_> = (0..4)
+            .map(|id| limit(id, Duration::from_nanos(1), 1_000))
+            .collect();
+        let names: Vec<_> = (0..4).map(|_| bucket(&mut random)).collect();
+        let threads = 16;
+        let start = Barrier::new(threads);
+        thread::scope(|scope| {
+            for index in 0..threads {
+                let (buckets, limits, names, start) = (&buckets, &limits, &names, &start);
+                scope.spawn(move || {
+                    let mut charges: Vec<_> = limits
+                        .iter()
+                        .zip(names)
+                        .map(|(limit, &bucket)| one(limit, bucket))
+                        .collect();
+                    let mut random = fastrand::Rng::with_seed(index as u64);
+                    start.wait();
+                    for _ in 0..5_000 {
+                        random.shuffle(&mut charges);
+                        let count = random.usize(1..=charges.len());
+                        buckets.charge_now(&charges[..count]);
+                    }
+                });
+            }
+        });
+        done.send(()).unwrap();
+    });
+    finished
+        .recv_timeout(Duration::from_mins(1))
+        .expect("80,000 requests take a moment, not a minute: a deadlock");
+}

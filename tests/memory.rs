@@ -1,0 +1,150 @@
+//! Ten million distinct clients against room for a million.
+//!
+//! What is promised: memory grows by at most 110 bytes for each of `max_clients`, a client that was
+//! drained before the flood is still throttled after it, and the others are served. Measured on the
+//! resident pages of this process, so this file holds one test and uses the allocator the gateway does.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::HeaderMap;
+use mimalloc::MiMalloc;
+use tidegate::client::ClientId;
+use tidegate::clock::Clock;
+use tidegate::store::memory::MemoryBuckets;
+use tidegate::throttle::{
+    Charge, Exceed, KeyPart, Limit, LimitId, Mode, Outcome, Quota, RetryAfterForm, Seed, Side,
+};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+const MAX_CLIENTS: usize = 1_000_000;
+const FLOOD: u32 = 10_000_000;
+const BYTES_PER_CLIENT: usize = 110;
+
+#[test]
+fn ten_million_clients_neither_exhaust_memory_nor_wash_an_abuser_clean() {
+    let flood = Flood::new();
+
+    // A bucket takes minutes to refill, so after the first million nobody makes room.
+    let slow = limit(0, Duration::from_mins(1));
+    let served = flood.run("slow refill", &slow, Duration::ZERO);
+    assert_eq!(flood.buckets.tracked(), MAX_CLIENTS);
+    // The shared buckets hand out what 65,536 clients may have; nobody is served beyond that.
+    let shared = 65_536 * u64::from(slow.quota.capacity().get());
+    assert!(served >= MAX_CLIENTS as u64 + shared * 9 / 10);
+    assert!(served <= MAX_CLIENTS as u64 + shared);
+
+    // Nine tenths of the room are taken at any time, and a bucket that has refilled makes more.
+    flood.clock.advance(Duration::from_hours(1));
+    let fast = limit(1, Duration::from_millis(900));
+    let served = flood.run("fast refill", &fast, Duration::from_micros(1));
+    assert_eq!(served, u64::from(FLOOD));
+}
+
+struct Flood {
+    clock: Clock,
+    seed: Seed,
+    resident_before: usize,
+    buckets: MemoryBuckets,
+}
+
+impl Flood {
+    fn new() -> Self {
+        let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
+        let resident_before = resident_bytes();
+        Self {
+            seed: Seed::random(),
+            resident_before,
+            buckets: MemoryBuckets::new(MAX_CLIENTS, clock.clone()),
+            clock,
+        }
+    }
+
+    /// Lets all clients call once, a `step` apart, and one all the time; says how many of them were
+    /// served.
+    fn run(&self, phase: &str, limit: &Limit, step: Duration) -> u64 {
+        let started = Instant::now();
+        let mut served = 0;
+        let mut abuse = self.drain(limit);
+        for client in 0..FLOOD {
+            served += u64::from(self.admits(limit, Ipv4Addr::from_bits(client).into()));
+            self.clock.advance(step);
+            if client.is_multiple_of(100) {
+                abuse += self.drain(limit);
+            }
+        }
+        abuse += self.drain(limit);
+        let refilled = (step * FLOOD).as_nanos() / limit.quota.interval().as_nanos();
+        let quota = u128::from(limit.quota.capacity().get()) + refilled;
+        assert_eq!(
+            abuse, quota,
+            "{phase}: the abuser got its quota and no more"
+        );
+        assert!(self.buckets.tracked() <= MAX_CLIENTS);
+
+        let grown = resident_bytes().saturating_sub(self.resident_before);
+        println!(
+            "{phase}: {FLOOD} clients in {:.1?}, {served} served, {} tracked, \
+             {:.1} bytes for each of {MAX_CLIENTS}",
+            started.elapsed(),
+            self.buckets.tracked(),
+            precise(grown) / precise(MAX_CLIENTS),
+        );
+        assert!(grown <= MAX_CLIENTS * BYTES_PER_CLIENT, "{grown} bytes");
+        served
+    }
+
+    /// Takes all the abuser can get; says how much that was.
+    fn drain(&self, limit: &Limit) -> u128 {
+        let abuser = IpAddr::V4(Ipv4Addr::BROADCAST);
+        let mut taken = 0;
+        while self.admits(limit, abuser) {
+            taken += 1;
+        }
+        taken
+    }
+
+    fn admits(&self, limit: &Limit, address: IpAddr) -> bool {
+        let client = ClientId::of(address, 64);
+        let charge = Charge {
+            limit,
+            bucket: self
+                .seed
+                .bucket(limit, Side::Main, client, &HeaderMap::new()),
+            cost: NonZeroU32::MIN,
+        };
+        let verdict = self.buckets.charge_now(&[charge]);
+        matches!(verdict.outcome, Outcome::Admitted { .. })
+    }
+}
+
+/// One per `interval`, with a burst of three.
+fn limit(id: u16, interval: Duration) -> Limit {
+    Limit {
+        id: LimitId(id),
+        name: format!("limit-{id}").into(),
+        quota: Quota::new(NonZeroU32::MIN, interval, 3).unwrap(),
+        key: Box::new([KeyPart::Client]),
+        exceed: Exceed::Reject,
+        mode: Mode::Enforce,
+        retry_after: RetryAfterForm::Seconds,
+    }
+}
+
+/// The resident set, as the kernel counts it.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = resident.unwrap().trim().trim_end_matches(" kB");
+    kibibytes.parse::<usize>().unwrap() * 1_024
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for printing")]
+fn precise(count: usize) -> f64 {
+    count as f64
+}

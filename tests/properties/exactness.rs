@@ -1,0 +1,181 @@
+//! One decision at a time: the wait is the truth, and what is told of it too.
+
+use std::time::{Duration, SystemTime};
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use tidegate::clock::Moment;
+use tidegate::respond::retry_after;
+use tidegate::store::memory::MemoryBuckets;
+use tidegate::throttle::{BucketKey, Exceed, Limit, Outcome, Quota, RetryAfterForm, decide};
+
+use crate::{admitted, any_exceed, any_quota, cases, charge, limit, nanos, standing_clock};
+
+const BUCKET: BucketKey = BucketKey { high: 1, low: 2 };
+const NANOSECOND: Duration = Duration::from_nanos(1);
+
+/// A limit, what its bucket owes, and a cost it can bear.
+#[derive(Clone, Debug)]
+struct Asked {
+    limit: Limit,
+    owed: u64,
+    cost: u32,
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    (any_quota(), any::<Index>(), any::<Index>()).prop_flat_map(|(quota, owed, cost)| {
+        let refill = nanos(quota.refill());
+        any_exceed(refill).prop_map(move |exceed| {
+            let patience = match exceed {
+                Exceed::Reject => 0,
+                Exceed::Delay { max } => nanos(max),
+            };
+            let most = usize::try_from(refill + patience).unwrap();
+            let capacity = usize::try_from(quota.capacity().get()).unwrap();
+            Asked {
+                limit: limit(0, quota, exceed),
+                owed: owed.index(most + 1) as u64,
+                cost: u32::try_from(cost.index(capacity) + 1).unwrap(),
+            }
+        })
+    })
+}
+
+fn any_moment() -> impl Strategy<Value = Moment> {
+    (0_u32..62).prop_flat_map(|bits| (0..=1_u64 << bits).prop_map(Moment::from_nanos))
+}
+
+fn any_wall() -> impl Strategy<Value = SystemTime> {
+    (0_u64..200_000_000_000, 0_u32..1_000_000_000)
+        .prop_map(|(seconds, nanos)| SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos))
+}
+
+proptest! {
+    #![proptest_config(cases(2_000))]
+
+    #[test]
+    fn a_nanosecond_less_than_the_wait_is_refused_and_the_wait_itself_admitted(
+        all in prop::collection::vec(asked(), 1..4),
+        now in any_moment(),
+    ) {
+        let charges: Vec<_> = all
+            .iter()
+            .map(|asked| charge(&asked.limit, BUCKET, asked.cost))
+            .collect();
+        let state: Vec<_> = all
+            .iter()
+            .map(|asked| now.after(Duration::from_nanos(asked.owed)))
+            .collect();
+        let ask = |at: Moment| decide(&charges, &mut state.clone(), at).outcome;
+        if let Outcome::Refused { wait, by } = ask(now) {
+            prop_assert!(!wait.is_zero());
+            let outcome = ask(now.after(wait.saturating_sub(NANOSECOND)));
+            prop_assert_eq!(outcome, Outcome::Refused { wait: NANOSECOND, by });
+            let outcome = ask(now.after(wait));
+            prop_assert!(matches!(outcome, Outcome::Admitted { .. }), "{:?}", outcome);
+        }
+    }
+
+    #[test]
+    fn a_delay_is_the_time_to_the_slot_and_no_longer_than_allowed(
+        asked in asked(),
+        now in any_moment(),
+    ) {
+        let Asked { limit, owed, cost } = asked;
+        let charge = [charge(&limit, BUCKET, cost)];
+        let state = [now.after(Duration::from_nanos(owed))];
+        let Outcome::Admitted { delay } = decide(&charge, &mut state.clone(), now).outcome else {
+            return Ok(());
+        };
+        match limit.exceed {
+            Exceed::Reject => prop_assert!(delay.is_zero()),
+            Exceed::Delay { max } => prop_assert!(delay <= max),
+        }
+        // At its slot, and not before, the request would have passed without any delay.
+        let strict = Limit { exceed: Exceed::Reject, ..limit };
+        let charge = [crate::charge(&strict, BUCKET, cost)];
+        let ask = |at| decide(&charge, &mut state.clone(), at);
+        prop_assert!(admitted(&ask(now.after(delay))));
+        if !delay.is_zero() {
+            prop_assert!(!admitted(&ask(now.after(delay.saturating_sub(NANOSECOND)))));
+        }
+    }
+
+    #[test]
+    fn retry_after_is_never_early_and_at_most_the_rounding_late(
+        seconds in 0_u64..i32::MAX as u64,
+        fraction in 0_u32..1_000_000_000,
+        wall in any_wall(),
+    ) {
+        let wait = Duration::new(seconds, fraction);
+        let second = Duration::from_secs(1);
+        let sent = retry_after::header(wait, RetryAfterForm::Seconds, wall);
+        let sent = Duration::from_secs(sent.to_str().unwrap().parse().unwrap());
+        prop_assert!(sent >= wait.max(second));
+        prop_assert!(sent < wait.max(NANOSECOND) + second);
+
+        let sent = retry_after::header(wait, RetryAfterForm::HttpDate, wall);
+        let sent = httpdate::parse_http_date(sent.to_str().unwrap()).unwrap();
+        prop_assert!(sent >= wall + wait.max(second));
+        prop_assert!(sent < wall + wait.max(second) + second);
+    }
+
+    #[test]
+    fn a_lone_client_that_waits_as_told_is_admitted(
+        quota in any_quota(),
+        start in 0_u64..10_000_000_000,
+        form in prop_oneof![Just(RetryAfterForm::Seconds), Just(RetryAfterForm::HttpDate)],
+    ) {
+        let clock = standing_clock();
+        clock.advance(Duration::from_nanos(start));
+        let buckets = MemoryBuckets::new(10, clock.clone());
+        let limit = limit(0, quota, Exceed::Reject);
+        let all = charge(&limit, BUCKET, quota.capacity().get());
+        prop_assert!(admitted(&buckets.charge_now(&[all])));
+        let Outcome::Refused { wait, .. } = buckets.charge_now(&[all]).outcome else {
+            panic!("the bucket was just emptied");
+        };
+        let told = retry_after::header(wait, form, clock.wall());
+        let told = told.to_str().unwrap();
+        clock.advance(match form {
+            RetryAfterForm::Seconds => Duration::from_secs(told.parse().unwrap()),
+            RetryAfterForm::HttpDate => {
+                let date = httpdate::parse_http_date(told).unwrap();
+                date.duration_since(clock.wall()).unwrap()
+            }
+        });
+        prop_assert!(admitted(&buckets.charge_now(&[all])));
+    }
+
+    #[test]
+    fn what_remains_can_be_taken_and_nothing_more(
+        burst in 0_u32..50,
+        interval in 1_u64..10_000_000_000_000,
+        owed in any::<Index>(),
+        now in any_moment(),
+        delays in any::<bool>(),
+    ) {
+        let quota = Quota::new(1.try_into().unwrap(), Duration::from_nanos(interval), burst).unwrap();
+        let max = if delays { quota.refill() } else { Duration::ZERO };
+        let limit = limit(0, quota, Exceed::Delay { max });
+        let owed = owed.index(usize::try_from(nanos(quota.refill() + max)).unwrap() + 1) as u64;
+        let full_at = now.after(Duration::from_nanos(owed));
+        let reading = quota.read(full_at, now);
+
+        let mut state = [full_at];
+        let at_once = Outcome::Admitted { delay: Duration::ZERO };
+        let mut passes = || decide(&[charge(&limit, BUCKET, 1)], &mut state, now).outcome == at_once;
+        for _ in 0..reading.remaining {
+            prop_assert!(passes());
+        }
+        prop_assert!(!passes());
+
+        let then = |at| quota.read(full_at, at).remaining;
+        if reading.next.is_zero() {
+            prop_assert_eq!(reading.remaining, quota.capacity().get());
+        } else {
+            prop_assert_eq!(then(now.after(reading.next)), reading.remaining + 1);
+            prop_assert_eq!(then(now.after(reading.next.saturating_sub(NANOSECOND))), reading.remaining);
+        }
+    }
+}

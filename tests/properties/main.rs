@@ -1,0 +1,99 @@
+//! What holds for every quota, every state and every order of events.
+//!
+//! `exactness` asks single decisions, `traces` compares whole histories with a model that counts
+//! tokens the other way round, `crowding` leaves the store too little room, and `threads` lets real
+//! threads fight over the same buckets. What once failed is kept in `tests/regressions`.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod crowding;
+mod exactness;
+mod model;
+mod threads;
+mod traces;
+
+use std::num::NonZeroU32;
+use std::time::{Duration, SystemTime};
+
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use tidegate::clock::Clock;
+use tidegate::throttle::{
+    BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, Outcome, Quota, RetryAfterForm,
+    Verdict,
+};
+
+/// This many cases, with failures remembered.
+fn cases(cases: u32) -> ProptestConfig {
+    let regressions = FileFailurePersistence::Direct("tests/regressions/properties.txt");
+    ProptestConfig {
+        cases,
+        failure_persistence: Some(Box::new(regressions)),
+        ..ProptestConfig::default()
+    }
+}
+
+/// Any quota there is: intervals from a nanosecond to a year, bursts from none to 2³¹−1.
+fn any_quota() -> impl Strategy<Value = Quota> {
+    let count = (0_u32..32).prop_flat_map(|bits| 1..=u32::MAX >> (31 - bits));
+    let period = (0_u32..55).prop_flat_map(|bits| 1..=1_u64 << bits);
+    let burst = (0_u32..31).prop_flat_map(|bits| 0..=(1_u32 << bits) - 1);
+    (count, period, burst).prop_filter_map("a quota somebody can keep", |(count, period, burst)| {
+        let count = NonZeroU32::new(count)?;
+        Quota::new(count, Duration::from_nanos(period), burst).ok()
+    })
+}
+
+/// A quota whose bucket is small enough to be drained and refilled many times in a short trace.
+fn small_quota(scale: u64) -> impl Strategy<Value = Quota> {
+    (1_u64..40, 0_u32..6).prop_map(move |(interval, burst)| {
+        Quota::new(
+            NonZeroU32::MIN,
+            Duration::from_nanos(interval * scale),
+            burst,
+        )
+        .expect("a quota of at most minutes")
+    })
+}
+
+/// Refuses, or delays by up to `longest` nanoseconds.
+fn any_exceed(longest: u64) -> impl Strategy<Value = Exceed> {
+    prop_oneof![
+        Just(Exceed::Reject),
+        (0..=longest).prop_map(|max| Exceed::Delay {
+            max: Duration::from_nanos(max)
+        }),
+    ]
+}
+
+fn limit(id: u16, quota: Quota, exceed: Exceed) -> Limit {
+    Limit {
+        id: LimitId(id),
+        name: format!("limit-{id}").into(),
+        quota,
+        key: Box::new([KeyPart::Client]),
+        exceed,
+        mode: Mode::Enforce,
+        retry_after: RetryAfterForm::Seconds,
+    }
+}
+
+fn charge(limit: &Limit, bucket: BucketKey, cost: u32) -> Charge<'_> {
+    Charge {
+        limit,
+        bucket,
+        cost: NonZeroU32::new(cost).expect("a cost is at least one token"),
+    }
+}
+
+fn standing_clock() -> Clock {
+    Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000))
+}
+
+fn admitted(verdict: &Verdict) -> bool {
+    matches!(verdict.outcome, Outcome::Admitted { .. })
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).expect("less than 584 years")
+}
