@@ -1,0 +1,5 @@
+//! The gateway from outside: real sockets, real clients, real upstreams.
+
+mod harness;
+
+mod throttle;
