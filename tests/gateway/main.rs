@@ -2,4 +2,7 @@
 
 mod harness;
 
+mod cors;
+mod delay;
+mod refusal;
 mod throttle;
