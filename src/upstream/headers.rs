@@ -111,6 +111,8 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
             headers.remove(name);
         }
     }
+    // An HTTP/2 request names its host in `:authority` alone.
+    headers.entry(HOST).or_insert_with(|| host.clone());
     headers.insert(X_FORWARDED_FOR, caller.forwarded_for());
     headers
         .entry(X_FORWARDED_HOST)
