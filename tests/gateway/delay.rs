@@ -59,7 +59,7 @@ async fn a_request_that_would_wait_too_long_is_refused_and_takes_no_slot() {
 async fn a_client_that_leaves_while_waiting_is_not_forwarded_and_its_slot_is_spent() {
     let upstream = Upstream::replying(200);
     let gateway =
-        Gateway::limited("rate = \"1/2s\"\nburst = 0\non_exceed = \"delay\"\nmax_delay = \"30s\"")
+        Gateway::limited("rate = \"1/3s\"\nburst = 0\non_exceed = \"delay\"\nmax_delay = \"30s\"")
             .upstream(&upstream)
             .admin()
             .start();
@@ -74,8 +74,8 @@ async fn a_client_that_leaves_while_waiting_is_not_forwarded_and_its_slot_is_spe
     leaving.abort();
     assert!(leaving.await.is_err(), "it was to leave while it waited");
     assert_eq!(client.get("/last").send().await.status, 200);
-    // The slot at 2 s was spent: the last one waited for the slot at 4 s.
-    assert!(start.elapsed() + EARLY >= Duration::from_secs(4));
+    // The slot at 3 s was spent: the last one waited for the slot at 6 s.
+    assert!(start.elapsed() + EARLY >= Duration::from_secs(6));
     let targets: Vec<_> = upstream.requests().into_iter().map(|r| r.target).collect();
     assert_eq!(targets, ["/first", "/last"]);
 }

