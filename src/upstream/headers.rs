@@ -93,6 +93,7 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
     let protocol = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
     remove_hop_by_hop(headers);
     remove_lookalikes(headers);
+    join_cookies(headers);
     // The expectation is met here: hyper says `100 Continue` once upstream wants the body.
     headers.remove(EXPECT);
     if let Some(protocol) = protocol {
@@ -192,6 +193,23 @@ fn remove_lookalikes(headers: &mut HeaderMap) {
     for name in lookalikes {
         headers.remove(name);
     }
+}
+
+/// HTTP/2 may split a cookie over lines, and HTTP/1.1 has it in one (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let crumbs: Vec<_> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    let cookie = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]));
+    headers.insert(
+        COOKIE,
+        cookie.expect("values joined by visible ASCII are one"),
+    );
 }
 
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
