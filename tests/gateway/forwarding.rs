@@ -298,3 +298,20 @@ async fn a_body_over_the_cap_is_refused_declared_or_not() {
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     assert_eq!(upstream.count(), 1);
 }
+
+#[tokio::test]
+async fn cookies_that_http_2_split_go_upstream_as_one_line() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    let asking = gateway.client().h2().get("/");
+    let asking = asking.header("Cookie", "a=1").header("Cookie", "b=2");
+    assert_eq!(asking.send().await.status, 200);
+    let lines: Vec<_> = upstream
+        .last()
+        .headers
+        .get_all("cookie")
+        .iter()
+        .cloned()
+        .collect();
+    assert_eq!(lines, ["a=1; b=2"]);
+}
