@@ -26,6 +26,7 @@ mod alarm;
 pub mod chunked;
 mod exchange;
 mod follow;
+mod gather;
 pub mod head;
 mod inbound;
 mod linger;
@@ -43,12 +44,14 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub use self::exchange::{Carried, Exchange, Exchanges};
+pub use self::gather::Gathered;
 pub use self::rewound::Rewound;
 pub use self::sniff::{Protocol, Unsniffed, sniff};
 pub use self::violation::Violation;
 
 use self::alarm::{Alarm, Stall};
 use self::exchange::Shared;
+use self::gather::poll_write_gathered;
 use self::head::Limits;
 use self::inbound::{Expired, Inbound, Want};
 use self::linger::Linger;
@@ -158,7 +161,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<IO> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let sent = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
+        let sent = poll_write_gathered(Pin::new(&mut this.io), cx, bufs);
         this.stall.watch(&mut this.alarm, cx, sent)
     }
 

@@ -13,9 +13,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::drain::Drain;
 use super::{Caps, Deadlines};
 use crate::pipeline::{Connection, Pipeline};
 use crate::wire::{Protocol, Rewound, Wire, sniff};
@@ -32,7 +32,7 @@ pub(super) struct Terms {
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) deadlines: Deadlines,
     pub(super) caps: Caps,
-    pub(super) drain: CancellationToken,
+    pub(super) drain: Drain,
     pub(super) tasks: TaskTracker,
 }
 
@@ -129,7 +129,7 @@ where
     tokio::select! {
         biased;
         outcome = serving.as_mut() => return outcome,
-        () = terms.drain.cancelled() => serving.as_mut().graceful_shutdown(),
+        () = terms.drain.watch() => serving.as_mut().graceful_shutdown(),
     }
     serving.await
 }
@@ -161,7 +161,7 @@ where
     tokio::select! {
         biased;
         outcome = serving.as_mut() => return outcome,
-        () = terms.drain.cancelled() => serving.as_mut().graceful_shutdown(),
+        () = terms.drain.watch() => serving.as_mut().graceful_shutdown(),
     }
     serving.await
 }

@@ -12,9 +12,7 @@ use http::header::{
 };
 
 use crate::client::Caller;
-
-/// The request's id, given to upstream and back to the client.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+use crate::request_id::{RequestId, X_REQUEST_ID};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -84,7 +82,7 @@ pub struct Provenance<'a> {
     /// The scheme it asked by.
     pub scheme: &'static str,
     /// The request's id.
-    pub request_id: &'a HeaderValue,
+    pub request_id: &'a RequestId,
 }
 
 /// Makes a client's headers into those sent upstream; `upgrade` where the request asks for one that is
@@ -122,11 +120,11 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
         .entry(X_FORWARDED_PROTO)
         .or_insert_with(|| HeaderValue::from_static(scheme));
     headers.append(VIA, HeaderValue::from_static("1.1 tidegate"));
-    headers.insert(X_REQUEST_ID, request_id.clone());
+    headers.insert(X_REQUEST_ID, request_id.to_header());
 }
 
 /// Makes upstream's headers into those sent to the client; `upgraded` where they switch protocols.
-pub fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue, upgraded: bool) {
+pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
     let trailer = headers.get(TRAILER).cloned();
     remove_hop_by_hop(headers);
@@ -138,7 +136,6 @@ pub fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue, upgraded: bo
     if let Some(trailer) = trailer {
         headers.insert(TRAILER, trailer);
     }
-    headers.insert(X_REQUEST_ID, request_id.clone());
 }
 
 /// Whether a request asks to leave HTTP for a protocol that can be passed on. HTTP/2 is not one: the
