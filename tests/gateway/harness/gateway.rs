@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use tidegate::admin::listener::Admin;
+use tidegate::admin::metrics;
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::gateway::Gateway as Running;
@@ -128,7 +129,7 @@ impl Plan {
         let shared = Shared::new(Arc::new(policy), Clock::real());
         let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
         let admin = shared.policy.admin.as_ref().map(|settings| {
-            let registry = shared.metrics.registry(Arc::clone(&shared.buckets));
+            let registry = metrics::registry(&shared.metrics, &shared.buckets);
             Admin::start(settings, registry, running.stopper()).expect("an admin listener")
         });
         Gateway {
