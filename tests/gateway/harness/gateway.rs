@@ -58,6 +58,11 @@ impl Gateway {
         self.running.as_ref().expect("running").addresses()
     }
 
+    /// Tells it to finish what is in flight and take nothing new.
+    pub(crate) fn drain(&self) {
+        self.running.as_ref().expect("running").stopper().drain();
+    }
+
     /// A client that speaks HTTP/1.1, each request on a connection of its own.
     pub(crate) fn client(&self) -> Client {
         Client::of(self.address())
