@@ -111,12 +111,15 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
             || (!trusted && HEARSAY.contains(name))
             || is_lookalike(name)
     });
+    join_cookies(headers);
     headers.reserve(ADDED);
     if let Some(protocol) = protocol {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
 
+    // An HTTP/2 request names its host in `:authority` alone.
+    headers.entry(HOST).or_insert_with(|| host.clone());
     headers.insert(X_FORWARDED_FOR, forwarded_for);
     headers
         .entry(X_FORWARDED_HOST)
@@ -191,6 +194,23 @@ fn is_lookalike(name: &HeaderName) -> bool {
         .iter()
         .chain(&HOP_BY_HOP)
         .any(|meant| meant.as_str() == read_as)
+}
+
+/// HTTP/2 may split a cookie over lines, and HTTP/1.1 has it in one (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let crumbs: Vec<_> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    let cookie = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]));
+    headers.insert(
+        COOKIE,
+        cookie.expect("values joined by visible ASCII are one"),
+    );
 }
 
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
