@@ -1,4 +1,12 @@
-//! A running gateway, seen from outside.
+//! The gateway from outside: real sockets, real clients, real upstreams.
+
+mod harness;
+
+mod throttle;
 
 mod wire_raw;
+
+mod wire_expect;
+mod wire_refused;
 mod wire_requests;
+mod wire_upgrade;

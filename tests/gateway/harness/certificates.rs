@@ -1,0 +1,61 @@
+//! A certificate for `localhost` that signs itself, in files and ready for rustls.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tempfile::TempDir;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+pub(crate) struct Certificates {
+    directory: TempDir,
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Certificates {
+    pub(crate) fn for_localhost() -> Self {
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let signed = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, text: String| {
+            std::fs::write(directory.path().join(name), text).expect("a file");
+        };
+        write("cert.pem", signed.cert.pem());
+        write("key.pem", signed.signing_key.serialize_pem());
+        Self {
+            certificate: signed.cert.der().clone(),
+            key: PrivateKeyDer::try_from(signed.signing_key.serialize_der()).expect("a key"),
+            directory,
+        }
+    }
+
+    pub(crate) fn cert_file(&self) -> PathBuf {
+        self.directory.path().join("cert.pem")
+    }
+
+    pub(crate) fn key_file(&self) -> PathBuf {
+        self.directory.path().join("key.pem")
+    }
+
+    /// A server's side, that agrees to `http/1.1`.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        let mut config = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![self.certificate.clone()], self.key.clone_key())
+            .expect("a matching pair");
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        TlsAcceptor::from(Arc::new(config))
+    }
+
+    /// A client's side, that trusts nobody else and offers these protocols.
+    pub(crate) fn connector(&self, alpn: &[&str]) -> TlsConnector {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.certificate.clone()).expect("a root");
+        let mut config = rustls::ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        TlsConnector::from(Arc::new(config))
+    }
+}

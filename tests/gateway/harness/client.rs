@@ -1,0 +1,243 @@
+//! Somebody who asks the gateway.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::PATIENCE;
+use super::upstream::joined;
+
+/// A client; every request is made on a new connection.
+#[derive(Clone)]
+pub(crate) struct Client {
+    server: SocketAddr,
+    source: Option<IpAddr>,
+    tls: Option<TlsConnector>,
+    h2: bool,
+}
+
+/// A request that is still to be sent.
+#[must_use]
+pub(crate) struct Asking {
+    client: Client,
+    method: Method,
+    target: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) version: Version,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: HeaderMap,
+}
+
+impl Client {
+    pub(crate) fn of(server: SocketAddr) -> Self {
+        Self {
+            server,
+            source: None,
+            tls: None,
+            h2: false,
+        }
+    }
+
+    /// The same client calling from another address, such as 127.0.0.9.
+    pub(crate) fn from(mut self, source: &str) -> Self {
+        self.source = Some(source.parse().expect("an address"));
+        self
+    }
+
+    /// The same client speaking HTTP/2, with prior knowledge or by what its TLS agrees on.
+    pub(crate) fn h2(mut self) -> Self {
+        self.h2 = true;
+        self
+    }
+
+    pub(super) fn tls(mut self, connector: TlsConnector) -> Self {
+        self.tls = Some(connector);
+        self
+    }
+
+    pub(crate) fn get(&self, target: &str) -> Asking {
+        self.request("GET", target)
+    }
+
+    pub(crate) fn post(&self, target: &str) -> Asking {
+        self.request("POST", target)
+    }
+
+    /// A request whose method is taken as it is written.
+    pub(crate) fn request(&self, method: &str, target: &str) -> Asking {
+        Asking {
+            client: self.clone(),
+            method: method.parse().expect("a method"),
+            target: target.to_owned(),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+        }
+    }
+
+    /// Sends these bytes as they are and reads until the gateway closes or has said nothing for `quiet`.
+    pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> String {
+        let mut stream = self.connect().await.expect("a connection");
+        stream.write_all(bytes.as_ref()).await.expect("sent");
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        // A gateway that closes on unread bytes resets the connection: what came before counts.
+        drop(read.expect("the gateway closes"));
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// A connection to the gateway and nothing more.
+    pub(crate) async fn connect(&self) -> std::io::Result<TcpStream> {
+        let socket = match self.server {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        if let Some(source) = self.source {
+            socket.bind((source, 0).into())?;
+        }
+        let stream = socket.connect(self.server).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+impl Asking {
+    /// Adds a header line.
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("a header's name");
+        let value = HeaderValue::from_bytes(value.as_bytes()).expect("a header's value");
+        self.headers.append(name, value);
+        self
+    }
+
+    pub(crate) fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// The answer; none within [`PATIENCE`] fails the test. Dropped, it hangs up.
+    pub(crate) async fn send(self) -> Answer {
+        let what = format!("{} {}", self.method, self.target);
+        match tokio::time::timeout(PATIENCE, self.try_send()).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => panic!("{what}: {error:?}"),
+            Err(_) => panic!("{what}: no answer"),
+        }
+    }
+
+    /// The answer, or why there is none.
+    pub(crate) async fn try_send(self) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+        let stream = self.client.connect().await?;
+        match self.client.tls.clone() {
+            None => self.exchange(stream, "http").await,
+            Some(tls) => {
+                let name = ServerName::try_from("localhost")?;
+                let stream = tls.connect(name, stream).await?;
+                self.exchange(stream, "https").await
+            }
+        }
+    }
+
+    async fn exchange<IO>(
+        self,
+        stream: IO,
+        scheme: &str,
+    ) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let authority = self.client.server.to_string();
+        let mut request = Request::new(Full::new(self.body));
+        *request.method_mut() = self.method;
+        *request.headers_mut() = self.headers;
+        let io = TokioIo::new(stream);
+        // The connection is driven beside the request and falls with it.
+        let (response, _driver) = if self.client.h2 {
+            *request.uri_mut() = Uri::builder()
+                .scheme(scheme)
+                .authority(authority)
+                .path_and_query(self.target)
+                .build()?;
+            *request.version_mut() = Version::HTTP_2;
+            let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+            let driver = AbortOnDropHandle::new(tokio::spawn(connection));
+            (sender.send_request(request).await?, driver)
+        } else {
+            *request.uri_mut() = self.target.parse()?;
+            request
+                .headers_mut()
+                .entry(http::header::HOST)
+                .or_insert(authority.parse()?);
+            let (mut sender, connection) = http1::handshake(io).await?;
+            let driver = AbortOnDropHandle::new(tokio::spawn(connection));
+            (sender.send_request(request).await?, driver)
+        };
+        Answer::read(response).await
+    }
+}
+
+impl Answer {
+    async fn read(
+        response: http::Response<Incoming>,
+    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let (parts, body) = response.into_parts();
+        let collected = body.collect().await?;
+        Ok(Self {
+            status: parts.status.as_u16(),
+            version: parts.version,
+            headers: parts.headers,
+            trailers: collected.trailers().cloned().unwrap_or_default(),
+            body: collected.to_bytes(),
+        })
+    }
+
+    /// The lines of a header, joined by a comma and a blank; empty where there is none.
+    pub(crate) fn header(&self, name: &str) -> String {
+        joined(&self.headers, name)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.headers.contains_key(name)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error} in {}", self.text()))
+    }
+
+    /// The name of the problem the gateway reports: `rate-limited`.
+    pub(crate) fn problem(&self) -> String {
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        let kind = self.json()["type"].clone();
+        let kind = kind.as_str().expect("a type");
+        kind.strip_prefix("urn:tidegate:problem:")
+            .unwrap_or(kind)
+            .to_owned()
+    }
+
+    /// How long it says to wait, in seconds.
+    pub(crate) fn retry_after(&self) -> u64 {
+        self.header("retry-after").parse().expect("whole seconds")
+    }
+}

@@ -1,0 +1,148 @@
+//! A gateway in this process, on free ports.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use tidegate::admin::listener::Admin;
+use tidegate::clock::Clock;
+use tidegate::config::{self, Environment, Overrides};
+use tidegate::gateway::Gateway as Running;
+use tidegate::pipeline::Shared;
+
+use super::{Certificates, Client, Upstream};
+
+/// A gateway that listens until dropped.
+pub(crate) struct Gateway {
+    running: Option<Running>,
+    admin: Option<Admin>,
+}
+
+/// A gateway that is still to be started.
+pub(crate) struct Plan {
+    config: String,
+    listen: Vec<SocketAddr>,
+}
+
+impl Gateway {
+    /// A gateway with this configuration. Each `{upstream}` in it stands for the URL of one upstream, in the
+    /// order in which they are given.
+    pub(crate) fn with(config: &str) -> Plan {
+        Plan {
+            config: config.to_owned(),
+            listen: Vec::new(),
+        }
+    }
+
+    /// A gateway that passes everything on, with `extra` at the end of its configuration.
+    pub(crate) fn open(extra: &str) -> Plan {
+        Self::with(&format!(
+            "{extra}\n[upstream.api]\nservers = [\"{{upstream}}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n"
+        ))
+    }
+
+    /// A gateway whose only route is held to a limit called `device`, which these lines describe.
+    pub(crate) fn limited(limit: &str) -> Plan {
+        Self::with(&format!(
+            "[upstream.api]\nservers = [\"{{upstream}}\"]\n[limit.device]\n{limit}\n\
+             [[route]]\nname = \"all\"\npath = \"/\"\nlimits = [\"device\"]\n"
+        ))
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.addresses()[0]
+    }
+
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        self.running.as_ref().expect("running").addresses()
+    }
+
+    /// A client that speaks HTTP/1.1, each request on a connection of its own.
+    pub(crate) fn client(&self) -> Client {
+        Client::of(self.address())
+    }
+
+    /// A client that speaks through TLS and trusts `certificates` only.
+    pub(crate) fn tls_client(&self, certificates: &Certificates, alpn: &[&str]) -> Client {
+        self.client().tls(certificates.connector(alpn))
+    }
+
+    /// A client of the admin listener.
+    pub(crate) fn admin(&self) -> Client {
+        Client::of(self.admin.as_ref().expect("an admin listener").address())
+    }
+
+    /// What `/metrics` says of one series: `metric("refused_total{limit=\"device\"}")`.
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        let text = self.admin().get("/metrics").send().await.text();
+        let prefix = format!("tidegate_{series} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap_or_else(|| panic!("no {series} in:\n{text}"))
+            .parse()
+            .expect("a number")
+    }
+}
+
+impl Plan {
+    /// The next `{upstream}` of the configuration.
+    pub(crate) fn upstream(self, upstream: &Upstream) -> Self {
+        self.upstream_url(&upstream.url())
+    }
+
+    /// The next `{upstream}` of the configuration, which need not exist.
+    pub(crate) fn upstream_url(mut self, url: &str) -> Self {
+        assert!(self.config.contains("{upstream}"), "no place for {url}");
+        self.config = self.config.replacen("{upstream}", url, 1);
+        self
+    }
+
+    /// Listens here instead of on a free port of 127.0.0.1.
+    pub(crate) fn listen(mut self, address: &str) -> Self {
+        self.listen.push(address.parse().expect("an address"));
+        self
+    }
+
+    /// Adds an admin listener.
+    pub(crate) fn admin(mut self) -> Self {
+        self.config
+            .insert_str(0, "[admin]\nlisten = \"127.0.0.1:0\"\n");
+        self
+    }
+
+    /// Starts it; a configuration or an address that cannot be used fails the test.
+    pub(crate) fn start(mut self) -> Gateway {
+        if self.listen.is_empty() {
+            self.listen.push((Ipv4Addr::LOCALHOST, 0).into());
+        }
+        let overrides = Overrides {
+            listen: self.listen,
+            upstream: None,
+        };
+        let loaded = config::parse(
+            "test.toml",
+            &self.config,
+            &Environment::default(),
+            &overrides,
+        );
+        let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
+        let shared = Shared::new(Arc::new(policy), Clock::real());
+        let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
+        let admin = shared.policy.admin.as_ref().map(|settings| {
+            let registry = shared.metrics.registry(Arc::clone(&shared.buckets));
+            Admin::start(settings, registry, running.stopper()).expect("an admin listener")
+        });
+        Gateway {
+            running: Some(running),
+            admin,
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.stopper().halt();
+            running.join();
+        }
+    }
+}
