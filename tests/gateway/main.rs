@@ -6,7 +6,9 @@ mod throttle;
 
 mod wire_raw;
 
+mod wire_deadlines;
 mod wire_expect;
 mod wire_refused;
 mod wire_requests;
 mod wire_upgrade;
+mod wire_upstream;
