@@ -9,6 +9,7 @@
 //! all have or the grace is over.
 
 mod connection;
+mod drain;
 mod listen;
 mod tls;
 mod worker;
@@ -156,7 +157,7 @@ impl Gateway {
         let mut workers = Vec::with_capacity(settings.workers);
         for (number, sockets) in sockets.per_worker.into_iter().enumerate() {
             let worker = worker::Worker {
-                pipeline: Pipeline::new(shared.clone())?,
+                pipeline: Pipeline::new(&shared, number)?,
                 sockets,
                 tls: tls.clone(),
                 stop: stop.clone(),

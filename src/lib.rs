@@ -25,6 +25,7 @@ pub mod gateway;
 pub mod intake;
 pub mod path;
 pub mod pipeline;
+pub mod request_id;
 pub mod respond;
 pub mod route;
 pub mod throttle;

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::header::HeaderValue;
+use http::header::{HeaderValue, ORIGIN};
 use http::uri::PathAndQuery;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
@@ -21,14 +21,14 @@ use crate::config::Policy;
 use crate::gateway::ServerSettings;
 use crate::intake;
 use crate::path;
+use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::respond::cors::preflight_method;
 use crate::respond::{Body, Manner, Rejection, problem};
-use crate::route::Route;
+use crate::route::RouteId;
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::{Passage, Seed, Side, Throttle, ThrottleLayer};
-use crate::upstream::Forward;
 use crate::upstream::connect::ConnectorError;
-use crate::upstream::headers::X_REQUEST_ID;
+use crate::upstream::{Forward, UpstreamId};
 use crate::wire::Violation;
 
 /// What all workers share.
@@ -40,8 +40,8 @@ pub struct Shared {
     pub buckets: Arc<MemoryBuckets>,
     /// What names them.
     pub seed: Seed,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
+    /// What is counted, by each worker for itself.
+    pub metrics: Arc<[Arc<Metrics>]>,
     /// What time it is.
     pub clock: Clock,
 }
@@ -49,7 +49,9 @@ pub struct Shared {
 /// One worker's chain of stages.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    shared: Shared,
+    policy: Arc<Policy>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
     manner: Arc<Manner>,
     chain: Throttle<Forward, MemoryBuckets>,
 }
@@ -70,30 +72,31 @@ pub struct Connection {
 pub struct Arrival {
     /// The connection it came by.
     pub connection: Connection,
+    /// Where it goes.
+    pub upstream: UpstreamId,
     /// The host it is for.
     pub host: HeaderValue,
     /// Its id, ours or the client's.
-    pub request_id: HeaderValue,
+    pub request_id: RequestId,
 }
 
 /// What the access log tells of a request besides its answer.
 #[derive(Default)]
 struct Seen {
     client: Option<ClientId>,
-    route: Option<Arc<Route>>,
+    route: Option<RouteId>,
 }
 
 impl Shared {
     /// Everything a policy needs to be put to work.
     pub fn new(policy: Arc<Policy>, clock: Clock) -> Self {
+        let metrics = || Metrics::new(&policy.routes, &policy.limits, &policy.upstreams);
         Self {
             buckets: Arc::new(MemoryBuckets::new(policy.max_clients, clock.clone())),
             seed: Seed::random(),
-            metrics: Arc::new(Metrics::new(
-                &policy.routes,
-                &policy.limits,
-                &policy.upstreams,
-            )),
+            metrics: (0..policy.server.workers)
+                .map(|_| Arc::new(metrics()))
+                .collect(),
             policy,
             clock,
         }
@@ -101,8 +104,11 @@ impl Shared {
 }
 
 impl Pipeline {
-    /// A chain with upstream connections of its own.
-    pub fn new(shared: Shared) -> Result<Self, ConnectorError> {
+    /// The chain of the worker with this number, with upstream connections of its own.
+    ///
+    /// What every request touches is the worker's own copy, however rarely it changes: a reference
+    /// count that two cores take turns at costs more than the rest of a stage.
+    pub fn new(shared: &Shared, worker: usize) -> Result<Self, ConnectorError> {
         let Shared {
             policy,
             buckets,
@@ -110,6 +116,7 @@ impl Pipeline {
             metrics,
             clock,
         } = shared.clone();
+        let metrics = Arc::clone(&metrics[worker]);
         let manner = Arc::new(policy.manner.clone());
         let forward = Forward::new(
             &policy.upstreams,
@@ -123,14 +130,16 @@ impl Pipeline {
             buckets,
             seed,
             Arc::clone(&manner),
-            metrics,
-            clock,
+            Arc::clone(&metrics),
+            clock.clone(),
         );
         // Throttle before upstream: what is refused never costs a connection. A stage that answers from
         // what it remembers belongs between the two, so that its answers are counted as well.
         let chain = throttle.layer(forward);
         Ok(Self {
-            shared,
+            policy,
+            clock,
+            metrics,
             manner,
             chain,
         })
@@ -138,12 +147,12 @@ impl Pipeline {
 
     /// How connections are served.
     pub fn settings(&self) -> &ServerSettings {
-        &self.shared.policy.server
+        &self.policy.server
     }
 
     /// What is counted.
     pub fn metrics(&self) -> &Metrics {
-        &self.shared.metrics
+        &self.metrics
     }
 
     /// The answer to `request`, which came by `connection`; if there was a `violation`, it only stands
@@ -154,9 +163,15 @@ impl Pipeline {
         mut request: Request<Incoming>,
         violation: Option<Violation>,
     ) -> Response<Body> {
-        let started = self.shared.clock.now();
+        let started = self.clock.now();
         let method = request.method().clone();
-        let request_id = request_id(&request);
+        let path = request.uri().clone();
+        let origin = self
+            .manner
+            .cors
+            .as_ref()
+            .and_then(|_| request.headers().get(ORIGIN).cloned());
+        let request_id = RequestId::of(request.headers());
         let mut seen = Seen::default();
 
         let entered = match violation {
@@ -166,36 +181,34 @@ impl Pipeline {
         let mut response = match entered {
             Ok(Entered::Onward) => {
                 let mut chain = self.chain.clone();
-                let Ok(response) = chain.call(request).await;
+                let Ok(mut response) = chain.call(request).await;
+                if let Some(cors) = &self.manner.cors {
+                    cors.complete(response.headers_mut(), origin, self.manner.rate_limit);
+                }
                 response
             }
             Ok(Entered::Preflight(response)) => response,
-            Err(rejection) => problem::response(
-                &rejection,
-                request.headers(),
-                &self.manner,
-                &self.shared.clock,
-            ),
+            Err(rejection) => {
+                problem::response(&rejection, request.headers(), &self.manner, &self.clock)
+            }
         };
 
         response
             .headers_mut()
-            .entry(X_REQUEST_ID)
-            .or_insert(request_id);
-        let route = seen.route.as_ref();
+            .insert(X_REQUEST_ID, request_id.to_header());
         let status = response.status();
-        self.shared
-            .metrics
-            .route(route.map(|route| route.id))
-            .answered(status);
+        self.metrics.route(seen.route).answered(status);
+        let route = seen.route.and_then(|id| self.policy.routes.get(id));
         if route.is_none_or(|route| route.access_log) {
             tracing::info!(
                 target: "tidegate::access",
                 client = seen.client.map(tracing::field::display),
                 method = %method,
+                path = path.path(),
                 route = route.map(|route| &*route.name),
                 status = status.as_u16(),
-                micros = self.shared.clock.now().since(started).as_micros(),
+                micros = self.clock.now().since(started).as_micros(),
+                %request_id,
                 "request"
             );
         }
@@ -207,10 +220,10 @@ impl Pipeline {
         &self,
         connection: &Connection,
         request: &mut Request<Incoming>,
-        request_id: &HeaderValue,
+        request_id: &RequestId,
         seen: &mut Seen,
     ) -> Result<Entered, Rejection> {
-        let policy = &*self.shared.policy;
+        let policy = &*self.policy;
         let host = intake::check(request, policy.server.caps.body_bytes)?;
 
         let caller = policy
@@ -227,7 +240,7 @@ impl Pipeline {
             .routes
             .find(method, path.matching())
             .ok_or(Rejection::NoRoute)?;
-        seen.route = Some(Arc::clone(route));
+        seen.route = Some(route.id);
 
         if let (Some(cors), true) = (&policy.manner.cors, preflight.is_some()) {
             return Ok(Entered::Preflight(cors.preflight(request.headers())));
@@ -239,7 +252,7 @@ impl Pipeline {
         };
         let passage = Passage {
             caller,
-            route: Arc::clone(route),
+            route: route.id,
             side,
         };
         let rewritten = rewritten(request.uri(), path.forward())?;
@@ -248,6 +261,7 @@ impl Pipeline {
         }
         let arrival = Arrival {
             connection: connection.clone(),
+            upstream: route.upstream,
             host,
             request_id: request_id.clone(),
         };
@@ -278,49 +292,9 @@ fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Rejection> {
     Ok(Some(Uri::from(target)))
 }
 
-/// The id a client gave its request, if it is fit to be repeated, or a fresh one.
-fn request_id<B>(request: &Request<B>) -> HeaderValue {
-    let fit = |id: &&HeaderValue| {
-        (1..=128).contains(&id.len())
-            && id.as_bytes().iter().all(|byte| {
-                byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'+')
-            })
-    };
-    request
-        .headers()
-        .get(X_REQUEST_ID)
-        .filter(fit)
-        .cloned()
-        .unwrap_or_else(fresh_request_id)
-}
-
-fn fresh_request_id() -> HeaderValue {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let random = fastrand::u128(..);
-    let digits: [u8; 32] = std::array::from_fn(|place| HEX[(random >> (place * 4)) as usize & 0xf]);
-    HeaderValue::from_bytes(&digits).expect("hexadecimal digits are visible ASCII")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_id_that_is_fit_to_be_repeated_is_kept_and_any_other_replaced() {
-        let id = |given: &str| {
-            let request = Request::builder()
-                .header(X_REQUEST_ID, given)
-                .body(())
-                .unwrap();
-            request_id(&request)
-        };
-        assert_eq!(id("a-1_b.c"), "a-1_b.c");
-        for unfit in ["", "two words", "<script>", &"x".repeat(129)] {
-            let replaced = id(unfit);
-            assert_ne!(replaced, unfit);
-            assert_eq!(replaced.len(), 32);
-        }
-    }
 
     #[test]
     fn a_rewritten_path_keeps_its_query() {

@@ -27,6 +27,7 @@ pub mod chunked;
 mod cut;
 mod exchange;
 mod follow;
+mod gather;
 pub mod head;
 mod inbound;
 mod linger;
@@ -45,12 +46,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub use self::cut::Cut;
 pub use self::exchange::{Carried, Exchange, Exchanges};
+pub use self::gather::Gathered;
 pub use self::rewound::Rewound;
 pub use self::sniff::{Protocol, Unsniffed, sniff};
 pub use self::violation::Violation;
 
 use self::alarm::{Alarm, Stall};
 use self::exchange::Shared;
+use self::gather::poll_write_gathered;
 use self::head::Limits;
 use self::inbound::{Expired, Inbound, Want};
 use self::linger::Linger;
@@ -160,7 +163,7 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> AsyncWrite for Wire<IO> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let sent = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
+        let sent = poll_write_gathered(Pin::new(&mut this.io), cx, bufs);
         this.stall.watch(&mut this.alarm, cx, sent)
     }
 

@@ -31,7 +31,8 @@ const STATUSES: usize = 900;
 /// The route label of requests that fall under none.
 const NO_ROUTE: &str = "(none)";
 
-/// All counters of a gateway.
+/// All counters of a worker. Each has its own, and they are added up when somebody asks: a counter
+/// that two cores take turns at is the most expensive line of a stage.
 pub struct Metrics {
     routes: Vec<Arc<RouteMetrics>>,
     limits: Vec<Arc<LimitMetrics>>,
@@ -60,7 +61,7 @@ pub struct Connected(Arc<Gauge>);
 /// What is counted of a route.
 pub struct RouteMetrics {
     name: Arc<str>,
-    by_status: Box<[AtomicU64]>,
+    by_status: Box<[Count]>,
     /// Requests that were made to wait for their slot.
     pub delayed: Count,
 }
@@ -160,16 +161,6 @@ impl Metrics {
         self.connections.add(1);
         Connected(Arc::clone(&self.connections))
     }
-
-    /// Everything, with the bucket table, ready to be scraped.
-    pub fn registry(self: &Arc<Self>, buckets: Arc<MemoryBuckets>) -> Registry {
-        let mut registry = Registry::with_prefix("tidegate");
-        registry.register_collector(Box::new(Scrape {
-            metrics: Arc::clone(self),
-            buckets,
-        }));
-        registry
-    }
 }
 
 impl Count {
@@ -211,7 +202,7 @@ impl Drop for Connected {
 
 impl RouteMetrics {
     fn new(name: Arc<str>) -> Arc<Self> {
-        let by_status = (0..STATUSES).map(|_| AtomicU64::new(0)).collect();
+        let by_status = (0..STATUSES).map(|_| Count::default()).collect();
         Arc::new(Self {
             name,
             by_status,
@@ -222,18 +213,7 @@ impl RouteMetrics {
     /// Counts a request by the status it was answered with.
     pub fn answered(&self, status: StatusCode) {
         let index = usize::from(status.as_u16()) - 100;
-        self.by_status[index].fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn answers(&self) -> impl Iterator<Item = (usize, u64)> {
-        let counts = self
-            .by_status
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed));
-        counts
-            .enumerate()
-            .filter(|&(_, count)| count > 0)
-            .map(|(index, n)| (index + 100, n))
+        self.by_status[index].inc();
     }
 }
 
@@ -283,35 +263,81 @@ impl UpstreamMetrics {
     }
 }
 
+/// What all workers count, and the bucket table, ready to be scraped.
+pub fn registry(workers: &Arc<[Arc<Metrics>]>, buckets: &Arc<MemoryBuckets>) -> Registry {
+    let mut registry = Registry::with_prefix("tidegate");
+    let scrape = Scrape {
+        workers: Arc::clone(workers),
+        buckets: Arc::clone(buckets),
+    };
+    registry.register_collector(Box::new(scrape));
+    registry
+}
+
 /// The counters as they stand when Prometheus asks.
 #[derive(Debug)]
 struct Scrape {
-    metrics: Arc<Metrics>,
+    workers: Arc<[Arc<Metrics>]>,
     buckets: Arc<MemoryBuckets>,
 }
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Metrics {
-            routes,
-            limits,
-            upstreams,
-            connections,
-        } = &*self.metrics;
+        self.encode_routes(&mut encoder)?;
+        self.encode_limits(&mut encoder)?;
+        self.encode_upstreams(&mut encoder)?;
+        let connections = self
+            .workers
+            .iter()
+            .map(|worker| worker.connections.get())
+            .sum();
+        for (name, help, value) in [
+            ("buckets", "Buckets tracked", size(self.buckets.tracked())),
+            (
+                "buckets_max",
+                "Buckets tracked at most",
+                size(self.buckets.capacity()),
+            ),
+            ("connections", "Client connections open", connections),
+        ] {
+            gauge(
+                encoder.encode_descriptor(name, help, None, MetricType::Gauge)?,
+                value,
+            )?;
+        }
+        Ok(())
+    }
+}
 
+impl Scrape {
+    /// What all workers together counted; `count` picks it from the counters of one.
+    fn sum(&self, count: impl Fn(&Metrics) -> u64) -> u64 {
+        self.workers.iter().map(|worker| count(worker)).sum()
+    }
+
+    /// The names everything is counted under are the same in all workers.
+    fn first(&self) -> &Metrics {
+        self.workers.first().expect("there is at least one worker")
+    }
+
+    fn encode_routes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let routes = &self.first().routes;
         let mut requests = encoder.encode_descriptor(
             "requests",
             "Requests answered, by route and status",
             None,
             MetricType::Counter,
         )?;
-        for route in routes {
-            for (status, count) in route.answers() {
-                let labels = [
-                    ("route", route.name.to_string()),
-                    ("status", status.to_string()),
-                ];
-                counter(requests.encode_family(&labels)?, count)?;
+        for (index, route) in routes.iter().enumerate() {
+            for status in 0..STATUSES {
+                let count = self.sum(|worker| worker.routes[index].by_status[status].get());
+                if count > 0 {
+                    let labels = [
+                        ("route", &*route.name),
+                        ("status", &(status + 100).to_string()),
+                    ];
+                    counter(requests.encode_family(&labels)?, count)?;
+                }
             }
         }
         let mut delayed = encoder.encode_descriptor(
@@ -320,62 +346,54 @@ impl Collector for Scrape {
             None,
             MetricType::Counter,
         )?;
-        for route in routes {
-            let labels = [("route", &*route.name)];
-            counter(delayed.encode_family(&labels)?, route.delayed.get())?;
+        for (index, route) in routes.iter().enumerate() {
+            let count = self.sum(|worker| worker.routes[index].delayed.get());
+            counter(delayed.encode_family(&[("route", &*route.name)])?, count)?;
         }
+        Ok(())
+    }
 
-        let mut refused = encoder.encode_descriptor(
-            "refused",
-            "Requests refused, by the limit with the longest wait",
-            None,
-            MetricType::Counter,
-        )?;
-        for limit in limits {
-            counter(
-                refused.encode_family(&[("limit", &*limit.name)])?,
-                limit.refused.get(),
-            )?;
-        }
-        let mut shadow = encoder.encode_descriptor(
-            "shadow_refused",
-            "Requests a limit in shadow mode would have refused",
-            None,
-            MetricType::Counter,
-        )?;
-        for limit in limits {
-            let labels = [("limit", &*limit.name)];
-            counter(shadow.encode_family(&labels)?, limit.shadow_refused.get())?;
-        }
-
-        for (name, help, value) in [
-            ("buckets", "Buckets tracked", self.buckets.tracked()),
+    fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Pick = fn(&LimitMetrics) -> &Count;
+        let counters: [(&str, &str, Pick); 2] = [
             (
-                "buckets_max",
-                "Buckets tracked at most",
-                self.buckets.capacity(),
+                "refused",
+                "Requests refused, by the limit with the longest wait",
+                |limit| &limit.refused,
             ),
-        ] {
-            let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            self::gauge(gauge, i64::try_from(value).unwrap_or(i64::MAX))?;
+            (
+                "shadow_refused",
+                "Requests a limit in shadow mode would have refused",
+                |limit| &limit.shadow_refused,
+            ),
+        ];
+        for (name, help, pick) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (index, limit) in self.first().limits.iter().enumerate() {
+                let count = self.sum(|worker| pick(&worker.limits[index]).get());
+                counter(family.encode_family(&[("limit", &*limit.name)])?, count)?;
+            }
         }
-        let open = encoder.encode_descriptor(
-            "connections",
-            "Client connections open",
-            None,
-            MetricType::Gauge,
-        )?;
-        gauge(open, connections.get())?;
+        Ok(())
+    }
 
+    fn encode_upstreams(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let upstreams = &self.first().upstreams;
         let mut in_flight = encoder.encode_descriptor(
             "upstream_in_flight",
             "Requests underway, by upstream",
             None,
             MetricType::Gauge,
         )?;
-        for upstream in upstreams {
-            let labels = [("upstream", &*upstream.name)];
-            gauge(in_flight.encode_family(&labels)?, upstream.in_flight.get())?;
+        for (index, upstream) in upstreams.iter().enumerate() {
+            let workers = self.workers.iter();
+            let value = workers
+                .map(|worker| worker.upstreams[index].in_flight.get())
+                .sum();
+            gauge(
+                in_flight.encode_family(&[("upstream", &*upstream.name)])?,
+                value,
+            )?;
         }
         let mut failures = encoder.encode_descriptor(
             "upstream_failures",
@@ -383,10 +401,12 @@ impl Collector for Scrape {
             None,
             MetricType::Counter,
         )?;
-        for upstream in upstreams {
-            for (reason, count) in Failure::ALL.iter().zip(&upstream.failures) {
+        for (index, upstream) in upstreams.iter().enumerate() {
+            for reason in Failure::ALL {
                 let labels = [("upstream", &*upstream.name), ("reason", reason.label())];
-                counter(failures.encode_family(&labels)?, count.get())?;
+                let count =
+                    self.sum(|worker| worker.upstreams[index].failures[reason as usize].get());
+                counter(failures.encode_family(&labels)?, count)?;
             }
         }
         let mut latency = encoder.encode_descriptor(
@@ -395,13 +415,27 @@ impl Collector for Scrape {
             None,
             MetricType::Histogram,
         )?;
-        for upstream in upstreams {
-            histogram(
-                latency.encode_family(&[("upstream", &*upstream.name)])?,
-                upstream,
-            )?;
+        for (index, upstream) in upstreams.iter().enumerate() {
+            let labels = [("upstream", &*upstream.name)];
+            self.encode_latency(latency.encode_family(&labels)?, index)?;
         }
         Ok(())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a scrape is for graphs")]
+    fn encode_latency(&self, mut encoder: MetricEncoder<'_>, upstream: usize) -> fmt::Result {
+        let bounds = LATENCY_BOUNDS.iter().map(|&millis| millis as f64 / 1e3);
+        let buckets: Vec<_> = bounds
+            .chain([f64::INFINITY])
+            .enumerate()
+            .map(|(index, bound)| {
+                let count = self.sum(|worker| worker.upstreams[upstream].latency[index].get());
+                (bound, count)
+            })
+            .collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let micros = self.sum(|worker| worker.upstreams[upstream].latency_micros.get());
+        encoder.encode_histogram::<NoLabelSet>(micros as f64 / 1e6, count, &buckets, None)
     }
 }
 
@@ -413,18 +447,8 @@ fn gauge(mut encoder: MetricEncoder<'_>, value: i64) -> fmt::Result {
     encoder.encode_gauge(&value)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a scrape is for graphs")]
-fn histogram(mut encoder: MetricEncoder<'_>, upstream: &UpstreamMetrics) -> fmt::Result {
-    let bounds = LATENCY_BOUNDS
-        .iter()
-        .map(|&millis| millis as f64 / 1e3)
-        .chain([f64::INFINITY]);
-    let buckets: Vec<_> = bounds
-        .zip(upstream.latency.iter().map(Count::get))
-        .collect();
-    let count = buckets.iter().map(|(_, count)| count).sum();
-    let sum = upstream.latency_micros.get() as f64 / 1e6;
-    encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+fn size(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 impl fmt::Debug for Metrics {

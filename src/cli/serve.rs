@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::listener::Admin;
+use crate::admin::metrics;
 use crate::clock::Clock;
 use crate::config::{self, Environment, Loaded, LogFormat, Overrides, Policy};
 use crate::gateway::{Gateway, Stop};
@@ -93,7 +94,7 @@ impl Running {
         let admin = match &shared.policy.admin {
             None => None,
             Some(settings) => {
-                let registry = shared.metrics.registry(Arc::clone(&shared.buckets));
+                let registry = metrics::registry(&shared.metrics, &shared.buckets);
                 let admin = Admin::start(settings, registry, gateway.stopper())
                     .with_context(|| format!("cannot listen on {} for admin", settings.listen))?;
                 Some(admin)

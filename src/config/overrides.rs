@@ -252,7 +252,7 @@ pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findin
         let Some(upstreams) = section(table, "upstream", &span) else {
             return;
         };
-        let names: Vec<_> = upstreams.keys().map(|key| key.to_string()).collect();
+        let names: Vec<_> = upstreams.keys().map(ToString::to_string).collect();
         let name = match names.as_slice() {
             [] => "default",
             [only] => only,

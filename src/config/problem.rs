@@ -187,6 +187,13 @@ impl Findings {
         self
     }
 
+    /// Whether something within the span was already reported.
+    pub(super) fn has_any_within(&self, span: &Span) -> bool {
+        self.problems
+            .iter()
+            .any(|problem| span.contains(&problem.order))
+    }
+
     pub(super) fn has_errors(&self) -> bool {
         self.problems
             .iter()

@@ -149,6 +149,8 @@ impl Walk<'_> {
                 let number = i128::from_str_radix(&digits, number.radix()).unwrap_or(i128::MAX);
                 self.number(at, &span, number, schema)
             }
+            // A string whose variable was missing is not what its author wrote.
+            DeValue::String(_) if self.findings.has_any_within(&span) => false,
             DeValue::String(text) => self.text(&span, text, schema),
             _ => true,
         }
@@ -167,9 +169,7 @@ impl Walk<'_> {
             return false;
         }
         if let Some(most) = bound("maxItems").filter(|most| count > *most) {
-            let first_too_many = items
-                .iter()
-                .nth(usize::try_from(most).unwrap_or(usize::MAX));
+            let first_too_many = items.get(usize::try_from(most).unwrap_or(usize::MAX));
             let span = first_too_many.map_or_else(|| span.clone(), Spanned::span);
             self.findings.error(
                 &span,

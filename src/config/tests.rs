@@ -1,1 +1,360 @@
+use std::time::Duration;
 
+use super::*;
+use crate::respond::Dialect;
+use crate::throttle::{Exceed, KeyPart, Mode};
+use crate::upstream::HostHeader;
+
+const MINIMAL: &str = include_str!("../../config/minimal.toml");
+
+fn load_with(
+    text: &str,
+    env: &[(&str, &str)],
+    overrides: &Overrides,
+) -> Result<Loaded, ConfigErrors> {
+    let env = env.iter().copied().collect();
+    parse("test.toml", text, &env, overrides)
+}
+
+fn policy(text: &str, env: &[(&str, &str)]) -> Policy {
+    match load_with(text, env, &Overrides::default()) {
+        Ok(loaded) => loaded.policy,
+        Err(errors) => panic!("{errors}"),
+    }
+}
+
+fn faults(text: &str, env: &[(&str, &str)]) -> Vec<Problem> {
+    let errors = load_with(text, env, &Overrides::default()).expect_err("a faulty configuration");
+    errors.problems().to_vec()
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    let loaded = load_with(text, &[], &Overrides::default()).expect("a sound configuration");
+    loaded.warnings.into_iter().map(|w| w.title).collect()
+}
+
+#[test]
+fn the_least_there_is_to_say_gets_every_default() {
+    let policy = policy(MINIMAL, &[]);
+    assert_eq!(
+        policy.server.listen,
+        ["127.0.0.1:8080".parse().expect("an address")]
+    );
+    assert!(policy.server.workers > 0);
+    assert_eq!(policy.server.shutdown_grace, Duration::from_secs(30));
+    assert_eq!(
+        policy.server.deadlines,
+        crate::gateway::Deadlines::default()
+    );
+    assert_eq!(policy.server.caps, crate::gateway::Caps::default());
+    assert!(policy.admin.is_none() && policy.server.tls.is_none());
+    assert_eq!(policy.max_clients, 1_000_000);
+    assert_eq!(policy.manner.rate_limit, Dialect::Draft);
+    assert_eq!(policy.upstreams[0].host, HostHeader::Preserve);
+    let limit = &policy.limits[0];
+    assert_eq!(limit.quota.capacity().get(), 4);
+    assert_eq!(
+        (&*limit.key, limit.mode),
+        (&[KeyPart::Client][..], Mode::Enforce)
+    );
+    assert_eq!(limit.exceed, Exceed::Reject);
+    assert_eq!(policy.routes.len(), 1);
+}
+
+#[test]
+fn the_reference_says_what_is_so_without_it() {
+    let reference = policy(include_str!("../../config/reference.toml"), &[]);
+    let minimal = policy(MINIMAL, &[]);
+    let shown = |policy: &Policy| {
+        let (limit, upstream) = (&policy.limits[0], &policy.upstreams[0]);
+        format!(
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+            policy.server,
+            policy.admin.is_none(),
+            policy.trust,
+            policy.max_clients,
+            policy.manner,
+            policy.log,
+            (
+                &limit.quota,
+                &limit.key,
+                limit.exceed,
+                limit.mode,
+                limit.retry_after
+            ),
+            (
+                &upstream.servers,
+                &upstream.host,
+                upstream.timeouts,
+                &upstream.ca_file
+            ),
+            policy
+                .routes
+                .iter()
+                .last()
+                .map(|route| (route.cost, route.access_log)),
+        )
+    };
+    assert_eq!(shown(&reference), shown(&minimal));
+}
+
+#[test]
+fn a_burst_left_out_is_one_less_than_the_rate() {
+    let policy = policy(&MINIMAL.replace("burst = 3", "").replace("1/s", "5/s"), &[]);
+    assert_eq!(policy.limits[0].quota.capacity().get(), 5);
+}
+
+#[test]
+fn faults_of_every_step_are_reported_together() {
+    let text = MINIMAL
+        .replace("rate = \"1/s\"", "rate = \"often\"")
+        .replace("[\"client\"]", "[\"clint\"]")
+        .replace("servers", "severs");
+    let titles: Vec<_> = faults(&text, &[]).into_iter().map(|p| p.title).collect();
+    let [missing, unknown, rate, limit] = titles.as_slice() else {
+        panic!("{titles:#?}");
+    };
+    assert!(missing.contains("`servers` is missing"));
+    assert!(unknown.contains("unknown key `severs`"));
+    assert!(rate.contains("`often` is not a rate"));
+    assert!(limit.contains("no limit is called `clint`"));
+}
+
+#[test]
+fn a_fault_in_one_value_is_not_echoed_by_another() {
+    let text = MINIMAL.replace("http://127.0.0.1:9000", "nowhere");
+    let found = faults(&text, &[]);
+    assert_eq!(found.len(), 1, "{found:#?}");
+}
+
+#[test]
+fn a_variable_overrides_a_key_the_file_has_and_one_it_lacks() {
+    let env = [
+        ("TIDEGATE__SERVER__LISTEN", "127.0.0.1:1"),
+        ("TIDEGATE__limit__Client__RATE", "7/s"),
+        ("TIDEGATE__LIMIT__CLIENT__BURST", "9"),
+        ("TIDEGATE__ROUTE__ALL__COST", "2"),
+        ("TIDEGATE__CLIENT__TRUSTED_PROXIES", "[\"10.0.0.0/8\"]"),
+        ("TIDEGATE_LOG", "not an override"),
+    ];
+    let policy = policy(MINIMAL, &env);
+    assert_eq!(
+        policy.server.listen,
+        ["127.0.0.1:1".parse().expect("an address")]
+    );
+    assert_eq!(policy.limits[0].quota.capacity().get(), 10);
+    let route = policy.routes.iter().next().expect("a route");
+    assert_eq!(route.cost.get(), 2);
+}
+
+#[test]
+fn a_variable_may_hold_a_list_where_a_string_would_do() {
+    let list = "[\"127.0.0.1:1\", \"127.0.0.1:2\"]";
+    let policy = policy(MINIMAL, &[("TIDEGATE__SERVER__LISTEN", list)]);
+    assert_eq!(policy.server.listen.len(), 2);
+}
+
+#[test]
+fn a_name_with_a_dash_is_spelt_with_an_underscore() {
+    let text = MINIMAL.replace("limit.client", "limit.per-client");
+    let text = text.replace("[\"client\"]", "[\"per-client\"]");
+    let policy = policy(&text, &[("TIDEGATE__LIMIT__PER_CLIENT__BURST", "9")]);
+    assert_eq!(policy.limits[0].quota.capacity().get(), 10);
+}
+
+#[test]
+fn a_fault_in_a_variable_is_shown_in_the_variable() {
+    let found = faults(MINIMAL, &[("TIDEGATE__LIMIT__CLIENT__RATE", "often")]);
+    let [problem] = found.as_slice() else {
+        panic!("{found:#?}");
+    };
+    assert_eq!(problem.file, "TIDEGATE__LIMIT__CLIENT__RATE");
+    assert_eq!((problem.line, problem.column), (1, 31));
+    assert_eq!(problem.offending, "often");
+}
+
+#[test]
+fn a_variable_that_names_nothing_is_an_error() {
+    for (name, offending, help) in [
+        ("TIDEGATE__SERVER__LISEN", "LISEN", "did you mean `listen`?"),
+        ("TIDEGATE__SEVER__LISTEN", "SEVER", "did you mean `server`?"),
+        (
+            "TIDEGATE__LIMIT__CLINT__RATE",
+            "CLINT",
+            "there is only `client`",
+        ),
+        ("TIDEGATE__ROUTE__AL__COST", "AL", "there is only `all`"),
+        ("TIDEGATE__SERVER__LISTEN__PORT", "PORT", "before `__PORT`"),
+    ] {
+        let found = faults(MINIMAL, &[(name, "s3cret")]);
+        assert_eq!(found[0].file, name);
+        assert_eq!(found[0].offending, offending);
+        assert!(found[0].help.contains(help), "{name}: {}", found[0].help);
+    }
+}
+
+#[test]
+fn a_secret_is_never_shown() {
+    let file = format!("{MINIMAL}\n[admin]\ntoken = \"s3cret with spaces\"\n");
+    let spelling = [("TIDEGATE__ADMIN__TOKN", "s3cret")];
+    let value = [("TIDEGATE__ADMIN__TOKEN", "s3cret with spaces")];
+    for found in [
+        faults(&file, &[]),
+        faults(MINIMAL, &spelling),
+        faults(MINIMAL, &value),
+    ] {
+        assert!(!found[0].render(false).contains("s3cret"), "{}", found[0]);
+    }
+}
+
+#[test]
+fn an_empty_token_lets_nobody_in_by_accident() {
+    let text = format!("{MINIMAL}\n[admin]\nlisten = \"127.0.0.1:9\"\ntoken = \"${{TOKEN}}\"\n");
+    assert!(
+        faults(&text, &[("TOKEN", "")])[0]
+            .title
+            .contains("empty token")
+    );
+    let token = policy(&text, &[("TOKEN", "t0p")])
+        .admin
+        .and_then(|admin| admin.token);
+    assert_eq!(token.as_deref(), Some("t0p"));
+}
+
+#[test]
+fn a_token_is_read_from_its_file_without_the_newline() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), "t0p\n").expect("written");
+    let path = file.path().display();
+    let text = format!("{MINIMAL}\n[admin]\nlisten = \"0.0.0.0:9\"\ntoken_file = '{path}'\n");
+    let token = policy(&text, &[]).admin.and_then(|admin| admin.token);
+    assert_eq!(token.as_deref(), Some("t0p"));
+}
+
+#[test]
+fn a_variable_cannot_write_toml() {
+    let text = MINIMAL.replace("http://127.0.0.1:9000", "http://${HOST}");
+    let found = faults(&text, &[("HOST", "a\"]\n[admin]\nlisten = \"0.0.0.0:9\"")]);
+    assert_eq!(found.len(), 1, "{found:#?}");
+}
+
+#[test]
+fn flags_win_over_the_file_and_the_environment() {
+    let overrides = Overrides {
+        listen: vec!["127.0.0.1:7".parse().expect("an address")],
+        upstream: Some("https://other.example".into()),
+    };
+    let env = [("TIDEGATE__SERVER__LISTEN", "127.0.0.1:1")];
+    let loaded = load_with(MINIMAL, &env, &overrides).expect("a sound configuration");
+    assert_eq!(loaded.policy.server.listen, overrides.listen);
+    let server = &loaded.policy.upstreams[0].servers[0];
+    assert!(server.tls);
+    assert_eq!(server.authority.as_str(), "other.example");
+}
+
+#[test]
+fn a_flag_for_the_upstream_needs_there_to_be_one() {
+    let text = format!("{MINIMAL}\n[upstream.b]\nservers = [\"http://b\"]\n");
+    let text = text.replace("path = \"/\"", "path = \"/\"\nupstream = \"b\"");
+    let overrides = Overrides {
+        upstream: Some("http://c".into()),
+        ..Overrides::default()
+    };
+    let errors = load_with(&text, &[], &overrides).expect_err("two upstreams");
+    let [problem] = errors.problems() else {
+        panic!("{errors}");
+    };
+    assert_eq!(problem.file, "--upstream");
+    assert!(problem.help.contains("api, b"), "{}", problem.help);
+}
+
+#[test]
+fn a_url_alone_makes_a_gateway_with_the_default_limit() {
+    let env = Environment::default();
+    let loaded = policy_for_upstream("http://127.0.0.1:9000", &env, &Overrides::default());
+    let Loaded { policy, warnings } = loaded.expect("a sound configuration");
+    assert!(warnings.is_empty());
+    let route = policy.routes.iter().next().expect("a route");
+    assert_eq!(&*route.name, "all");
+    assert_eq!(&*route.limits[0].name, "client");
+    assert_eq!(route.limits[0].quota.interval(), Duration::from_secs(1));
+    assert_eq!(route.limits[0].quota.capacity().get(), 4);
+
+    let wrong = policy_for_upstream("127.0.0.1", &env, &Overrides::default());
+    let errors = wrong.expect_err("not a URL");
+    assert_eq!(errors.problems()[0].file, "--upstream");
+}
+
+#[test]
+fn what_is_doubtful_but_usable_gets_a_warning() {
+    assert!(warnings(MINIMAL).is_empty());
+
+    let key = MINIMAL.replace("rate =", "key = \"header:x-api-key\"\nrate =");
+    assert!(warnings(&key)[0].contains("fresh bucket"));
+    let both = key.replace("\"header:x-api-key\"", "[\"header:x-api-key\", \"client\"]");
+    assert!(warnings(&both).is_empty());
+
+    let unused = MINIMAL.replace("limits = [\"client\"]", "");
+    assert_eq!(warnings(&unused), ["no route uses the limit `client`"]);
+
+    let open = format!("{MINIMAL}\n[admin]\nlisten = \"0.0.0.0:9\"\n");
+    assert!(warnings(&open)[0].contains("anybody"));
+    assert!(warnings(&format!("{open}token = \"t0p\"\n")).is_empty());
+    assert!(warnings(&open.replace("0.0.0.0", "[::1]")).is_empty());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_why() {
+    let nowhere = Path::new("/nonexistent/gate.toml");
+    let errors = load(nowhere, &Environment::default(), &Overrides::default());
+    let errors = errors.expect_err("no such file");
+    assert!(
+        errors.to_string().contains("/nonexistent/gate.toml"),
+        "{errors}"
+    );
+
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), b"[server]\nlisten = \"\xff\"\n").expect("written");
+    let errors = load(file.path(), &Environment::default(), &Overrides::default());
+    let errors = errors.expect_err("not UTF-8");
+    let problem = &errors.problems()[0];
+    assert_eq!((problem.line, problem.column), (2, 11));
+}
+
+#[test]
+fn all_the_shipped_configurations_are_sound() {
+    for text in [
+        MINIMAL,
+        include_str!("../../config/demo.toml"),
+        include_str!("../../config/reference.toml"),
+        include_str!("../../config/client-endpoints.toml"),
+    ] {
+        assert!(warnings(text).is_empty());
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "[ -~\\n\\t\u{e9}\u{1f30a}]{0,200}") {
+        let _ = load_with(&text, &[("A", "b")], &Overrides::default()).map_err(|e| e.render(true));
+    }
+
+    #[test]
+    fn no_damage_to_a_file_makes_the_reader_panic(
+        at in 0..MINIMAL.len(),
+        gone in 0..40_usize,
+        put in "[ -~\\n\u{1f30a}]{0,12}",
+    ) {
+        let at = MINIMAL.floor_char_boundary(at);
+        let end = MINIMAL.floor_char_boundary((at + gone).min(MINIMAL.len()));
+        let text = format!("{}{put}{}", &MINIMAL[..at], &MINIMAL[end..]);
+        let _ = load_with(&text, &[("A", "b")], &Overrides::default()).map_err(|e| e.to_string());
+    }
+
+    #[test]
+    fn no_variable_makes_the_reader_panic(name in "[A-Z_]{0,20}", value in "\\PC{0,30}") {
+        let name = format!("TIDEGATE__{name}");
+        let _ = load_with(MINIMAL, &[(&name, &value)], &Overrides::default())
+            .map_err(|e| e.to_string());
+    }
+}

@@ -15,9 +15,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::drain::Drain;
 use super::{Caps, Deadlines};
 use crate::pipeline::{Connection, Pipeline};
 use crate::wire::{Cut, Protocol, Rewound, Wire, sniff};
@@ -34,7 +34,7 @@ pub(super) struct Terms {
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) deadlines: Deadlines,
     pub(super) caps: Caps,
-    pub(super) drain: CancellationToken,
+    pub(super) drain: Drain,
     pub(super) tasks: TaskTracker,
 }
 
@@ -138,7 +138,7 @@ where
     tokio::select! {
         biased;
         outcome = serving.as_mut() => return outcome,
-        () = terms.drain.cancelled() => serving.as_mut().graceful_shutdown(),
+        () = terms.drain.watch() => serving.as_mut().graceful_shutdown(),
     }
     serving.await
 }
@@ -170,7 +170,7 @@ where
     tokio::select! {
         biased;
         outcome = serving.as_mut() => return outcome,
-        () = terms.drain.cancelled() => serving.as_mut().graceful_shutdown(),
+        () = terms.drain.watch() => serving.as_mut().graceful_shutdown(),
     }
     serving.await
 }

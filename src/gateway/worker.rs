@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Stop;
 use super::connection::{self, Terms};
+use super::drain::Drain;
 use crate::pipeline::Pipeline;
 
 /// How long a worker that cannot accept waits before it tries again: out of file descriptors, mostly,
@@ -39,13 +40,14 @@ impl Worker {
         let settings = self.pipeline.settings();
         let (grace, deadlines, caps) = (settings.shutdown_grace, settings.deadlines, settings.caps);
         let tasks = TaskTracker::new();
+        let drain = Drain::default();
         let room = Arc::new(Semaphore::new(self.connections));
         let terms = Arc::new(Terms {
             pipeline: self.pipeline,
             tls: self.tls,
             deadlines,
             caps,
-            drain: self.stop.drain.clone(),
+            drain: drain.clone(),
             tasks: tasks.clone(),
         });
         for socket in self.sockets {
@@ -53,6 +55,7 @@ impl Worker {
         }
         drop(terms);
         self.stop.drain.cancelled().await;
+        drain.give();
         tasks.close();
         tokio::select! {
             () = tasks.wait() => {}
@@ -77,11 +80,11 @@ async fn accept(socket: TcpListener, terms: Arc<Terms>, room: Arc<Semaphore>) {
         // Room first: what cannot be served waits in the kernel, where it costs next to nothing.
         let permit = tokio::select! {
             permit = Arc::clone(&room).acquire_owned() => permit.expect("never closed"),
-            () = terms.drain.cancelled() => return,
+            () = terms.drain.watch() => return,
         };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = terms.drain.cancelled() => {
+            () = terms.drain.watch() => {
                 while let Ok(Ok((stream, peer))) =
                     tokio::time::timeout(Duration::ZERO, listener.accept()).await
                 {

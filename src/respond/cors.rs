@@ -58,6 +58,24 @@ impl Cors {
         response.insert(ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
 
+    /// Adds the same to a response of upstream's, asked for by a page of `origin`, unless upstream has
+    /// said itself who may read it.
+    pub fn complete(
+        &self,
+        response: &mut HeaderMap,
+        origin: Option<HeaderValue>,
+        dialect: Dialect,
+    ) {
+        if response.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
+            return;
+        }
+        let mut request = HeaderMap::new();
+        if let Some(origin) = origin {
+            request.insert(ORIGIN, origin);
+        }
+        self.write(response, &request, dialect);
+    }
+
     /// The gateway's own answer to the preflight with these headers.
     pub fn preflight<B: From<Bytes>>(&self, request: &HeaderMap) -> Response<B> {
         let mut response = Response::new(B::from(Bytes::new()));

@@ -8,6 +8,9 @@ use super::retry_after::{self, whole_seconds};
 use super::{Manner, Rejection};
 use crate::clock::Clock;
 
+/// Headers of a refusal, those that are added on its further way included.
+const HEADERS: usize = 10;
+
 /// The forms a problem is told in, the preferred one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -27,6 +30,7 @@ pub fn response<B: From<Bytes>>(
     let mut response = Response::new(B::from(form.render(rejection)));
     *response.status_mut() = rejection.status();
     let headers = response.headers_mut();
+    headers.reserve(HEADERS + manner.headers.len());
     headers.insert(CONTENT_TYPE, form.content_type());
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some((wait, form)) = rejection.wait() {
@@ -93,28 +97,28 @@ impl Form {
         let detail = rejection.detail();
         match self {
             Self::Json => json(rejection, title, &detail),
-            Self::Text => format!("{title}\n\n{detail}\n"),
-            Self::Html => html(rejection, title, &escape(&detail)),
+            Self::Text => format!("{title}\n\n{detail}\n").into_bytes(),
+            Self::Html => html(rejection, title, &escape(&detail)).into_bytes(),
         }
         .into()
     }
 }
 
-fn json(rejection: &Rejection, title: &str, detail: &str) -> String {
-    let mut out = String::with_capacity(256);
-    out.push_str(r#"{"type":"urn:tidegate:problem:"#);
-    out.push_str(rejection.kind());
-    out.push_str(r#"","title":""#);
-    out.push_str(title);
-    out.push_str(r#"","status":"#);
-    out.push_str(rejection.status().as_str());
-    out.push_str(r#","detail":"#);
-    out.push_str(&serde_json::to_string(detail).expect("a string is always JSON"));
+fn json(rejection: &Rejection, title: &str, detail: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(320);
+    out.extend_from_slice(br#"{"type":"urn:tidegate:problem:"#);
+    out.extend_from_slice(rejection.kind().as_bytes());
+    out.extend_from_slice(br#"","title":""#);
+    out.extend_from_slice(title.as_bytes());
+    out.extend_from_slice(br#"","status":"#);
+    out.extend_from_slice(rejection.status().as_str().as_bytes());
+    out.extend_from_slice(br#","detail":"#);
+    serde_json::to_writer(&mut out, detail).expect("a string is always JSON, and a Vec takes it");
     if let Some((wait, _)) = rejection.wait() {
-        out.push_str(r#","retry_after":"#);
-        out.push_str(itoa::Buffer::new().format(whole_seconds(wait)));
+        out.extend_from_slice(br#","retry_after":"#);
+        out.extend_from_slice(itoa::Buffer::new().format(whole_seconds(wait)).as_bytes());
     }
-    out.push('}');
+    out.push(b'}');
     out
 }
 

@@ -20,7 +20,7 @@ use crate::admin::Metrics;
 use crate::client::Caller;
 use crate::clock::Clock;
 use crate::respond::{Dialect, Manner, Rejection, problem, rate_limit};
-use crate::route::{Route, Routes};
+use crate::route::{Route, RouteId, Routes};
 
 /// What the stages before found out about a request.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Passage {
     /// Who is calling.
     pub caller: Caller,
     /// The route it falls under.
-    pub route: Arc<Route>,
+    pub route: RouteId,
     /// The bucket it draws from: a forwarded CORS preflight never spends the real request's token.
     pub side: Side,
 }
@@ -66,10 +66,11 @@ struct Rules {
 
 impl Rules {
     fn of(route: &Route) -> Self {
+        // Copies, so that what every request counts references to is this layer's own.
         let (enforced, shadow): (Vec<_>, Vec<_>) = route
             .limits
             .iter()
-            .cloned()
+            .map(|limit| Arc::new(Limit::clone(limit)))
             .partition(|limit| limit.mode == Mode::Enforce);
         let policy = rate_limit::policy(&enforced);
         Self {
@@ -154,7 +155,7 @@ where
             let Some(passage) = request.extensions().get::<Passage>() else {
                 return inner.call(request).await;
             };
-            let route = passage.route.id;
+            let route = passage.route;
             let rules = &shared.rules[route.0];
             if passage.caller.exempt() || (rules.enforced.is_empty() && rules.shadow.is_empty()) {
                 return inner.call(request).await;

@@ -17,6 +17,7 @@ use tokio_rustls::TlsConnector;
 
 use super::upload::Upload;
 use super::{Server, Upstream};
+use crate::wire::Gathered;
 
 /// Bytes of a response's head that are taken; more is a bad answer.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -163,7 +164,7 @@ where
     let (sender, connection) = http1::Builder::new()
         .max_header_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        .handshake(TokioIo::new(io))
+        .handshake(TokioIo::new(Gathered(io)))
         .await?;
     tokio::spawn(async move {
         // Whoever waits for an answer on it learns of the failure; an idle one has nobody to tell.

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::header::{
+    ACCEPT, CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, ORIGIN, TRANSFER_ENCODING,
+};
 use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -162,7 +164,7 @@ impl Shared {
             .extensions_mut()
             .remove()
             .expect("received before it is forwarded");
-        let target = &self.targets[passage.route.upstream.0];
+        let target = &self.targets[arrival.upstream.0];
         let asked = Asked::of(request.headers());
         let started = Instant::now();
         let in_flight = self.metrics.upstream(target.upstream.id).in_flight();
@@ -180,18 +182,12 @@ impl Shared {
                 metrics.failed(&error);
                 tracing::warn!(
                     upstream = %target.upstream.name,
-                    route = %passage.route.name,
-                    request_id = ?arrival.request_id,
+                    request_id = %arrival.request_id,
                     %error,
                     "no answer from upstream"
                 );
                 let rejection = rejection(&error, &target.upstream);
-                let mut response =
-                    problem::response(&rejection, &asked.0, &self.manner, &self.clock);
-                response
-                    .headers_mut()
-                    .insert(headers::X_REQUEST_ID, arrival.request_id);
-                response
+                problem::response(&rejection, &asked.headers(), &self.manner, &self.clock)
             }
         }
     }
@@ -309,18 +305,25 @@ impl Shared {
     }
 }
 
-/// The headers of a request that say in which form a refusal is wanted, kept for one that comes late.
-struct Asked(HeaderMap);
+/// What a request says about the form of a refusal, kept for one that comes late.
+struct Asked {
+    accept: Option<HeaderValue>,
+    origin: Option<HeaderValue>,
+}
 
 impl Asked {
     fn of(headers: &HeaderMap) -> Self {
-        let mut kept = HeaderMap::new();
-        for name in [http::header::ACCEPT, http::header::ORIGIN] {
-            if let Some(value) = headers.get(&name) {
-                kept.insert(name, value.clone());
-            }
+        Self {
+            accept: headers.get(ACCEPT).cloned(),
+            origin: headers.get(ORIGIN).cloned(),
         }
-        Self(kept)
+    }
+
+    fn headers(self) -> HeaderMap {
+        let kept = [(ACCEPT, self.accept), (ORIGIN, self.origin)];
+        kept.into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
     }
 }
 
@@ -393,11 +396,11 @@ fn answer(
         let upstream = hyper::upgrade::on(&mut response);
         tunnel::open(&arrival.connection, client, upstream, in_flight);
         let (mut parts, _) = response.into_parts();
-        headers::to_client(&mut parts.headers, &arrival.request_id, true);
+        headers::to_client(&mut parts.headers, true);
         return Ok(Response::from_parts(parts, Body::empty()));
     }
     let (mut parts, body) = response.into_parts();
-    headers::to_client(&mut parts.headers, &arrival.request_id, false);
+    headers::to_client(&mut parts.headers, false);
     parts.extensions = http::Extensions::new();
     let relay = Relay::new(body, lease, timeouts.idle, deadline, in_flight);
     Ok(Response::from_parts(parts, Body::from(relay)))

@@ -12,9 +12,7 @@ use http::header::{
 };
 
 use crate::client::Caller;
-
-/// The request's id, given to upstream and back to the client.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+use crate::request_id::{RequestId, X_REQUEST_ID};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -84,7 +82,7 @@ pub struct Provenance<'a> {
     /// The scheme it asked by.
     pub scheme: &'static str,
     /// The request's id.
-    pub request_id: &'a HeaderValue,
+    pub request_id: &'a RequestId,
 }
 
 /// Makes a client's headers into those sent upstream; `upgrade` where the request asks for one that is
@@ -93,6 +91,7 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
     let protocol = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
     remove_hop_by_hop(headers);
     remove_lookalikes(headers);
+    join_cookies(headers);
     // The expectation is met here: hyper says `100 Continue` once upstream wants the body.
     headers.remove(EXPECT);
     if let Some(protocol) = protocol {
@@ -111,6 +110,8 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
             headers.remove(name);
         }
     }
+    // An HTTP/2 request names its host in `:authority` alone.
+    headers.entry(HOST).or_insert_with(|| host.clone());
     headers.insert(X_FORWARDED_FOR, caller.forwarded_for());
     headers
         .entry(X_FORWARDED_HOST)
@@ -119,11 +120,11 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
         .entry(X_FORWARDED_PROTO)
         .or_insert_with(|| HeaderValue::from_static(scheme));
     headers.append(VIA, HeaderValue::from_static("1.1 tidegate"));
-    headers.insert(X_REQUEST_ID, request_id.clone());
+    headers.insert(X_REQUEST_ID, request_id.to_header());
 }
 
 /// Makes upstream's headers into those sent to the client; `upgraded` where they switch protocols.
-pub fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue, upgraded: bool) {
+pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
     let trailer = headers.get(TRAILER).cloned();
     remove_hop_by_hop(headers);
@@ -135,7 +136,6 @@ pub fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue, upgraded: bo
     if let Some(trailer) = trailer {
         headers.insert(TRAILER, trailer);
     }
-    headers.insert(X_REQUEST_ID, request_id.clone());
 }
 
 /// Whether a request asks to leave HTTP for a protocol that can be passed on. HTTP/2 is not one: the
@@ -190,6 +190,23 @@ fn remove_lookalikes(headers: &mut HeaderMap) {
     for name in lookalikes {
         headers.remove(name);
     }
+}
+
+/// HTTP/2 may split a cookie over lines, and HTTP/1.1 has it in one (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let crumbs: Vec<_> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    let cookie = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]));
+    headers.insert(
+        COOKIE,
+        cookie.expect("values joined by visible ASCII are one"),
+    );
 }
 
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {

@@ -2,7 +2,18 @@
 
 mod harness;
 
+mod admin;
+mod commands;
+mod cors;
+mod delay;
+mod forwarding;
+mod identity;
+mod lifecycle;
+mod listeners;
+mod paths;
+mod refusal;
 mod throttle;
+mod upstreams;
 
 mod wire_raw;
 

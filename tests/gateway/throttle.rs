@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Gateway, Upstream};
+use crate::harness::{Answer, Client, Gateway, Upstream};
 
 /// The worked example: when each request is sent, and whether it is admitted.
 const TABLE: [(u64, bool); 9] = [
@@ -77,4 +77,271 @@ async fn every_client_has_a_bucket_of_its_own() {
         assert_eq!(client.get("/").send().await.status, 200);
         assert_eq!(client.get("/").send().await.status, 429);
     }
+}
+
+#[tokio::test]
+async fn the_shipped_client_endpoints_are_all_throttled_and_nothing_else_is() {
+    let endpoints = [
+        "/o/client/register",
+        "/o/client/token",
+        "/o/client/scopes",
+        "/o/client/validate",
+        "/api/v2/sessions/1",
+        "/api/v1/tokens/usermetadata",
+        "/api/v1/tokens/authn",
+        "/api/v1/tokens/authz",
+        "/api/v1/tokens/media",
+        "/api/v1/config/REF30",
+        "/api/v1/checkauthn",
+        "/api/v1/logout",
+        "/api/v1/authorize",
+        "/api/v1/preauthorize",
+        "/api/v1/mediatoken",
+        "/api/v1/authenticate/freepreview",
+        "/api/v1/authenticate/abc",
+        "/api/v1/REF30/profile-requests/mvpd",
+        "/api/v1/identities",
+        "/reggie/v1/REF30/regcode",
+        "/reggie/v1/REF30/regcode/ABCDEF",
+    ];
+    let upstream = Upstream::replying(200);
+    let config = include_str!("../../config/client-endpoints.toml")
+        .replace("http://127.0.0.1:9000", "{upstream}");
+    let gateway = Gateway::with(&config).upstream(&upstream).start();
+    for (device, endpoint) in endpoints.iter().enumerate() {
+        let device = format!("198.51.100.{device}");
+        let ask = |path: &str| {
+            let asking = gateway.client().get(path);
+            asking.header("X-Forwarded-For", &device).send()
+        };
+        let mut admitted = 0;
+        // A slow machine may earn another token on the way: more than four and then a refusal is right.
+        while ask(endpoint).await.status == 200 {
+            admitted += 1;
+            assert!(admitted < 30, "{endpoint} is not throttled");
+        }
+        assert!(admitted >= 4, "{endpoint} admitted only {admitted}");
+        assert_eq!(ask("/other").await.status, 200, "{endpoint}");
+    }
+    for _ in 0..30 {
+        let answer = gateway.client().get("/other").send().await;
+        assert_eq!(answer.status, 200);
+        assert!(!answer.has("ratelimit"));
+    }
+}
+
+#[tokio::test]
+async fn a_refused_request_costs_nothing_from_any_of_its_limits() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::with(
+        r#"
+        [upstream.api]
+        servers = ["{upstream}"]
+        [limit.tight]
+        rate = "1/h"
+        [limit.wide]
+        rate = "4/h"
+        [[route]]
+        name = "both"
+        path = "/both"
+        limits = ["wide", "tight"]
+        [[route]]
+        name = "wide"
+        path = "/wide"
+        limits = ["wide"]
+        "#,
+    )
+    .upstream(&upstream)
+    .start();
+    let client = gateway.client();
+    assert_eq!(client.get("/both").send().await.status, 200);
+    for _ in 0..10 {
+        let refused = client.get("/both").send().await;
+        assert_eq!(refused.status, 429);
+        assert!(refused.header("ratelimit").starts_with("\"wide\";r=3;"));
+    }
+    // Three of the four are left, as the ten refusals took none.
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(client.get("/wide").send().await.status, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_request_takes_as_many_tokens_as_its_route_costs() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::with(
+        r#"
+        [upstream.api]
+        servers = ["{upstream}"]
+        [limit.device]
+        rate = "1/h"
+        burst = 6
+        [[route]]
+        name = "report"
+        path = "/report"
+        limits = ["device"]
+        cost = 3
+        [[route]]
+        name = "rest"
+        path = "/"
+        limits = ["device"]
+        "#,
+    )
+    .upstream(&upstream)
+    .start();
+    let client = gateway.client();
+    let report = client.get("/report").send().await;
+    assert_eq!((report.status, remaining(&report)), (200, 4));
+    let report = client.get("/report").send().await;
+    assert_eq!((report.status, remaining(&report)), (200, 1));
+    // Two more tokens are two hours away.
+    let refused = client.get("/report").send().await;
+    assert_eq!((refused.status, remaining(&refused)), (429, 1));
+    assert!((7_100..=7_200).contains(&refused.retry_after()));
+    assert_eq!(client.get("/").send().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_limit_two_routes_share_is_one_bucket() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::with(
+        r#"
+        [upstream.api]
+        servers = ["{upstream}"]
+        [limit.device]
+        rate = "2/h"
+        [[route]]
+        name = "a"
+        path = "/a"
+        limits = ["device"]
+        [[route]]
+        name = "b"
+        path = "/b"
+        limits = ["device"]
+        "#,
+    )
+    .upstream(&upstream)
+    .start();
+    let client = gateway.client();
+    for (path, expected) in [("/a", 200), ("/b", 200), ("/a", 429), ("/b", 429)] {
+        assert_eq!(client.get(path).send().await.status, expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_exempt_client_is_never_throttled_and_told_of_no_limit() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::with(
+        r#"
+        [client]
+        exempt = ["127.0.3.0/24"]
+        [upstream.api]
+        servers = ["{upstream}"]
+        [limit.device]
+        rate = "1/h"
+        [[route]]
+        name = "all"
+        path = "/"
+        limits = ["device"]
+        "#,
+    )
+    .upstream(&upstream)
+    .start();
+    for _ in 0..5 {
+        let answer = gateway.client().from("127.0.3.7").get("/").send().await;
+        assert_eq!(answer.status, 200);
+        assert!(!answer.has("ratelimit"));
+    }
+    let other = gateway.client().from("127.0.4.7");
+    assert_eq!(other.get("/").send().await.status, 200);
+    assert_eq!(other.get("/").send().await.status, 429);
+}
+
+#[tokio::test]
+async fn a_global_limit_is_one_bucket_for_all_clients() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::limited("rate = \"2/h\"\nkey = \"global\"")
+        .upstream(&upstream)
+        .start();
+    for (client, expected) in [("127.0.5.1", 200), ("127.0.5.2", 200), ("127.0.5.3", 429)] {
+        let answer = gateway.client().from(client).get("/").send().await;
+        assert_eq!(answer.status, expected, "{client}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_keyed_by_a_header_falls_back_to_the_client_where_it_is_missing() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::limited("rate = \"1/h\"\nkey = \"header:X-Api-Key\"")
+        .upstream(&upstream)
+        .start();
+    let status = async |from: &str, key: Option<&str>| {
+        let asking = gateway.client().from(from).get("/");
+        let asking = match key {
+            Some(key) => asking.header("x-api-key", key),
+            None => asking,
+        };
+        asking.send().await.status
+    };
+    assert_eq!(status("127.0.6.1", Some("a")).await, 200);
+    // The key counts, not who holds it.
+    assert_eq!(status("127.0.6.2", Some("a")).await, 429);
+    assert_eq!(status("127.0.6.1", Some("b")).await, 200);
+    assert_eq!(status("127.0.6.1", None).await, 200);
+    assert_eq!(status("127.0.6.1", None).await, 429);
+    assert_eq!(status("127.0.6.2", None).await, 200);
+}
+
+#[tokio::test]
+async fn a_limit_keyed_by_a_list_counts_each_combination() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::limited("rate = \"1/h\"\nkey = [\"client\", \"header:X-Tenant\"]")
+        .upstream(&upstream)
+        .start();
+    for (from, tenant, expected) in [
+        ("127.0.7.1", "a", 200),
+        ("127.0.7.1", "b", 200),
+        ("127.0.7.2", "a", 200),
+        ("127.0.7.1", "a", 429),
+    ] {
+        let asking = gateway.client().from(from).get("/");
+        let answer = asking.header("x-tenant", tenant).send().await;
+        assert_eq!(answer.status, expected, "{from} {tenant}");
+    }
+}
+
+#[tokio::test]
+async fn the_buckets_are_shared_by_all_workers() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::with(
+        r#"
+        [server]
+        workers = 8
+        [upstream.api]
+        servers = ["{upstream}"]
+        [limit.device]
+        rate = "20/h"
+        [[route]]
+        name = "all"
+        path = "/"
+        limits = ["device"]
+        "#,
+    )
+    .upstream(&upstream)
+    .start();
+    let client = gateway.client();
+    let asked = (0..60).map(|_| tokio::spawn(client.get("/").send()));
+    let mut admitted = 0;
+    for answer in asked.collect::<Vec<_>>() {
+        admitted += usize::from(answer.await.expect("answered").status == 200);
+    }
+    assert_eq!(admitted, 20);
+    assert_eq!(upstream.count(), 20);
+}
+
+fn remaining(answer: &Answer) -> u32 {
+    let line = answer.header("ratelimit");
+    let (_, rest) = line.split_once("r=").expect("tokens left");
+    let digits = rest.split(';').next().expect("a number");
+    digits.parse().expect("a number")
 }

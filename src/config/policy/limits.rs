@@ -24,16 +24,15 @@ pub(super) fn resolve<'f>(
 ) -> Limits<'f> {
     let mut limits = Limits::new();
     for (at, (name, section)) in sections.0.iter().enumerate() {
-        let limit = match u16::try_from(at) {
-            Ok(id) => limit(LimitId(id), name, &section.value, findings),
-            Err(_) => {
-                findings.error(
-                    &name.span,
-                    "there are too many limits",
-                    format!("define at most {}", u32::from(u16::MAX) + 1),
-                );
-                None
-            }
+        let limit = if let Ok(id) = u16::try_from(at) {
+            limit(LimitId(id), name, &section.value, findings)
+        } else {
+            findings.error(
+                &name.span,
+                "there are too many limits",
+                format!("define at most {}", u32::from(u16::MAX) + 1),
+            );
+            None
         };
         limits.insert(name.value.0.as_str(), limit.map(Arc::new));
     }

@@ -10,7 +10,7 @@ use super::{duration, plain};
 use crate::respond::{Cors, Dialect, Manner};
 
 /// How long a browser keeps a preflight's answer where nothing is said.
-const DEFAULT_MAX_AGE: Duration = Duration::from_secs(600);
+const DEFAULT_MAX_AGE: Duration = Duration::from_mins(10);
 
 pub(super) fn resolve(section: &RespondSection, findings: &mut Findings) -> Manner {
     let headers = section.headers.iter().flat_map(|headers| &headers.0);

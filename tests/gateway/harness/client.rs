@@ -138,7 +138,7 @@ impl Asking {
         match tokio::time::timeout(PATIENCE, self.try_send()).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => panic!("{what}: {error:?}"),
-            Err(_) => panic!("{what}: no answer"),
+            Err(elapsed) => panic!("{what}: no answer, {elapsed}"),
         }
     }
 

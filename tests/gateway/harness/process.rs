@@ -20,7 +20,13 @@ pub(crate) struct Process {
 impl Process {
     /// Runs `tidegate` with these arguments.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_in(&[], arguments)
+    }
+
+    /// Runs `tidegate` with these variables and arguments.
+    pub(crate) fn start_in(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
         let mut child = command(arguments)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -43,9 +49,13 @@ impl Process {
 
     /// Waits for a line with `part` in it.
     pub(crate) fn line_with(&self, part: &str) -> String {
+        self.line(part, |line| line.contains(part))
+    }
+
+    fn line(&self, part: &str, wanted: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let found = self.lines().into_iter().find(|line| line.contains(part));
+            let found = self.lines().into_iter().find(|line| wanted(line));
             if let Some(line) = found {
                 return line;
             }
@@ -60,9 +70,9 @@ impl Process {
 
     /// A client of the gateway.
     pub(crate) fn client(&self) -> Client {
-        Client::of(address_in(
-            &self.line_with(" listening address=http://127."),
-        ))
+        let announced =
+            |line: &str| line.contains("listening") && !line.contains("admin listening");
+        Client::of(address_in(&self.line("listening", announced)))
     }
 
     /// A client of its admin listener.

@@ -16,8 +16,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -119,6 +119,35 @@ impl Upstream {
         Self::start(handler, Some(certificates.acceptor()))
     }
 
+    /// Answers every request with these bytes, whatever they are, and keeps the connection open. Requests
+    /// are not recorded.
+    pub(crate) fn saying(bytes: &'static str) -> Self {
+        Self::listening("http", move |socket, seen| async move {
+            let listener = TcpListener::from_std(socket).expect("a listener");
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                seen.connections.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(say(stream, bytes));
+            }
+        })
+    }
+
+    /// The URL of a server that is not there any more.
+    pub(crate) fn gone() -> String {
+        Self::replying(200).closed()
+    }
+
+    /// Stops listening, and says where it did.
+    fn closed(self) -> String {
+        let url = self.url();
+        let address = self.address;
+        drop(self);
+        while std::net::TcpStream::connect(address).is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        url
+    }
+
     fn start<F, R>(handler: F, tls: Option<TlsAcceptor>) -> Self
     where
         F: Fn(Received) -> R + Send + Sync + 'static,
@@ -126,13 +155,24 @@ impl Upstream {
     {
         let handler: Arc<Handler> =
             Arc::new(move |received| -> Replying { Box::pin(handler(received)) });
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        Self::listening(scheme, move |socket, seen| {
+            accept(socket, handler, tls, seen)
+        })
+    }
+
+    fn listening<F, R>(scheme: &'static str, serve: F) -> Self
+    where
+        F: FnOnce(std::net::TcpListener, Arc<Seen>) -> R + Send + 'static,
+        R: Future<Output = ()>,
+    {
         let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         socket
             .set_nonblocking(true)
             .expect("a socket that waits not");
         let upstream = Self {
             address: socket.local_addr().expect("an address"),
-            scheme: if tls.is_some() { "https" } else { "http" },
+            scheme,
             seen: Arc::default(),
             stop: CancellationToken::new(),
         };
@@ -142,7 +182,7 @@ impl Upstream {
                 .enable_all()
                 .build()
                 .expect("a runtime");
-            runtime.block_on(stop.run_until_cancelled(accept(socket, handler, tls, seen)));
+            runtime.block_on(stop.run_until_cancelled(serve(socket, seen)));
         });
         upstream
     }
@@ -253,4 +293,17 @@ where
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;
+}
+
+/// Says `bytes` at the end of each head that comes.
+async fn say(mut stream: TcpStream, bytes: &'static str) {
+    let mut head = Vec::new();
+    while stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
+        if head.ends_with(b"\r\n\r\n") {
+            head.clear();
+            if stream.write_all(bytes.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
 }

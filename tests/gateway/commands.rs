@@ -1,0 +1,201 @@
+//! The commands that are not `serve`.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::harness::{Client, Process};
+
+fn shipped(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("config")
+        .join(name);
+    path.to_str().expect("a plain name").to_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test]
+async fn the_demo_keeps_what_its_guide_promises() {
+    let free = [("TIDEGATE__ADMIN__LISTEN", "127.0.0.1:0")];
+    let process = Process::start_in(&free, &["demo", "--listen", "127.0.0.1:0"]);
+    process.line_with("Ctrl-C stops it.");
+    let guide = process.lines();
+    let gateway = address(&process.line_with("Tidegate stands at"));
+    let client = Client::of(gateway);
+    let said = |part: &str| {
+        let found = guide.iter().any(|line| line.contains(part));
+        assert!(found, "{part} in {guide:#?}");
+    };
+
+    said(&format!("http://{gateway}/o/client/register"));
+    let mut statuses = Vec::new();
+    while !statuses.contains(&429) {
+        statuses.push(client.get("/o/client/register").send().await.status);
+        assert!(statuses.len() < 30, "{statuses:?}");
+    }
+    assert!(statuses.len() >= 5, "{statuses:?}");
+
+    said("X-Forwarded-For: 203.0.113.7");
+    let other = client
+        .get("/o/client/register")
+        .header("X-Forwarded-For", "203.0.113.7");
+    assert_eq!(other.send().await.status, 200);
+
+    said("-X POST -d '{\"amount\":1200,\"currency\":\"EUR\"}'");
+    let payment = client
+        .post("/v1/payments")
+        .body("{\"amount\":1200,\"currency\":\"EUR\"}");
+    assert_eq!(payment.send().await.status, 201);
+
+    let metrics = Client::of(address(&process.line_with("/metrics")));
+    let counted = metrics.get("/metrics").send().await.text();
+    let refused = counted
+        .lines()
+        .find(|line| line.starts_with("tidegate_refused_total{limit=\"device\"}"));
+    assert_eq!(refused, Some("tidegate_refused_total{limit=\"device\"} 1"));
+}
+
+#[test]
+fn every_shipped_configuration_is_found_right() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let files: Vec<PathBuf> = std::fs::read_dir(directory)
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "toml")
+        })
+        .collect();
+    assert!(files.len() >= 4, "{files:?}");
+    for file in files {
+        let name = file.to_str().expect("a plain name");
+        let output = Process::run(&["check", name]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stdout(&output).starts_with(&format!("{name}: ok (")));
+        assert_eq!(stderr(&output), "", "{name}");
+    }
+}
+
+#[test]
+fn every_fault_of_a_configuration_is_reported_with_its_place_and_text() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("bad.toml");
+    let config = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+                  [limit.device]\nrate = \"1/fortnight\"\nbrust = 3\n\
+                  [[route]]\nname = \"all\"\npath = \"/(\"\nlimits = [\"devise\"]\n";
+    std::fs::write(&path, config).expect("a file");
+    let name = path.to_str().expect("a plain name");
+    for arguments in [&["check", name][..], &["serve", "--config", name]] {
+        let output = Process::run(arguments);
+        assert!(!output.status.success());
+        let said = stderr(&output);
+        for part in [
+            "bad.toml:4:8",
+            "1/fortnight",
+            "bad.toml:5:1",
+            "brust",
+            "bad.toml:8:",
+            "devise",
+        ] {
+            assert!(said.contains(part), "{part} in\n{said}");
+        }
+    }
+}
+
+#[test]
+fn a_configuration_that_is_not_there_is_named() {
+    let output = Process::run(&["check", "/nowhere/gateway.toml"]);
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("/nowhere/gateway.toml"));
+}
+
+#[test]
+fn explain_says_what_a_request_would_meet() {
+    let explain = |more: &[&str]| {
+        let file = shipped("client-endpoints.toml");
+        let mut arguments = vec!["explain", "--config", &file];
+        arguments.extend(more);
+        let output = Process::run(&arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let throttled = explain(&[
+        "--method",
+        "POST",
+        "--path",
+        "//o/client/./register?x=1",
+        "--header",
+        "X-Forwarded-For: 6.6.6.6, 203.0.113.7",
+        "--peer",
+        "10.1.2.3",
+    ]);
+    for part in [
+        "203.0.113.7",
+        "/o/client/register",
+        "dynamic-client-registration",
+        "device",
+        "http://127.0.0.1:9000",
+        "4 at once",
+        "429",
+    ] {
+        assert!(throttled.contains(part), "{part} in\n{throttled}");
+    }
+    let stranger = explain(&[
+        "--path",
+        "/other",
+        "--header",
+        "X-Forwarded-For: 203.0.113.7",
+        "--peer",
+        "192.0.2.1",
+    ]);
+    assert!(stranger.contains("192.0.2.1") && !stranger.contains("203.0.113.7"));
+    assert!(stranger.contains("rest") && stranger.contains("nothing limits it"));
+    assert!(explain(&["--path", "/a%2Fb"]).contains("400"));
+}
+
+#[test]
+fn the_schema_is_one_and_takes_every_shipped_configuration() {
+    let output = Process::run(&["schema"]);
+    assert!(output.status.success());
+    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(jsonschema::meta::is_valid(&schema));
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    for name in [
+        "minimal.toml",
+        "reference.toml",
+        "demo.toml",
+        "client-endpoints.toml",
+    ] {
+        let text = std::fs::read_to_string(shipped(name)).expect("a file");
+        let config: serde_json::Value = toml::from_str(&text).expect("TOML");
+        let errors: Vec<_> = validator
+            .iter_errors(&config)
+            .map(|e| e.to_string())
+            .collect();
+        assert!(errors.is_empty(), "{name}: {errors:?}");
+    }
+    let wrong = serde_json::json!({ "server": { "listne": "127.0.0.1:1" } });
+    assert!(!validator.is_valid(&wrong));
+}
+
+#[test]
+fn without_a_command_the_usage_is_shown() {
+    let output = Process::run(&[]);
+    assert!(!output.status.success());
+    let said = stderr(&output) + &stdout(&output);
+    for command in ["serve", "demo", "check", "explain", "schema"] {
+        assert!(said.contains(command), "{command} in\n{said}");
+    }
+}
+
+fn address(line: &str) -> std::net::SocketAddr {
+    let (_, rest) = line.split_once("http://").expect("an address");
+    let end = rest.find([' ', '/']).unwrap_or(rest.len());
+    rest[..end].parse().expect("an address")
+}

@@ -1,0 +1,317 @@
+//! Carrying a request to upstream and its answer back.
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+use crate::harness::{Gateway, Upstream, empty, full};
+
+#[tokio::test]
+async fn a_request_arrives_as_it_was_sent() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    for client in [gateway.client(), gateway.client().h2()] {
+        let answer = client
+            .request("PATCH", "/a/b?c=d&c=e")
+            .header("X-Two", "1")
+            .header("X-Two", "2")
+            .header("Content-Type", "application/json")
+            .body("{\"a\":1}")
+            .send()
+            .await;
+        assert_eq!(answer.status, 200);
+        let got = upstream.last();
+        assert_eq!(got.method, "PATCH");
+        assert_eq!(got.target, "/a/b?c=d&c=e");
+        assert_eq!(got.header("x-two"), "1, 2");
+        assert_eq!(got.header("content-type"), "application/json");
+        assert_eq!(got.header("content-length"), "7");
+        assert_eq!(got.body, "{\"a\":1}");
+    }
+}
+
+#[tokio::test]
+async fn hop_by_hop_headers_stay_on_their_hop_both_ways() {
+    let upstream = Upstream::with(|_| async {
+        let mut reply = full("ok");
+        let headers = reply.headers_mut();
+        for (name, value) in [
+            ("connection", "x-private"),
+            ("x-private", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-authenticate", "Basic"),
+            ("proxy-connection", "keep-alive"),
+            ("upgrade", "h3"),
+            ("x-public", "1"),
+            ("set-cookie", "a=1"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        headers.append("set-cookie", HeaderValue::from_static("b=2, c"));
+        reply
+    });
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    let answer = gateway
+        .client()
+        .get("/")
+        .header("Connection", "close, X-Private")
+        .header("X-Private", "1")
+        .header("Keep-Alive", "timeout=5")
+        .header("Proxy-Connection", "keep-alive")
+        .header("Proxy-Authorization", "Basic xyz")
+        .header("TE", "trailers")
+        .header("Upgrade", "h2c")
+        .header("HTTP2-Settings", "AAMAAABkAAQAAP__")
+        .header("X-Public", "1")
+        .send()
+        .await;
+    assert_eq!(answer.status, 200);
+    let got = upstream.last();
+    for name in [
+        "x-private",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authorization",
+        "upgrade",
+    ] {
+        assert!(!got.has(name), "{name} went to upstream");
+    }
+    assert_eq!(got.header("x-public"), "1");
+    for name in [
+        "x-private",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authenticate",
+        "upgrade",
+    ] {
+        assert!(!answer.has(name), "{name} came to the client");
+    }
+    assert_eq!(answer.header("x-public"), "1");
+    let cookies: Vec<_> = answer.headers.get_all("set-cookie").iter().collect();
+    assert_eq!(cookies, ["a=1", "b=2, c"]);
+}
+
+#[tokio::test]
+async fn the_gateway_names_itself_in_via() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    gateway.client().get("/").send().await;
+    assert_eq!(upstream.last().header("via"), "1.1 tidegate");
+    let asking = gateway.client().get("/").header("Via", "1.0 fred");
+    asking.send().await;
+    assert_eq!(upstream.last().header("via"), "1.0 fred, 1.1 tidegate");
+}
+
+#[tokio::test]
+async fn a_request_has_one_id_for_client_and_upstream() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    let client = gateway.client();
+    let given = client
+        .get("/")
+        .header("X-Request-Id", "abc-123")
+        .send()
+        .await;
+    assert_eq!(given.header("x-request-id"), "abc-123");
+    assert_eq!(upstream.last().header("x-request-id"), "abc-123");
+
+    let fresh = client.get("/").send().await;
+    assert_eq!(fresh.header("x-request-id").len(), 32);
+    assert_eq!(
+        upstream.last().header("x-request-id"),
+        fresh.header("x-request-id")
+    );
+
+    let unfit = client
+        .get("/")
+        .header("X-Request-Id", "a b<c>")
+        .send()
+        .await;
+    assert_ne!(unfit.header("x-request-id"), "a b<c>");
+    assert_eq!(
+        upstream.last().header("x-request-id"),
+        unfit.header("x-request-id")
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_has_a_request_id_too() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::limited("rate = \"1/h\"")
+        .upstream(&upstream)
+        .start();
+    gateway.client().get("/").send().await;
+    let asking = gateway.client().get("/").header("X-Request-Id", "abc");
+    let refused = asking.send().await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("x-request-id"), "abc");
+}
+
+#[tokio::test]
+async fn the_host_sent_upstream_follows_the_configuration() {
+    let upstream = Upstream::echo();
+    for (setting, expected) in [
+        ("preserve", "shop.example:81".to_owned()),
+        ("server", upstream.address().to_string()),
+        ("api.internal", "api.internal".to_owned()),
+    ] {
+        let config = "[upstream.api]\nservers = [\"{upstream}\"]\nhost = \"{host}\"\n\
+                      [[route]]\nname = \"all\"\npath = \"/\"\n";
+        let gateway = Gateway::with(&config.replace("{host}", setting))
+            .upstream(&upstream)
+            .start();
+        let asking = gateway.client().get("/").header("Host", "shop.example:81");
+        assert_eq!(asking.send().await.status, 200);
+        let got = upstream.last();
+        assert_eq!(got.header("host"), expected, "{setting}");
+        assert_eq!(got.header("x-forwarded-host"), "shop.example:81");
+        assert_eq!(got.header("x-forwarded-proto"), "http");
+    }
+}
+
+#[tokio::test]
+async fn an_http_2_request_goes_upstream_with_its_authority_for_a_host() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    let answer = gateway.client().h2().get("/").send().await;
+    assert_eq!(answer.status, 200);
+    let got = upstream.last();
+    assert_eq!(got.header("host"), gateway.address().to_string());
+    assert_eq!(
+        got.header("x-forwarded-host"),
+        gateway.address().to_string()
+    );
+}
+
+#[tokio::test]
+async fn a_head_is_answered_with_the_headers_of_a_get_and_no_body() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    for client in [gateway.client(), gateway.client().h2()] {
+        let answer = client.request("HEAD", "/").send().await;
+        assert_eq!((answer.status, answer.body.len()), (200, 0));
+        assert_eq!(answer.header("content-length"), "2");
+        assert_eq!(upstream.last().method, "HEAD");
+    }
+}
+
+#[tokio::test]
+async fn answers_without_a_body_stay_without_one() {
+    let upstream = Upstream::with(|received| async move {
+        let status = received.target[1..].parse().expect("a status");
+        let mut reply = empty(status);
+        reply
+            .headers_mut()
+            .insert("etag", HeaderValue::from_static("\"v1\""));
+        reply
+    });
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    for (path, status) in [("/204", 204), ("/304", 304), ("/200", 200)] {
+        for client in [gateway.client(), gateway.client().h2()] {
+            let answer = client.get(path).send().await;
+            assert_eq!((answer.status, answer.body.len()), (status, 0), "{path}");
+            assert_eq!(answer.header("etag"), "\"v1\"");
+            assert!(!answer.has("transfer-encoding"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn any_status_and_its_body_are_passed_on() {
+    let upstream = Upstream::with(|received| async move {
+        let mut reply = full("words");
+        *reply.status_mut() = received.target[1..].parse().expect("a status");
+        reply
+    });
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    for status in [201, 202, 301, 400, 404, 418, 422, 429, 500, 503, 599] {
+        let answer = gateway.client().get(&format!("/{status}")).send().await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.text(), "words");
+    }
+}
+
+#[tokio::test]
+async fn trailers_are_never_merged_into_headers() {
+    let upstream = Upstream::saying(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
+         2\r\nok\r\n0\r\nX-Sum: 42\r\nX-Unlisted: 1\r\n\r\n",
+    );
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    let answer = gateway
+        .client()
+        .get("/")
+        .header("TE", "trailers")
+        .send()
+        .await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
+    assert!(!answer.has("x-sum") && !answer.has("x-unlisted"));
+    assert_eq!(
+        answer.trailers.get("x-sum").map(HeaderValue::as_bytes),
+        Some(&b"42"[..])
+    );
+    assert!(!answer.trailers.contains_key("x-unlisted"));
+
+    let unasked = gateway.client().get("/").send().await;
+    assert_eq!((unasked.status, unasked.text().as_str()), (200, "ok"));
+    assert!(!unasked.has("x-sum") && unasked.trailers.is_empty());
+
+    let h2 = gateway.client().h2().get("/").send().await;
+    assert_eq!((h2.status, h2.text().as_str()), (200, "ok"));
+    assert!(!h2.has("x-sum"));
+    assert!(!h2.has("connection") && !h2.has("transfer-encoding"));
+}
+
+#[tokio::test]
+async fn a_large_body_passes_whole_both_ways() {
+    let upstream = Upstream::with(|received| async move { full(received.body) });
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    let body: Bytes = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    for client in [gateway.client(), gateway.client().h2()] {
+        let answer = client.post("/").body(body.clone()).send().await;
+        assert_eq!(answer.status, 200);
+        assert!(answer.body == body, "{} bytes came back", answer.body.len());
+    }
+}
+
+#[tokio::test]
+async fn a_body_over_the_cap_is_refused_declared_or_not() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::open("[server]\nmax_body = \"1KiB\"")
+        .upstream(&upstream)
+        .start();
+    let just = gateway.client().post("/").body(vec![b'x'; 1_024]);
+    assert_eq!(just.send().await.status, 200);
+    for client in [gateway.client(), gateway.client().h2()] {
+        let answer = client.post("/").body(vec![b'x'; 1_025]).send().await;
+        assert_eq!(answer.status, 413);
+        assert_eq!(answer.problem(), "payload-too-large");
+    }
+    assert_eq!(upstream.count(), 1);
+    let chunk = "x".repeat(0x401);
+    let answer = gateway
+        .client()
+        .raw(format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n\
+             401\r\n{chunk}\r\n0\r\n\r\n"
+        ))
+        .await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert_eq!(upstream.count(), 1);
+}
+
+#[tokio::test]
+async fn cookies_that_http_2_split_go_upstream_as_one_line() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::open("").upstream(&upstream).start();
+    let asking = gateway.client().h2().get("/");
+    let asking = asking.header("Cookie", "a=1").header("Cookie", "b=2");
+    assert_eq!(asking.send().await.status, 200);
+    let lines: Vec<_> = upstream
+        .last()
+        .headers
+        .get_all("cookie")
+        .iter()
+        .cloned()
+        .collect();
+    assert_eq!(lines, ["a=1; b=2"]);
+}
