@@ -4,8 +4,10 @@
 //! lets pass and two servers could still read differently: the host it is for, the form of its target,
 //! methods that are not requests for a resource. Whatever could mean two things is refused.
 
+use std::net::Ipv6Addr;
+
 use http::header::{CONTENT_LENGTH, EXPECT, HOST};
-use http::uri::Authority;
+use http::uri::Scheme;
 use http::{HeaderValue, Method, Request, StatusCode};
 
 use crate::respond::Rejection;
@@ -31,6 +33,12 @@ fn check_method<B>(request: &Request<B>) -> Result<(), Rejection> {
 /// Exactly one host, in the target, in `Host`, or the same in both.
 fn check_host<B>(request: &Request<B>) -> Result<HeaderValue, Rejection> {
     let in_target = request.uri().authority();
+    let web = |scheme: &Scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS;
+    if !request.uri().scheme().is_none_or(web) {
+        return Err(Rejection::bad_request(
+            "The request's target is neither http nor https.",
+        ));
+    }
     let mut lines = request.headers().get_all(HOST).iter();
     let line = lines.next();
     if lines.next().is_some() {
@@ -67,23 +75,28 @@ fn check_host<B>(request: &Request<B>) -> Result<HeaderValue, Rejection> {
     }
 }
 
+/// A name or an address with, at most, a port. RFC 3986 would allow more in a name, percent-encoding among
+/// it, but no name has any of that, and whoever decodes it has another host.
 fn is_plain_host(host: &[u8]) -> bool {
-    let hostname =
-        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
-    if !host.is_empty() && host[0] != b':' && host.iter().all(hostname) {
-        // At most a port behind one colon; anything with more is an address that lacks its brackets.
-        return match host.iter().position(|&byte| byte == b':') {
-            None => true,
-            Some(colon) => host[colon + 1..].iter().all(u8::is_ascii_digit),
+    if let Some(bracketed) = host.strip_prefix(b"[") {
+        let Some(end) = bracketed.iter().position(|&byte| byte == b']') else {
+            return false;
         };
+        let address = std::str::from_utf8(&bracketed[..end]).map(str::parse::<Ipv6Addr>);
+        return matches!(address, Ok(Ok(_))) && is_port(&bracketed[end + 1..]);
     }
-    std::str::from_utf8(host)
-        .ok()
-        .and_then(|host| host.parse::<Authority>().ok())
-        .is_some_and(|authority| {
-            let plain = !authority.host().is_empty() && !authority.as_str().contains(['@', ',']);
-            plain && authority.as_str().is_ascii()
-        })
+    let in_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let name = host.iter().take_while(|byte| in_name(byte)).count();
+    name > 0 && is_port(&host[name..])
+}
+
+/// A colon and digits, or nothing.
+fn is_port(bytes: &[u8]) -> bool {
+    match bytes {
+        [] => true,
+        [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
 }
 
 fn check_expectation<B>(request: &Request<B>) -> Result<(), Rejection> {
@@ -154,6 +167,12 @@ mod tests {
             "a:1:2",
             "a?b",
             "a#b",
+            "a%2eb",
+            "[::1",
+            "[::1]x",
+            "[::1]:x",
+            "[1]",
+            "::1",
         ];
         for host in bad {
             assert_eq!(status(&request("/", &[host])), 400, "{host:?}");
@@ -172,6 +191,7 @@ mod tests {
             400
         );
         assert_eq!(status(&request("http://a.example/x", &[])), 200);
+        assert_eq!(status(&request("ftp://a.example/x", &["a.example"])), 400);
     }
 
     #[test]

@@ -24,6 +24,7 @@
 
 mod alarm;
 pub mod chunked;
+mod cut;
 mod exchange;
 mod follow;
 mod gather;
@@ -43,6 +44,7 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+pub use self::cut::Cut;
 pub use self::exchange::{Carried, Exchange, Exchanges};
 pub use self::gather::Gathered;
 pub use self::rewound::Rewound;
@@ -59,7 +61,7 @@ use crate::gateway::{Caps, Deadlines};
 
 /// A client's connection, of which hyper sees only what is HTTP/1.
 #[derive(Debug)]
-pub struct Wire<IO> {
+pub struct Wire<IO: Cut> {
     io: IO,
     inbound: Inbound,
     deadlines: Deadlines,
@@ -70,7 +72,7 @@ pub struct Wire<IO> {
     ended: bool,
 }
 
-impl<IO> Wire<IO> {
+impl<IO: Cut> Wire<IO> {
     /// Takes charge of a connection of which `early` was already read.
     ///
     /// hyper has limits of its own, and its own bare answers when they are passed. For the answer to
@@ -103,7 +105,7 @@ impl<IO> Wire<IO> {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Wire<IO> {
+impl<IO: AsyncRead + Cut + Unpin> AsyncRead for Wire<IO> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -144,7 +146,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Wire<IO> {
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<IO> {
+impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> AsyncWrite for Wire<IO> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -191,6 +193,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<IO> {
         let expected = this.inbound.is_amid_message();
         this.linger
             .poll(&mut this.io, &mut this.alarm, cx, expected)
+    }
+}
+
+impl<IO: Cut> Drop for Wire<IO> {
+    fn drop(&mut self) {
+        if self.inbound.is_cut() {
+            self.io.cut();
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use http::StatusCode;
+use http::{Request, StatusCode, Version};
+use http_body::Body as _;
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::drain::Drain;
 use super::{Caps, Deadlines};
 use crate::pipeline::{Connection, Pipeline};
-use crate::wire::{Protocol, Rewound, Wire, sniff};
+use crate::wire::{Cut, Protocol, Rewound, Wire, sniff};
 
 /// Bytes of one HTTP/1 connection that hyper holds at most while one side is slower than the other.
 const H1_BUFFER: usize = 64 * 1024;
@@ -69,7 +71,7 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
 /// begins with the other would only fail later.
 async fn speak<IO>(mut io: IO, connection: Connection, terms: &Terms)
 where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
 {
     let outcome = match sniff(&mut io, terms.deadlines.head).await {
         Ok((Protocol::Http1, early)) => speak_http1(io, early, connection, terms).await,
@@ -94,11 +96,12 @@ async fn speak_http1<IO>(
     terms: &Terms,
 ) -> hyper::Result<()>
 where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
 {
     let (wire, exchanges) = Wire::new(io, early, &terms.caps, terms.deadlines);
-    let service = service_fn(|request| {
+    let service = service_fn(|request: Request<Incoming>| {
         let exchange = exchanges.begin();
+        let knows_chunks = request.version() != Version::HTTP_10;
         let answering = terms
             .pipeline
             .answer(&connection, request, exchange.violation());
@@ -107,7 +110,13 @@ where
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 exchange.tunnel();
             }
-            Ok::<_, Infallible>(response.map(|body| exchange.carry(body)))
+            Ok::<_, Infallible>(response.map(|body| {
+                if knows_chunks || body.size_hint().exact().is_some() {
+                    exchange.carry(body)
+                } else {
+                    exchange.carry_to_close(body)
+                }
+            }))
         }
     });
     // The wire keeps the deadlines: hyper's own would need a timer reset on every request.

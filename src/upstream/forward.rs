@@ -384,12 +384,8 @@ fn answer(
     deadline: Option<Instant>,
     in_flight: InFlight,
 ) -> Result<Response<Body>, ForwardError> {
-    let framed_twice = response.headers().contains_key(TRANSFER_ENCODING)
-        && response.headers().contains_key(CONTENT_LENGTH);
-    if framed_twice {
-        return Err(ForwardError::BadAnswer(
-            "the answer declares its length in two ways",
-        ));
+    if let Some(fault) = framing_fault(response.headers()) {
+        return Err(ForwardError::BadAnswer(fault));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client_upgrade else {
@@ -409,6 +405,20 @@ fn answer(
     parts.extensions = http::Extensions::new();
     let relay = Relay::new(body, lease, timeouts.idle, deadline, in_flight);
     Ok(Response::from_parts(parts, Body::from(relay)))
+}
+
+/// Why nobody can be sure where an answer ends or what its body is. A coding besides `chunked` would be
+/// left on the body while the header that names it stays on its hop.
+fn framing_fault(headers: &HeaderMap) -> Option<&'static str> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let coding = codings.next()?;
+    if headers.contains_key(CONTENT_LENGTH) {
+        Some("the answer declares its length in two ways")
+    } else if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+        Some("the answer's transfer coding is not exactly chunked")
+    } else {
+        None
+    }
 }
 
 fn rejection(error: &ForwardError, upstream: &Upstream) -> Rejection {

@@ -37,6 +37,7 @@ pub(super) struct Shared {
     begun: AtomicU32,
     finished: AtomicU32,
     tunnel: AtomicBool,
+    cut: AtomicBool,
     refused: OnceLock<Refused>,
     waits: AtomicBool,
     waiting: Mutex<Option<Waker>>,
@@ -85,6 +86,17 @@ impl Exchange {
         Carried {
             body,
             exchange: self,
+            to_close: false,
+        }
+    }
+
+    /// The body as [`carry`](Self::carry) has it, of a response that only the end of the connection
+    /// ends, as HTTP/1.0 has them. One that fails must not end like one that is complete, so the
+    /// connection is reset then.
+    pub fn carry_to_close<B>(self, body: B) -> Carried<B> {
+        Carried {
+            to_close: true,
+            ..self.carry(body)
         }
     }
 }
@@ -106,6 +118,11 @@ impl Shared {
     /// Whether all of the `passed` requests were answered.
     pub(super) fn all_finished(&self, passed: u32) -> bool {
         self.finished.load(Ordering::SeqCst) == passed
+    }
+
+    /// Whether a response broke off whose end would be the connection's.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_tunnel(&self) -> bool {
@@ -141,6 +158,7 @@ pin_project! {
         #[pin]
         body: B,
         exchange: Exchange,
+        to_close: bool,
     }
 }
 
@@ -152,7 +170,12 @@ impl<B: Body> Body for Carried<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(cx)
+        let this = self.project();
+        let frame = this.body.poll_frame(cx);
+        if *this.to_close && matches!(frame, Poll::Ready(Some(Err(_)))) {
+            this.exchange.shared.cut.store(true, Ordering::Relaxed);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -206,6 +206,11 @@ impl Inbound {
         !matches!(self.mode, Mode::Requests) || !self.follower.at_head() || !self.aside.is_empty()
     }
 
+    /// Whether the connection must not end as if its last response were complete.
+    pub(super) fn is_cut(&self) -> bool {
+        self.shared.is_cut()
+    }
+
     /// Whether the connection has become a tunnel.
     pub(super) fn is_tunnel(&self) -> bool {
         matches!(self.mode, Mode::Tunnel)

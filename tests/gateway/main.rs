@@ -15,3 +15,12 @@ mod paths;
 mod refusal;
 mod throttle;
 mod upstreams;
+
+mod wire_raw;
+
+mod wire_deadlines;
+mod wire_expect;
+mod wire_refused;
+mod wire_requests;
+mod wire_upgrade;
+mod wire_upstream;
