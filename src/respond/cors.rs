@@ -114,7 +114,9 @@ impl Cors {
     /// Names the origin of `request` as one that may read the response, if it may.
     fn grant(&self, response: &mut HeaderMap, request: &HeaderMap) -> bool {
         // Said even where no origin is granted, or a cache would hand one origin's answer to another.
-        response.append(VARY, HeaderValue::from_static("Origin"));
+        if !varies_by_origin(response) {
+            response.append(VARY, HeaderValue::from_static("Origin"));
+        }
         let Some(origin) = request.get(ORIGIN) else {
             return false;
         };
@@ -133,6 +135,14 @@ impl Cors {
         }
         allowed
     }
+}
+
+fn varies_by_origin(response: &HeaderMap) -> bool {
+    let lines = response.get_all(VARY).iter();
+    lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','))
+        .any(|name| name.trim().eq_ignore_ascii_case("origin"))
 }
 
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {

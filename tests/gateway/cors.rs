@@ -1,6 +1,8 @@
 //! Browser code can read a refusal, and its preflights cost it nothing.
 
-use crate::harness::{Gateway, Upstream};
+use http::HeaderValue;
+
+use crate::harness::{Gateway, Upstream, full};
 
 const APP: &str = "https://app.example";
 
@@ -37,7 +39,7 @@ async fn an_allowed_origin_may_read_a_refusal_and_its_headers() {
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("access-control-allow-origin"), APP);
     assert_eq!(refused.header("access-control-allow-credentials"), "true");
-    assert!(refused.header("vary").contains("Origin"));
+    assert_eq!(refused.header("vary"), "Origin");
     let exposed = refused
         .header("access-control-expose-headers")
         .to_lowercase();
@@ -73,7 +75,7 @@ async fn another_origin_gets_the_refusal_without_leave_to_read_it() {
             answer = ask().await;
         }
         assert!(!answer.has("access-control-allow-origin"), "{origin}");
-        assert!(answer.header("vary").contains("Origin"), "{origin}");
+        assert_eq!(answer.header("vary"), "Origin", "{origin}");
     }
 }
 
@@ -186,4 +188,59 @@ async fn an_options_request_that_is_no_preflight_matches_by_its_own_method() {
         .send()
         .await;
     assert_eq!(answer.status, 404);
+}
+
+#[tokio::test]
+async fn a_page_may_read_an_answer_whose_upstream_said_nothing_about_it() {
+    let upstream = Upstream::replying(200);
+    let gateway = gateway(CORS, &upstream);
+    let ask = || {
+        gateway
+            .client()
+            .post("/register")
+            .header("Origin", APP)
+            .send()
+    };
+    let answer = ask().await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("access-control-allow-origin"), APP);
+    assert_eq!(answer.header("vary"), "Origin");
+}
+
+#[tokio::test]
+async fn what_upstream_says_about_who_may_read_its_answer_stands() {
+    let upstream = Upstream::with(|_| async {
+        let mut reply = full("ok");
+        let theirs = HeaderValue::from_static("https://other.example");
+        reply
+            .headers_mut()
+            .insert("access-control-allow-origin", theirs);
+        reply
+    });
+    let gateway = gateway(CORS, &upstream);
+    let asking = gateway.client().post("/register").header("Origin", APP);
+    let answer = asking.send().await;
+    assert_eq!(
+        answer.header("access-control-allow-origin"),
+        "https://other.example"
+    );
+    assert!(!answer.has("access-control-allow-credentials"));
+}
+
+#[tokio::test]
+async fn what_upstream_varies_by_is_kept_and_the_origin_named_once() {
+    for (theirs, told) in [
+        ("accept-encoding", "accept-encoding, Origin"),
+        ("Accept-Encoding, origin", "Accept-Encoding, origin"),
+    ] {
+        let upstream = Upstream::with(move |_| async move {
+            let mut reply = full("ok");
+            let theirs = HeaderValue::from_static(theirs);
+            reply.headers_mut().insert("vary", theirs);
+            reply
+        });
+        let gateway = gateway(CORS, &upstream);
+        let asking = gateway.client().post("/register").header("Origin", APP);
+        assert_eq!(asking.send().await.header("vary"), told);
+    }
 }

@@ -4,6 +4,7 @@ mod harness;
 
 mod admin;
 mod commands;
+mod connections;
 mod cors;
 mod delay;
 mod forwarding;

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+use http::header::HOST;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
@@ -35,6 +36,24 @@ pub(crate) struct Asking {
     headers: HeaderMap,
     body: Bytes,
 }
+
+/// One connection; dropped, it hangs up.
+pub(crate) struct KeptAlive {
+    sender: Sender,
+    /// The connection is driven beside its requests and falls with them.
+    _driver: AbortOnDropHandle<hyper::Result<()>>,
+}
+
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+/// One stream beside others of an HTTP/2 connection.
+pub(crate) struct Stream(http2::SendRequest<Full<Bytes>>);
+
+/// Why there is no answer.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What came back.
 #[derive(Clone, Debug)]
@@ -92,7 +111,7 @@ impl Client {
         }
     }
 
-    /// Sends these bytes as they are and reads until the gateway closes or has said nothing for `quiet`.
+    /// Sends these bytes as they are and reads until the gateway closes.
     pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await.expect("a connection");
         stream.write_all(bytes.as_ref()).await.expect("sent");
@@ -101,6 +120,32 @@ impl Client {
         // A gateway that closes on unread bytes resets the connection: what came before counts.
         drop(read.expect("the gateway closes"));
         String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// A connection that takes several requests, in cleartext.
+    pub(crate) async fn keep_alive(&self) -> KeptAlive {
+        let stream = self.connect().await.expect("a connection");
+        self.speak(stream).await.expect("a handshake")
+    }
+
+    async fn speak<IO>(&self, stream: IO) -> Result<KeptAlive, Failure>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let io = TokioIo::new(stream);
+        if self.h2 {
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+            Ok(KeptAlive {
+                sender: Sender::Http2(sender),
+                _driver: AbortOnDropHandle::new(tokio::spawn(connection)),
+            })
+        } else {
+            let (sender, connection) = http1::handshake(io).await?;
+            Ok(KeptAlive {
+                sender: Sender::Http1(sender),
+                _driver: AbortOnDropHandle::new(tokio::spawn(connection)),
+            })
+        }
     }
 
     /// A connection to the gateway and nothing more.
@@ -143,7 +188,7 @@ impl Asking {
     }
 
     /// The answer, or why there is none.
-    pub(crate) async fn try_send(self) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+    pub(crate) async fn try_send(self) -> Result<Answer, Failure> {
         let stream = self.client.connect().await?;
         match self.client.tls.clone() {
             None => self.exchange(stream, "http").await,
@@ -155,48 +200,89 @@ impl Asking {
         }
     }
 
-    async fn exchange<IO>(
-        self,
-        stream: IO,
-        scheme: &str,
-    ) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>>
+    async fn exchange<IO>(self, stream: IO, scheme: &str) -> Result<Answer, Failure>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let mut connection = self.client.speak(stream).await?;
+        connection.try_send(self, scheme).await
+    }
+
+    fn into_request(self, scheme: &str) -> Result<Request<Full<Bytes>>, http::Error> {
         let authority = self.client.server.to_string();
         let mut request = Request::new(Full::new(self.body));
         *request.method_mut() = self.method;
         *request.headers_mut() = self.headers;
-        let io = TokioIo::new(stream);
-        // The connection is driven beside the request and falls with it.
-        let (response, _driver) = if self.client.h2 {
+        if self.client.h2 {
             *request.uri_mut() = Uri::builder()
                 .scheme(scheme)
                 .authority(authority)
                 .path_and_query(self.target)
                 .build()?;
             *request.version_mut() = Version::HTTP_2;
-            let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
-            let driver = AbortOnDropHandle::new(tokio::spawn(connection));
-            (sender.send_request(request).await?, driver)
         } else {
             *request.uri_mut() = self.target.parse()?;
             request
                 .headers_mut()
-                .entry(http::header::HOST)
+                .entry(HOST)
                 .or_insert(authority.parse()?);
-            let (mut sender, connection) = http1::handshake(io).await?;
-            let driver = AbortOnDropHandle::new(tokio::spawn(connection));
-            (sender.send_request(request).await?, driver)
+        }
+        Ok(request)
+    }
+}
+
+impl KeptAlive {
+    /// Another stream of this connection, which has to be an HTTP/2 one and must not be dropped before it.
+    pub(crate) fn stream_beside(&self) -> Stream {
+        match &self.sender {
+            Sender::Http1(_) => panic!("HTTP/1.1 has no streams"),
+            Sender::Http2(sender) => Stream(sender.clone()),
+        }
+    }
+
+    /// The answer to one more request on this connection.
+    pub(crate) async fn send(&mut self, asking: Asking) -> Answer {
+        let what = format!("{} {}", asking.method, asking.target);
+        match tokio::time::timeout(PATIENCE, self.try_send(asking, "http")).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => panic!("{what}: {error:?}"),
+            Err(elapsed) => panic!("{what}: no answer, {elapsed}"),
+        }
+    }
+
+    async fn try_send(&mut self, asking: Asking, scheme: &str) -> Result<Answer, Failure> {
+        Answer::read(self.begin(asking, scheme).await?).await
+    }
+
+    async fn begin(&mut self, asking: Asking, scheme: &str) -> Result<Response<Incoming>, Failure> {
+        let request = asking.into_request(scheme)?;
+        let response = match &mut self.sender {
+            Sender::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await?
+            }
+            Sender::Http2(sender) => sender.send_request(request).await?,
         };
-        Answer::read(response).await
+        Ok(response)
+    }
+
+    /// The answer's body as it comes, to be read while upstream still writes it.
+    pub(crate) async fn body_of(&mut self, asking: Asking) -> Incoming {
+        let response = self.begin(asking, "http").await.expect("an answer");
+        response.into_body()
+    }
+}
+
+impl Stream {
+    pub(crate) async fn send(&mut self, asking: Asking) -> Answer {
+        let request = asking.into_request("http").expect("a request");
+        let response = self.0.send_request(request).await.expect("an answer");
+        Answer::read(response).await.expect("a whole answer")
     }
 }
 
 impl Answer {
-    async fn read(
-        response: http::Response<Incoming>,
-    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+    async fn read(response: Response<Incoming>) -> Result<Self, Failure> {
         let (parts, body) = response.into_parts();
         let collected = body.collect().await?;
         Ok(Self {

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use tidegate::admin::listener::Admin;
+use tidegate::admin::metrics;
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::gateway::Gateway as Running;
@@ -55,6 +56,11 @@ impl Gateway {
 
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         self.running.as_ref().expect("running").addresses()
+    }
+
+    /// Tells it to finish what is in flight and take nothing new.
+    pub(crate) fn drain(&self) {
+        self.running.as_ref().expect("running").stopper().drain();
     }
 
     /// A client that speaks HTTP/1.1, each request on a connection of its own.
@@ -128,7 +134,7 @@ impl Plan {
         let shared = Shared::new(Arc::new(policy), Clock::real());
         let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
         let admin = shared.policy.admin.as_ref().map(|settings| {
-            let registry = shared.metrics.registry(Arc::clone(&shared.buckets));
+            let registry = metrics::registry(&shared.metrics, &shared.buckets);
             Admin::start(settings, registry, running.stopper()).expect("an admin listener")
         });
         Gateway {
