@@ -47,7 +47,7 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
     }
     let connection = |scheme| Connection::new(peer, scheme, terms.tasks.clone());
     match &terms.tls {
-        None => speak(stream, connection("http"), &terms).await,
+        None => Box::pin(speak(stream, connection("http"), &terms)).await,
         Some(acceptor) => {
             let handshake =
                 tokio::time::timeout(terms.deadlines.handshake, acceptor.accept(stream));
@@ -62,7 +62,7 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
                     return;
                 }
             };
-            speak(stream, connection("https"), &terms).await;
+            Box::pin(speak(stream, connection("https"), &terms)).await;
         }
     }
 }
@@ -74,10 +74,10 @@ where
     IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
 {
     let outcome = match sniff(&mut io, terms.deadlines.head).await {
-        Ok((Protocol::Http1, early)) => speak_http1(io, early, connection, terms).await,
+        Ok((Protocol::Http1, early)) => Box::pin(speak_http1(io, early, connection, terms)).await,
         Ok((Protocol::Http2, early)) => {
             let io = Rewound::new(io, early, terms.deadlines.write);
-            speak_http2(io, connection, terms).await
+            Box::pin(speak_http2(io, connection, terms)).await
         }
         Err(unsniffed) => {
             tracing::debug!(error = %unsniffed, "a connection came to nothing");
@@ -105,7 +105,8 @@ where
         let answering = terms
             .pipeline
             .answer(&connection, request, exchange.violation());
-        async move {
+        // hyper keeps room for this as long as the connection lives: at rest it is to be a pointer.
+        Box::pin(async move {
             let response = answering.await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 exchange.tunnel();
@@ -117,7 +118,7 @@ where
                     exchange.carry_to_close(body)
                 }
             }))
-        }
+        })
     });
     // The wire keeps the deadlines: hyper's own would need a timer reset on every request.
     let serving = http1::Builder::new()

@@ -18,6 +18,9 @@ use crate::pipeline::Pipeline;
 /// and only closing connections helps against that.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// How often a worker wakes for nothing: seldom enough to cost nothing, and sooner than requests time out.
+const TICK: Duration = Duration::from_millis(500);
+
 pub(super) struct Worker {
     pub(super) pipeline: Pipeline,
     pub(super) sockets: Vec<TcpListener>,
@@ -50,6 +53,7 @@ impl Worker {
             drain: drain.clone(),
             tasks: tasks.clone(),
         });
+        tokio::spawn(tick());
         for socket in self.sockets {
             tasks.spawn(accept(socket, Arc::clone(&terms), Arc::clone(&room)));
         }
@@ -64,6 +68,14 @@ impl Worker {
             }
             () = self.stop.halt.cancelled() => {}
         }
+    }
+}
+
+/// Keeps a timer armed that is due sooner than any request's. The runtime writes to a file descriptor to
+/// wake itself whenever a timer becomes the next one due, which every request's would be in turn.
+async fn tick() {
+    loop {
+        tokio::time::sleep(TICK).await;
     }
 }
 

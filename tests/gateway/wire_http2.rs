@@ -336,7 +336,7 @@ fn an_hpack_bomb_is_refused() {
     bomb.push(b'x');
     length(&mut bomb, 4000);
     bomb.extend([b'y'; 4000]);
-    bomb.extend([0x80 | 62; 10_000]);
+    bomb.extend([0x80 | 0x3e; 10_000]);
     client.headers(1, END_STREAM, &bomb);
     assert_ne!(client.outcome(1), Outcome::Served);
     upstream.got_nothing_by(&gateway);

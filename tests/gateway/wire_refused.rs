@@ -3,6 +3,8 @@
 //! The body is either read and thrown away, or the connection ends; never is any of it read as a
 //! request. And the refusal arrives, however much the client was still sending.
 
+use std::fmt::Write as _;
+
 use crate::wire_raw::{Client, End, Running, Upstream};
 
 const SMUGGLED: &str = "GET /api/smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -27,13 +29,12 @@ fn sized(path: &str, body: &str) -> String {
 }
 
 fn chunked(path: &str, body: &str) -> String {
-    let chunks = body.as_bytes().chunks(4000);
-    let chunks: String = chunks
-        .map(|chunk| {
-            let text = String::from_utf8_lossy(chunk);
-            format!("{:x}\r\n{text}\r\n", chunk.len())
-        })
-        .collect();
+    let mut chunks = String::new();
+    for chunk in body.as_bytes().chunks(4000) {
+        write!(chunks, "{:x}\r\n", chunk.len()).expect("a string takes all");
+        chunks.push_str(&String::from_utf8_lossy(chunk));
+        chunks.push_str("\r\n");
+    }
     format!(
         "POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n"
     )
@@ -149,7 +150,7 @@ fn many_pipelined_requests_are_answered_each_and_in_order() {
     let mut client = gateway.client();
     let mut all = String::new();
     for n in 0..50 {
-        all += &format!("GET /api/{n} HTTP/1.1\r\nHost: a\r\n\r\n");
+        write!(all, "GET /api/{n} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         all += &sized("/limited", SMUGGLED);
         all += &chunked(&format!("/api/{n}"), SMUGGLED);
         all += &chunked("/nowhere", SMUGGLED);

@@ -19,7 +19,8 @@ fn once(bytes: impl Into<Vec<u8>>, close: bool) -> Upstream {
             conversation.request();
             conversation.send(&bytes);
             if close {
-                conversation.stream.shutdown(Shutdown::Write).unwrap();
+                let half = conversation.stream.shutdown(Shutdown::Write);
+                half.expect("an open socket");
             }
             conversation.until_closed();
         }
