@@ -39,7 +39,10 @@ endef
 test:
 	$(call install,$(TEST_NEEDS))
 	@if command -v cargo-nextest >/dev/null; then \
-	    $(CARGO) nextest run --locked && $(CARGO) test --locked --doc; \
+	    failed=0; \
+	    $(CARGO) nextest run --locked || failed=1; \
+	    $(CARGO) test --locked --doc || failed=1; \
+	    exit $$failed; \
 	else \
 	    $(CARGO) test --locked --no-fail-fast; \
 	fi

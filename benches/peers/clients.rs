@@ -2,7 +2,8 @@
 //!
 //! Two gateways with the same configuration, one told of a thousand clients and one of a million, by
 //! the `X-Forwarded-For` of a trusted peer; then both are loaded in turns with requests of clients
-//! picked at random among their own. Buckets take a minute a token to refill, so none is forgotten.
+//! picked at random among their own. A token takes ten minutes to come back, so no bucket is full, and
+//! forgotten, before all clients are known.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -135,7 +136,7 @@ fn config(listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) -> String
         store = {{ max_clients = 1250000 }}
         log = {{ access = false }}
         upstream.api.servers = ["http://{upstream}"]
-        limit.client = {{ rate = "1/m", burst = 500000 }}
+        limit.client = {{ rate = "1/600s", burst = 50000 }}
         [[route]]
         name = "api"
         path = "/"

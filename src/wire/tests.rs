@@ -85,7 +85,7 @@ impl Server {
 /// Speaks HTTP/1 on a connection, counting the requests that are served.
 fn listen<IO>(io: IO, early: &[u8]) -> (JoinHandle<hyper::Result<()>>, Arc<AtomicUsize>)
 where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
 {
     let (wire, exchanges) = Wire::new(io, early.into(), &Caps::default(), DEADLINES);
     let served = Arc::new(AtomicUsize::new(0));

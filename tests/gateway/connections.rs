@@ -6,6 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use http_body_util::channel::Channel;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use crate::harness::{Gateway, PATIENCE, Upstream, eventually, full};
@@ -32,19 +34,19 @@ async fn a_connection_serves_on_after_every_kind_of_answer() {
     .start();
     for client in [gateway.client(), gateway.client().h2()] {
         gateway.client().get("/limited").send().await;
-        let mut session = client.session().await;
+        let mut connection = client.keep_alive().await;
         for round in 0..20 {
             let body = format!("round {round}");
             let asking = client.post("/open").body(body.clone());
-            let answer = session.send(asking).await;
+            let answer = connection.send(asking).await;
             assert_eq!((answer.status, &answer.json()["body"]), (200, &body.into()));
             // Their bodies are not wanted; what follows them must still be read as a request.
             for (path, expected) in [("/limited", 429), ("/nowhere", 404), ("/open/%00", 400)] {
                 let asking = client.post(path).body("POST /open HTTP/1.1\r\n\r\n");
-                assert_eq!(session.send(asking).await.status, expected, "{path}");
+                assert_eq!(connection.send(asking).await.status, expected, "{path}");
             }
             let head = client.request("HEAD", "/open");
-            assert_eq!(session.send(head).await.status, 200);
+            assert_eq!(connection.send(head).await.status, 200);
         }
     }
     assert_eq!(upstream.count(), 2 * 20 * 2 + 1);
@@ -60,13 +62,13 @@ async fn streams_of_one_connection_do_not_wait_for_each_other() {
     });
     let gateway = Gateway::open("").upstream(&upstream).start();
     let client = gateway.client().h2();
-    let mut session = client.session().await;
-    let mut slow = session.stream_beside();
+    let mut connection = client.keep_alive().await;
+    let mut slow = connection.stream_beside();
     let asking = client.get("/slow");
     let slow = tokio::spawn(async move { slow.send(asking).await });
     eventually("the slow one arrives", || upstream.count() == 1).await;
     for _ in 0..10 {
-        assert_eq!(session.send(client.get("/fast")).await.status, 200);
+        assert_eq!(connection.send(client.get("/fast")).await.status, 200);
     }
     assert!(!slow.is_finished());
     slow.abort();
@@ -85,8 +87,8 @@ async fn an_answer_reaches_the_client_as_upstream_writes_it() {
     });
     let gateway = Gateway::open("").upstream(&upstream).start();
     for client in [gateway.client(), gateway.client().h2()] {
-        let mut session = client.session().await;
-        let mut body = session.body_of(client.get("/events")).await;
+        let mut connection = client.keep_alive().await;
+        let mut body = connection.body_of(client.get("/events")).await;
         let first = tokio::time::timeout(PATIENCE, body.frame()).await;
         let frame = first
             .expect("an event")
@@ -170,14 +172,65 @@ async fn a_body_is_asked_for_only_where_it_is_wanted() {
 
 #[tokio::test]
 async fn an_upload_reaches_upstream_while_it_is_still_being_sent() {
-    use tokio::io::AsyncWriteExt as _;
-    let upstream = Upstream::saying("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly");
-    let gateway = Gateway::open("").upstream(&upstream).start();
-    let mut stream = gateway.client().connect().await.expect("a connection");
-    let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n";
-    stream.write_all(head.as_bytes()).await.expect("sent");
-    stream.write_all(&[b'x'; 100]).await.expect("sent");
-    eventually("upstream is reached", || upstream.connections() == 1).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let gateway = before(&listener);
+    let mut client = gateway.client().connect().await.expect("a connection");
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nfirst part";
+    client.write_all(head.as_bytes()).await.expect("sent");
+    let (mut server, _) = listener.accept().await.expect("a connection");
+    read_until(&mut server, "first part").await;
+}
+
+#[tokio::test]
+async fn an_upgrade_upstream_agrees_to_is_a_tunnel_both_ways() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let gateway = before(&listener);
+    let mut client = gateway.client().connect().await.expect("a connection");
+    let head = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    client.write_all(head.as_bytes()).await.expect("sent");
+    let (mut server, _) = listener.accept().await.expect("a connection");
+    let asked = read_until(&mut server, "\r\n\r\n").await.to_lowercase();
+    assert!(asked.contains("upgrade: websocket\r\n"), "{asked}");
+    assert!(asked.contains("connection: upgrade\r\n"), "{asked}");
+    let agreed =
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    server.write_all(agreed.as_bytes()).await.expect("sent");
+    let answer = read_until(&mut client, "\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
+    for round in ["one;", "two;"] {
+        client.write_all(round.as_bytes()).await.expect("sent");
+        read_until(&mut server, round).await;
+        server.write_all(round.as_bytes()).await.expect("sent");
+        read_until(&mut client, round).await;
+    }
+    // One side's end is the other's.
+    drop(client);
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(PATIENCE, server.read_to_end(&mut rest)).await;
+    assert!(
+        ended.is_ok(),
+        "the tunnel stays open with nobody at its other end"
+    );
+}
+
+/// A gateway in front of a bare socket.
+fn before(listener: &TcpListener) -> Gateway {
+    let address = listener.local_addr().expect("an address");
+    Gateway::open("")
+        .upstream_url(&format!("http://{address}"))
+        .start()
+}
+
+/// What comes, up to the end of `mark`.
+async fn read_until(stream: &mut TcpStream, mark: &str) -> String {
+    let mut read = Vec::new();
+    while !read.ends_with(mark.as_bytes()) {
+        let more = tokio::time::timeout(PATIENCE, stream.read_u8()).await;
+        let so_far = String::from_utf8_lossy(&read);
+        let more = more.unwrap_or_else(|_| panic!("no {mark:?} after {so_far}"));
+        read.push(more.unwrap_or_else(|error| panic!("{error} after {so_far}")));
+    }
+    String::from_utf8_lossy(&read).into_owned()
 }
 
 #[tokio::test]
@@ -187,11 +240,11 @@ async fn one_bucket_admits_exactly_its_burst_of_parallel_streams() {
         .upstream(&upstream)
         .start();
     let client = gateway.client().h2();
-    let session = client.session().await;
+    let connection = client.keep_alive().await;
     let asked: Vec<_> = (0..50)
         .map(|_| {
-            let (mut session, asking) = (session.stream_beside(), client.get("/"));
-            tokio::spawn(async move { session.send(asking).await.status })
+            let (mut connection, asking) = (connection.stream_beside(), client.get("/"));
+            tokio::spawn(async move { connection.send(asking).await.status })
         })
         .collect();
     let mut admitted = 0;

@@ -90,15 +90,35 @@ async fn sigterm_lets_what_is_in_flight_finish_and_takes_nothing_new() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_does_not_hold_up_a_drain() {
+async fn idle_connections_do_not_hold_up_a_drain() {
     let upstream = Upstream::echo();
     let file = File::new("shutdown_grace = \"10m\"", &upstream);
     let mut process = file.serve();
-    let idle = process.client().connect().await.expect("a connection");
-    assert_eq!(process.client().get("/").send().await.status, 200);
+    let client = process.client();
+    let silent = client.connect().await.expect("a connection");
+    let mut kept = Vec::new();
+    for client in [client.clone(), client.h2()] {
+        let mut connection = client.keep_alive().await;
+        assert_eq!(connection.send(client.get("/")).await.status, 200);
+        kept.push(connection);
+    }
     process.signal(Signal::INT);
+    // The clients' side lives on this thread, and has to be let answer a GOAWAY.
+    eventually("it ends", || !process.is_running()).await;
     assert_eq!(process.end().code(), Some(0));
-    drop(idle);
+    drop((silent, kept));
+}
+
+#[tokio::test]
+async fn an_admin_port_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let variables = [("TIDEGATE__ADMIN__LISTEN", address.as_str())];
+    let file = File::new("", &Upstream::echo());
+    let mut process = Process::start_in(&variables, &["serve", "--config", file.name()]);
+    assert!(!process.end().success());
+    let said = process.line_with(&address);
+    assert!(said.contains("in use"), "{said}");
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ mod wire_raw;
 
 mod wire_deadlines;
 mod wire_expect;
+mod wire_http2;
+mod wire_limits;
 mod wire_refused;
 mod wire_requests;
 mod wire_upgrade;

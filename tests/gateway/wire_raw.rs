@@ -121,7 +121,10 @@ pub(crate) enum End {
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("a connection to the gateway");
+        Self::of(TcpStream::connect(address).expect("a connection to the gateway"))
+    }
+
+    pub(crate) fn of(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("an open socket");
         stream
             .set_read_timeout(Some(PATIENCE))

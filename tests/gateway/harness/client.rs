@@ -38,7 +38,7 @@ pub(crate) struct Asking {
 }
 
 /// One connection; dropped, it hangs up.
-pub(crate) struct Session {
+pub(crate) struct KeptAlive {
     sender: Sender,
     /// The connection is driven beside its requests and falls with them.
     _driver: AbortOnDropHandle<hyper::Result<()>>,
@@ -111,7 +111,7 @@ impl Client {
         }
     }
 
-    /// Sends these bytes as they are and reads until the gateway closes or has said nothing for `quiet`.
+    /// Sends these bytes as they are and reads until the gateway closes.
     pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await.expect("a connection");
         stream.write_all(bytes.as_ref()).await.expect("sent");
@@ -123,25 +123,25 @@ impl Client {
     }
 
     /// A connection that takes several requests, in cleartext.
-    pub(crate) async fn session(&self) -> Session {
+    pub(crate) async fn keep_alive(&self) -> KeptAlive {
         let stream = self.connect().await.expect("a connection");
         self.speak(stream).await.expect("a handshake")
     }
 
-    async fn speak<IO>(&self, stream: IO) -> Result<Session, Failure>
+    async fn speak<IO>(&self, stream: IO) -> Result<KeptAlive, Failure>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let io = TokioIo::new(stream);
         if self.h2 {
             let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
-            Ok(Session {
+            Ok(KeptAlive {
                 sender: Sender::Http2(sender),
                 _driver: AbortOnDropHandle::new(tokio::spawn(connection)),
             })
         } else {
             let (sender, connection) = http1::handshake(io).await?;
-            Ok(Session {
+            Ok(KeptAlive {
                 sender: Sender::Http1(sender),
                 _driver: AbortOnDropHandle::new(tokio::spawn(connection)),
             })
@@ -204,8 +204,8 @@ impl Asking {
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut session = self.client.speak(stream).await?;
-        session.try_send(self, scheme).await
+        let mut connection = self.client.speak(stream).await?;
+        connection.try_send(self, scheme).await
     }
 
     fn into_request(self, scheme: &str) -> Result<Request<Full<Bytes>>, http::Error> {
@@ -231,8 +231,8 @@ impl Asking {
     }
 }
 
-impl Session {
-    /// Another stream of this connection, which has to be an HTTP/2 one and to outlive it.
+impl KeptAlive {
+    /// Another stream of this connection, which has to be an HTTP/2 one and must not be dropped before it.
     pub(crate) fn stream_beside(&self) -> Stream {
         match &self.sender {
             Sender::Http1(_) => panic!("HTTP/1.1 has no streams"),
