@@ -29,6 +29,7 @@ impl Moment {
     }
 
     /// This moment moved ahead by `wait`, stopping at the end of time.
+    #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))

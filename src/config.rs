@@ -81,6 +81,8 @@ pub struct AdminSettings {
 pub struct LogSettings {
     /// How a log line is written.
     pub format: LogFormat,
+    /// Whether requests are logged where no route says otherwise.
+    pub access: bool,
 }
 
 /// How a log line is written.

@@ -11,6 +11,7 @@
 mod connection;
 mod drain;
 mod listen;
+mod streams;
 mod tls;
 mod worker;
 

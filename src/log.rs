@@ -21,7 +21,11 @@ pub fn start(format: LogFormat) -> WorkerGuard {
         .buffered_lines_limit(QUEUE)
         .lossy(true)
         .finish(io::stderr());
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let filter = match chosen.trim() {
+        "" => EnvFilter::new("info"),
+        chosen => EnvFilter::new(chosen),
+    };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer);

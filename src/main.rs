@@ -9,9 +9,16 @@ use tidegate::cli::{self, Cli};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 fn main() -> ExitCode {
     match cli::run(Cli::parse()) {
         Ok(code) => code,
+        // Whoever read the output has seen enough of it.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{HeaderValue, ORIGIN};
 use http::uri::PathAndQuery;
@@ -147,7 +148,7 @@ impl Pipeline {
         let manner = Arc::new(policy.manner.clone());
         let forward = Forward::new(
             &policy.upstreams,
-            policy.server.caps.body_bytes,
+            &policy.server,
             Arc::clone(&manner),
             Arc::clone(&metrics),
             clock.clone(),
@@ -213,9 +214,9 @@ impl Pipeline {
                 }
                 response
             }
-            Ok(Entered::Preflight(response)) => response,
+            Ok(Entered::Preflight(response)) => *response,
             Err(rejection) => {
-                if seen.route.is_none() && is_logged() {
+                if seen.route.is_none() && self.policy.log.access && is_logged() {
                     seen.target = Some(request.uri().clone());
                 }
                 problem::response(&rejection, request.headers(), &self.manner, &self.clock)
@@ -236,7 +237,7 @@ impl Pipeline {
                 path = target.path(),
                 route = route.map(|route| &*route.name),
                 status = status.as_u16(),
-                micros = self.clock.now().since(started).as_micros(),
+                micros = micros(self.clock.now().since(started)),
                 %request_id,
                 "request"
             );
@@ -275,7 +276,9 @@ impl Pipeline {
         }
 
         if let (Some(cors), true) = (&policy.manner.cors, preflight.is_some()) {
-            return Ok(Entered::Preflight(cors.preflight(request.headers())));
+            let mut response = cors.preflight(request.headers());
+            policy.manner.add_headers(response.headers_mut());
+            return Ok(Entered::Preflight(Box::new(response)));
         }
         let side = if preflight.is_some() {
             Side::Preflight
@@ -308,7 +311,12 @@ enum Entered {
     /// It goes on to be throttled and forwarded.
     Onward,
     /// It is a CORS preflight, and this is its answer.
-    Preflight(Response<Body>),
+    Preflight(Box<Response<Body>>),
+}
+
+/// In 64 bits, which every reader of JSON takes for a number.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Whether anybody reads the access log.

@@ -11,7 +11,7 @@ pub mod rate_limit;
 pub mod rejection;
 pub mod retry_after;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use body::Body;
 pub use cors::Cors;
@@ -26,6 +26,15 @@ pub struct Manner {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Which browsers may read them, if any.
     pub cors: Option<Cors>,
+}
+
+impl Manner {
+    /// Adds what the configuration wants on every response the gateway makes.
+    pub fn add_headers(&self, headers: &mut HeaderMap) {
+        for (name, value) in &self.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
 }
 
 /// The dialect of the `RateLimit` headers.

@@ -6,9 +6,11 @@
 //! whether a request may be sent twice is for the gateway to say. Here it never is, unless provably not
 //! one byte of it was taken by the connection.
 
+mod answer;
 pub mod connect;
 pub mod forward;
 pub mod headers;
+pub mod patience;
 pub mod pool;
 pub mod relay;
 pub mod tunnel;
@@ -83,7 +85,7 @@ impl Default for Timeouts {
         Self {
             connect: Duration::from_secs(5),
             first_byte: Duration::from_secs(30),
-            idle: Duration::from_secs(60),
+            idle: Duration::from_mins(1),
             total: None,
         }
     }

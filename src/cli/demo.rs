@@ -68,9 +68,8 @@ Payments: 5 a second, and 10 more at once.
 "
     );
     if let Some(admin) = admin {
-        guide.push_str(&format!(
-            "\nWhat the gateway counted:\n\n  curl -s http://{admin}/metrics | grep refused\n"
-        ));
+        let scrape = format!("curl -s http://{admin}/metrics | grep refused");
+        guide.push_str(&["\nWhat the gateway counted:\n\n  ", &scrape, "\n"].concat());
     }
     guide.push_str("\nCtrl-C stops it.");
     guide

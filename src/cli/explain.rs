@@ -1,13 +1,16 @@
 //! `tidegate explain`: what a request would meet, without making it.
 
+use std::io::{Write as _, stdout};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::header::HOST;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
 use crate::config::{self, Environment, Overrides, Policy};
+use crate::intake;
 use crate::path;
 use crate::respond::cors::preflight_method;
 use crate::route::Route;
@@ -54,7 +57,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .parse()
         .with_context(|| format!("'{}' is not a path", args.path))?;
     let headers = headers(&args.headers)?;
-    println!("{}", explain(&policy, &method, &uri, &headers, args.peer));
+    let mut request = Request::new(());
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers;
+    writeln!(stdout(), "{}", explain(&policy, request, args.peer))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -78,15 +85,19 @@ fn headers(lines: &[String]) -> anyhow::Result<HeaderMap> {
 }
 
 /// What the request would meet, line by line.
-fn explain(
-    policy: &Policy,
-    method: &Method,
-    uri: &Uri,
-    headers: &HeaderMap,
-    peer: IpAddr,
-) -> String {
+fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<10} {value}"));
+
+    // Every client sends one, and nobody wants to type it here.
+    let host = HeaderValue::from_static("localhost");
+    request.headers_mut().entry(HOST).or_insert(host);
+    if let Err(rejection) = intake::check(&request, policy.server.caps.body_bytes) {
+        let status = rejection.status().as_u16();
+        line("outcome", format!("{status}, {}", rejection.detail()));
+        return lines.join("\n");
+    }
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
 
     let caller = match policy.trust.identify(peer, headers) {
         Ok(caller) => caller,
@@ -95,10 +106,10 @@ fn explain(
             return lines.join("\n");
         }
     };
-    let believed = if caller.peer_trusted() {
-        "by X-Forwarded-For, from a trusted proxy"
-    } else {
-        "the peer itself, as it is not a trusted proxy"
+    let believed = match (caller.peer_trusted(), caller.chain().len()) {
+        (true, 1) => "the peer itself, a trusted proxy that names nobody else",
+        (true, _) => "by X-Forwarded-For, from a trusted proxy",
+        (false, _) => "the peer itself, as it is not a trusted proxy",
     };
     line("client", format!("{} ({believed})", caller.id()));
 
@@ -184,11 +195,19 @@ fn describe_key(part: &KeyPart, headers: &HeaderMap) -> String {
 }
 
 fn outcome(policy: &Policy, route: &Route, exempt: bool, preflight: bool) -> String {
-    let enforced = route.limits.iter().any(|limit| limit.mode == Mode::Enforce);
+    let acting = || {
+        route
+            .limits
+            .iter()
+            .filter(|limit| limit.mode == Mode::Enforce)
+    };
+    let enforced = acting().next().is_some();
+    let delays = acting().any(|limit| matches!(limit.exceed, Exceed::Delay { .. }));
     match (preflight, &policy.manner.cors) {
         (true, Some(_)) => "the gateway answers the preflight itself".into(),
         (true, None) if enforced => "forwarded; charged to a twin of each bucket".into(),
         _ if exempt => "forwarded; this client is exempt from limits".into(),
+        _ if delays => "forwarded, if need be after a delay; 429 if that would be too long".into(),
         _ if enforced => "forwarded while every limit has tokens left, else 429".into(),
         _ => "forwarded; nothing limits it".into(),
     }

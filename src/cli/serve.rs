@@ -13,7 +13,7 @@ use crate::admin::listener::Admin;
 use crate::admin::metrics;
 use crate::clock::Clock;
 use crate::config::{self, Environment, Loaded, LogFormat, Overrides, Policy};
-use crate::gateway::{Gateway, Stop};
+use crate::gateway::{Gateway, ListenError, Stop};
 use crate::log;
 use crate::pipeline::Shared;
 
@@ -95,8 +95,10 @@ impl Running {
             None => None,
             Some(settings) => {
                 let registry = metrics::registry(&shared.metrics, &shared.buckets);
+                let address = settings.listen;
                 let admin = Admin::start(settings, registry, gateway.stopper())
-                    .with_context(|| format!("cannot listen on {} for admin", settings.listen))?;
+                    .map_err(|source| ListenError { address, source })
+                    .context("the admin listener")?;
                 Some(admin)
             }
         };

@@ -182,7 +182,10 @@ fn log(section: &LogSection) -> LogSettings {
         Some(FormatWord::Json) => LogFormat::Json,
         Some(FormatWord::Text) | None => LogFormat::Text,
     };
-    LogSettings { format }
+    LogSettings {
+        format,
+        access: plain(section.access.as_ref(), true),
+    }
 }
 
 fn plain<T: Copy>(given: Option<&Located<T>>, default: T) -> T {

@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use super::drain::Drain;
+use super::streams::Streams;
 use super::{Caps, Deadlines};
 use crate::pipeline::{Connection, Pipeline};
 use crate::wire::{Cut, Protocol, Rewound, Wire, sniff};
@@ -145,9 +146,14 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let pipeline = terms.pipeline.clone();
+    let streams = Streams::default();
+    let opened = streams.clone();
     let service = service_fn(move |request| {
-        let (pipeline, connection) = (pipeline.clone(), connection.clone());
-        async move { Ok::<_, Infallible>(pipeline.answer(&connection, request, None).await) }
+        let (pipeline, connection, stream) = (pipeline.clone(), connection.clone(), opened.begin());
+        async move {
+            let response = pipeline.answer(&connection, request, None).await;
+            Ok::<_, Infallible>(response.map(|body| stream.until_end_of(body)))
+        }
     });
     let serving = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -163,7 +169,9 @@ where
     tokio::select! {
         biased;
         outcome = serving.as_mut() => return outcome,
-        () = terms.drain.watch() => serving.as_mut().graceful_shutdown(),
+        () = terms.drain.watch() => {}
+        () = streams.at_rest(terms.deadlines.idle) => {}
     }
+    serving.as_mut().graceful_shutdown();
     serving.await
 }

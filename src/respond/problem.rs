@@ -39,9 +39,7 @@ pub fn response<B: From<Bytes>>(
     if let Some(allow) = rejection.allow() {
         headers.insert(ALLOW, allow);
     }
-    for (name, value) in &manner.headers {
-        headers.insert(name.clone(), value.clone());
-    }
+    manner.add_headers(headers);
     if let Some(cors) = &manner.cors {
         cors.write(headers, request, manner.rate_limit);
     }

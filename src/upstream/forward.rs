@@ -15,21 +15,23 @@ use std::time::Duration;
 use http::header::{
     ACCEPT, CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, ORIGIN, TRANSFER_ENCODING,
 };
-use http::{Request, Response, StatusCode, Uri, Version};
+use http::{Request, Response, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
 use thiserror::Error;
 use tokio::time::Instant;
 use tower::Service;
 
+use super::answer::{self, Relaying};
 use super::connect::{self, ConnectError, Connector, ConnectorError};
 use super::headers::{self, Provenance};
-use super::pool::{Lease, Pool};
+use super::patience::{OutOfPatience, Patience};
+use super::pool::Pool;
 use super::upload::{Progress, Stage, Upload};
-use super::{HostHeader, Relay, Timeouts, Upstream, tunnel};
+use super::{HostHeader, Upstream};
 use crate::admin::{InFlight, Metrics};
 use crate::clock::Clock;
+use crate::gateway::ServerSettings;
 use crate::pipeline::Arrival;
 use crate::respond::{Body, Manner, Rejection, problem};
 use crate::throttle::Passage;
@@ -43,6 +45,7 @@ pub struct Forward(Arc<Shared>);
 struct Shared {
     targets: Vec<Target>,
     max_body: u64,
+    body_timeout: Duration,
     manner: Arc<Manner>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -76,8 +79,8 @@ pub enum ForwardError {
     #[error("{0}")]
     BadAnswer(&'static str),
     /// No answer in time.
-    #[error("no answer within {0:?}")]
-    TimedOut(Duration),
+    #[error(transparent)]
+    TimedOut(#[from] OutOfPatience),
     /// The request's body grew larger than the gateway takes.
     #[error("the request body is larger than {0} bytes")]
     TooLarge(u64),
@@ -90,7 +93,7 @@ impl Forward {
     /// A forwarder to `upstreams`, with connections of its own.
     pub fn new(
         upstreams: &[Arc<Upstream>],
-        max_body: u64,
+        server: &ServerSettings,
         manner: Arc<Manner>,
         metrics: Arc<Metrics>,
         clock: Clock,
@@ -101,7 +104,8 @@ impl Forward {
             .collect::<Result<_, _>>()?;
         Ok(Self(Arc::new(Shared {
             targets,
-            max_body,
+            max_body: server.caps.body_bytes,
+            body_timeout: server.deadlines.body,
             manner,
             metrics,
             clock,
@@ -200,19 +204,19 @@ impl Shared {
         arrival: &Arrival,
         in_flight: InFlight,
     ) -> Result<Response<Body>, ForwardError> {
-        let timeouts = target.upstream.timeouts;
-        let deadline = timeouts.total.map(|total| Instant::now() + total);
+        let patience = Patience::from_now(target.upstream.timeouts);
         let client_upgrade =
             headers::asks_for_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
 
-        let (mut request, upload) = self.outgoing(request, passage, arrival, &client_upgrade);
+        let (mut request, upload) =
+            self.outgoing(request, passage, arrival, client_upgrade.is_some());
         let mut unreachable = None;
         for server in target.in_turn() {
             target
                 .upstream
                 .host
                 .write(request.headers_mut(), &server.host);
-            let mut lease = match server.pool.lease().await {
+            let mut lease = match patience.within_total(server.pool.lease()).await? {
                 Ok(lease) => lease,
                 Err(error) => {
                     tracing::debug!(server = ?server.pool.connector(), %error, "not reached");
@@ -220,38 +224,28 @@ impl Shared {
                     continue;
                 }
             };
-            let patience = Patience {
-                timeouts,
-                deadline,
-                upload: upload.as_deref(),
-            };
             let response = loop {
                 lease.carries(upload.clone());
-                match patience
-                    .wait(lease.sender().try_send_request(request))
-                    .await
-                {
+                let answer = lease.sender().try_send_request(request);
+                let mut failed = match patience.for_answer(answer, upload.as_deref()).await? {
                     Ok(response) => break response,
-                    Err(Unanswered::TimedOut(after)) => return Err(ForwardError::TimedOut(after)),
-                    Err(Unanswered::Failed(mut error)) => match error.take_message() {
-                        // The connection gave the request back: it never took a byte of it.
-                        Some(unsent) if lease.reused => {
-                            request = unsent;
-                            lease = server.pool.lease_fresh().await?;
-                        }
-                        _ => return Err(self.blame(error.into_error(), upload.as_deref())),
-                    },
+                    Err(failed) => failed,
+                };
+                match failed.take_message() {
+                    // The connection gave the request back: it never took a byte of it.
+                    Some(unsent) if lease.reused => {
+                        request = unsent;
+                        lease = patience.within_total(server.pool.lease_fresh()).await??;
+                    }
+                    _ => return Err(self.blame(failed.into_error(), upload.as_deref())),
                 }
             };
-            return answer(
-                response,
+            let relaying = Relaying {
                 lease,
-                arrival,
-                client_upgrade,
-                timeouts,
-                deadline,
+                patience,
                 in_flight,
-            );
+            };
+            return answer::to_client(response, relaying, arrival, client_upgrade);
         }
         Err(unreachable.map_or(
             ForwardError::BadAnswer("the upstream has no servers"),
@@ -265,10 +259,10 @@ impl Shared {
         request: Request<Incoming>,
         passage: &Passage,
         arrival: &Arrival,
-        upgrade: &Option<OnUpgrade>,
+        upgrade: bool,
     ) -> (Request<Upload>, Option<Arc<Progress>>) {
         let (mut parts, body) = request.into_parts();
-        let (upload, progress) = Upload::new(body, self.max_body);
+        let (upload, progress) = Upload::new(body, self.max_body, self.body_timeout);
         let provenance = Provenance {
             caller: &passage.caller,
             forwarded_for: arrival.connection.forwarded_for(&passage.caller),
@@ -276,7 +270,7 @@ impl Shared {
             scheme: arrival.connection.scheme,
             request_id: &arrival.request_id,
         };
-        headers::to_upstream(&mut parts.headers, provenance, upgrade.is_some());
+        headers::to_upstream(&mut parts.headers, provenance, upgrade);
         if progress.is_some() && upload.size_hint().exact().is_none() {
             // Said outright, or hyper would drop the body of a GET whose length is not known.
             parts
@@ -325,99 +319,6 @@ impl Asked {
         kept.into_iter()
             .filter_map(|(name, value)| Some((name, value?)))
             .collect()
-    }
-}
-
-/// How long an answer is waited for.
-struct Patience<'a> {
-    timeouts: Timeouts,
-    deadline: Option<Instant>,
-    upload: Option<&'a Progress>,
-}
-
-enum Unanswered {
-    TimedOut(Duration),
-    Failed(hyper::client::conn::TrySendError<Request<Upload>>),
-}
-
-impl Patience<'_> {
-    /// Waits for `answer` until the total runs out, or nothing happened for `first_byte` since the
-    /// request's last part went out.
-    async fn wait<F>(&self, answer: F) -> Result<Response<Incoming>, Unanswered>
-    where
-        F: Future<
-            Output = Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<Upload>>>,
-        >,
-    {
-        let mut answer = std::pin::pin!(answer);
-        let started = Instant::now();
-        let mut silent = started + self.timeouts.first_byte;
-        loop {
-            let until = self
-                .deadline
-                .map_or(silent, |deadline| deadline.min(silent));
-            match tokio::time::timeout_at(until, answer.as_mut()).await {
-                Ok(outcome) => return outcome.map_err(Unanswered::Failed),
-                Err(_elapsed) => {
-                    let last_part = self.upload.map_or(started, Progress::last_passed);
-                    let still_silent = last_part + self.timeouts.first_byte;
-                    let overdue = self
-                        .deadline
-                        .is_some_and(|deadline| deadline <= Instant::now());
-                    if overdue || still_silent <= silent {
-                        return Err(Unanswered::TimedOut(started.elapsed()));
-                    }
-                    silent = still_silent;
-                }
-            }
-        }
-    }
-}
-
-/// Upstream's answer as the client gets it.
-fn answer(
-    response: Response<Incoming>,
-    lease: Lease,
-    arrival: &Arrival,
-    client_upgrade: Option<OnUpgrade>,
-    timeouts: Timeouts,
-    deadline: Option<Instant>,
-    in_flight: InFlight,
-) -> Result<Response<Body>, ForwardError> {
-    if let Some(fault) = framing_fault(response.headers()) {
-        return Err(ForwardError::BadAnswer(fault));
-    }
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let Some(client) = client_upgrade else {
-            return Err(ForwardError::BadAnswer(
-                "the answer switches protocols unasked",
-            ));
-        };
-        let mut response = response;
-        let upstream = hyper::upgrade::on(&mut response);
-        tunnel::open(&arrival.connection, client, upstream, in_flight);
-        let (mut parts, _) = response.into_parts();
-        headers::to_client(&mut parts.headers, true);
-        return Ok(Response::from_parts(parts, Body::empty()));
-    }
-    let (mut parts, body) = response.into_parts();
-    headers::to_client(&mut parts.headers, false);
-    parts.extensions = http::Extensions::new();
-    let relay = Relay::new(body, lease, timeouts.idle, deadline, in_flight);
-    Ok(Response::from_parts(parts, Body::from(relay)))
-}
-
-/// Why nobody can be sure where an answer ends or what its body is. A coding besides `chunked` would be
-/// left on the body while the header that names it stays on its hop.
-fn framing_fault(headers: &HeaderMap) -> Option<&'static str> {
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    let coding = codings.next()?;
-    if headers.contains_key(CONTENT_LENGTH) {
-        Some("the answer declares its length in two ways")
-    } else if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-        Some("the answer's transfer coding is not exactly chunked")
-    } else {
-        None
     }
 }
 

@@ -103,6 +103,7 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
         request_id,
     } = provenance;
     let protocol = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
+    let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let trusted = caller.peer_trusted();
     remove(headers, |name| {
         // The expectation is met here: hyper says `100 Continue` once upstream wants the body.
@@ -116,6 +117,10 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
     if let Some(protocol) = protocol {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
+    } else if trailers {
+        // Said anew on our own hop: the answer's trailers are passed on to a client that asked.
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+        headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 
     // An HTTP/2 request names its host in `:authority` alone.

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::time::{Instant, Sleep};
 
+use super::patience::Patience;
 use super::pool::Lease;
 use crate::admin::InFlight;
 use crate::respond::body::BodyError;
@@ -45,18 +46,12 @@ pub enum RelayError {
 
 impl Relay {
     /// Passes on `body`, which came over `lease`.
-    pub fn new(
-        body: Incoming,
-        lease: Lease,
-        idle: Duration,
-        deadline: Option<Instant>,
-        in_flight: InFlight,
-    ) -> Self {
+    pub fn new(body: Incoming, lease: Lease, patience: &Patience, in_flight: InFlight) -> Self {
         Self {
             body,
             lease: Some(lease),
-            idle,
-            deadline,
+            idle: patience.idle(),
+            deadline: patience.deadline(),
             stalled: None,
             _in_flight: in_flight,
         }

@@ -6,16 +6,16 @@
 //! a field that arrives behind the body could otherwise pass for one that was checked.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use crate::wire::Violation;
 
@@ -28,6 +28,10 @@ struct Streaming {
     body: Incoming,
     /// Bytes that may still come.
     allowance: u64,
+    /// How long the client may send nothing.
+    timeout: Duration,
+    /// Runs only while the client keeps us waiting.
+    stalled: Option<Pin<Box<Sleep>>>,
     progress: Arc<Progress>,
 }
 
@@ -38,6 +42,7 @@ pub struct Progress {
     started: Instant,
     /// Milliseconds from `started` to the last part that passed.
     last: AtomicU64,
+    waits_for_client: AtomicBool,
     violation: OnceLock<Violation>,
 }
 
@@ -66,6 +71,9 @@ pub enum UploadError {
     /// The answer came first.
     #[error("the exchange was over before the request body")]
     Abandoned,
+    /// The client sent nothing for too long.
+    #[error("the client sent nothing for {0:?}")]
+    Stalled(Duration),
     /// The client broke off, or did not keep to HTTP.
     #[error("the client's request body failed")]
     Client(#[source] hyper::Error),
@@ -77,9 +85,9 @@ impl Upload {
         Self(None)
     }
 
-    /// `body` as it comes, up to `limit` bytes, and the account of it; a body that is known to be empty
-    /// has none.
-    pub fn new(body: Incoming, limit: u64) -> (Self, Option<Arc<Progress>>) {
+    /// `body` as it comes, up to `limit` bytes and without pauses longer than `timeout`, and the account
+    /// of it; a body that is known to be empty has none.
+    pub fn new(body: Incoming, limit: u64, timeout: Duration) -> (Self, Option<Arc<Progress>>) {
         if body.is_end_stream() {
             return (Self::none(), None);
         }
@@ -87,11 +95,14 @@ impl Upload {
             state: AtomicU8::new(Stage::Underway as u8),
             started: Instant::now(),
             last: AtomicU64::new(0),
+            waits_for_client: AtomicBool::new(false),
             violation: OnceLock::new(),
         });
         let streaming = Streaming {
             body,
             allowance: limit,
+            timeout,
+            stalled: None,
             progress: Arc::clone(&progress),
         };
         (Self(Some(streaming)), Some(progress))
@@ -115,6 +126,11 @@ impl Progress {
         self.violation.get().copied()
     }
 
+    /// Whether upstream would take more than the client has sent.
+    pub fn waits_for_client(&self) -> bool {
+        self.waits_for_client.load(Ordering::Acquire)
+    }
+
     /// When its last part passed.
     pub fn last_passed(&self) -> Instant {
         self.started + Duration::from_millis(self.last.load(Ordering::Acquire))
@@ -136,6 +152,7 @@ impl Progress {
     }
 
     fn passed(&self) {
+        self.waits_for_client.store(false, Ordering::Release);
         let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(elapsed, Ordering::Release);
     }
@@ -148,7 +165,14 @@ impl Streaming {
                 return Poll::Ready(Some(Err(UploadError::Abandoned)));
             }
             let frame = match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    ready!(self.poll_stalled(cx));
+                    self.progress
+                        .violation
+                        .get_or_init(|| Violation::BodyTimeout);
+                    self.progress.end(Stage::ClientFailed);
+                    return Poll::Ready(Some(Err(UploadError::Stalled(self.timeout))));
+                }
                 Poll::Ready(None) => {
                     self.progress.end(Stage::Sent);
                     return Poll::Ready(None);
@@ -165,6 +189,7 @@ impl Streaming {
             let Ok(data) = frame.into_data() else {
                 continue;
             };
+            self.stalled = None;
             let Some(left) = self.allowance.checked_sub(data.len() as u64) else {
                 self.progress.end(Stage::TooLarge);
                 return Poll::Ready(Some(Err(UploadError::TooLarge)));
@@ -177,6 +202,20 @@ impl Streaming {
             }
             return Poll::Ready(Some(Ok(data)));
         }
+    }
+}
+
+impl Streaming {
+    /// Whether the client has kept us waiting too long; called while it does.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.progress
+            .waits_for_client
+            .store(true, Ordering::Release);
+        let timeout = self.timeout;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        stalled.as_mut().poll(cx)
     }
 }
 
