@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -15,6 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::drain::Drain;
@@ -48,130 +49,152 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
     }
     let connection = |scheme| Connection::new(peer, scheme, terms.tasks.clone());
     match &terms.tls {
-        None => Box::pin(speak(stream, connection("http"), &terms)).await,
+        None => speak(stream, connection("http"), &terms).await,
         Some(acceptor) => {
-            let handshake =
-                tokio::time::timeout(terms.deadlines.handshake, acceptor.accept(stream));
-            let stream = match handshake.await {
-                Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "a TLS handshake failed");
-                    return;
-                }
-                Err(_elapsed) => {
-                    tracing::debug!("a TLS handshake took too long");
-                    return;
-                }
-            };
-            Box::pin(speak(stream, connection("https"), &terms)).await;
+            if let Some(stream) = shake_hands(acceptor, stream, &terms.deadlines).await {
+                speak(stream, connection("https"), &terms).await;
+            }
         }
     }
+}
+
+/// A future in a box of its own. A connection lives for long and mostly waits: at rest it is to take up
+/// what its present stage needs, and not what the largest one would. The box is made by a function that
+/// is not async itself, because an async one would keep room for what it moves into the box.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The stream, once both sides have agreed on TLS.
+fn shake_hands<'a>(
+    acceptor: &'a TlsAcceptor,
+    stream: TcpStream,
+    deadlines: &'a Deadlines,
+) -> Boxed<'a, Option<TlsStream<TcpStream>>> {
+    Box::pin(async move {
+        match tokio::time::timeout(deadlines.handshake, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => Some(stream),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a TLS handshake failed");
+                None
+            }
+            Err(_elapsed) => {
+                tracing::debug!("a TLS handshake took too long");
+                None
+            }
+        }
+    })
 }
 
 /// Speaks the HTTP that shows in the first bytes, with ALPN or without: a client that agreed on one and
 /// begins with the other would only fail later.
-async fn speak<IO>(mut io: IO, connection: Connection, terms: &Terms)
+fn speak<IO>(mut io: IO, connection: Connection, terms: &Terms) -> Boxed<'_, ()>
 where
     IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
 {
-    let outcome = match sniff(&mut io, terms.deadlines.head).await {
-        Ok((Protocol::Http1, early)) => Box::pin(speak_http1(io, early, connection, terms)).await,
-        Ok((Protocol::Http2, early)) => {
-            let io = Rewound::new(io, early, terms.deadlines.write);
-            Box::pin(speak_http2(io, connection, terms)).await
+    Box::pin(async move {
+        let outcome = match sniff(&mut io, terms.deadlines.head).await {
+            Ok((Protocol::Http1, early)) => speak_http1(io, early, connection, terms).await,
+            Ok((Protocol::Http2, early)) => {
+                let io = Rewound::new(io, early, terms.deadlines.write);
+                speak_http2(io, connection, terms).await
+            }
+            Err(unsniffed) => {
+                tracing::debug!(error = %unsniffed, "a connection came to nothing");
+                return;
+            }
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "a connection ended early");
         }
-        Err(unsniffed) => {
-            tracing::debug!(error = %unsniffed, "a connection came to nothing");
-            return;
-        }
-    };
-    if let Err(error) = outcome {
-        tracing::debug!(%error, "a connection ended early");
-    }
+    })
 }
 
-async fn speak_http1<IO>(
+fn speak_http1<IO>(
     io: IO,
     early: BytesMut,
     connection: Connection,
     terms: &Terms,
-) -> hyper::Result<()>
+) -> Boxed<'_, hyper::Result<()>>
 where
     IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
 {
-    let (wire, exchanges) = Wire::new(io, early, &terms.caps, terms.deadlines);
-    let service = service_fn(|request: Request<Incoming>| {
-        let exchange = exchanges.begin();
-        let knows_chunks = request.version() != Version::HTTP_10;
-        let answering = terms
-            .pipeline
-            .answer(&connection, request, exchange.violation());
-        // hyper keeps room for this as long as the connection lives: at rest it is to be a pointer.
-        Box::pin(async move {
-            let response = answering.await;
-            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                exchange.tunnel();
-            }
-            Ok::<_, Infallible>(response.map(|body| {
-                if knows_chunks || body.size_hint().exact().is_some() {
-                    exchange.carry(body)
-                } else {
-                    exchange.carry_to_close(body)
+    Box::pin(async move {
+        let (wire, exchanges) = Wire::new(io, early, &terms.caps, terms.deadlines);
+        let service = service_fn(|request: Request<Incoming>| {
+            let exchange = exchanges.begin();
+            let knows_chunks = request.version() != Version::HTTP_10;
+            let answering = terms
+                .pipeline
+                .answer(&connection, request, exchange.violation());
+            // hyper keeps room for this as long as the connection lives: at rest it is to be a pointer.
+            Box::pin(async move {
+                let response = answering.await;
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    exchange.tunnel();
                 }
-            }))
-        })
-    });
-    // The wire keeps the deadlines: hyper's own would need a timer reset on every request.
-    let serving = http1::Builder::new()
-        .header_read_timeout(None)
-        .max_headers(terms.caps.header_lines)
-        .max_buf_size(H1_BUFFER.max(terms.caps.head_bytes * 2))
-        .serve_connection(TokioIo::new(wire), service)
-        .with_upgrades();
-    let mut serving = pin!(serving);
-    tokio::select! {
-        biased;
-        outcome = serving.as_mut() => return outcome,
-        () = terms.drain.watch() => serving.as_mut().graceful_shutdown(),
-    }
-    serving.await
+                Ok::<_, Infallible>(response.map(|body| {
+                    if knows_chunks || body.size_hint().exact().is_some() {
+                        exchange.carry(body)
+                    } else {
+                        exchange.carry_to_close(body)
+                    }
+                }))
+            })
+        });
+        // The wire keeps the deadlines: hyper's own would need a timer reset on every request.
+        let serving = http1::Builder::new()
+            .header_read_timeout(None)
+            .max_headers(terms.caps.header_lines)
+            .max_buf_size(H1_BUFFER.max(terms.caps.head_bytes * 2))
+            .serve_connection(TokioIo::new(wire), service)
+            .with_upgrades();
+        let mut serving = pin!(serving);
+        tokio::select! {
+            biased;
+            outcome = serving.as_mut() => return outcome,
+            () = terms.drain.watch() => serving.as_mut().graceful_shutdown(),
+        }
+        serving.await
+    })
 }
 
-async fn speak_http2<IO>(
+fn speak_http2<IO>(
     io: Rewound<IO>,
     connection: Connection,
     terms: &Terms,
-) -> hyper::Result<()>
+) -> Boxed<'_, hyper::Result<()>>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let pipeline = terms.pipeline.clone();
-    let streams = Streams::default();
-    let opened = streams.clone();
-    let service = service_fn(move |request| {
-        let (pipeline, connection, stream) = (pipeline.clone(), connection.clone(), opened.begin());
-        async move {
-            let response = pipeline.answer(&connection, request, None).await;
-            Ok::<_, Infallible>(response.map(|body| stream.until_end_of(body)))
+    Box::pin(async move {
+        let pipeline = terms.pipeline.clone();
+        let streams = Streams::default();
+        let opened = streams.clone();
+        let service = service_fn(move |request| {
+            let (pipeline, connection, stream) =
+                (pipeline.clone(), connection.clone(), opened.begin());
+            async move {
+                let response = pipeline.answer(&connection, request, None).await;
+                Ok::<_, Infallible>(response.map(|body| stream.until_end_of(body)))
+            }
+        });
+        let serving = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(terms.caps.h2_streams)
+            .max_pending_accept_reset_streams(terms.caps.h2_resets)
+            .max_local_error_reset_streams(terms.caps.h2_resets)
+            .max_header_list_size(u32::try_from(terms.caps.head_bytes).unwrap_or(u32::MAX))
+            .max_send_buf_size(H2_SEND_BUFFER)
+            .keep_alive_interval(terms.deadlines.idle)
+            .keep_alive_timeout(terms.deadlines.head)
+            .serve_connection(TokioIo::new(io), service);
+        let mut serving = pin!(serving);
+        tokio::select! {
+            biased;
+            outcome = serving.as_mut() => return outcome,
+            () = terms.drain.watch() => {}
+            () = streams.at_rest(terms.deadlines.idle) => {}
         }
-    });
-    let serving = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(terms.caps.h2_streams)
-        .max_pending_accept_reset_streams(terms.caps.h2_resets)
-        .max_local_error_reset_streams(terms.caps.h2_resets)
-        .max_header_list_size(u32::try_from(terms.caps.head_bytes).unwrap_or(u32::MAX))
-        .max_send_buf_size(H2_SEND_BUFFER)
-        .keep_alive_interval(terms.deadlines.idle)
-        .keep_alive_timeout(terms.deadlines.head)
-        .serve_connection(TokioIo::new(io), service);
-    let mut serving = pin!(serving);
-    tokio::select! {
-        biased;
-        outcome = serving.as_mut() => return outcome,
-        () = terms.drain.watch() => {}
-        () = streams.at_rest(terms.deadlines.idle) => {}
-    }
-    serving.as_mut().graceful_shutdown();
-    serving.await
+        serving.as_mut().graceful_shutdown();
+        serving.await
+    })
 }
