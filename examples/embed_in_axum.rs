@@ -6,7 +6,7 @@
 //! Run with:
 //!
 //! ```text
-//! cargo run --example throttle_an_axum_app
+//! cargo run --example embed_in_axum
 //! ```
 //!
 //! and in another terminal:
