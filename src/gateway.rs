@@ -11,14 +11,13 @@
 mod connection;
 mod drain;
 mod listen;
+mod seat;
 mod streams;
 mod tls;
 mod worker;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,6 +28,8 @@ use crate::pipeline::{Pipeline, Shared};
 use crate::upstream::connect::ConnectorError;
 
 pub use listen::ListenError;
+pub(crate) use listen::keep_alive;
+pub use seat::Seat;
 pub use tls::TlsError;
 
 /// `[server]` of the configuration.
@@ -128,7 +129,6 @@ pub struct Gateway {
 pub struct Stop {
     drain: CancellationToken,
     halt: CancellationToken,
-    draining: Arc<AtomicBool>,
 }
 
 /// Why a gateway cannot start.
@@ -154,21 +154,31 @@ impl Gateway {
         let settings = &shared.policy.server;
         let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
+        // Everything that can fail on its own comes first: once a worker runs, it takes traffic.
         let stop = Stop::default();
-        let mut workers = Vec::with_capacity(settings.workers);
-        for (number, sockets) in sockets.per_worker.into_iter().enumerate() {
-            let worker = worker::Worker {
-                pipeline: Pipeline::new(&shared, number)?,
-                sockets,
-                tls: tls.clone(),
-                stop: stop.clone(),
-                connections: (settings.caps.connections / settings.workers).max(1),
-            };
-            let thread = std::thread::Builder::new()
-                .name(format!("tidegate-{number}"))
-                .spawn(move || worker.run())
-                .map_err(StartError::Worker)?;
-            workers.push(thread);
+        let prepared = sockets
+            .per_worker
+            .into_iter()
+            .enumerate()
+            .map(|(number, sockets)| {
+                Ok(worker::Worker {
+                    pipeline: Pipeline::new(&shared, number)?,
+                    sockets,
+                    tls: tls.clone(),
+                    stop: stop.clone(),
+                    connections: (settings.caps.connections / settings.workers).max(1),
+                })
+            })
+            .collect::<Result<Vec<_>, StartError>>()?;
+        let mut workers = Vec::with_capacity(prepared.len());
+        for (number, worker) in prepared.into_iter().enumerate() {
+            match worker.start(number) {
+                Ok(thread) => workers.push(thread),
+                Err(error) => {
+                    stop.halt();
+                    return Err(StartError::Worker(error));
+                }
+            }
         }
         Ok(Self {
             addresses: sockets.addresses,
@@ -206,7 +216,6 @@ impl Gateway {
 impl Stop {
     /// Stop accepting, finish what is in flight within the grace.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Release);
         self.drain.cancel();
     }
 
@@ -218,6 +227,6 @@ impl Stop {
 
     /// Whether it has been told to stop.
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        self.drain.is_cancelled()
     }
 }

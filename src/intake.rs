@@ -115,6 +115,17 @@ fn check_expectation<B>(request: &Request<B>) -> Result<(), Rejection> {
 }
 
 fn check_length<B>(request: &Request<B>, limit: u64) -> Result<(), Rejection> {
+    if request
+        .headers()
+        .get_all(CONTENT_LENGTH)
+        .iter()
+        .nth(1)
+        .is_some()
+    {
+        return Err(Rejection::bad_request(
+            "The request has more than one Content-Length.",
+        ));
+    }
     let declared = request
         .headers()
         .get(CONTENT_LENGTH)

@@ -8,9 +8,10 @@
 //!
 //! A worker of [`gateway`] accepts a connection and speaks HTTP on it, with [`wire`] holding HTTP/1
 //! to the letter of its grammar before hyper reads it. [`pipeline`] takes each request through the
-//! stages: [`client`] says who is calling, [`path`] and [`route`] which rule the request falls under,
-//! [`throttle`] whether it may pass now, and [`upstream`] carries it to the API behind. Whatever the
-//! gateway has to say for itself, a refusal above all, is said by [`respond`].
+//! stages: [`intake`] says whether it can be taken for what it seems, [`client`] who is calling, [`path`]
+//! and [`route`] which rule it falls under, [`throttle`] whether it may pass now, and [`upstream`] carries
+//! it to the API behind. Whatever the gateway has to say for itself, a refusal above all, is said by
+//! [`respond`].
 //!
 //! [`config`] turns the file a person writes into the policy all of these run on, [`store`] keeps the
 //! buckets, [`admin`] tells an operator how things stand, and [`clock`] is the only source of time.
@@ -19,18 +20,27 @@
 pub mod clock;
 pub mod config;
 
-// The life of a request, in order
-pub mod client;
+// The life of a request, in order: received,
 pub mod gateway;
-pub mod intake;
-pub mod path;
+pub mod wire;
+
+// taken through its stages,
 pub mod pipeline;
+
+// looked at,
+pub mod intake;
 pub mod request_id;
-pub mod respond;
+
+pub mod client;
+pub mod path;
 pub mod route;
+
+// admitted and carried on,
 pub mod throttle;
 pub mod upstream;
-pub mod wire;
+
+// and answered
+pub mod respond;
 
 // What stands beside it
 pub mod admin;

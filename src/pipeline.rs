@@ -19,7 +19,7 @@ use crate::admin::Metrics;
 use crate::client::{Caller, ClientId};
 use crate::clock::Clock;
 use crate::config::Policy;
-use crate::gateway::ServerSettings;
+use crate::gateway::{Seat, ServerSettings};
 use crate::intake;
 use crate::path;
 use crate::request_id::{RequestId, X_REQUEST_ID};
@@ -68,11 +68,12 @@ pub struct Connection {
     pub scheme: &'static str,
     /// Keeps account of what outlives it: a tunnel.
     pub tasks: TaskTracker,
+    seat: Arc<Seat>,
 }
 
 impl Connection {
     /// A connection from `peer`.
-    pub fn new(peer: IpAddr, scheme: &'static str, tasks: TaskTracker) -> Self {
+    pub fn new(peer: IpAddr, scheme: &'static str, tasks: TaskTracker, seat: Arc<Seat>) -> Self {
         let peer_text = HeaderValue::try_from(peer.to_canonical().to_string())
             .expect("an address is visible ASCII");
         Self {
@@ -80,7 +81,13 @@ impl Connection {
             peer_text,
             scheme,
             tasks,
+            seat,
         }
+    }
+
+    /// Its place among the open ones, for what outlives it.
+    pub fn seat(&self) -> Arc<Seat> {
+        Arc::clone(&self.seat)
     }
 
     /// The way a request of `caller` came, as far as it is believed.
@@ -232,6 +239,7 @@ impl Pipeline {
         if let Some(target) = seen.target {
             tracing::info!(
                 target: "tidegate::access",
+                peer = %connection.peer,
                 client = seen.client.map(tracing::field::display),
                 method = %method,
                 path = target.path(),

@@ -5,7 +5,7 @@
 //! only to a request made for a loopback host, so that no web page can have a browser read it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use axum::Router;
@@ -40,9 +40,13 @@ struct Office {
 }
 
 impl Admin {
-    /// Binds, and serves on a thread of its own.
-    pub fn start(settings: &AdminSettings, registry: Registry, gateway: Stop) -> io::Result<Self> {
-        let socket = std::net::TcpListener::bind(settings.listen)?;
+    /// Serves on `socket`, on a thread of its own.
+    pub fn start(
+        socket: TcpListener,
+        settings: &AdminSettings,
+        registry: Registry,
+        gateway: Stop,
+    ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
         let office = Arc::new(Office {

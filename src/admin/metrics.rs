@@ -1,8 +1,10 @@
-//! What is counted, and how it is told to Prometheus.
+//! What is counted.
 //!
 //! Every counter's place is known when the policy is made, so counting is one atomic addition: no label
 //! is hashed, no lock taken on a request's way. Labels hold names from the configuration only, never a
 //! client, a path or a key: what a caller can make up would grow the series without bound.
+
+mod scrape;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,15 +12,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
 
 use crate::route::{RouteId, Routes};
-use crate::store::memory::MemoryBuckets;
 use crate::throttle::{Limit, LimitId};
 use crate::upstream::{ForwardError, Upstream, UpstreamId};
+
+pub use scrape::registry;
 
 /// Upper bounds of the latency histogram, in milliseconds.
 const LATENCY_BOUNDS: [u64; 14] = [
@@ -48,7 +47,7 @@ pub struct Count(AtomicU64);
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicI64);
 
-/// One unit of a gauge, given back on drop.
+/// One request underway upstream, until dropped.
 #[derive(Debug)]
 pub struct InFlight {
     upstream: Arc<UpstreamMetrics>,
@@ -261,194 +260,6 @@ impl UpstreamMetrics {
     pub fn failed(&self, error: &ForwardError) {
         self.failures[Failure::of(error) as usize].inc();
     }
-}
-
-/// What all workers count, and the bucket table, ready to be scraped.
-pub fn registry(workers: &Arc<[Arc<Metrics>]>, buckets: &Arc<MemoryBuckets>) -> Registry {
-    let mut registry = Registry::with_prefix("tidegate");
-    let scrape = Scrape {
-        workers: Arc::clone(workers),
-        buckets: Arc::clone(buckets),
-    };
-    registry.register_collector(Box::new(scrape));
-    registry
-}
-
-/// The counters as they stand when Prometheus asks.
-#[derive(Debug)]
-struct Scrape {
-    workers: Arc<[Arc<Metrics>]>,
-    buckets: Arc<MemoryBuckets>,
-}
-
-impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.encode_routes(&mut encoder)?;
-        self.encode_limits(&mut encoder)?;
-        self.encode_upstreams(&mut encoder)?;
-        let connections = self
-            .workers
-            .iter()
-            .map(|worker| worker.connections.get())
-            .sum();
-        for (name, help, value) in [
-            ("buckets", "Buckets tracked", size(self.buckets.tracked())),
-            (
-                "buckets_max",
-                "Buckets tracked at most",
-                size(self.buckets.capacity()),
-            ),
-            ("connections", "Client connections open", connections),
-        ] {
-            gauge(
-                encoder.encode_descriptor(name, help, None, MetricType::Gauge)?,
-                value,
-            )?;
-        }
-        Ok(())
-    }
-}
-
-impl Scrape {
-    /// What all workers together counted; `count` picks it from the counters of one.
-    fn sum(&self, count: impl Fn(&Metrics) -> u64) -> u64 {
-        self.workers.iter().map(|worker| count(worker)).sum()
-    }
-
-    /// The names everything is counted under are the same in all workers.
-    fn first(&self) -> &Metrics {
-        self.workers.first().expect("there is at least one worker")
-    }
-
-    fn encode_routes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let routes = &self.first().routes;
-        let mut requests = encoder.encode_descriptor(
-            "requests",
-            "Requests answered, by route and status",
-            None,
-            MetricType::Counter,
-        )?;
-        for (index, route) in routes.iter().enumerate() {
-            for status in 0..STATUSES {
-                let count = self.sum(|worker| worker.routes[index].by_status[status].get());
-                if count > 0 {
-                    let labels = [
-                        ("route", &*route.name),
-                        ("status", &(status + 100).to_string()),
-                    ];
-                    counter(requests.encode_family(&labels)?, count)?;
-                }
-            }
-        }
-        let mut delayed = encoder.encode_descriptor(
-            "delayed",
-            "Requests made to wait for their slot, by route",
-            None,
-            MetricType::Counter,
-        )?;
-        for (index, route) in routes.iter().enumerate() {
-            let count = self.sum(|worker| worker.routes[index].delayed.get());
-            counter(delayed.encode_family(&[("route", &*route.name)])?, count)?;
-        }
-        Ok(())
-    }
-
-    fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        type Pick = fn(&LimitMetrics) -> &Count;
-        let counters: [(&str, &str, Pick); 2] = [
-            (
-                "refused",
-                "Requests refused, by the limit with the longest wait",
-                |limit| &limit.refused,
-            ),
-            (
-                "shadow_refused",
-                "Requests a limit in shadow mode would have refused",
-                |limit| &limit.shadow_refused,
-            ),
-        ];
-        for (name, help, pick) in counters {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (index, limit) in self.first().limits.iter().enumerate() {
-                let count = self.sum(|worker| pick(&worker.limits[index]).get());
-                counter(family.encode_family(&[("limit", &*limit.name)])?, count)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_upstreams(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let upstreams = &self.first().upstreams;
-        let mut in_flight = encoder.encode_descriptor(
-            "upstream_in_flight",
-            "Requests underway, by upstream",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (index, upstream) in upstreams.iter().enumerate() {
-            let workers = self.workers.iter();
-            let value = workers
-                .map(|worker| worker.upstreams[index].in_flight.get())
-                .sum();
-            gauge(
-                in_flight.encode_family(&[("upstream", &*upstream.name)])?,
-                value,
-            )?;
-        }
-        let mut failures = encoder.encode_descriptor(
-            "upstream_failures",
-            "Requests without an answer, by upstream and reason",
-            None,
-            MetricType::Counter,
-        )?;
-        for (index, upstream) in upstreams.iter().enumerate() {
-            for reason in Failure::ALL {
-                let labels = [("upstream", &*upstream.name), ("reason", reason.label())];
-                let count =
-                    self.sum(|worker| worker.upstreams[index].failures[reason as usize].get());
-                counter(failures.encode_family(&labels)?, count)?;
-            }
-        }
-        let mut latency = encoder.encode_descriptor(
-            "upstream_latency_seconds",
-            "Time to the head of an answer, by upstream",
-            None,
-            MetricType::Histogram,
-        )?;
-        for (index, upstream) in upstreams.iter().enumerate() {
-            let labels = [("upstream", &*upstream.name)];
-            self.encode_latency(latency.encode_family(&labels)?, index)?;
-        }
-        Ok(())
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a scrape is for graphs")]
-    fn encode_latency(&self, mut encoder: MetricEncoder<'_>, upstream: usize) -> fmt::Result {
-        let bounds = LATENCY_BOUNDS.iter().map(|&millis| millis as f64 / 1e3);
-        let buckets: Vec<_> = bounds
-            .chain([f64::INFINITY])
-            .enumerate()
-            .map(|(index, bound)| {
-                let count = self.sum(|worker| worker.upstreams[upstream].latency[index].get());
-                (bound, count)
-            })
-            .collect();
-        let count = buckets.iter().map(|(_, count)| count).sum();
-        let micros = self.sum(|worker| worker.upstreams[upstream].latency_micros.get());
-        encoder.encode_histogram::<NoLabelSet>(micros as f64 / 1e6, count, &buckets, None)
-    }
-}
-
-fn counter(mut encoder: MetricEncoder<'_>, count: u64) -> fmt::Result {
-    encoder.encode_counter::<NoLabelSet, _, u64>(&count, None)
-}
-
-fn gauge(mut encoder: MetricEncoder<'_>, value: i64) -> fmt::Result {
-    encoder.encode_gauge(&value)
-}
-
-fn size(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 impl fmt::Debug for Metrics {

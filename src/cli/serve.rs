@@ -1,6 +1,6 @@
 //! `tidegate serve`: runs a configuration until it is told to stop.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -90,16 +90,17 @@ impl Running {
         install_tls_provider();
         raise_file_limit();
         let shared = Shared::new(Arc::new(policy), Clock::real());
-        let gateway = Gateway::start(shared.clone())?;
-        let admin = match &shared.policy.admin {
+        // Before the gateway: once that is started, it takes traffic.
+        let office = match &shared.policy.admin {
             None => None,
-            Some(settings) => {
+            Some(settings) => Some((bind_admin(settings.listen)?, settings)),
+        };
+        let gateway = Gateway::start(shared.clone())?;
+        let admin = match office {
+            None => None,
+            Some((socket, settings)) => {
                 let registry = metrics::registry(&shared.metrics, &shared.buckets);
-                let address = settings.listen;
-                let admin = Admin::start(settings, registry, gateway.stopper())
-                    .map_err(|source| ListenError { address, source })
-                    .context("the admin listener")?;
-                Some(admin)
+                Some(Admin::start(socket, settings, registry, gateway.stopper())?)
             }
         };
         Ok(Self { gateway, admin })
@@ -140,6 +141,12 @@ impl Running {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+fn bind_admin(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .map_err(|source| ListenError { address, source })
+        .context("the admin listener")
 }
 
 struct Signals {

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use super::drain::Drain;
 use super::streams::Streams;
-use super::{Caps, Deadlines};
+use super::{Caps, Deadlines, Seat, keep_alive};
 use crate::pipeline::{Connection, Pipeline};
 use crate::wire::{Cut, Protocol, Rewound, Wire, sniff};
 
@@ -41,13 +41,13 @@ pub(super) struct Terms {
 }
 
 /// Serves a connection to its end.
-pub(super) async fn serve(stream: TcpStream, peer: IpAddr, terms: Arc<Terms>) {
-    let _connected = terms.pipeline.metrics().connected();
-    if let Err(error) = stream.set_nodelay(true) {
+pub(super) async fn serve(stream: TcpStream, peer: IpAddr, seat: Arc<Seat>, terms: Arc<Terms>) {
+    if let Err(error) = stream.set_nodelay(true).and_then(|()| keep_alive(&stream)) {
         tracing::debug!(%error, "a connection was gone before it was served");
         return;
     }
-    let connection = |scheme| Connection::new(peer, scheme, terms.tasks.clone());
+    let tasks = terms.tasks.clone();
+    let connection = move |scheme| Connection::new(peer, scheme, tasks, seat);
     match &terms.tls {
         None => speak(stream, connection("http"), &terms).await,
         Some(acceptor) => {
@@ -144,7 +144,7 @@ where
         let serving = http1::Builder::new()
             .header_read_timeout(None)
             .max_headers(terms.caps.header_lines)
-            .max_buf_size(H1_BUFFER.max(terms.caps.head_bytes * 2))
+            .max_buf_size(H1_BUFFER.max(terms.caps.head_bytes.saturating_mul(2)))
             .serve_connection(TokioIo::new(wire), service)
             .with_upgrades();
         let mut serving = pin!(serving);
@@ -193,6 +193,10 @@ where
             outcome = serving.as_mut() => return outcome,
             () = terms.drain.watch() => {}
             () = streams.at_rest(terms.deadlines.idle) => {}
+        () = streams.stalled(terms.deadlines.write) => {
+            tracing::debug!("a client did not read its answer in time");
+            return Ok(());
+        }
         }
         serving.as_mut().graceful_shutdown();
         serving.await

@@ -1,46 +1,70 @@
-//! Whether an HTTP/2 connection is being used.
+//! Whether an HTTP/2 connection is being used, and read.
 //!
 //! hyper pings a silent client to see whether it is there; one that only answers pings would stay for
-//! ever. HTTP/1 has its idle deadline from the wire, which sees each request begin and end; here the
-//! streams are counted instead.
+//! ever, and one that opens streams and grants them no window would hold their upstream connections as
+//! long. HTTP/1 has its deadlines from the wire; here each stream says when it last had something for the
+//! client that was not asked for since.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use pin_project_lite::pin_project;
+use slab::Slab;
+use tokio::time::{Instant, sleep};
 
 /// The streams of one connection. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Streams(Arc<Counts>);
+pub(super) struct Streams(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
-struct Counts {
-    begun: AtomicU64,
-    ended: AtomicU64,
+struct State {
+    /// Streams begun so far.
+    begun: u64,
+    /// Those open now, each with the moment it handed over a part, if no more was asked for since.
+    open: Slab<Option<Instant>>,
 }
 
 /// A stream that is open, until dropped.
 #[derive(Debug)]
-pub(super) struct Stream(Arc<Counts>);
+pub(super) struct Stream {
+    streams: Streams,
+    place: usize,
+}
 
 impl Streams {
     /// Counts a stream in.
     pub(super) fn begin(&self) -> Stream {
-        self.0.begun.fetch_add(1, Ordering::Relaxed);
-        Stream(Arc::clone(&self.0))
+        let mut state = self.0.lock();
+        state.begun += 1;
+        let place = state.open.insert(None);
+        Stream {
+            streams: self.clone(),
+            place,
+        }
     }
 
     /// Waits until no stream was open for `idle`, and at most twice that.
     pub(super) async fn at_rest(&self, idle: Duration) {
         loop {
-            let begun = self.0.begun.load(Ordering::Relaxed);
-            let resting = begun == self.0.ended.load(Ordering::Relaxed);
-            tokio::time::sleep(idle).await;
-            if resting && begun == self.0.begun.load(Ordering::Relaxed) {
+            let begun = self.0.lock().begun;
+            let resting = self.0.lock().open.is_empty();
+            sleep(idle).await;
+            if resting && begun == self.0.lock().begun {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the client left part of an answer unread for `write`, and at most twice that.
+    pub(super) async fn stalled(&self, write: Duration) {
+        loop {
+            sleep(write).await;
+            let since = |handed: &Option<Instant>| handed.is_some_and(|at| at.elapsed() >= write);
+            if self.0.lock().open.iter().any(|(_, handed)| since(handed)) {
                 return;
             }
         }
@@ -50,10 +74,11 @@ impl Streams {
 impl Stream {
     /// The body; the stream is open for as long as it is.
     pub(super) fn until_end_of<B>(self, body: B) -> Streamed<B> {
-        Streamed {
-            body,
-            _stream: self,
-        }
+        Streamed { body, stream: self }
+    }
+
+    fn note(&self, handed: Option<Instant>) {
+        self.streams.0.lock().open[self.place] = handed;
     }
 }
 
@@ -63,7 +88,7 @@ pin_project! {
     pub(super) struct Streamed<B> {
         #[pin]
         body: B,
-        _stream: Stream,
+        stream: Stream,
     }
 }
 
@@ -75,7 +100,11 @@ impl<B: Body> Body for Streamed<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(cx)
+        let this = self.project();
+        let frame = this.body.poll_frame(cx);
+        // Asked again, it is upstream that is waited for, unless there is something to hand over.
+        this.stream.note(frame.is_ready().then(Instant::now));
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -89,13 +118,14 @@ impl<B: Body> Body for Streamed<B> {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
+        self.streams.0.lock().open.remove(self.place);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
+    use bytes::Bytes;
+    use http_body_util::{BodyExt as _, Full};
 
     use super::*;
 
@@ -117,6 +147,22 @@ mod tests {
         drop(stream);
         let started = Instant::now();
         streams.at_rest(IDLE).await;
+        assert!(started.elapsed() <= 2 * IDLE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_left_unread_stalls_its_connection_and_one_awaited_does_not() {
+        let streams = Streams::default();
+        let awaited = streams.begin();
+        let stalled = tokio::time::timeout(10 * IDLE, streams.stalled(IDLE));
+        assert!(stalled.await.is_err());
+        drop(awaited);
+        let mut unread = streams
+            .begin()
+            .until_end_of(Full::new(Bytes::from_static(b"x")));
+        unread.frame().await.unwrap().unwrap();
+        let started = Instant::now();
+        streams.stalled(IDLE).await;
         assert!(started.elapsed() <= 2 * IDLE);
     }
 }

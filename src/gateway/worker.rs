@@ -1,7 +1,9 @@
 //! One worker: a thread, a runtime, its listeners and their connections.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -9,9 +11,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
-use super::Stop;
 use super::connection::{self, Terms};
 use super::drain::Drain;
+use super::{Seat, Stop};
 use crate::pipeline::Pipeline;
 
 /// How long a worker that cannot accept waits before it tries again: out of file descriptors, mostly,
@@ -31,12 +33,18 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn run(self) {
+    /// Starts it on a thread of its own.
+    pub(super) fn start(self, number: usize) -> io::Result<JoinHandle<()>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .build()
-            .expect("a runtime needs only file descriptors, and there were enough to listen");
-        runtime.block_on(self.work());
+            .build()?;
+        std::thread::Builder::new()
+            .name(format!("tidegate-{number}"))
+            .spawn(move || {
+                runtime.block_on(self.work());
+                // A name that is still being looked up is not waited for.
+                runtime.shutdown_background();
+            })
     }
 
     async fn work(self) {
@@ -44,7 +52,9 @@ impl Worker {
         let (grace, deadlines, caps) = (settings.shutdown_grace, settings.deadlines, settings.caps);
         let tasks = TaskTracker::new();
         let drain = Drain::default();
-        let room = Arc::new(Semaphore::new(self.connections));
+        // A listener holds a place while it waits for whom to give it to.
+        let places = self.connections + self.sockets.len() - 1;
+        let room = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
         let terms = Arc::new(Terms {
             pipeline: self.pipeline,
             tls: self.tls,
@@ -97,11 +107,7 @@ async fn accept(socket: TcpListener, terms: Arc<Terms>, room: Arc<Semaphore>) {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = terms.drain.watch() => {
-                while let Ok(Ok((stream, peer))) =
-                    tokio::time::timeout(Duration::ZERO, listener.accept()).await
-                {
-                    take_up(stream, peer, &terms, None);
-                }
+                take_up_queue(listener, &terms);
                 return;
             }
         };
@@ -115,15 +121,28 @@ async fn accept(socket: TcpListener, terms: Arc<Terms>, room: Arc<Semaphore>) {
     }
 }
 
+/// Takes up the connections the kernel has accepted and nobody has asked it for yet.
+fn take_up_queue(listener: tokio::net::TcpListener, terms: &Arc<Terms>) {
+    let Ok(listener) = listener.into_std() else {
+        return;
+    };
+    while let Ok((stream, peer)) = listener.accept() {
+        let stream = stream
+            .set_nonblocking(true)
+            .and_then(|()| TcpStream::from_std(stream));
+        if let Ok(stream) = stream {
+            take_up(stream, peer, terms, None);
+        }
+    }
+}
+
 fn take_up(
     stream: TcpStream,
     peer: SocketAddr,
     terms: &Arc<Terms>,
     permit: Option<OwnedSemaphorePermit>,
 ) {
-    let serving = connection::serve(stream, peer.ip(), Arc::clone(terms));
-    terms.tasks.spawn(async move {
-        serving.await;
-        drop(permit);
-    });
+    let seat = Arc::new(Seat::new(terms.pipeline.metrics().connected(), permit));
+    let serving = connection::serve(stream, peer.ip(), seat, Arc::clone(terms));
+    terms.tasks.spawn(serving);
 }

@@ -46,7 +46,7 @@ pub(super) fn to_client(
         };
         let mut response = response;
         let upstream = hyper::upgrade::on(&mut response);
-        tunnel::open(&arrival.connection, client, upstream, in_flight);
+        tunnel::open(&arrival.connection, client, upstream, (lease, in_flight));
         let (mut parts, _) = response.into_parts();
         headers::to_client(&mut parts.headers, true);
         return Ok(Response::from_parts(parts, Body::empty()));

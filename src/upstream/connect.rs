@@ -13,10 +13,12 @@ use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
 use super::upload::Upload;
 use super::{Server, Upstream};
+use crate::gateway::keep_alive;
 use crate::wire::Gathered;
 
 /// Bytes of a response's head that are taken; more is a bad answer.
@@ -110,7 +112,7 @@ impl Connector {
     /// How `server` is reached, with `tls` for what speaks TLS.
     pub fn new(
         server: &Server,
-        tls: &Arc<ClientConfig>,
+        tls: Option<&Arc<ClientConfig>>,
         timeout: Duration,
     ) -> Result<Self, ConnectorError> {
         let host = server.authority.host().trim_matches(['[', ']']).to_owned();
@@ -125,6 +127,7 @@ impl Connector {
                     source,
                 }
             })?;
+            let tls = tls.expect("made for every upstream with a server that speaks TLS");
             Some((TlsConnector::from(Arc::clone(tls)), name))
         } else {
             None
@@ -138,16 +141,17 @@ impl Connector {
     }
 
     /// A fresh connection, driven by a task of this worker until either side is done with it.
-    pub async fn connect(&self) -> Result<SendRequest<Upload>, ConnectError> {
+    pub async fn connect(&self) -> Result<Link, ConnectError> {
         match tokio::time::timeout(self.timeout, self.open()).await {
             Ok(outcome) => outcome,
             Err(_elapsed) => Err(ConnectError::TimedOut(self.timeout)),
         }
     }
 
-    async fn open(&self) -> Result<SendRequest<Upload>, ConnectError> {
+    async fn open(&self) -> Result<Link, ConnectError> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
         match &self.tls {
             None => speak_http(stream).await,
             Some((connector, name)) => {
@@ -157,7 +161,7 @@ impl Connector {
     }
 }
 
-async fn speak_http<IO>(io: IO) -> Result<SendRequest<Upload>, ConnectError>
+async fn speak_http<IO>(io: IO) -> Result<Link, ConnectError>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -166,13 +170,40 @@ where
         .max_headers(MAX_HEADERS)
         .handshake(TokioIo::new(Gathered(io)))
         .await?;
-    tokio::spawn(async move {
+    let driver = tokio::spawn(async move {
         // Whoever waits for an answer on it learns of the failure; an idle one has nobody to tell.
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "an upstream connection ended");
         }
     });
-    Ok(sender)
+    let driver = driver.abort_handle();
+    Ok(Link { sender, driver })
+}
+
+/// A connection to a server. Dropping it ends the connection, whatever is underway: left to itself, one
+/// whose server stopped reading amid a request would hold on to that request, and to its client, for ever.
+#[derive(Debug)]
+pub struct Link {
+    sender: SendRequest<Upload>,
+    driver: AbortHandle,
+}
+
+impl Link {
+    /// What requests are sent by.
+    pub fn sender(&mut self) -> &mut SendRequest<Upload> {
+        &mut self.sender
+    }
+
+    /// Whether it ended.
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 impl std::fmt::Debug for Connector {

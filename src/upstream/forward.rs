@@ -89,6 +89,13 @@ pub enum ForwardError {
     ClientFailed(Option<Violation>),
 }
 
+impl ForwardError {
+    /// Whether the client is to blame.
+    fn is_clients(&self) -> bool {
+        matches!(self, Self::TooLarge(_) | Self::ClientFailed(_))
+    }
+}
+
 impl Forward {
     /// A forwarder to `upstreams`, with connections of its own.
     pub fn new(
@@ -115,12 +122,15 @@ impl Forward {
 
 impl Target {
     fn new(upstream: &Arc<Upstream>) -> Result<Self, ConnectorError> {
-        let tls = connect::tls_config(upstream)?;
+        let speaks_tls = upstream.servers.iter().any(|server| server.tls);
+        let tls = speaks_tls
+            .then(|| connect::tls_config(upstream))
+            .transpose()?;
         let servers = upstream
             .servers
             .iter()
             .map(|server| {
-                let connector = Connector::new(server, &tls, upstream.timeouts.connect)?;
+                let connector = Connector::new(server, tls.as_ref(), upstream.timeouts.connect)?;
                 let host = HeaderValue::from_str(server.authority.as_str())
                     .expect("an authority is visible ASCII");
                 Ok(ServerTarget {
@@ -184,12 +194,13 @@ impl Shared {
             }
             Err(error) => {
                 metrics.failed(&error);
-                tracing::warn!(
-                    upstream = %target.upstream.name,
-                    request_id = %arrival.request_id,
-                    %error,
-                    "no answer from upstream"
-                );
+                let upstream = &*target.upstream.name;
+                let request_id = &arrival.request_id;
+                if error.is_clients() {
+                    tracing::debug!(upstream, %request_id, %error, "a request was not completed");
+                } else {
+                    tracing::warn!(upstream, %request_id, %error, "no answer from upstream");
+                }
                 let rejection = rejection(&error, &target.upstream);
                 problem::response(&rejection, &asked.headers(), &self.manner, &self.clock)
             }
@@ -205,13 +216,15 @@ impl Shared {
         in_flight: InFlight,
     ) -> Result<Response<Body>, ForwardError> {
         let patience = Patience::from_now(target.upstream.timeouts);
-        let client_upgrade =
-            headers::asks_for_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
+        // HTTP/1.0 has no upgrades (RFC 9110, section 7.8), nor has HTTP/2 this kind.
+        let upgrades =
+            request.version() == Version::HTTP_11 && headers::asks_for_upgrade(request.headers());
+        let client_upgrade = upgrades.then(|| hyper::upgrade::on(&mut request));
 
         let (mut request, upload) =
             self.outgoing(request, passage, arrival, client_upgrade.is_some());
         let mut unreachable = None;
-        for server in target.in_turn() {
+        'servers: for server in target.in_turn() {
             target
                 .upstream
                 .host
@@ -235,7 +248,13 @@ impl Shared {
                     // The connection gave the request back: it never took a byte of it.
                     Some(unsent) if lease.reused => {
                         request = unsent;
-                        lease = patience.within_total(server.pool.lease_fresh()).await??;
+                        lease = match patience.within_total(server.pool.lease_fresh()).await? {
+                            Ok(lease) => lease,
+                            Err(error) => {
+                                unreachable = Some(error);
+                                continue 'servers;
+                            }
+                        };
                     }
                     _ => return Err(self.blame(failed.into_error(), upload.as_deref())),
                 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 
-use super::connect::{ConnectError, Connector};
+use super::connect::{ConnectError, Connector, Link};
 use super::upload::{Progress, Stage, Upload};
 
 /// Idle connections a pool keeps.
@@ -19,6 +19,9 @@ const MAX_IDLE: usize = 256;
 
 /// How long one is kept unused: less than servers usually wait before they hang up.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
+
+/// How long a finished exchange may take to be wound up.
+const WIND_UP: Duration = Duration::from_millis(100);
 
 /// The connections of one worker to one server.
 #[derive(Debug)]
@@ -29,14 +32,14 @@ pub struct Pool {
 
 #[derive(Debug)]
 struct Idle {
-    sender: SendRequest<Upload>,
+    link: Link,
     since: Instant,
 }
 
 /// A connection in use, which finds its way back.
 #[derive(Debug)]
 pub struct Lease {
-    sender: SendRequest<Upload>,
+    link: Link,
     pool: Arc<Pool>,
     upload: Option<Arc<Progress>>,
     /// Whether it carried an exchange before: its server may have hung up meanwhile.
@@ -59,15 +62,9 @@ impl Pool {
 
     /// An idle connection, or a fresh one.
     pub async fn lease(self: &Arc<Self>) -> Result<Lease, ConnectError> {
-        while let Some(mut sender) = self.take_idle() {
-            // An exchange just finished may have to be wound up by the connection's own task first.
-            if sender.is_ready() || sender.ready().await.is_ok() {
-                return Ok(Lease {
-                    sender,
-                    pool: Arc::clone(self),
-                    upload: None,
-                    reused: true,
-                });
+        while let Some(mut link) = self.take_idle() {
+            if is_ready(link.sender()).await {
+                return Ok(self.lend(link, true));
             }
         }
         self.lease_fresh().await
@@ -76,32 +73,36 @@ impl Pool {
     /// A fresh connection, whatever is idle.
     pub async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
         // Boxed, because it is rare and large: every request's future would be as large otherwise.
-        let sender = Box::pin(self.connector.connect()).await?;
-        Ok(Lease {
-            sender,
-            pool: Arc::clone(self),
-            upload: None,
-            reused: false,
-        })
+        let link = Box::pin(self.connector.connect()).await?;
+        Ok(self.lend(link, false))
     }
 
-    fn take_idle(&self) -> Option<SendRequest<Upload>> {
+    fn lend(self: &Arc<Self>, link: Link, reused: bool) -> Lease {
+        Lease {
+            link,
+            pool: Arc::clone(self),
+            upload: None,
+            reused,
+        }
+    }
+
+    fn take_idle(&self) -> Option<Link> {
         let mut idle = self.idle.lock();
-        while let Some(Idle { sender, since }) = idle.pop_back() {
+        while let Some(Idle { link, since }) = idle.pop_back() {
             if since.elapsed() > MAX_IDLE_TIME {
                 // The rest have been idle for longer still.
                 idle.clear();
                 return None;
             }
-            if !sender.is_closed() {
-                return Some(sender);
+            if !link.is_closed() {
+                return Some(link);
             }
         }
         None
     }
 
-    fn put_back(&self, sender: SendRequest<Upload>) {
-        if sender.is_closed() {
+    fn put_back(&self, link: Link) {
+        if link.is_closed() {
             return;
         }
         let mut idle = self.idle.lock();
@@ -109,16 +110,26 @@ impl Pool {
             idle.pop_front();
         }
         idle.push_back(Idle {
-            sender,
+            link,
             since: Instant::now(),
         });
     }
 }
 
+/// Whether a connection takes another request. One whose exchange just finished has to be wound up by its
+/// own task first; one that cannot be, because its server left part of a request unread, is no use.
+async fn is_ready(sender: &mut SendRequest<Upload>) -> bool {
+    if sender.is_ready() {
+        return true;
+    }
+    let wound_up = tokio::time::timeout(WIND_UP, sender.ready()).await;
+    matches!(wound_up, Ok(Ok(())))
+}
+
 impl Lease {
     /// The connection, to send on.
     pub fn sender(&mut self) -> &mut SendRequest<Upload> {
-        &mut self.sender
+        self.link.sender()
     }
 
     /// Notes the upload that has to be through before the connection can serve again.
@@ -128,9 +139,9 @@ impl Lease {
 
     /// The answer was read to its end: the connection serves again, if the request got through whole.
     pub fn finish(self) {
-        match &self.upload {
-            Some(progress) if progress.stage() != Stage::Sent => progress.abandon(),
-            _ => self.pool.put_back(self.sender),
+        let sent = |upload: &Arc<Progress>| upload.stage() == Stage::Sent;
+        if self.upload.as_ref().is_none_or(sent) {
+            self.pool.put_back(self.link);
         }
     }
 }

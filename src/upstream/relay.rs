@@ -30,7 +30,7 @@ pub struct Relay {
     deadline: Option<Instant>,
     /// Runs only while upstream keeps us waiting.
     stalled: Option<Pin<Box<Sleep>>>,
-    _in_flight: InFlight,
+    in_flight: Option<InFlight>,
 }
 
 /// Why a response was cut short.
@@ -39,6 +39,9 @@ pub enum RelayError {
     /// Upstream sent nothing for too long.
     #[error("upstream sent nothing for {0:?}")]
     Stalled(Duration),
+    /// The exchange took longer than it may in all.
+    #[error("the exchange took longer than it may")]
+    TimedOut,
     /// Upstream broke off, or did not keep to HTTP.
     #[error("upstream's response failed: {0}")]
     Upstream(#[source] hyper::Error),
@@ -53,11 +56,12 @@ impl Relay {
             idle: patience.idle(),
             deadline: patience.deadline(),
             stalled: None,
-            _in_flight: in_flight,
+            in_flight: Some(in_flight),
         }
     }
 
     fn finish(&mut self) {
+        self.in_flight = None;
         if let Some(lease) = self.lease.take() {
             lease.finish();
         }
@@ -87,6 +91,10 @@ impl Body for Relay {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.stalled = None;
+                if self.body.is_end_stream() {
+                    // Upstream is done, however long the client takes over what it has.
+                    self.finish();
+                }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
@@ -100,9 +108,13 @@ impl Body for Relay {
             }
             Poll::Pending => {
                 std::task::ready!(self.poll_stalled(cx));
-                tracing::warn!("upstream's response stalled and was cut short");
+                let error = match self.deadline {
+                    Some(deadline) if deadline <= Instant::now() => RelayError::TimedOut,
+                    _ => RelayError::Stalled(self.idle),
+                };
+                tracing::warn!(%error, "upstream's response was cut short");
                 self.lease = None;
-                Poll::Ready(Some(Err(RelayError::Stalled(self.idle).into())))
+                Poll::Ready(Some(Err(error.into())))
             }
         }
     }

@@ -4,14 +4,21 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
+use super::pool::Lease;
 use crate::admin::InFlight;
 use crate::pipeline::Connection;
 
 /// Joins the client's connection to upstream's once both have left HTTP.
-pub fn open(connection: &Connection, client: OnUpgrade, upstream: OnUpgrade, in_flight: InFlight) {
+pub fn open(
+    connection: &Connection,
+    client: OnUpgrade,
+    upstream: OnUpgrade,
+    (lease, in_flight): (Lease, InFlight),
+) {
+    let place = connection.seat();
     // Tracked: a drain waits for the tunnel's end, within its grace.
     connection.tasks.spawn(async move {
-        let _in_flight = in_flight;
+        let _held = (place, in_flight);
         let (client, upstream) = match tokio::try_join!(client, upstream) {
             Ok(both) => both,
             Err(error) => {
@@ -19,6 +26,8 @@ pub fn open(connection: &Connection, client: OnUpgrade, upstream: OnUpgrade, in_
                 return;
             }
         };
+        // It was needed until its connection was handed over.
+        drop(lease);
         let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
         match copy_bidirectional(&mut client, &mut upstream).await {
             Ok((sent, received)) => tracing::debug!(sent, received, "a tunnel closed"),

@@ -58,8 +58,6 @@ pub enum Stage {
     TooLarge,
     /// The client broke off, or did not keep to HTTP.
     ClientFailed,
-    /// The answer came first and nobody waits for the rest.
-    Abandoned,
 }
 
 /// Why an upload ended early.
@@ -68,9 +66,6 @@ pub enum UploadError {
     /// It grew larger than the gateway takes.
     #[error("the request body is larger than the gateway takes")]
     TooLarge,
-    /// The answer came first.
-    #[error("the exchange was over before the request body")]
-    Abandoned,
     /// The client sent nothing for too long.
     #[error("the client sent nothing for {0:?}")]
     Stalled(Duration),
@@ -116,8 +111,7 @@ impl Progress {
             0 => Stage::Underway,
             1 => Stage::Sent,
             2 => Stage::TooLarge,
-            3 => Stage::ClientFailed,
-            _ => Stage::Abandoned,
+            _ => Stage::ClientFailed,
         }
     }
 
@@ -136,16 +130,6 @@ impl Progress {
         self.started + Duration::from_millis(self.last.load(Ordering::Acquire))
     }
 
-    /// Says that nobody waits for the rest.
-    pub fn abandon(&self) {
-        let underway = Stage::Underway as u8;
-        let abandoned = Stage::Abandoned as u8;
-        // Whoever came first has said how it ended.
-        let _ =
-            self.state
-                .compare_exchange(underway, abandoned, Ordering::AcqRel, Ordering::Acquire);
-    }
-
     fn end(&self, stage: Stage) {
         self.passed();
         self.state.store(stage as u8, Ordering::Release);
@@ -159,11 +143,20 @@ impl Progress {
 }
 
 impl Streaming {
+    /// Whether the client has kept us waiting too long; called while it does.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.progress
+            .waits_for_client
+            .store(true, Ordering::Release);
+        let timeout = self.timeout;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        stalled.as_mut().poll(cx)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UploadError>>> {
         loop {
-            if self.progress.stage() == Stage::Abandoned {
-                return Poll::Ready(Some(Err(UploadError::Abandoned)));
-            }
             let frame = match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Pending => {
                     ready!(self.poll_stalled(cx));
@@ -202,20 +195,6 @@ impl Streaming {
             }
             return Poll::Ready(Some(Ok(data)));
         }
-    }
-}
-
-impl Streaming {
-    /// Whether the client has kept us waiting too long; called while it does.
-    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.progress
-            .waits_for_client
-            .store(true, Ordering::Release);
-        let timeout = self.timeout;
-        let stalled = self
-            .stalled
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        stalled.as_mut().poll(cx)
     }
 }
 

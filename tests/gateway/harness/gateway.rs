@@ -134,8 +134,9 @@ impl Plan {
         let shared = Shared::new(Arc::new(policy), Clock::real());
         let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
         let admin = shared.policy.admin.as_ref().map(|settings| {
+            let socket = std::net::TcpListener::bind(settings.listen).expect("a free port");
             let registry = metrics::registry(&shared.metrics, &shared.buckets);
-            Admin::start(settings, registry, running.stopper()).expect("an admin listener")
+            Admin::start(socket, settings, registry, running.stopper()).expect("an admin listener")
         });
         Gateway {
             running: Some(running),
