@@ -440,3 +440,20 @@ fn a_client_that_answers_no_ping_is_hung_up_on() {
     let mut client = Http2::connect(&gateway);
     while client.next().is_some() {}
 }
+
+#[test]
+fn a_client_that_grants_its_streams_no_window_is_cut_off() {
+    let upstream = Upstream::repeating();
+    let gateway = Running::with(upstream.address, "write_timeout = \"300ms\"", "");
+    let mut client = gateway.client();
+    client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    // SETTINGS_INITIAL_WINDOW_SIZE (4): 0.
+    client.send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    let mut client = Http2(client);
+    client.headers(1, END_STREAM, &block(&GET));
+    let started = Instant::now();
+    while let Some(frame) = client.next() {
+        assert_ne!(frame.kind, DATA, "there is no window for it");
+    }
+    assert!(started.elapsed() < PATIENCE);
+}

@@ -157,3 +157,15 @@ fn a_101_that_nobody_asked_for_is_a_bad_answer() {
         assert_eq!(client.answer().status, 502);
     }
 }
+
+#[test]
+fn http_1_0_has_no_upgrades_to_pass_on() {
+    let upstream = Upstream::repeating();
+    let gateway = Running::before(&upstream);
+    let mut client = gateway.client();
+    client
+        .send("GET /api HTTP/1.0\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(client.answer().status, 200);
+    let received = upstream.received().to_lowercase();
+    assert!(!received.contains("upgrade"), "{received}");
+}

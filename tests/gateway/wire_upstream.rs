@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
-use crate::wire_raw::{End, Running, Upstream, eventually, ok};
+use crate::wire_raw::{End, PATIENCE, Running, Upstream, eventually, ok};
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -343,4 +343,25 @@ fn a_client_that_leaves_takes_its_upstream_connection_along() {
     });
     drop(client);
     eventually("upstream is hung up on", || *gone.lock().unwrap());
+}
+
+#[test]
+fn an_upstream_that_answers_early_and_reads_no_more_holds_no_client() {
+    let upstream = Upstream::scripted(|conversation| {
+        conversation.head();
+        conversation.send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
+        // Neither reads nor closes.
+        std::thread::sleep(2 * PATIENCE);
+    });
+    let deadlines = "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
+    let gateway = Running::with(upstream.address, deadlines, "");
+    let mut client = gateway.client();
+    let len = 64 << 20;
+    client.send(format!(
+        "POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"
+    ));
+    let _sending = client.send_meanwhile(vec![b'x'; len]);
+    assert_eq!(client.answer().status, 401);
+    // Returns once the gateway has let go of the connection.
+    client.rest();
 }
