@@ -4,22 +4,22 @@
 //! reject; what they found travels on in the request's extensions. The stages that act are tower
 //! services, one inside the other, so that another application can wear them too.
 
-use std::net::IpAddr;
+mod arrival;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HeaderValue, ORIGIN};
+use http::header::ORIGIN;
 use http::uri::PathAndQuery;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
-use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
 use crate::admin::Metrics;
-use crate::client::{Caller, ClientId};
+use crate::client::ClientId;
 use crate::clock::Clock;
 use crate::config::Policy;
-use crate::gateway::{Seat, ServerSettings};
+use crate::gateway::ServerSettings;
 use crate::intake;
 use crate::path;
 use crate::request_id::{RequestId, X_REQUEST_ID};
@@ -28,9 +28,11 @@ use crate::respond::{Body, Manner, Rejection, problem};
 use crate::route::RouteId;
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::{Passage, Seed, Side, Throttle, ThrottleLayer};
+use crate::upstream::Forward;
 use crate::upstream::connect::ConnectorError;
-use crate::upstream::{Forward, UpstreamId};
 use crate::wire::Violation;
+
+pub use arrival::{Arrival, Connection};
 
 /// What all workers share.
 #[derive(Clone, Debug)]
@@ -55,62 +57,6 @@ pub struct Pipeline {
     metrics: Arc<Metrics>,
     manner: Arc<Manner>,
     chain: Throttle<Forward, MemoryBuckets>,
-}
-
-/// The connection a request came by.
-#[derive(Clone, Debug)]
-pub struct Connection {
-    /// Who is at its other end.
-    pub peer: IpAddr,
-    /// The same, written once for all its requests.
-    peer_text: HeaderValue,
-    /// `http` or `https`.
-    pub scheme: &'static str,
-    /// Keeps account of what outlives it: a tunnel.
-    pub tasks: TaskTracker,
-    seat: Arc<Seat>,
-}
-
-impl Connection {
-    /// A connection from `peer`.
-    pub fn new(peer: IpAddr, scheme: &'static str, tasks: TaskTracker, seat: Arc<Seat>) -> Self {
-        let peer_text = HeaderValue::try_from(peer.to_canonical().to_string())
-            .expect("an address is visible ASCII");
-        Self {
-            peer,
-            peer_text,
-            scheme,
-            tasks,
-            seat,
-        }
-    }
-
-    /// Its place among the open ones, for what outlives it.
-    pub fn seat(&self) -> Arc<Seat> {
-        Arc::clone(&self.seat)
-    }
-
-    /// The way a request of `caller` came, as far as it is believed.
-    pub fn forwarded_for(&self, caller: &Caller) -> HeaderValue {
-        if caller.chain().len() == 1 {
-            self.peer_text.clone()
-        } else {
-            caller.forwarded_for()
-        }
-    }
-}
-
-/// What is known of a request when it has arrived.
-#[derive(Clone, Debug)]
-pub struct Arrival {
-    /// The connection it came by.
-    pub connection: Connection,
-    /// Where it goes.
-    pub upstream: UpstreamId,
-    /// The host it is for.
-    pub host: HeaderValue,
-    /// Its id, ours or the client's.
-    pub request_id: RequestId,
 }
 
 /// What the access log tells of a request besides its answer.
