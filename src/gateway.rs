@@ -131,6 +131,11 @@ pub struct Stop {
     halt: CancellationToken,
 }
 
+/// A worker ended by a fault of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a worker has crashed; what it served was cut off")]
+pub struct Crashed;
+
 /// Why a gateway cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -204,11 +209,12 @@ impl Gateway {
     }
 
     /// Waits until it has stopped.
-    pub fn join(self) {
-        for worker in self.workers {
-            if worker.join().is_err() {
-                tracing::error!("a worker panicked");
-            }
+    pub fn join(self) -> Result<(), Crashed> {
+        let ends: Vec<_> = self.workers.into_iter().map(JoinHandle::join).collect();
+        if ends.iter().all(Result::is_ok) {
+            Ok(())
+        } else {
+            Err(Crashed)
         }
     }
 }

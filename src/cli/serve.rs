@@ -135,7 +135,7 @@ impl Running {
             .name("tidegate-signals".into())
             .spawn(move || runtime.block_on(watch(&mut signals, &watching)))
             .context("cannot listen for signals")?;
-        self.gateway.join();
+        self.gateway.join()?;
         // The watcher ends with the process; only its first half is waited for.
         drop(watcher);
         tracing::info!("stopped");

@@ -64,7 +64,8 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some(gateway) = self.gateway.take() {
             gateway.stopper().halt();
-            gateway.join();
+            let ended = gateway.join();
+            assert!(thread::panicking() || ended.is_ok(), "a worker crashed");
         }
     }
 }

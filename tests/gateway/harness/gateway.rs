@@ -149,7 +149,11 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             running.stopper().halt();
-            running.join();
+            let ended = running.join();
+            assert!(
+                std::thread::panicking() || ended.is_ok(),
+                "a worker crashed"
+            );
         }
     }
 }
