@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
-use crate::wire_raw::{Client, PATIENCE, Running, Upstream, ok};
+use crate::wire_raw::{Client, Conversation, PATIENCE, Running, Upstream, ok};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -18,6 +18,9 @@ const END_HEADERS: u8 = 4;
 
 /// `:status 200` in the static table.
 const STATUS_200: u8 = 0x88;
+
+/// `408` as RFC 7541 compresses it: 011010, 00000, 011110, and ones for padding.
+const STATUS_408: [u8; 3] = [0b0110_1000, 0b0000_1111, 0b0111_1111];
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let len = u32::try_from(payload.len()).expect("a frame");
@@ -456,4 +459,24 @@ fn a_client_that_grants_its_streams_no_window_is_cut_off() {
         assert_ne!(frame.kind, DATA, "there is no window for it");
     }
     assert!(started.elapsed() < PATIENCE);
+}
+
+#[test]
+fn an_upload_that_stalls_is_the_clients_fault_whatever_the_upstream_is_waited_for() {
+    let upstream = Upstream::scripted(Conversation::until_closed);
+    let gateway = Running::with(
+        upstream.address,
+        "body_timeout = \"300ms\"",
+        "first_byte_timeout = \"300ms\"",
+    );
+    let mut http1 = gateway.client();
+    http1.send("POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhello");
+    assert_eq!(http1.answer().status, 408);
+
+    let mut http2 = Http2::connect(&gateway);
+    let post = block(&[&[(":method", "POST")], &GET[1..]].concat());
+    http2.headers(1, 0, &post).data(1, 0, b"hello");
+    let head = std::iter::from_fn(|| http2.next()).find(|frame| frame.kind == HEADERS);
+    let head = head.expect("an answer").payload;
+    assert!(head.windows(3).any(|code| code == STATUS_408), "{head:?}");
 }
