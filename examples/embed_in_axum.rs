@@ -114,6 +114,7 @@ fn throttle() -> Result<ThrottleLayer<MemoryBuckets>, Box<dyn Error>> {
         upstream: UpstreamId(0),
         limits: vec![Arc::clone(&device)],
         cost: NonZeroU32::MIN,
+        idempotency: None,
         access_log: false,
     }])?;
     let clock = Clock::real();

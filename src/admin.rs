@@ -6,4 +6,4 @@
 pub mod listener;
 pub mod metrics;
 
-pub use metrics::{InFlight, Metrics};
+pub use metrics::{InFlight, KeyedMetrics, Metrics};

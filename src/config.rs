@@ -33,6 +33,7 @@ use crate::client::Trust;
 use crate::gateway::ServerSettings;
 use crate::respond::Manner;
 use crate::route::Routes;
+use crate::store::memory::records::Room;
 use crate::throttle::Limit;
 use crate::upstream::Upstream;
 
@@ -55,6 +56,8 @@ pub struct Policy {
     pub trust: Trust,
     /// How many buckets are tracked at most, all limits together.
     pub max_clients: usize,
+    /// How many idempotency keys are remembered at most, and what their answers may take.
+    pub room: Room,
     /// How the gateway speaks.
     pub manner: Manner,
     /// How the gateway writes its log.

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::pipeline::{Pipeline, Shared};
 use crate::upstream::connect::ConnectorError;
@@ -166,8 +167,10 @@ impl Gateway {
             .into_iter()
             .enumerate()
             .map(|(number, sockets)| {
+                let tasks = TaskTracker::new();
                 Ok(worker::Worker {
-                    pipeline: Pipeline::new(&shared, number)?,
+                    pipeline: Pipeline::new(&shared, number, tasks.clone())?,
+                    tasks,
                     sockets,
                     tls: tls.clone(),
                     stop: stop.clone(),

@@ -4,6 +4,8 @@
 //! lets pass and two servers could still read differently: the host it is for, the form of its target,
 //! methods that are not requests for a resource. Whatever could mean two things is refused.
 
+mod body;
+
 use std::net::Ipv6Addr;
 
 use http::header::{CONTENT_LENGTH, EXPECT, HOST};
@@ -11,6 +13,8 @@ use http::uri::Scheme;
 use http::{HeaderValue, Method, Request, StatusCode};
 
 use crate::respond::Rejection;
+
+pub use body::{RequestBody, RequestBodyError};
 
 /// The host `request` is for, if it is a request that can be carried on.
 pub fn check<B>(request: &Request<B>, max_body: u64) -> Result<HeaderValue, Rejection> {

@@ -36,6 +36,7 @@ pub mod path;
 pub mod route;
 
 // admitted and carried on,
+pub mod idempotency;
 pub mod throttle;
 pub mod upstream;
 
@@ -47,3 +48,5 @@ pub mod admin;
 pub mod cli;
 pub mod log;
 pub mod store;
+
+pub mod failpoint;

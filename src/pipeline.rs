@@ -13,6 +13,7 @@ use http::header::ORIGIN;
 use http::uri::PathAndQuery;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
+use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
 use crate::admin::Metrics;
@@ -20,14 +21,17 @@ use crate::client::ClientId;
 use crate::clock::Clock;
 use crate::config::Policy;
 use crate::gateway::ServerSettings;
-use crate::intake;
+use crate::idempotency::{Idempotency, IdempotencyLayer, Secret, Told};
+use crate::intake::{self, RequestBody};
 use crate::path;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::respond::cors::preflight_method;
 use crate::respond::{Body, Manner, Rejection, problem};
 use crate::route::RouteId;
+use crate::store::RecordStore;
 use crate::store::memory::MemoryBuckets;
-use crate::throttle::{Passage, Seed, Side, Throttle, ThrottleLayer};
+use crate::store::memory::records::MemoryRecords;
+use crate::throttle::{Passage, Side, Throttle, ThrottleLayer};
 use crate::upstream::Forward;
 use crate::upstream::connect::ConnectorError;
 use crate::wire::Violation;
@@ -41,8 +45,10 @@ pub struct Shared {
     pub policy: Arc<Policy>,
     /// Where its buckets are.
     pub buckets: Arc<MemoryBuckets>,
-    /// What names them.
-    pub seed: Seed,
+    /// Where its records are.
+    pub records: RecordStore,
+    /// What names both.
+    pub secret: Secret,
     /// What is counted, by each worker for itself.
     pub metrics: Arc<[Arc<Metrics>]>,
     /// What time it is.
@@ -56,8 +62,11 @@ pub struct Pipeline {
     clock: Clock,
     metrics: Arc<Metrics>,
     manner: Arc<Manner>,
-    chain: Throttle<Forward, MemoryBuckets>,
+    chain: Throttle<Idempotency<Forward, RecordStore>, MemoryBuckets>,
 }
+
+/// The body of an answer.
+pub type Answered = Told<Body>;
 
 /// What the access log tells of a request besides its answer.
 #[derive(Default)]
@@ -74,7 +83,8 @@ impl Shared {
         let metrics = || Metrics::new(&policy.routes, &policy.limits, &policy.upstreams);
         Self {
             buckets: Arc::new(MemoryBuckets::new(policy.max_clients, clock.clone())),
-            seed: Seed::random(),
+            records: RecordStore::Memory(MemoryRecords::new(policy.room, clock.clone())),
+            secret: Secret::random(),
             metrics: (0..policy.server.workers)
                 .map(|_| Arc::new(metrics()))
                 .collect(),
@@ -85,15 +95,17 @@ impl Shared {
 }
 
 impl Pipeline {
-    /// The chain of the worker with this number, with upstream connections of its own.
+    /// The chain of the worker with this number, with upstream connections of its own; what outlives its
+    /// connections is tracked by `tasks`.
     ///
     /// What every request touches is the worker's own copy, however rarely it changes: a reference
     /// count that two cores take turns at costs more than the rest of a stage.
-    pub fn new(shared: &Shared, worker: usize) -> Result<Self, ConnectorError> {
+    pub fn new(shared: &Shared, worker: usize, tasks: TaskTracker) -> Result<Self, ConnectorError> {
         let Shared {
             policy,
             buckets,
-            seed,
+            records,
+            secret,
             metrics,
             clock,
         } = shared.clone();
@@ -109,14 +121,24 @@ impl Pipeline {
         let throttle = ThrottleLayer::new(
             &policy.routes,
             buckets,
-            seed,
+            secret.seed(),
             Arc::clone(&manner),
             Arc::clone(&metrics),
             clock.clone(),
         );
-        // Throttle before upstream: what is refused never costs a connection. A stage that answers from
-        // what it remembers belongs between the two, so that its answers are counted as well.
-        let chain = throttle.layer(forward);
+        let idempotency = IdempotencyLayer::new(
+            &policy.routes,
+            Arc::new(records),
+            secret,
+            tasks,
+            Arc::clone(&manner),
+            Arc::clone(&metrics),
+            clock.clone(),
+        );
+        // Throttle first: what is refused costs no connection and claims no key, and an answer from a
+        // record is counted like any other. Idempotency next to upstream: only what comes from there is
+        // ever kept, and nothing the gateway says for itself.
+        let chain = throttle.layer(idempotency.layer(forward));
         Ok(Self {
             policy,
             clock,
@@ -143,7 +165,7 @@ impl Pipeline {
         connection: &Connection,
         mut request: Request<Incoming>,
         violation: Option<Violation>,
-    ) -> Response<Body> {
+    ) -> Response<Answered> {
         let started = self.clock.now();
         let method = request.method().clone();
         let origin = self
@@ -161,6 +183,10 @@ impl Pipeline {
         let mut response = match entered {
             Ok(Entered::Onward) => {
                 let mut chain = self.chain.clone();
+                let server = &self.policy.server;
+                let request = request.map(|body| {
+                    RequestBody::coming(body, server.caps.body_bytes, server.deadlines.body)
+                });
                 let Ok(mut response) = chain.call(request).await;
                 if let Some(cors) = &self.manner.cors {
                     cors.complete(response.headers_mut(), origin, self.manner.rate_limit);
@@ -265,7 +291,7 @@ enum Entered {
     /// It goes on to be throttled and forwarded.
     Onward,
     /// It is a CORS preflight, and this is its answer.
-    Preflight(Box<Response<Body>>),
+    Preflight(Box<Response<Answered>>),
 }
 
 /// In 64 bits, which every reader of JSON takes for a number.

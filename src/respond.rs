@@ -4,6 +4,7 @@
 //! to a status. Here it becomes a response in the form its reader asked for, with the headers the
 //! configuration adds and those a browser needs to be let read it.
 
+mod asked;
 pub mod body;
 pub mod cors;
 pub mod problem;
@@ -13,6 +14,7 @@ pub mod retry_after;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+pub use asked::Asked;
 pub use body::Body;
 pub use cors::Cors;
 pub use rejection::Rejection;

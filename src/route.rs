@@ -27,6 +27,7 @@ use std::sync::Arc;
 use http::Method;
 use thiserror::Error;
 
+use crate::idempotency;
 use crate::throttle::Limit;
 use crate::upstream::UpstreamId;
 
@@ -55,6 +56,8 @@ pub struct Route {
     pub limits: Vec<Arc<Limit>>,
     /// Tokens a request takes from each of its limits.
     pub cost: NonZeroU32,
+    /// What its idempotency keys mean; `None` if they are not looked at.
+    pub idempotency: Option<Arc<idempotency::Rule>>,
     /// Whether its requests are written to the access log.
     pub access_log: bool,
 }

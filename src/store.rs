@@ -1,6 +1,58 @@
-//! Where buckets are kept.
+//! Where buckets and records are kept.
 //!
-//! The traits belong to their users; what is here implements them. [`memory`] is the only one in this
-//! version.
+//! The traits belong to their users; what is here implements them.
 
 pub mod memory;
+
+use std::sync::Arc;
+
+use crate::idempotency::{
+    Answer, Bid, Census, Claim, Finding, Kept, KeyHash, Permit, RecordId, Records, StoreError,
+};
+use memory::records::MemoryRecords;
+
+/// Records wherever the configuration wants them.
+#[derive(Clone, Debug)]
+pub enum RecordStore {
+    /// In memory: gone with the process.
+    Memory(MemoryRecords),
+}
+
+/// Calls the store there is.
+macro_rules! of_each {
+    ($store:expr, $records:ident => $call:expr) => {
+        match $store {
+            RecordStore::Memory($records) => $call,
+        }
+    };
+}
+
+impl Records for RecordStore {
+    async fn claim(&self, bid: &Bid) -> Result<Claim, StoreError> {
+        of_each!(self, records => records.claim(bid).await)
+    }
+
+    async fn complete(&self, permit: Permit, kept: Kept) -> Result<(), StoreError> {
+        of_each!(self, records => records.complete(permit, kept).await)
+    }
+
+    async fn release(&self, permit: Permit, answer: Option<Arc<Answer>>) -> Result<(), StoreError> {
+        of_each!(self, records => records.release(permit, answer).await)
+    }
+
+    async fn mark_unknown(&self, permit: Permit) -> Result<(), StoreError> {
+        of_each!(self, records => records.mark_unknown(permit).await)
+    }
+
+    async fn find(&self, key: KeyHash) -> Result<Vec<Finding>, StoreError> {
+        of_each!(self, records => records.find(key).await)
+    }
+
+    async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
+        of_each!(self, records => records.free_unknown(id).await)
+    }
+
+    fn census(&self) -> Census {
+        of_each!(self, records => records.census())
+    }
+}

@@ -84,6 +84,7 @@ fn compiled(count: usize, pattern: impl Fn(usize) -> String) -> Routes {
             upstream: UpstreamId(0),
             limits: Vec::new(),
             cost: NonZeroU32::MIN,
+            idempotency: None,
             access_log: false,
         })
         .collect();

@@ -63,6 +63,48 @@ pub struct RouteMetrics {
     by_status: Box<[Count]>,
     /// Requests that were made to wait for their slot.
     pub delayed: Count,
+    /// Requests with an idempotency key.
+    pub keyed: KeyedMetrics,
+}
+
+/// What is counted of a route's requests with an idempotency key.
+#[derive(Debug, Default)]
+pub struct KeyedMetrics {
+    /// Requests that were carried out: the first of their key.
+    pub claims: Count,
+    /// Requests that were answered from a record.
+    pub replays: Count,
+    /// Requests that waited for the first of their key.
+    pub waits: Count,
+    /// Requests that were told to come back because the first of their key was still running.
+    pub conflicts: Count,
+    /// Requests whose key stands for another request.
+    pub mismatches: Count,
+    /// Requests that were told that nobody knows what became of their key.
+    pub unknowns: Count,
+    /// Requests that were told that the answer was not kept.
+    pub tombstones: Count,
+    /// Requests whose key was missing or no key.
+    pub invalid: Count,
+    /// Requests for whose key there was no room.
+    pub exhausted: Count,
+    /// Executions whose outcome is not known.
+    pub lost: Count,
+    /// Executions that left their key free.
+    pub released: Count,
+    /// Times the store could not do what it was asked.
+    pub store_errors: Count,
+    /// How long the store took to answer a bid.
+    pub claim_latency: Latency,
+    /// How long the store took to keep an answer.
+    pub complete_latency: Latency,
+}
+
+/// How long something took.
+#[derive(Debug, Default)]
+pub struct Latency {
+    buckets: [Count; LATENCY_BOUNDS.len() + 1],
+    micros: Count,
 }
 
 /// What is counted of a limit.
@@ -80,8 +122,7 @@ pub struct LimitMetrics {
 pub struct UpstreamMetrics {
     name: Arc<str>,
     in_flight: Gauge,
-    latency: [Count; LATENCY_BOUNDS.len() + 1],
-    latency_micros: Count,
+    latency: Latency,
     failures: [Count; Failure::ALL.len()],
 }
 
@@ -100,8 +141,10 @@ impl Failure {
     fn of(error: &ForwardError) -> Self {
         match error {
             ForwardError::Connect(_) => Self::Connect,
-            ForwardError::TimedOut(_) => Self::Timeout,
-            ForwardError::Exchange(_) | ForwardError::BadAnswer(_) => Self::Broken,
+            ForwardError::TimedOut(_) | ForwardError::NotReachedInTime(_) => Self::Timeout,
+            ForwardError::Exchange(_) | ForwardError::Unsent(_) | ForwardError::BadAnswer(_) => {
+                Self::Broken
+            }
             ForwardError::TooLarge(_) | ForwardError::ClientFailed(_) => Self::Client,
         }
     }
@@ -177,6 +220,19 @@ impl Count {
     }
 }
 
+impl Latency {
+    /// One more that took this long.
+    pub fn record(&self, latency: Duration) {
+        let bucket = LATENCY_BOUNDS
+            .iter()
+            .position(|&bound| latency <= Duration::from_millis(bound))
+            .unwrap_or(LATENCY_BOUNDS.len());
+        self.buckets[bucket].inc();
+        self.micros
+            .add(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+    }
+}
+
 impl Gauge {
     fn add(&self, more: i64) {
         self.0.fetch_add(more, Ordering::Relaxed);
@@ -206,6 +262,7 @@ impl RouteMetrics {
             name,
             by_status,
             delayed: Count::default(),
+            keyed: KeyedMetrics::default(),
         })
     }
 
@@ -231,8 +288,7 @@ impl UpstreamMetrics {
         Arc::new(Self {
             name: Arc::clone(name),
             in_flight: Gauge::default(),
-            latency: Default::default(),
-            latency_micros: Count::default(),
+            latency: Latency::default(),
             failures: Default::default(),
         })
     }
@@ -247,13 +303,7 @@ impl UpstreamMetrics {
 
     /// Counts an answer that began after `latency`.
     pub fn answered(&self, latency: Duration) {
-        let bucket = LATENCY_BOUNDS
-            .iter()
-            .position(|&bound| latency <= Duration::from_millis(bound))
-            .unwrap_or(LATENCY_BOUNDS.len());
-        self.latency[bucket].inc();
-        self.latency_micros
-            .add(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+        self.latency.record(latency);
     }
 
     /// Counts an answer that did not come.

@@ -22,6 +22,7 @@ use super::scalar::{Cidr, HumanDuration, Listen, Size, Timeout, TokenText};
 use super::{AdminSettings, LogFormat, LogSettings, Policy};
 use crate::client::Trust;
 use crate::gateway::{Caps, Deadlines, ServerSettings, TlsFiles};
+use crate::store::memory::records::Room;
 
 /// The address listened on where none is given.
 const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
@@ -42,6 +43,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         admin,
         trust: trust(&file.client),
         max_clients: plain(file.store.max_clients.as_ref(), 1_000_000),
+        room: Room::default(),
         manner,
         log: log(&file.log),
         upstreams,

@@ -25,6 +25,8 @@ const TICK: Duration = Duration::from_millis(500);
 
 pub(super) struct Worker {
     pub(super) pipeline: Pipeline,
+    /// Keeps account of its connections, and of what outlives them.
+    pub(super) tasks: TaskTracker,
     pub(super) sockets: Vec<TcpListener>,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) stop: Stop,
@@ -50,7 +52,7 @@ impl Worker {
     async fn work(self) {
         let settings = self.pipeline.settings();
         let (grace, deadlines, caps) = (settings.shutdown_grace, settings.deadlines, settings.caps);
-        let tasks = TaskTracker::new();
+        let tasks = self.tasks;
         let drain = Drain::default();
         // A listener holds a place while it waits for whom to give it to.
         let places = self.connections + self.sockets.len() - 1;

@@ -4,11 +4,13 @@
 //! time and a detail that tells the client's author what to do. These are fixed: clients switch on them.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 
+use crate::idempotency::KeyError;
 use crate::throttle::{Limit, RetryAfterForm};
 use crate::wire::Violation;
 
@@ -48,7 +50,44 @@ pub enum Rejection {
         /// What took too long.
         detail: Cow<'static, str>,
     },
+    /// It has no idempotency key and must have one.
+    KeyMissing {
+        /// The header it should be in.
+        header: HeaderName,
+    },
+    /// Its idempotency key is none.
+    KeyInvalid {
+        /// The header it is in.
+        header: HeaderName,
+        /// What is wrong with it.
+        error: KeyError,
+    },
+    /// Its idempotency key stands for another request.
+    KeyReused,
+    /// The first request with its idempotency key is still running.
+    InFlight,
+    /// Whether the request of its idempotency key was carried out is not known.
+    OutcomeUnknown,
+    /// The request of its idempotency key was carried out, and the answer was not kept.
+    ResponseNotRetained,
+    /// Its caller has as many idempotency keys as it may have.
+    KeysExhausted {
+        /// How many it may have.
+        limit: NonZeroU32,
+        /// None expires sooner.
+        no_sooner: Duration,
+    },
+    /// There is no room for another idempotency key.
+    StoreFull,
+    /// Idempotency keys cannot be kept at present.
+    StoreUnavailable,
 }
+
+/// When to come back for what is about to be over.
+const SHORTLY: Duration = Duration::from_secs(1);
+
+/// When to come back for what somebody has to mend first.
+const AFTER_A_WHILE: Duration = Duration::from_secs(5);
 
 impl From<Violation> for Rejection {
     fn from(violation: Violation) -> Self {
@@ -71,13 +110,19 @@ impl Rejection {
     /// Its status code.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::RateLimited { .. } | Self::KeysExhausted { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::BadRequest { status, .. } => *status,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UpstreamUnavailable { .. } => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::KeyMissing { .. } | Self::KeyInvalid { .. } => StatusCode::BAD_REQUEST,
+            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::InFlight | Self::OutcomeUnknown | Self::ResponseNotRetained => {
+                StatusCode::CONFLICT
+            }
+            Self::StoreFull | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -90,6 +135,14 @@ impl Rejection {
             Self::PayloadTooLarge { .. } => "payload-too-large",
             Self::UpstreamUnavailable { .. } => "upstream-unavailable",
             Self::UpstreamTimeout { .. } => "upstream-timeout",
+            Self::KeyMissing { .. } => "idempotency-key-missing",
+            Self::KeyInvalid { .. } => "idempotency-key-invalid",
+            Self::KeyReused => "idempotency-key-reused",
+            Self::InFlight => "idempotency-in-flight",
+            Self::OutcomeUnknown => "idempotency-outcome-unknown",
+            Self::ResponseNotRetained => "response-not-retained",
+            Self::KeysExhausted { .. } => "idempotency-keys-exhausted",
+            Self::StoreFull | Self::StoreUnavailable => "store-unavailable",
         }
     }
 
@@ -103,6 +156,14 @@ impl Rejection {
             Self::PayloadTooLarge { .. } => "Request body too large",
             Self::UpstreamUnavailable { .. } => "Upstream unavailable",
             Self::UpstreamTimeout { .. } => "Upstream timed out",
+            Self::KeyMissing { .. } => "Idempotency key missing",
+            Self::KeyInvalid { .. } => "Idempotency key invalid",
+            Self::KeyReused => "Idempotency key reused",
+            Self::InFlight => "Request in flight",
+            Self::OutcomeUnknown => "Outcome unknown",
+            Self::ResponseNotRetained => "Response not retained",
+            Self::KeysExhausted { .. } => "Idempotency keys exhausted",
+            Self::StoreFull | Self::StoreUnavailable => "Store unavailable",
         }
     }
 
@@ -131,8 +192,44 @@ impl Rejection {
             }
             Self::NoRoute => "No route of the gateway takes this method and path.".into(),
             Self::PayloadTooLarge { limit } => {
-                format!("The gateway takes request bodies of at most {limit} bytes.").into()
+                format!("The gateway takes request bodies of at most {limit} bytes here.").into()
             }
+            Self::KeyMissing { header } => format!(
+                "This request must have an idempotency key. Send one of your own in '{header}', and the \
+                 same one whenever you repeat the request."
+            )
+            .into(),
+            Self::KeyInvalid { header, error } => format!(
+                "The idempotency key in '{header}' cannot be used: {error}. Send one header line with 1 \
+                 to 255 visible ASCII characters, bare or as a quoted string."
+            )
+            .into(),
+            Self::KeyReused => "This idempotency key was used for another request, which differs in method, \
+                 host, path, query or body. Use a new key for a new request, and send a repeated one \
+                 unchanged."
+                .into(),
+            Self::InFlight => "The first request with this idempotency key is still running. Repeat this one \
+                 with the same key to get its answer."
+                .into(),
+            Self::OutcomeUnknown => "A request with this idempotency key was sent on and its answer was lost: \
+                 whether it was carried out is not known, and it will not be carried out again under \
+                 this key. Find out from the API what became of it before you use a new key."
+                .into(),
+            Self::ResponseNotRetained => "The request with this idempotency key was carried out, and its \
+                 answer was not kept. It will not be carried out again under this key: ask the API for \
+                 the result."
+                .into(),
+            Self::KeysExhausted { limit, .. } => format!(
+                "This caller has used {limit} idempotency keys that have not expired yet, which is the \
+                 most it may have. Slow down until some have expired."
+            )
+            .into(),
+            Self::StoreFull => "There is no room for another idempotency key, so nothing was carried out. Try \
+                 again later with the same key."
+                .into(),
+            Self::StoreUnavailable => "Idempotency keys cannot be kept at present, so nothing was carried \
+                 out. Try again later with the same key."
+                .into(),
         }
     }
 
@@ -140,6 +237,11 @@ impl Rejection {
     pub fn wait(&self) -> Option<(Duration, RetryAfterForm)> {
         match self {
             Self::RateLimited { limit, wait } => Some((*wait, limit.retry_after)),
+            Self::InFlight => Some((SHORTLY, RetryAfterForm::Seconds)),
+            Self::KeysExhausted { no_sooner, .. } => Some((*no_sooner, RetryAfterForm::Seconds)),
+            Self::StoreFull | Self::StoreUnavailable => {
+                Some((AFTER_A_WHILE, RetryAfterForm::Seconds))
+            }
             _ => None,
         }
     }

@@ -41,6 +41,7 @@ pub(super) fn route(place: usize, methods: &[&str], patterns: &[&str]) -> Route 
         upstream: UpstreamId(0),
         limits: Vec::new(),
         cost: NonZeroU32::MIN,
+        idempotency: None,
         access_log: false,
     }
 }

@@ -11,6 +11,7 @@
 //! dashmap is used for its sharded table and locks (`raw-api`); its own entry calls lock one shard at a
 //! time and could not decide two buckets together.
 
+pub mod records;
 mod shard;
 
 use std::future::{Future, ready};

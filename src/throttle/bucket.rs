@@ -47,6 +47,11 @@ impl Seed {
         )
     }
 
+    /// The seed that was kept as these numbers.
+    pub const fn from_halves(high: u64, low: u64) -> Self {
+        Self(high, low)
+    }
+
     /// The bucket of `limit` that a request of `client` with these headers draws from.
     pub fn bucket(
         self,

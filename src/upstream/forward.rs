@@ -10,14 +10,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use http::header::{
-    ACCEPT, CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, ORIGIN, TRANSFER_ENCODING,
-};
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::{Request, Response, Uri, Version};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::time::Instant;
 use tower::Service;
@@ -31,9 +27,12 @@ use super::upload::{Progress, Stage, Upload};
 use super::{HostHeader, Upstream};
 use crate::admin::{InFlight, Metrics};
 use crate::clock::Clock;
+use crate::failpoint::failpoint;
 use crate::gateway::ServerSettings;
+use crate::idempotency::Undone;
+use crate::intake::RequestBody;
 use crate::pipeline::Arrival;
-use crate::respond::{Body, Manner, Rejection, problem};
+use crate::respond::{Asked, Body, Manner, Rejection, problem};
 use crate::throttle::Passage;
 use crate::wire::Violation;
 
@@ -45,7 +44,6 @@ pub struct Forward(Arc<Shared>);
 struct Shared {
     targets: Vec<Target>,
     max_body: u64,
-    body_timeout: Duration,
     manner: Arc<Manner>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -72,6 +70,12 @@ pub enum ForwardError {
     /// No server could be reached.
     #[error("no server could be reached: {0}")]
     Connect(#[from] ConnectError),
+    /// No server could be reached before the exchange had to be over.
+    #[error("no server was reached: {0}")]
+    NotReachedInTime(#[source] OutOfPatience),
+    /// A connection that had just been made failed before it took the request.
+    #[error("the connection failed before it took the request: {0}")]
+    Unsent(#[source] hyper::Error),
     /// The connection failed with the request underway.
     #[error("the exchange failed: {0}")]
     Exchange(#[source] hyper::Error),
@@ -94,6 +98,18 @@ impl ForwardError {
     fn is_clients(&self) -> bool {
         matches!(self, Self::TooLarge(_) | Self::ClientFailed(_))
     }
+
+    /// Whether anybody can have got the request.
+    fn undone(&self) -> Undone {
+        match self {
+            Self::Connect(_) | Self::NotReachedInTime(_) | Self::Unsent(_) => Undone::Unsent,
+            Self::Exchange(_)
+            | Self::BadAnswer(_)
+            | Self::TimedOut(_)
+            | Self::TooLarge(_)
+            | Self::ClientFailed(_) => Undone::Lost,
+        }
+    }
 }
 
 impl Forward {
@@ -112,7 +128,6 @@ impl Forward {
         Ok(Self(Arc::new(Shared {
             targets,
             max_body: server.caps.body_bytes,
-            body_timeout: server.deadlines.body,
             manner,
             metrics,
             clock,
@@ -153,7 +168,7 @@ impl Target {
     }
 }
 
-impl Service<Request<Incoming>> for Forward {
+impl Service<Request<RequestBody>> for Forward {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -162,14 +177,14 @@ impl Service<Request<Incoming>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let shared = Arc::clone(&self.0);
         Box::pin(async move { Ok(shared.forward(request).await) })
     }
 }
 
 impl Shared {
-    async fn forward(&self, mut request: Request<Incoming>) -> Response<Body> {
+    async fn forward(&self, mut request: Request<RequestBody>) -> Response<Body> {
         let passage: Passage = request
             .extensions_mut()
             .remove()
@@ -202,14 +217,17 @@ impl Shared {
                     tracing::warn!(upstream, %request_id, %error, "no answer from upstream");
                 }
                 let rejection = rejection(&error, &target.upstream);
-                problem::response(&rejection, &asked.headers(), &self.manner, &self.clock)
+                let asked = asked.headers();
+                let mut response = problem::response(&rejection, &asked, &self.manner, &self.clock);
+                response.extensions_mut().insert(error.undone());
+                response
             }
         }
     }
 
     async fn exchange(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<RequestBody>,
         target: &Target,
         passage: &Passage,
         arrival: &Arrival,
@@ -221,15 +239,14 @@ impl Shared {
             request.version() == Version::HTTP_11 && headers::asks_for_upgrade(request.headers());
         let client_upgrade = upgrades.then(|| hyper::upgrade::on(&mut request));
 
-        let (mut request, upload) =
-            self.outgoing(request, passage, arrival, client_upgrade.is_some());
+        let (mut request, upload) = outgoing(request, passage, arrival, client_upgrade.is_some());
         let mut unreachable = None;
         'servers: for server in target.in_turn() {
             target
                 .upstream
                 .host
                 .write(request.headers_mut(), &server.host);
-            let mut lease = match patience.within_total(server.pool.lease()).await? {
+            let mut lease = match reached(&patience, server.pool.lease()).await? {
                 Ok(lease) => lease,
                 Err(error) => {
                     tracing::debug!(server = ?server.pool.connector(), %error, "not reached");
@@ -248,7 +265,7 @@ impl Shared {
                     // The connection gave the request back: it never took a byte of it.
                     Some(unsent) if lease.reused => {
                         request = unsent;
-                        lease = match patience.within_total(server.pool.lease_fresh()).await? {
+                        lease = match reached(&patience, server.pool.lease_fresh()).await? {
                             Ok(lease) => lease,
                             Err(error) => {
                                 unreachable = Some(error);
@@ -256,9 +273,11 @@ impl Shared {
                             }
                         };
                     }
-                    _ => return Err(self.blame(failed.into_error(), upload.as_deref())),
+                    Some(_) => return Err(ForwardError::Unsent(failed.into_error())),
+                    None => return Err(self.blame(failed.into_error(), upload.as_deref())),
                 }
             };
+            failpoint!("mid-upstream");
             let relaying = Relaying {
                 lease,
                 patience,
@@ -270,40 +289,6 @@ impl Shared {
             ForwardError::BadAnswer("the upstream has no servers"),
             Into::into,
         ))
-    }
-
-    /// The request as it is sent, and the account of its body.
-    fn outgoing(
-        &self,
-        request: Request<Incoming>,
-        passage: &Passage,
-        arrival: &Arrival,
-        upgrade: bool,
-    ) -> (Request<Upload>, Option<Arc<Progress>>) {
-        let (mut parts, body) = request.into_parts();
-        let (upload, progress) = Upload::new(body, self.max_body, self.body_timeout);
-        let provenance = Provenance {
-            caller: &passage.caller,
-            forwarded_for: arrival.connection.forwarded_for(&passage.caller),
-            host: &arrival.host,
-            scheme: arrival.connection.scheme,
-            request_id: &arrival.request_id,
-        };
-        headers::to_upstream(&mut parts.headers, provenance, upgrade);
-        if progress.is_some() && upload.size_hint().exact().is_none() {
-            // Said outright, or hyper would drop the body of a GET whose length is not known.
-            parts
-                .headers
-                .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-            parts.headers.remove(CONTENT_LENGTH);
-        }
-        let target = parts.uri.into_parts().path_and_query;
-        let mut outgoing = Request::new(upload);
-        *outgoing.method_mut() = parts.method;
-        *outgoing.uri_mut() = target.map_or_else(Uri::default, Uri::from);
-        *outgoing.version_mut() = Version::HTTP_11;
-        *outgoing.headers_mut() = parts.headers;
-        (outgoing, progress)
     }
 
     /// Whose fault a failed exchange is.
@@ -319,26 +304,43 @@ impl Shared {
     }
 }
 
-/// What a request says about the form of a refusal, kept for one that comes late.
-struct Asked {
-    accept: Option<HeaderValue>,
-    origin: Option<HeaderValue>,
+/// The request as it is sent, and the account of its body.
+fn outgoing(
+    request: Request<RequestBody>,
+    passage: &Passage,
+    arrival: &Arrival,
+    upgrade: bool,
+) -> (Request<Upload>, Option<Arc<Progress>>) {
+    let (mut parts, body) = request.into_parts();
+    let (upload, progress) = Upload::new(body);
+    let provenance = Provenance {
+        caller: &passage.caller,
+        forwarded_for: arrival.connection.forwarded_for(&passage.caller),
+        host: &arrival.host,
+        scheme: arrival.connection.scheme,
+        request_id: &arrival.request_id,
+    };
+    headers::to_upstream(&mut parts.headers, provenance, upgrade);
+    if progress.is_some() && upload.size_hint().exact().is_none() {
+        // Said outright, or hyper would drop the body of a GET whose length is not known.
+        parts
+            .headers
+            .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        parts.headers.remove(CONTENT_LENGTH);
+    }
+    let target = parts.uri.into_parts().path_and_query;
+    let mut outgoing = Request::new(upload);
+    *outgoing.method_mut() = parts.method;
+    *outgoing.uri_mut() = target.map_or_else(Uri::default, Uri::from);
+    *outgoing.version_mut() = Version::HTTP_11;
+    *outgoing.headers_mut() = parts.headers;
+    (outgoing, progress)
 }
 
-impl Asked {
-    fn of(headers: &HeaderMap) -> Self {
-        Self {
-            accept: headers.get(ACCEPT).cloned(),
-            origin: headers.get(ORIGIN).cloned(),
-        }
-    }
-
-    fn headers(self) -> HeaderMap {
-        let kept = [(ACCEPT, self.accept), (ORIGIN, self.origin)];
-        kept.into_iter()
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect()
-    }
+/// Waits for a connection, but not past the exchange's end.
+async fn reached<F: Future>(patience: &Patience, lease: F) -> Result<F::Output, ForwardError> {
+    let lease = patience.within_total(lease).await;
+    lease.map_err(ForwardError::NotReachedInTime)
 }
 
 fn rejection(error: &ForwardError, upstream: &Upstream) -> Rejection {
@@ -346,13 +348,15 @@ fn rejection(error: &ForwardError, upstream: &Upstream) -> Rejection {
         format!("The upstream '{}' {what}.", upstream.name).into()
     };
     match error {
-        ForwardError::Connect(ConnectError::TimedOut(_)) => Rejection::UpstreamTimeout {
-            detail: named("could not be reached in time"),
-        },
+        ForwardError::Connect(ConnectError::TimedOut(_)) | ForwardError::NotReachedInTime(_) => {
+            Rejection::UpstreamTimeout {
+                detail: named("could not be reached in time"),
+            }
+        }
         ForwardError::TimedOut(_) => Rejection::UpstreamTimeout {
             detail: named("did not answer in time"),
         },
-        ForwardError::Connect(_) => Rejection::UpstreamUnavailable {
+        ForwardError::Connect(_) | ForwardError::Unsent(_) => Rejection::UpstreamUnavailable {
             detail: named("could not be reached"),
         },
         ForwardError::Exchange(_) => Rejection::UpstreamUnavailable {

@@ -2,21 +2,19 @@
 //!
 //! It passes on what the client sends, chunk by chunk as upstream takes it, and keeps account of how
 //! far it came: the wait for an answer starts when the last byte went out, a connection whose body is
-//! unfinished is not used again, and a failure is blamed on the side that failed. Trailers are dropped:
-//! a field that arrives behind the body could otherwise pass for one that was checked.
+//! unfinished is not used again, and a failure is blamed on the side that failed.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
-use thiserror::Error;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
+use crate::intake::{RequestBody, RequestBodyError};
 use crate::wire::Violation;
 
 /// A request's body on its way upstream.
@@ -25,13 +23,7 @@ pub struct Upload(Option<Streaming>);
 
 #[derive(Debug)]
 struct Streaming {
-    body: Incoming,
-    /// Bytes that may still come.
-    allowance: u64,
-    /// How long the client may send nothing.
-    timeout: Duration,
-    /// Runs only while the client keeps us waiting.
-    stalled: Option<Pin<Box<Sleep>>>,
+    body: RequestBody,
     progress: Arc<Progress>,
 }
 
@@ -60,29 +52,14 @@ pub enum Stage {
     ClientFailed,
 }
 
-/// Why an upload ended early.
-#[derive(Debug, Error)]
-pub enum UploadError {
-    /// It grew larger than the gateway takes.
-    #[error("the request body is larger than the gateway takes")]
-    TooLarge,
-    /// The client sent nothing for too long.
-    #[error("the client sent nothing for {0:?}")]
-    Stalled(Duration),
-    /// The client broke off, or did not keep to HTTP.
-    #[error("the client's request body failed")]
-    Client(#[source] hyper::Error),
-}
-
 impl Upload {
     /// No body at all.
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// `body` as it comes, up to `limit` bytes and without pauses longer than `timeout`, and the account
-    /// of it; a body that is known to be empty has none.
-    pub fn new(body: Incoming, limit: u64, timeout: Duration) -> (Self, Option<Arc<Progress>>) {
+    /// `body` as it comes, and the account of it; a body that is known to be empty has none.
+    pub fn new(body: RequestBody) -> (Self, Option<Arc<Progress>>) {
         if body.is_end_stream() {
             return (Self::none(), None);
         }
@@ -95,9 +72,6 @@ impl Upload {
         });
         let streaming = Streaming {
             body,
-            allowance: limit,
-            timeout,
-            stalled: None,
             progress: Arc::clone(&progress),
         };
         (Self(Some(streaming)), Some(progress))
@@ -143,74 +117,42 @@ impl Progress {
 }
 
 impl Streaming {
-    /// Whether the client has kept us waiting too long; called while it does.
-    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.progress
-            .waits_for_client
-            .store(true, Ordering::Release);
-        let timeout = self.timeout;
-        let stalled = self
-            .stalled
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        stalled.as_mut().poll(cx)
-    }
-
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, UploadError>>> {
-        loop {
-            let frame = match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Pending => {
-                    ready!(self.poll_stalled(cx));
-                    self.progress
-                        .violation
-                        .get_or_init(|| Violation::BodyTimeout);
-                    self.progress.end(Stage::ClientFailed);
-                    return Poll::Ready(Some(Err(UploadError::Stalled(self.timeout))));
+    fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+        let Poll::Ready(part) = Pin::new(&mut self.body).poll_frame(cx) else {
+            self.progress
+                .waits_for_client
+                .store(true, Ordering::Release);
+            return Poll::Pending;
+        };
+        match &part {
+            Some(Ok(_)) if !self.body.is_end_stream() => self.progress.passed(),
+            Some(Ok(_)) | None => self.progress.end(Stage::Sent),
+            Some(Err(RequestBodyError::TooLarge(_))) => self.progress.end(Stage::TooLarge),
+            Some(Err(error)) => {
+                if let Some(violation) = error.violation() {
+                    self.progress.violation.get_or_init(|| violation);
                 }
-                Poll::Ready(None) => {
-                    self.progress.end(Stage::Sent);
-                    return Poll::Ready(None);
-                }
-                Poll::Ready(Some(Err(error))) => {
-                    if let Some(violation) = Violation::behind(&error) {
-                        self.progress.violation.get_or_init(|| violation);
-                    }
-                    self.progress.end(Stage::ClientFailed);
-                    return Poll::Ready(Some(Err(UploadError::Client(error))));
-                }
-                Poll::Ready(Some(Ok(frame))) => frame,
-            };
-            let Ok(data) = frame.into_data() else {
-                continue;
-            };
-            self.stalled = None;
-            let Some(left) = self.allowance.checked_sub(data.len() as u64) else {
-                self.progress.end(Stage::TooLarge);
-                return Poll::Ready(Some(Err(UploadError::TooLarge)));
-            };
-            self.allowance = left;
-            if self.body.is_end_stream() {
-                self.progress.end(Stage::Sent);
-            } else {
-                self.progress.passed();
+                self.progress.end(Stage::ClientFailed);
             }
-            return Poll::Ready(Some(Ok(data)));
         }
+        Poll::Ready(part)
     }
 }
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = UploadError;
+    type Error = RequestBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         match &mut self.0 {
             None => Poll::Ready(None),
-            Some(streaming) => streaming
-                .poll_part(cx)
-                .map(|part| part.map(|part| part.map(Frame::data))),
+            Some(streaming) => streaming.poll_part(cx),
         }
     }
 

@@ -177,12 +177,13 @@ impl Scrape {
             .chain([f64::INFINITY])
             .enumerate()
             .map(|(index, bound)| {
-                let count = self.sum(|worker| worker.upstreams[upstream].latency[index].get());
+                let count =
+                    self.sum(|worker| worker.upstreams[upstream].latency.buckets[index].get());
                 (bound, count)
             })
             .collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
-        let micros = self.sum(|worker| worker.upstreams[upstream].latency_micros.get());
+        let micros = self.sum(|worker| worker.upstreams[upstream].latency.micros.get());
         encoder.encode_histogram::<NoLabelSet>(micros as f64 / 1e6, count, &buckets, None)
     }
 }

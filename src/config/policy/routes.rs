@@ -113,6 +113,7 @@ impl<'a> Resolver<'a> {
             upstream: upstream?,
             limits,
             cost: cost?,
+            idempotency: None,
             access_log: plain(route.access_log.as_ref(), self.access_log),
         })
     }

@@ -1,0 +1,345 @@
+//! What a record is known by: its key and its scope, hashed.
+//!
+//! The hashes are keyed by a secret of the store, so what is kept tells nobody a credential, and nobody
+//! outside can aim at a place in a table. Every part carries its length, and a header the number of its
+//! lines: no two lists of parts spell the same bytes, whatever a caller puts into its headers.
+//!
+//! Key and scope stay apart in the name, so that an operator who is told a key can find its records
+//! without knowing whose they are.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+
+use super::{IdempotencyKey, Scope};
+use crate::client::ClientId;
+use crate::throttle::Seed;
+
+/// What keys the hashes of a store.
+#[derive(Clone, Copy)]
+pub struct Secret([u8; 32]);
+
+/// A key, hashed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeyHash(pub [u8; 16]);
+
+/// A scope, hashed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ScopeHash(pub [u8; 16]);
+
+/// The name of one record: a key in its scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecordId {
+    /// The key.
+    pub key: KeyHash,
+    /// Whose it is.
+    pub scope: ScopeHash,
+}
+
+/// What a hash is of, so that none passes for another.
+#[derive(Clone, Copy)]
+pub(super) enum Subject {
+    Key = 1,
+    Scope = 2,
+    Fingerprint = 3,
+    Seed = 4,
+}
+
+/// What a scope is made from.
+#[derive(Clone, Copy)]
+enum Owner {
+    Everybody = 0,
+    Client = 1,
+    Header = 2,
+}
+
+impl Secret {
+    /// A secret nobody can guess.
+    pub fn random() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        let mut bytes = [0; 32];
+        for (index, part) in bytes.chunks_exact_mut(8).enumerate() {
+            part.copy_from_slice(&RandomState::new().hash_one(index).to_ne_bytes());
+        }
+        Self(bytes)
+    }
+
+    /// The secret that was kept as these bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// To be kept.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The seed of bucket names that belongs to this secret.
+    pub fn seed(&self) -> Seed {
+        let [high, low] = self.parts(Subject::Seed).halves();
+        Seed::from_halves(high, low)
+    }
+
+    /// The name of the record of `key` in the scope of a request from `client` with these headers.
+    pub fn record(
+        &self,
+        key: &IdempotencyKey,
+        scope: &Scope,
+        client: ClientId,
+        headers: &HeaderMap,
+    ) -> RecordId {
+        RecordId {
+            key: self.key(key),
+            scope: self.scope(scope, client, headers),
+        }
+    }
+
+    /// A key by itself.
+    pub fn key(&self, key: &IdempotencyKey) -> KeyHash {
+        let mut parts = self.parts(Subject::Key);
+        parts.add(key.as_str().as_bytes());
+        KeyHash(parts.finish())
+    }
+
+    fn scope(&self, scope: &Scope, client: ClientId, headers: &HeaderMap) -> ScopeHash {
+        let mut parts = self.parts(Subject::Scope);
+        match scope {
+            Scope::Shared => parts.tag(Owner::Everybody as u8),
+            Scope::Credential => parts.header_or_client(headers, AUTHORIZATION.as_str(), client),
+            Scope::Parts(names) => {
+                for name in names {
+                    match name {
+                        super::rule::ScopePart::Client => parts.client(client),
+                        super::rule::ScopePart::Header(name) => {
+                            parts.header_or_client(headers, name.as_str(), client);
+                        }
+                    }
+                }
+            }
+        }
+        ScopeHash(parts.finish())
+    }
+
+    pub(super) fn parts(&self, subject: Subject) -> Parts {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[subject as u8]);
+        Parts(hasher)
+    }
+}
+
+/// A hash in the making, of parts that each carry their length.
+pub(super) struct Parts(blake3::Hasher);
+
+impl Parts {
+    pub(super) fn tag(&mut self, tag: u8) {
+        self.0.update(&[tag]);
+    }
+
+    pub(super) fn add(&mut self, part: &[u8]) {
+        self.0.update(&(part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    /// Every line of a header; without one, the caller stands for itself: a scope shared by all who
+    /// leave the header out would show each of them the others' answers.
+    fn header_or_client(&mut self, headers: &HeaderMap, name: &str, client: ClientId) {
+        let lines = headers.get_all(name);
+        match lines.iter().count() {
+            0 => self.client(client),
+            count => {
+                self.tag(Owner::Header as u8);
+                self.add(name.as_bytes());
+                self.0.update(&(count as u64).to_le_bytes());
+                lines
+                    .iter()
+                    .map(HeaderValue::as_bytes)
+                    .for_each(|line| self.add(line));
+            }
+        }
+    }
+
+    fn client(&mut self, client: ClientId) {
+        self.tag(Owner::Client as u8);
+        match client.ip() {
+            IpAddr::V4(address) => self.add(&address.octets()),
+            IpAddr::V6(address) => self.add(&address.octets()),
+        }
+    }
+
+    /// 128 bits are plenty: two of a billion records collide with a chance of one in 10²⁰.
+    pub(super) fn finish(&self) -> [u8; 16] {
+        let mut short = [0; 16];
+        short.copy_from_slice(&self.0.finalize().as_bytes()[..16]);
+        short
+    }
+
+    fn halves(&self) -> [u64; 2] {
+        let all = u128::from_le_bytes(self.finish());
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+        [(all >> 64) as u64, all as u64]
+    }
+}
+
+impl RecordId {
+    /// Its bytes: the key's, then the scope's.
+    pub fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&self.key.0);
+        bytes[16..].copy_from_slice(&self.scope.0);
+        bytes
+    }
+
+    /// The name that was written as these bytes.
+    pub fn from_bytes(bytes: &[u8; 32]) -> Self {
+        let mut id = Self {
+            key: KeyHash([0; 16]),
+            scope: ScopeHash([0; 16]),
+        };
+        id.key.0.copy_from_slice(&bytes[..16]);
+        id.scope.0.copy_from_slice(&bytes[16..]);
+        id
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl fmt::Display for ScopeHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(&self.0, f)
+    }
+}
+
+impl fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(&self.0, f)
+    }
+}
+
+impl fmt::Debug for ScopeHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+pub(super) fn write_hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderName;
+
+    use super::super::rule::ScopePart;
+    use super::*;
+    use crate::client::Trust;
+
+    fn client(address: &str) -> ClientId {
+        let caller = Trust::default().identify(address.parse().unwrap(), &HeaderMap::new());
+        caller.unwrap().id()
+    }
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        lines
+            .iter()
+            .map(|&(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            })
+            .fold(HeaderMap::new(), |mut headers, (name, value)| {
+                headers.append(name, value);
+                headers
+            })
+    }
+
+    fn key(text: &str) -> IdempotencyKey {
+        IdempotencyKey::parse(text.as_bytes()).unwrap()
+    }
+
+    const SECRET: Secret = Secret::from_bytes([7; 32]);
+
+    #[test]
+    fn a_credential_is_a_scope_wherever_it_comes_from() {
+        let bearer = headers(&[("authorization", "Bearer a")]);
+        let other = headers(&[("authorization", "Bearer b")]);
+        let of = |address, headers: &HeaderMap| {
+            SECRET.record(&key("k"), &Scope::Credential, client(address), headers)
+        };
+        assert_eq!(of("192.0.2.1", &bearer), of("192.0.2.2", &bearer));
+        assert_ne!(of("192.0.2.1", &bearer), of("192.0.2.1", &other));
+        assert_ne!(of("192.0.2.1", &bearer), of("192.0.2.1", &HeaderMap::new()));
+        assert_ne!(
+            of("192.0.2.1", &HeaderMap::new()),
+            of("192.0.2.2", &HeaderMap::new())
+        );
+    }
+
+    #[test]
+    fn a_shared_scope_is_everybodys() {
+        let of = |address, headers: &HeaderMap| {
+            SECRET.record(&key("k"), &Scope::Shared, client(address), headers)
+        };
+        let bearer = headers(&[("authorization", "Bearer a")]);
+        assert_eq!(of("192.0.2.1", &bearer), of("192.0.2.9", &HeaderMap::new()));
+    }
+
+    #[test]
+    fn separators_in_headers_never_make_two_scopes_one() {
+        let name = |name| ScopePart::Header(HeaderName::from_static(name));
+        let scope = Scope::Parts([name("x-a"), name("x-b")].into());
+        let of =
+            |lines: &[_]| SECRET.record(&key("k"), &scope, client("192.0.2.1"), &headers(lines));
+        let plain = of(&[("x-a", "1"), ("x-b", "2")]);
+        for lines in [
+            &[("x-a", "12"), ("x-b", "")][..],
+            &[("x-a", ""), ("x-b", "12")],
+            &[("x-a", "1"), ("x-a", "2")],
+            &[("x-b", "1"), ("x-a", "2")],
+            &[("x-a", "1x-b2")],
+        ] {
+            assert_ne!(of(lines), plain, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn one_key_of_two_scopes_can_be_found_by_the_key_alone() {
+        let of = |address| {
+            SECRET.record(
+                &key("k"),
+                &Scope::Credential,
+                client(address),
+                &HeaderMap::new(),
+            )
+        };
+        let (one, other) = (of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(one.key, other.key);
+        assert_ne!(one.scope, other.scope);
+        assert_eq!(RecordId::from_bytes(&one.to_bytes()), one);
+    }
+
+    #[test]
+    fn another_secret_makes_other_names() {
+        let of = |secret: Secret| {
+            secret.record(
+                &key("k"),
+                &Scope::Shared,
+                client("192.0.2.1"),
+                &HeaderMap::new(),
+            )
+        };
+        assert_ne!(of(SECRET), of(Secret::random()));
+        assert_ne!(of(Secret::random()), of(Secret::random()));
+    }
+}

@@ -1,0 +1,195 @@
+//! What an answer means for its key.
+//!
+//! Any final answer is kept, a server error too: the request was carried out as far as it ever will be.
+//! Some answers say "not done" and are let go, so that the client can try again under the same key. And
+//! where there is no answer, it matters whether anybody can have got the request.
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+
+use super::rule::{OnServerError, OnUnknown, Rule};
+
+/// Put into a response's extensions by whoever carries requests on, when the response is its own and
+/// stands for an answer that did not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// Provably, nobody got the request.
+    Unsent,
+    /// Somebody may have got the request.
+    Lost,
+}
+
+/// What an answer means for its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// It is the answer, and is kept.
+    Keep,
+    /// It is the answer, and cannot be kept because it has no end that could be waited for.
+    Stream,
+    /// It says "not done": the key is free again.
+    Release,
+    /// Nobody can say whether it was done.
+    Unknown,
+}
+
+/// Media types of answers that go on for as long as somebody listens.
+const STREAMS: [&str; 5] = [
+    "text/event-stream",
+    "application/x-ndjson",
+    "application/ndjson",
+    "application/jsonl",
+    "multipart/x-mixed-replace",
+];
+
+/// What an answer with this head means under `rule`.
+pub fn judge(
+    rule: &Rule,
+    status: StatusCode,
+    headers: &HeaderMap,
+    undone: Option<Undone>,
+) -> Course {
+    match undone {
+        Some(Undone::Unsent) => Course::Release,
+        Some(Undone::Lost) => lost(rule),
+        None if says_not_done(rule, status, headers) => Course::Release,
+        None if is_stream(headers) => Course::Stream,
+        None => Course::Keep,
+    }
+}
+
+/// What it means under `rule` that somebody may have got a request and no answer came.
+pub fn lost(rule: &Rule) -> Course {
+    match rule.terms.on_unknown {
+        OnUnknown::Hold => Course::Unknown,
+        OnUnknown::Release => Course::Release,
+    }
+}
+
+fn says_not_done(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> bool {
+    let named = match &rule.release_on {
+        Some(named) => named.contains(&status),
+        None => match status.as_u16() {
+            401 | 425 | 429 => true,
+            408 | 503 => headers.contains_key(RETRY_AFTER),
+            _ => false,
+        },
+    };
+    let server_error = status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT;
+    named || (server_error && rule.on_server_error == OnServerError::Release)
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    let Some(Ok(kind)) = headers.get(CONTENT_TYPE).map(|value| value.to_str()) else {
+        return false;
+    };
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    STREAMS
+        .iter()
+        .any(|stream| stream.eq_ignore_ascii_case(essence))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn head(lines: &[(http::HeaderName, &'static str)]) -> HeaderMap {
+        let lines = lines.iter();
+        lines
+            .map(|(name, value)| (name.clone(), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    fn course(rule: &Rule, status: u16, lines: &[(http::HeaderName, &'static str)]) -> Course {
+        let status = StatusCode::from_u16(status).unwrap();
+        judge(rule, status, &head(lines), None)
+    }
+
+    #[test]
+    fn any_final_answer_is_kept_server_errors_too() {
+        for status in [
+            200, 201, 204, 302, 400, 403, 404, 409, 422, 500, 502, 503, 504, 408,
+        ] {
+            assert_eq!(
+                course(&Rule::default(), status, &[]),
+                Course::Keep,
+                "{status}"
+            );
+        }
+    }
+
+    #[test]
+    fn answers_that_say_not_done_are_let_go() {
+        let rule = Rule::default();
+        for status in [401, 425, 429] {
+            assert_eq!(course(&rule, status, &[]), Course::Release, "{status}");
+        }
+        for status in [408, 503] {
+            let later = [(RETRY_AFTER, "3")];
+            assert_eq!(course(&rule, status, &later), Course::Release, "{status}");
+        }
+        assert_eq!(course(&rule, 500, &[(RETRY_AFTER, "3")]), Course::Keep);
+    }
+
+    #[test]
+    fn a_list_of_ones_own_takes_the_place_of_the_usual_one() {
+        let rule = Rule {
+            release_on: Some(vec![StatusCode::CONFLICT]),
+            ..Rule::default()
+        };
+        assert_eq!(course(&rule, 409, &[]), Course::Release);
+        assert_eq!(course(&rule, 429, &[]), Course::Keep);
+        assert_eq!(course(&rule, 503, &[(RETRY_AFTER, "3")]), Course::Keep);
+    }
+
+    #[test]
+    fn server_errors_are_let_go_where_the_route_says_so() {
+        let rule = Rule {
+            on_server_error: OnServerError::Release,
+            ..Rule::default()
+        };
+        for status in [500, 502, 503, 504, 408] {
+            assert_eq!(course(&rule, status, &[]), Course::Release, "{status}");
+        }
+        assert_eq!(course(&rule, 400, &[]), Course::Keep);
+    }
+
+    #[test]
+    fn a_stream_is_known_by_its_type() {
+        for kind in [
+            "text/event-stream",
+            "Text/Event-Stream; charset=utf-8",
+            "application/x-ndjson",
+            "multipart/x-mixed-replace;boundary=x",
+        ] {
+            let kind = [(CONTENT_TYPE, kind)];
+            assert_eq!(
+                course(&Rule::default(), 200, &kind),
+                Course::Stream,
+                "{kind:?}"
+            );
+        }
+        assert_eq!(
+            course(&Rule::default(), 200, &[(CONTENT_TYPE, "text/plain")]),
+            Course::Keep
+        );
+    }
+
+    #[test]
+    fn what_nobody_got_is_let_go_and_what_was_lost_is_unknown() {
+        let judge = |rule: &Rule, undone| {
+            judge(
+                rule,
+                StatusCode::BAD_GATEWAY,
+                &HeaderMap::new(),
+                Some(undone),
+            )
+        };
+        let mut rule = Rule::default();
+        assert_eq!(judge(&rule, Undone::Unsent), Course::Release);
+        assert_eq!(judge(&rule, Undone::Lost), Course::Unknown);
+        rule.terms.on_unknown = OnUnknown::Release;
+        assert_eq!(judge(&rule, Undone::Lost), Course::Release);
+    }
+}

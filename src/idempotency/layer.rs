@@ -1,0 +1,419 @@
+//! Idempotency as a tower layer, around the gateway's forwarder or any other service.
+//!
+//! Like the throttle it finds who is calling and under which route in the [`Passage`] an earlier stage
+//! left in the request; a request without one, or without a key where none is required, passes.
+//!
+//! A request with a key is read whole, so that it can be told from another under the same key, and only
+//! then is its key claimed: a client that breaks off before has claimed nothing. The winner is carried
+//! out by a task of its own, tracked so that a drain can wait for it, and its caller becomes one of
+//! those who wait: nothing the client does from then on reaches the execution.
+
+mod run;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::UPGRADE;
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+use tower::{Layer, Service};
+
+use self::run::Execution;
+use super::gather::{Gathered, gather};
+use super::{
+    Answer, Bid, Claim, Ending, Fingerprint, IdempotencyKey, InFlightPolicy, RecordId, Records,
+    Requirement, Rule, Secret, StoreError, Told, Waiting,
+};
+use crate::admin::{KeyedMetrics, Metrics};
+use crate::clock::Clock;
+use crate::failpoint::failpoint;
+use crate::intake::RequestBodyError;
+use crate::respond::body::BodyError;
+use crate::respond::{Asked, Manner, Rejection, problem};
+use crate::route::{RouteId, Routes};
+use crate::throttle::Passage;
+
+/// Puts idempotency around a service.
+#[derive(Debug)]
+pub struct IdempotencyLayer<S>(Arc<Shared<S>>);
+
+/// A service behind a memory of what it has done.
+#[derive(Debug)]
+pub struct Idempotency<Inner, S> {
+    inner: Inner,
+    shared: Arc<Shared<S>>,
+}
+
+#[derive(Debug)]
+struct Shared<S> {
+    records: Arc<S>,
+    secret: Secret,
+    rules: Vec<Option<Arc<Rule>>>,
+    tasks: TaskTracker,
+    manner: Arc<Manner>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+}
+
+/// What is to be done with a request.
+enum Look {
+    /// It is none of ours.
+    Pass,
+    /// It has a key.
+    Keyed(Keyed),
+    /// It is refused.
+    Refuse(Rejection),
+}
+
+/// What is known of a request with a key before its body is read.
+struct Keyed {
+    id: RecordId,
+    rule: Arc<Rule>,
+    route: RouteId,
+    asked: Asked,
+}
+
+impl<S: Records> IdempotencyLayer<S> {
+    /// Idempotency over `routes`, with its records in `records`, named by `secret`. Executions are tracked
+    /// by `tasks`: whoever shuts down should close it and wait for it.
+    pub fn new(
+        routes: &Routes,
+        records: Arc<S>,
+        secret: Secret,
+        tasks: TaskTracker,
+        manner: Arc<Manner>,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+    ) -> Self {
+        // Copies, so that what every request counts references to is this layer's own.
+        let rules = routes
+            .iter()
+            .map(|route| route.idempotency.as_deref().cloned().map(Arc::new))
+            .collect();
+        Self(Arc::new(Shared {
+            records,
+            secret,
+            rules,
+            tasks,
+            manner,
+            metrics,
+            clock,
+        }))
+    }
+}
+
+impl<S> Clone for IdempotencyLayer<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<Inner: Clone, S> Clone for Idempotency<Inner, S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<Inner, S> Layer<Inner> for IdempotencyLayer<S> {
+    type Service = Idempotency<Inner, S>;
+
+    fn layer(&self, inner: Inner) -> Self::Service {
+        Idempotency {
+            inner,
+            shared: Arc::clone(&self.0),
+        }
+    }
+}
+
+/// The answer to a request with a key.
+type Answering<B, E> = Pin<Box<dyn Future<Output = Result<Response<Told<B>>, E>> + Send>>;
+
+pin_project! {
+    /// The answer to a request. One that passes costs no more than it would without the layer.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct AnswerFuture<F, B, E> {
+        #[pin]
+        way: Way<F, B, E>,
+    }
+}
+
+pin_project! {
+    #[project = WayProjected]
+    enum Way<F, B, E> {
+        Passing { #[pin] inner: F },
+        Keyed { answering: Answering<B, E> },
+        Refused { refusal: Option<Response<Told<B>>> },
+    }
+}
+
+impl<F, B, E> Future for AnswerFuture<F, B, E>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<Told<B>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().way.project() {
+            WayProjected::Passing { inner } => inner
+                .poll(cx)
+                .map_ok(|response| response.map(Told::passing)),
+            WayProjected::Keyed { answering } => answering.as_mut().poll(cx),
+            WayProjected::Refused { refusal } => {
+                Poll::Ready(Ok(refusal.take().expect("polled once to its end")))
+            }
+        }
+    }
+}
+
+impl<Inner, S, ReqBody, ResBody> Service<Request<ReqBody>> for Idempotency<Inner, S>
+where
+    Inner: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    Inner::Future: Send,
+    Inner::Error: Send + 'static,
+    S: Records,
+    ReqBody: Body<Data = Bytes> + From<Bytes> + Unpin + Send + 'static,
+    ReqBody::Error: Into<BodyError> + Send,
+    ResBody: Body<Data = Bytes> + Unpin + Send + 'static,
+    ResBody::Error: Into<BodyError> + Send,
+{
+    type Response = Response<Told<ResBody>>;
+    type Error = Inner::Error;
+    type Future = AnswerFuture<Inner::Future, ResBody, Inner::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let way = match self.shared.look(&request) {
+            Look::Pass => Way::Passing {
+                inner: self.inner.call(request),
+            },
+            Look::Refuse(rejection) => {
+                let asked = Asked::of(request.headers());
+                Way::Refused {
+                    refusal: Some(self.shared.refusal(&rejection, &asked)),
+                }
+            }
+            Look::Keyed(keyed) => {
+                // The service that was found ready is the one called; the clone stays for the next.
+                let clone = self.inner.clone();
+                let inner = std::mem::replace(&mut self.inner, clone);
+                let shared = Arc::clone(&self.shared);
+                Way::Keyed {
+                    answering: Box::pin(shared.answer(request, keyed, inner)),
+                }
+            }
+        };
+        AnswerFuture { way }
+    }
+}
+
+impl<S: Records> Shared<S> {
+    /// What is to be done with a request, as far as its head tells.
+    fn look<B>(&self, request: &Request<B>) -> Look {
+        let Some(passage) = request.extensions().get::<Passage>() else {
+            return Look::Pass;
+        };
+        let route = passage.route;
+        let Some(rule) = &self.rules[route.0] else {
+            return Look::Pass;
+        };
+        if !rule.methods.contains(request.method()) {
+            return Look::Pass;
+        }
+        let headers = request.headers();
+        let key = match IdempotencyKey::of(&headers.get_all(&rule.header)) {
+            Ok(Some(key)) => key,
+            Ok(None) if rule.requirement == Requirement::Optional => return Look::Pass,
+            Ok(None) => {
+                self.metrics(route).invalid.inc();
+                let header = rule.header.clone();
+                return Look::Refuse(Rejection::KeyMissing { header });
+            }
+            Err(error) => {
+                self.metrics(route).invalid.inc();
+                let header = rule.header.clone();
+                return Look::Refuse(Rejection::KeyInvalid { header, error });
+            }
+        };
+        if headers.contains_key(UPGRADE) {
+            return Look::Refuse(Rejection::bad_request(
+                "A request with an idempotency key cannot switch protocols: what follows could not be \
+                 replayed. Leave out the key or the Upgrade header.",
+            ));
+        }
+        let client = passage.caller.id();
+        Look::Keyed(Keyed {
+            id: self.secret.record(&key, &rule.scope, client, headers),
+            rule: Arc::clone(rule),
+            route,
+            asked: Asked::of(headers),
+        })
+    }
+
+    /// The answer to a request with a key.
+    async fn answer<Inner, ReqBody, ResBody>(
+        self: Arc<Self>,
+        request: Request<ReqBody>,
+        keyed: Keyed,
+        inner: Inner,
+    ) -> Result<Response<Told<ResBody>>, Inner::Error>
+    where
+        Inner: Service<Request<ReqBody>, Response = Response<ResBody>> + Send + 'static,
+        Inner::Future: Send,
+        Inner::Error: Send + 'static,
+        ReqBody: Body<Data = Bytes> + From<Bytes> + Unpin + Send + 'static,
+        ReqBody::Error: Into<BodyError> + Send,
+        ResBody: Body<Data = Bytes> + Unpin + Send + 'static,
+        ResBody::Error: Into<BodyError> + Send,
+    {
+        let Keyed {
+            id,
+            rule,
+            route,
+            asked,
+        } = keyed;
+        let (head, body) = request.into_parts();
+        let body = match gather(body, rule.max_request).await {
+            Ok(Gathered::Whole(body)) => body,
+            Ok(Gathered::TooLarge { .. }) => {
+                let limit = rule.max_request as u64;
+                return Ok(self.refusal(&Rejection::PayloadTooLarge { limit }, &asked));
+            }
+            Err(error) => return Ok(self.refusal(&unreadable(error.into()), &asked)),
+        };
+        let request = Request::from_parts(head, ReqBody::from(body.clone()));
+        let bid = Bid {
+            id,
+            fingerprint: Fingerprint::of(&self.secret, &request, &body),
+            terms: rule.terms,
+        };
+        failpoint!("before-claim");
+        let started = self.clock.now();
+        let claim = self.records.claim(&bid).await;
+        let metrics = self.metrics(route);
+        metrics
+            .claim_latency
+            .record(self.clock.now().since(started));
+
+        let rejection = match claim {
+            Ok(Claim::Won(permit)) => {
+                metrics.claims.inc();
+                let (tell, told) = oneshot::channel();
+                let execution = Execution {
+                    shared: Arc::clone(&self),
+                    permit,
+                    rule,
+                    route,
+                    asked: asked.clone(),
+                };
+                // Nothing is awaited between the claim and this: there is no moment at which a client that
+                // leaves could take the claim with it.
+                self.tasks.spawn(execution.run(request, inner, tell));
+                match told.await {
+                    Ok(told) => return told,
+                    // The execution came to no end: it panicked, or the runtime is going down.
+                    Err(_) => Rejection::OutcomeUnknown,
+                }
+            }
+            Ok(Claim::Replay(answer)) => {
+                metrics.replays.inc();
+                return Ok(answer.replay());
+            }
+            Ok(Claim::InFlight(waiting)) => match self.wait(waiting, &rule, metrics).await {
+                Ok(response) => return Ok(response),
+                Err(rejection) => rejection,
+            },
+            Ok(Claim::Mismatch) => {
+                metrics.mismatches.inc();
+                Rejection::KeyReused
+            }
+            Ok(Claim::Unknown) => {
+                metrics.unknowns.inc();
+                Rejection::OutcomeUnknown
+            }
+            Ok(Claim::Tombstone) => {
+                metrics.tombstones.inc();
+                Rejection::ResponseNotRetained
+            }
+            Ok(Claim::ScopeFull { no_sooner }) => {
+                metrics.exhausted.inc();
+                let limit = rule.terms.max_keys_per_scope;
+                Rejection::KeysExhausted { limit, no_sooner }
+            }
+            Ok(Claim::StoreFull) => {
+                metrics.exhausted.inc();
+                Rejection::StoreFull
+            }
+            Err(error) => store_failed("claim", &error, metrics),
+        };
+        Ok(self.refusal(&rejection, &asked))
+    }
+
+    /// What a duplicate gets that came while the first was running.
+    async fn wait<B>(
+        &self,
+        waiting: Waiting,
+        rule: &Rule,
+        metrics: &KeyedMetrics,
+    ) -> Result<Response<Told<B>>, Rejection> {
+        let InFlightPolicy::Wait(limit) = rule.in_flight else {
+            metrics.conflicts.inc();
+            return Err(Rejection::InFlight);
+        };
+        metrics.waits.inc();
+        let replay = |answer: &Answer| {
+            metrics.replays.inc();
+            answer.replay()
+        };
+        match timeout(limit, waiting.ended()).await {
+            Ok(Ending::Completed(answer)) => Ok(replay(&answer)),
+            Ok(Ending::Released(Some(answer))) => Ok(answer.repeat()),
+            Ok(Ending::Unknown) => {
+                metrics.unknowns.inc();
+                Err(Rejection::OutcomeUnknown)
+            }
+            Ok(Ending::Tombstone) => {
+                metrics.tombstones.inc();
+                Err(Rejection::ResponseNotRetained)
+            }
+            Ok(Ending::Released(None)) | Err(_) => {
+                metrics.conflicts.inc();
+                Err(Rejection::InFlight)
+            }
+        }
+    }
+
+    fn refusal<B: From<Bytes>>(&self, rejection: &Rejection, asked: &Asked) -> Response<B> {
+        problem::response(rejection, &asked.headers(), &self.manner, &self.clock)
+    }
+
+    fn metrics(&self, route: RouteId) -> &KeyedMetrics {
+        &self.metrics.route(Some(route)).keyed
+    }
+}
+
+/// What a request is told whose key cannot be claimed because the store failed.
+fn store_failed(step: &str, error: &StoreError, metrics: &KeyedMetrics) -> Rejection {
+    metrics.store_errors.inc();
+    tracing::error!(step, %error, "the idempotency store failed");
+    Rejection::StoreUnavailable
+}
+
+/// Why a request's body could not be read, as its client is told.
+fn unreadable(error: BodyError) -> Rejection {
+    match error.downcast::<RequestBodyError>() {
+        Ok(error) => (&*error).into(),
+        Err(_) => Rejection::bad_request("The request body could not be read."),
+    }
+}

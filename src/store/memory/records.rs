@@ -1,0 +1,352 @@
+//! Records in memory: what was promised in a table of our own, the answers in moka.
+//!
+//! The table is the authority on every key: what is not in it was never promised. It holds a few dozen
+//! bytes a key and is bounded by `max_keys`. Answers are large and can be spared, so they lie apart, in a
+//! moka cache that weighs them by their bytes and drops those not asked for the longest when it is full; a
+//! completed record whose answer is gone is a tombstone. Were answers and promises in one cache, an
+//! eviction would be a second execution.
+//!
+//! A shard of the table holds whole scopes, so that a scope's keys are counted under the lock that is
+//! held anyway. moka is never called under that lock: it may evict on any call, and an eviction takes a
+//! shard's lock to write the tombstone.
+//!
+//! moka's own expiry is not used: it takes effect only when the cache is called, and a promise must be
+//! kept to the moment.
+
+mod shard;
+
+use std::future::{Future, ready};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use moka::notification::RemovalCause;
+use moka::sync::Cache;
+use parking_lot::{Mutex, MutexGuard};
+
+use self::shard::{Met, Settled, Shard};
+use crate::clock::{Clock, Moment};
+use crate::idempotency::{
+    Answer, Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, Permit, RecordId,
+    Records, ScopeHash, State, StoreError, Ticket,
+};
+
+/// How many shards the table has.
+const SHARDS: usize = 64;
+
+/// What an answer takes in the cache besides its own weight, about.
+const CACHE_OVERHEAD: usize = 160;
+
+/// How often the whole table is swept for expired records when it is full.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// How often it is logged that answers are being dropped.
+const LOG_EVERY: Duration = Duration::from_mins(1);
+
+/// All records of a gateway, in memory.
+#[derive(Clone, Debug)]
+pub struct MemoryRecords(Arc<Ledger>);
+
+/// How much there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Keys remembered at once.
+    pub max_keys: usize,
+    /// Bytes their answers may take.
+    pub max_bytes: u64,
+}
+
+struct Ledger {
+    shards: Box<[Mutex<Shard>]>,
+    picks_shard: RandomState,
+    /// By the token of the claim that led to it, which no other claim ever has.
+    answers: Cache<u64, Stored>,
+    clock: Clock,
+    max_keys: usize,
+    keys: AtomicUsize,
+    tokens: AtomicU64,
+    evictions: AtomicU64,
+    swept: AtomicU64,
+    logged: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Stored {
+    id: RecordId,
+    answer: Arc<Answer>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            max_keys: 1_000_000,
+            max_bytes: 256 << 20,
+        }
+    }
+}
+
+impl MemoryRecords {
+    /// A store with this much room.
+    pub fn new(room: Room, clock: Clock) -> Self {
+        Self(Arc::new_cyclic(|ledger: &Weak<Ledger>| {
+            let ledger = Weak::clone(ledger);
+            let evicted = move |token: Arc<u64>, stored: Stored, cause| {
+                if cause == RemovalCause::Size
+                    && let Some(ledger) = ledger.upgrade()
+                {
+                    ledger.evicted(stored.id, *token);
+                }
+            };
+            Ledger {
+                shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+                picks_shard: RandomState::new(),
+                answers: Cache::builder()
+                    .max_capacity(room.max_bytes)
+                    .weigher(|_, stored: &Stored| {
+                        let weight = stored.answer.weight() + CACHE_OVERHEAD;
+                        u32::try_from(weight).unwrap_or(u32::MAX)
+                    })
+                    // The other policy would turn away answers asked for less often than those there are.
+                    .eviction_policy(moka::policy::EvictionPolicy::lru())
+                    .eviction_listener(evicted)
+                    .build(),
+                clock,
+                max_keys: room.max_keys,
+                keys: AtomicUsize::new(0),
+                tokens: AtomicU64::new(0),
+                evictions: AtomicU64::new(0),
+                swept: AtomicU64::new(0),
+                logged: AtomicU64::new(0),
+            }
+        }))
+    }
+
+    /// Answers a bid; see [`Records::claim`].
+    pub fn claim_now(&self, bid: &Bid) -> Claim {
+        let ledger = &self.0;
+        let now = ledger.clock.now();
+        let mut shard = ledger.shard(bid.id.scope);
+        let expired = shard.drop_some_expired(now);
+        ledger.keys.fetch_sub(expired.len(), Ordering::Relaxed);
+        let claim = match shard.meet(bid, now) {
+            Met::Free => ledger.win(&mut shard, bid, now),
+            Met::Absent if shard.keys_of(bid.id.scope) >= bid.terms.max_keys_per_scope.get() => {
+                Claim::ScopeFull {
+                    no_sooner: shard.next_expiry(now),
+                }
+            }
+            Met::Absent if ledger.take_place() => ledger.win(&mut shard, bid, now),
+            Met::Absent => Claim::StoreFull,
+            Met::Completed { token } => {
+                drop(shard);
+                return ledger.replay(bid.id, token);
+            }
+            Met::Claim(claim) => claim,
+        };
+        drop(shard);
+        ledger.forget(expired);
+        // Records of other scopes may have expired and be holding places still.
+        if matches!(claim, Claim::StoreFull) && ledger.sweep(now) {
+            return self.claim_now(bid);
+        }
+        claim
+    }
+}
+
+impl Ledger {
+    fn shard(&self, scope: ScopeHash) -> MutexGuard<'_, Shard> {
+        let hash = self.picks_shard.hash_one(scope);
+        let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
+        self.shards[index].lock()
+    }
+
+    /// Whether there was a place for one more key.
+    fn take_place(&self) -> bool {
+        let taken = self
+            .keys
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |keys| {
+                (keys < self.max_keys).then_some(keys + 1)
+            });
+        taken.is_ok()
+    }
+
+    fn win(self: &Arc<Self>, shard: &mut Shard, bid: &Bid, now: Moment) -> Claim {
+        let token = self.tokens.fetch_add(1, Ordering::Relaxed);
+        let ticket = Ticket { bid: *bid, token };
+        shard.take_off(Flight::new(ticket, now));
+        let desk: Arc<dyn Desk> = Arc::<Self>::clone(self);
+        Claim::Won(Permit::new(ticket, desk))
+    }
+
+    fn replay(&self, id: RecordId, token: u64) -> Claim {
+        if let Some(stored) = self.answers.get(&token) {
+            return Claim::Replay(stored.answer);
+        }
+        self.shard(id.scope).entomb(id, token);
+        Claim::Tombstone
+    }
+
+    /// Ends a claim with a record in this state.
+    fn settle(&self, ticket: &Ticket, state: State, ending: Ending) {
+        let now = self.clock.now();
+        let settled = Settled {
+            state,
+            token: ticket.token,
+            fingerprint: ticket.bid.fingerprint,
+            since: now,
+            expires: now.after(ticket.bid.terms.ttl),
+        };
+        let flight = self.shard(ticket.bid.id.scope).settle(ticket, settled);
+        if let Some(flight) = flight {
+            flight.land(ending);
+        }
+    }
+
+    /// Ends a claim as if it had never been.
+    fn release(&self, ticket: &Ticket, answer: Option<Arc<Answer>>) {
+        let flight = self.shard(ticket.bid.id.scope).release(ticket);
+        if let Some(flight) = flight {
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+            flight.land(Ending::Released(answer));
+        }
+    }
+
+    fn forget(&self, expired: impl IntoIterator<Item = u64>) {
+        for token in expired {
+            self.answers.invalidate(&token);
+        }
+    }
+
+    /// Drops every expired record there is, now and then; whether there was any.
+    fn sweep(&self, now: Moment) -> bool {
+        if !due(&self.swept, now, SWEEP_EVERY) {
+            return false;
+        }
+        let mut any = false;
+        for shard in &self.shards {
+            let expired = shard.lock().drop_all_expired(now);
+            self.keys.fetch_sub(expired.len(), Ordering::Relaxed);
+            any |= !expired.is_empty();
+            self.forget(expired);
+        }
+        any
+    }
+
+    /// An answer was dropped to make room.
+    fn evicted(&self, id: RecordId, token: u64) {
+        self.shard(id.scope).entomb(id, token);
+        let evictions = self.evictions.fetch_add(1, Ordering::Relaxed) + 1;
+        if due(&self.logged, self.clock.now(), LOG_EVERY) {
+            tracing::warn!(
+                evictions,
+                "answers to idempotency keys are being dropped to make room: their keys stay, and repeated \
+                 requests are told that the answer was not kept; raise `store.max_bytes`, or shorten `ttl`"
+            );
+        }
+    }
+}
+
+/// Whether `every` has passed since the last time this was so.
+fn due(last: &AtomicU64, now: Moment, every: Duration) -> bool {
+    // Never is told from the clock's first moment by counting from one.
+    let now = now.as_nanos().saturating_add(1);
+    let every = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
+    last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+        (last == 0 || now.saturating_sub(last) >= every).then_some(now)
+    })
+    .is_ok()
+}
+
+impl Records for MemoryRecords {
+    fn claim(&self, bid: &Bid) -> impl Future<Output = Result<Claim, StoreError>> + Send {
+        ready(Ok(self.claim_now(bid)))
+    }
+
+    fn complete(
+        &self,
+        permit: Permit,
+        kept: Kept,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let ticket = permit.redeem();
+        let (state, ending) = match kept {
+            Kept::Tombstone => (State::Tombstone, Ending::Tombstone),
+            Kept::Answer(answer) => {
+                let stored = Stored {
+                    id: ticket.bid.id,
+                    answer: Arc::clone(&answer),
+                };
+                self.0.answers.insert(ticket.token, stored);
+                (State::Completed, Ending::Completed(answer))
+            }
+        };
+        self.0.settle(&ticket, state, ending);
+        ready(Ok(()))
+    }
+
+    fn release(
+        &self,
+        permit: Permit,
+        answer: Option<Arc<Answer>>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.0.release(&permit.redeem(), answer);
+        ready(Ok(()))
+    }
+
+    fn mark_unknown(&self, permit: Permit) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let ticket = permit.redeem();
+        self.0.settle(&ticket, State::Unknown, Ending::Unknown);
+        ready(Ok(()))
+    }
+
+    fn find(&self, key: KeyHash) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send {
+        let now = self.0.clock.now();
+        let shards = self.0.shards.iter();
+        let mut found: Vec<(Finding, u64)> = shards
+            .flat_map(|shard| shard.lock().find(key, now))
+            .collect();
+        for (finding, token) in &mut found {
+            finding.answer = self.0.answers.get(token).map(|stored| stored.answer);
+        }
+        ready(Ok(found.into_iter().map(|(finding, _)| finding).collect()))
+    }
+
+    fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let freed = self.0.shard(id.scope).free_unknown(id);
+        if freed {
+            self.0.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+        ready(Ok(freed))
+    }
+
+    fn census(&self) -> Census {
+        let mut census = Census {
+            bytes: self.0.answers.weighted_size(),
+            evictions: self.0.evictions.load(Ordering::Relaxed),
+            ..Census::default()
+        };
+        for shard in &self.0.shards {
+            shard.lock().count_into(&mut census);
+        }
+        census
+    }
+}
+
+impl Desk for Ledger {
+    fn abandoned(&self, ticket: Ticket, sent: bool) {
+        if sent {
+            self.settle(&ticket, State::Unknown, Ending::Unknown);
+        } else {
+            self.release(&ticket, None);
+        }
+    }
+}
+
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ledger")
+            .field("keys", &self.keys)
+            .field("max_keys", &self.max_keys)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,271 @@
+//! One shard of the table: some scopes, whole.
+
+use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::clock::Moment;
+use crate::idempotency::{
+    Bid, Census, Claim, Finding, Fingerprint, Flight, KeyHash, OnUnknown, RecordId, ScopeHash,
+    State, Ticket,
+};
+
+/// Expired records dropped whenever somebody bids, so that the table shrinks back while it is used.
+const DROPPED_PER_BID: usize = 2;
+
+/// A shard of the table.
+#[derive(Default)]
+pub(super) struct Shard {
+    records: HashMap<RecordId, Record>,
+    /// How many keys each scope has here.
+    scopes: HashMap<ScopeHash, u32>,
+    /// When settled records expire, earliest first. An entry whose record has since been replaced is
+    /// known by its token, and passed over.
+    expiries: BinaryHeap<Reverse<(Moment, RecordId, u64)>>,
+    counts: Counts,
+}
+
+/// How many records are in each state.
+#[derive(Default)]
+struct Counts([u64; State::ALL.len()]);
+
+enum Record {
+    /// Boxed: few are underway at once, and all others are smaller.
+    InFlight(Box<Flight>),
+    Settled(Settled),
+}
+
+/// A record that came to its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled {
+    /// Not in progress.
+    pub(super) state: State,
+    /// Of the claim that led to it.
+    pub(super) token: u64,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) since: Moment,
+    pub(super) expires: Moment,
+}
+
+/// What a bid meets.
+pub(super) enum Met {
+    /// Nothing.
+    Absent,
+    /// A record whose place it may take.
+    Free,
+    /// A record with its answer, or what was one.
+    Completed {
+        /// Of the claim that led to it.
+        token: u64,
+    },
+    /// Somebody, or a record: this is what becomes of the bid.
+    Claim(Claim),
+}
+
+/// Tokens of records that were dropped because they expired.
+pub(super) type Expired = SmallVec<[u64; DROPPED_PER_BID]>;
+
+impl Counts {
+    fn of(&mut self, state: State) -> &mut u64 {
+        &mut self.0[state as usize]
+    }
+}
+
+impl Record {
+    fn state(&self) -> State {
+        match self {
+            Self::InFlight(_) => State::InProgress,
+            Self::Settled(settled) => settled.state,
+        }
+    }
+}
+
+impl Shard {
+    /// What a bid meets now.
+    pub(super) fn meet(&mut self, bid: &Bid, now: Moment) -> Met {
+        match self.records.get_mut(&bid.id) {
+            None => Met::Absent,
+            Some(Record::InFlight(flight)) => Met::Claim(flight.meet(bid)),
+            Some(Record::Settled(settled)) if settled.expires <= now => Met::Free,
+            Some(Record::Settled(settled)) if settled.fingerprint != bid.fingerprint => {
+                Met::Claim(Claim::Mismatch)
+            }
+            Some(Record::Settled(settled)) => match settled.state {
+                State::Unknown if bid.terms.on_unknown == OnUnknown::Release => Met::Free,
+                State::Unknown => Met::Claim(Claim::Unknown),
+                State::Tombstone => Met::Claim(Claim::Tombstone),
+                State::Completed | State::InProgress => Met::Completed {
+                    token: settled.token,
+                },
+            },
+        }
+    }
+
+    /// How many keys a scope has.
+    pub(super) fn keys_of(&self, scope: ScopeHash) -> u32 {
+        self.scopes.get(&scope).copied().unwrap_or(0)
+    }
+
+    /// How long until a record expires here; no sooner does one of any scope.
+    pub(super) fn next_expiry(&self, now: Moment) -> Duration {
+        let next = self.expiries.peek();
+        next.map_or(Duration::ZERO, |Reverse((expires, ..))| expires.since(now))
+    }
+
+    /// Records that an execution begins.
+    pub(super) fn take_off(&mut self, flight: Flight) {
+        let id = flight.ticket.bid.id;
+        *self.counts.of(State::InProgress) += 1;
+        match self.records.insert(id, Record::InFlight(Box::new(flight))) {
+            Some(replaced) => *self.counts.of(replaced.state()) -= 1,
+            None => *self.scopes.entry(id.scope).or_default() += 1,
+        }
+    }
+
+    /// Ends an execution with a record; the flight, if the claim was still standing.
+    pub(super) fn settle(&mut self, ticket: &Ticket, settled: Settled) -> Option<Flight> {
+        let id = ticket.bid.id;
+        let record = self.records.get_mut(&id)?;
+        let Record::InFlight(flight) = record else {
+            return None;
+        };
+        if flight.ticket.token != ticket.token {
+            return None;
+        }
+        let record = std::mem::replace(record, Record::Settled(settled));
+        self.expiries
+            .push(Reverse((settled.expires, id, settled.token)));
+        *self.counts.of(State::InProgress) -= 1;
+        *self.counts.of(settled.state) += 1;
+        match record {
+            Record::InFlight(flight) => Some(*flight),
+            Record::Settled(_) => None,
+        }
+    }
+
+    /// Ends an execution as if it had never been; the flight, if the claim was still standing.
+    pub(super) fn release(&mut self, ticket: &Ticket) -> Option<Flight> {
+        let is_ours = |record: &Record| match record {
+            Record::InFlight(flight) => flight.ticket.token == ticket.token,
+            Record::Settled(_) => false,
+        };
+        match self.remove_if(ticket.bid.id, is_ours)? {
+            Record::InFlight(flight) => Some(*flight),
+            Record::Settled(_) => None,
+        }
+    }
+
+    /// Says that the answer of a completed record is gone.
+    pub(super) fn entomb(&mut self, id: RecordId, token: u64) {
+        if let Some(Record::Settled(settled)) = self.records.get_mut(&id)
+            && settled.token == token
+            && settled.state == State::Completed
+        {
+            settled.state = State::Tombstone;
+            *self.counts.of(State::Completed) -= 1;
+            *self.counts.of(State::Tombstone) += 1;
+        }
+    }
+
+    /// Forgets a record whose outcome is unknown; whether there was one.
+    pub(super) fn free_unknown(&mut self, id: RecordId) -> bool {
+        self.remove_if(id, |record| record.state() == State::Unknown)
+            .is_some()
+    }
+
+    /// Drops a few records that have expired.
+    pub(super) fn drop_some_expired(&mut self, now: Moment) -> Expired {
+        let mut dropped = Expired::new();
+        while dropped.len() < DROPPED_PER_BID
+            && let Some(token) = self.drop_expired(now)
+        {
+            dropped.push(token);
+        }
+        dropped
+    }
+
+    /// Drops all records that have expired.
+    pub(super) fn drop_all_expired(&mut self, now: Moment) -> Vec<u64> {
+        std::iter::from_fn(|| self.drop_expired(now)).collect()
+    }
+
+    fn drop_expired(&mut self, now: Moment) -> Option<u64> {
+        while let Some(&Reverse((expires, id, token))) = self.expiries.peek() {
+            if expires > now {
+                return None;
+            }
+            self.expiries.pop();
+            let is_meant = |record: &Record| match record {
+                Record::InFlight(_) => false,
+                Record::Settled(settled) => settled.token == token,
+            };
+            if self.remove_if(id, is_meant).is_some() {
+                return Some(token);
+            }
+        }
+        None
+    }
+
+    fn remove_if(&mut self, id: RecordId, wanted: impl Fn(&Record) -> bool) -> Option<Record> {
+        let Entry::Occupied(record) = self.records.entry(id) else {
+            return None;
+        };
+        if !wanted(record.get()) {
+            return None;
+        }
+        let record = record.remove();
+        *self.counts.of(record.state()) -= 1;
+        if let Entry::Occupied(mut keys) = self.scopes.entry(id.scope) {
+            *keys.get_mut() -= 1;
+            if *keys.get() == 0 {
+                keys.remove();
+            }
+        }
+        Some(record)
+    }
+
+    /// What there is under a key, with the token of the claim that led to it.
+    pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<(Finding, u64)> {
+        let records = self.records.iter();
+        records
+            .filter(|(id, _)| id.key == key)
+            .filter_map(|(&id, record)| match record {
+                Record::InFlight(flight) => {
+                    let finding = Finding {
+                        id,
+                        state: State::InProgress,
+                        age: now.since(flight.since),
+                        expires_in: None,
+                        fingerprint: flight.ticket.bid.fingerprint,
+                        answer: None,
+                    };
+                    Some((finding, flight.ticket.token))
+                }
+                Record::Settled(settled) if settled.expires <= now => None,
+                Record::Settled(settled) => {
+                    let finding = Finding {
+                        id,
+                        state: settled.state,
+                        age: now.since(settled.since),
+                        expires_in: Some(settled.expires.since(now)),
+                        fingerprint: settled.fingerprint,
+                        answer: None,
+                    };
+                    Some((finding, settled.token))
+                }
+            })
+            .collect()
+    }
+
+    /// Adds what there is here to a census.
+    pub(super) fn count_into(&self, census: &mut Census) {
+        let Counts([in_progress, completed, unknown, tombstones]) = self.counts;
+        census.in_progress += in_progress;
+        census.completed += completed;
+        census.unknown += unknown;
+        census.tombstones += tombstones;
+    }
+}
