@@ -38,6 +38,9 @@ const SHARDS: usize = 64;
 /// What an answer takes in the cache besides its own weight, about.
 const CACHE_OVERHEAD: usize = 160;
 
+/// From this weight on an answer has the cache make room at once, and not after some dozens of them.
+const HEAVY: usize = 64 << 10;
+
 /// How often the whole table is swept for expired records when it is full.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
@@ -147,7 +150,10 @@ impl MemoryRecords {
         drop(shard);
         ledger.forget(expired);
         // Records of other scopes may have expired and be holding places still.
-        if matches!(claim, Claim::StoreFull) && ledger.sweep(now) {
+        if matches!(claim, Claim::StoreFull)
+            && due(&ledger.swept, now, SWEEP_EVERY)
+            && ledger.sweep(now)
+        {
             return self.claim_now(bid);
         }
         claim
@@ -218,11 +224,8 @@ impl Ledger {
         }
     }
 
-    /// Drops every expired record there is, now and then; whether there was any.
+    /// Drops every expired record there is; whether there was any.
     fn sweep(&self, now: Moment) -> bool {
-        if !due(&self.swept, now, SWEEP_EVERY) {
-            return false;
-        }
         let mut any = false;
         for shard in &self.shards {
             let expired = shard.lock().drop_all_expired(now);
@@ -276,7 +279,11 @@ impl Records for MemoryRecords {
                     id: ticket.bid.id,
                     answer: Arc::clone(&answer),
                 };
+                let heavy = answer.weight() >= HEAVY;
                 self.0.answers.insert(ticket.token, stored);
+                if heavy {
+                    self.0.answers.run_pending_tasks();
+                }
                 (State::Completed, Ending::Completed(answer))
             }
         };
@@ -320,6 +327,8 @@ impl Records for MemoryRecords {
     }
 
     fn census(&self) -> Census {
+        self.0.sweep(self.0.clock.now());
+        self.0.answers.run_pending_tasks();
         let mut census = Census {
             bytes: self.0.answers.weighted_size(),
             evictions: self.0.evictions.load(Ordering::Relaxed),

@@ -1,0 +1,419 @@
+//! The promises one by one.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::idempotency::{
+    Bid, Census, Claim, Ending, Fingerprint, Kept, OnUnknown, Records, State,
+};
+use tidegate::store::memory::records::Room;
+
+use crate::bench::{Bench, Kind, TTL, answer, bid, id, sized_answer};
+
+const OTHER_REQUEST: Fingerprint = Fingerprint([8; 16]);
+
+fn in_scope(bid: Bid, key: u16, scope: u8) -> Bid {
+    Bid {
+        id: id(key, scope),
+        ..bid
+    }
+}
+
+pub(crate) async fn of_any_number_of_bids_exactly_one_wins(kind: Kind) {
+    let bench = Bench::new(kind);
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let records = bench.records.clone();
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    let mut won = Vec::new();
+                    for key in 0..200 {
+                        match records.claim(&bid(key)).await.unwrap() {
+                            Claim::Won(permit) => won.push(permit),
+                            Claim::InFlight(_) => {}
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                    won
+                })
+            })
+        })
+        .collect();
+    let won: Vec<_> = threads
+        .into_iter()
+        .flat_map(|thread| thread.join().unwrap())
+        .collect();
+    assert_eq!(won.len(), 200);
+    assert_eq!(bench.records.census().in_progress, 200);
+}
+
+pub(crate) async fn a_completed_key_is_answered_from_its_record(kind: Kind) {
+    let bench = Bench::new(kind);
+    for number in 0..20 {
+        bench.run(bid(number), &answer(number)).await;
+    }
+    for _ in 0..2 {
+        for number in 0..20 {
+            match bench.claim(bid(number)).await {
+                Claim::Replay(replayed) => assert_eq!(replayed, answer(number)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+pub(crate) async fn one_key_is_another_in_another_scope(kind: Kind) {
+    let bench = Bench::new(kind);
+    bench.run(bid(1), &answer(1)).await;
+    bench.run(in_scope(bid(1), 1, 2), &answer(2)).await;
+    for (scope, number) in [(1, 1), (2, 2)] {
+        match bench.claim(in_scope(bid(1), 1, scope)).await {
+            Claim::Replay(replayed) => assert_eq!(replayed, answer(number)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(crate) async fn a_key_stands_for_one_request_whatever_became_of_it(kind: Kind) {
+    let bench = Bench::new(kind);
+    let underway = bench.win(bid(1)).await;
+    bench.run(bid(2), &answer(2)).await;
+    bench.lose(bid(3)).await;
+    let entombed = bench.win(bid(4)).await;
+    bench
+        .records
+        .complete(entombed, Kept::Tombstone)
+        .await
+        .unwrap();
+    for key in 1..=4 {
+        for on_unknown in [OnUnknown::Hold, OnUnknown::Release] {
+            let mut other = bid(key);
+            other.fingerprint = OTHER_REQUEST;
+            other.terms.on_unknown = on_unknown;
+            let claim = bench.claim(other).await;
+            assert!(matches!(claim, Claim::Mismatch), "{key}: {claim:?}");
+        }
+    }
+    // And the originals are untouched.
+    assert!(matches!(bench.claim(bid(1)).await, Claim::InFlight(_)));
+    assert!(matches!(bench.claim(bid(2)).await, Claim::Replay(_)));
+    assert!(matches!(bench.claim(bid(3)).await, Claim::Unknown));
+    assert!(matches!(bench.claim(bid(4)).await, Claim::Tombstone));
+    drop(underway);
+}
+
+pub(crate) async fn those_who_wait_are_told_the_answer(kind: Kind) {
+    let bench = Bench::new(kind);
+    let permit = bench.win(bid(1)).await;
+    let waiting = [bench.wait(bid(1)).await, bench.wait(bid(1)).await];
+    let kept = Kept::Answer(answer(1));
+    bench.records.complete(permit, kept).await.unwrap();
+    for waiting in waiting {
+        match waiting.ended().await {
+            Ending::Completed(told) => assert_eq!(told, answer(1)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(crate) async fn a_released_key_can_be_claimed_again_and_those_who_wait_get_its_answer(
+    kind: Kind,
+) {
+    let bench = Bench::new(kind);
+    let permit = bench.win(bid(1)).await;
+    let waiting = bench.wait(bid(1)).await;
+    bench
+        .records
+        .release(permit, Some(answer(1)))
+        .await
+        .unwrap();
+    match waiting.ended().await {
+        Ending::Released(Some(told)) => assert_eq!(told, answer(1)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bench.records.census(), Census::default());
+    // As a request of its own: another one may take the key.
+    let mut other = bid(1);
+    other.fingerprint = OTHER_REQUEST;
+    drop(bench.win(other).await);
+}
+
+pub(crate) async fn those_who_wait_for_an_answer_that_is_not_kept_are_told_so(kind: Kind) {
+    let bench = Bench::new(kind);
+    let permit = bench.win(bid(1)).await;
+    let waiting = bench.wait(bid(1)).await;
+    bench
+        .records
+        .complete(permit, Kept::Tombstone)
+        .await
+        .unwrap();
+    assert!(matches!(waiting.ended().await, Ending::Tombstone));
+    assert!(matches!(bench.claim(bid(1)).await, Claim::Tombstone));
+}
+
+pub(crate) async fn a_permit_dropped_before_the_request_was_sent_frees_its_key(kind: Kind) {
+    let bench = Bench::new(kind);
+    let permit = bench.win(bid(1)).await;
+    let waiting = bench.wait(bid(1)).await;
+    drop(permit);
+    assert!(matches!(waiting.ended().await, Ending::Released(None)));
+    drop(bench.win(bid(1)).await);
+}
+
+pub(crate) async fn a_permit_dropped_afterwards_leaves_its_key_unknown(kind: Kind) {
+    let bench = Bench::new(kind);
+    let mut permit = bench.win(bid(1)).await;
+    permit.sending();
+    let waiting = bench.wait(bid(1)).await;
+    drop(permit);
+    assert!(matches!(waiting.ended().await, Ending::Unknown));
+    assert!(matches!(bench.claim(bid(1)).await, Claim::Unknown));
+}
+
+pub(crate) async fn an_unknown_key_is_held_or_released_as_the_route_says(kind: Kind) {
+    let bench = Bench::new(kind);
+    bench.lose(bid(1)).await;
+    assert!(matches!(bench.claim(bid(1)).await, Claim::Unknown));
+    let mut released = bid(1);
+    released.terms.on_unknown = OnUnknown::Release;
+    bench.run(released, &answer(1)).await;
+    assert!(matches!(bench.claim(bid(1)).await, Claim::Replay(_)));
+    let census = bench.records.census();
+    assert_eq!((census.completed, census.unknown), (1, 0));
+}
+
+pub(crate) async fn whoever_stops_waiting_leaves_nothing_behind(kind: Kind) {
+    let bench = Bench::new(kind);
+    let permit = bench.win(bid(1)).await;
+    for _ in 0..1_000 {
+        drop(bench.wait(bid(1)).await);
+    }
+    let waiting = bench.wait(bid(1)).await;
+    let kept = Kept::Answer(answer(1));
+    bench.records.complete(permit, kept).await.unwrap();
+    assert!(matches!(waiting.ended().await, Ending::Completed(_)));
+}
+
+pub(crate) async fn every_record_expires_after_its_time_and_none_in_progress_does(kind: Kind) {
+    let bench = Bench::new(kind);
+    let underway = bench.win(bid(1)).await;
+    bench.run(bid(2), &answer(2)).await;
+    bench.lose(bid(3)).await;
+    let entombed = bench.win(bid(4)).await;
+    bench
+        .records
+        .complete(entombed, Kept::Tombstone)
+        .await
+        .unwrap();
+
+    bench.clock.advance(TTL - Duration::from_millis(1));
+    assert!(matches!(bench.claim(bid(2)).await, Claim::Replay(_)));
+    assert!(matches!(bench.claim(bid(3)).await, Claim::Unknown));
+    assert!(matches!(bench.claim(bid(4)).await, Claim::Tombstone));
+    bench.clock.advance(Duration::from_millis(1));
+    for key in 2..=4 {
+        let mut another = bid(key);
+        another.fingerprint = OTHER_REQUEST;
+        drop(bench.win(another).await);
+    }
+    bench.clock.advance(TTL * 100);
+    assert!(matches!(bench.claim(bid(1)).await, Claim::InFlight(_)));
+    let kept = Kept::Answer(answer(1));
+    bench.records.complete(underway, kept).await.unwrap();
+    // Its time begins with its completion.
+    bench.clock.advance(TTL - Duration::from_millis(1));
+    assert!(matches!(bench.claim(bid(1)).await, Claim::Replay(_)));
+    let census = bench.records.census();
+    assert_eq!(
+        (census.completed, census.unknown, census.tombstones),
+        (1, 0, 0)
+    );
+}
+
+pub(crate) async fn a_scope_has_so_many_keys_and_no_more(kind: Kind) {
+    let bench = Bench::new(kind);
+    let three = |key, scope| {
+        let mut bid = in_scope(bid(key), key, scope);
+        bid.terms.max_keys_per_scope = NonZeroU32::new(3).unwrap();
+        bid
+    };
+    bench.run(three(1, 1), &answer(1)).await;
+    bench.clock.advance(TTL / 2);
+    let underway = bench.win(three(2, 1)).await;
+    bench.lose(three(3, 1)).await;
+    match bench.claim(three(4, 1)).await {
+        Claim::ScopeFull { no_sooner } => assert!(no_sooner <= TTL / 2, "{no_sooner:?}"),
+        other => panic!("{other:?}"),
+    }
+    // Its own keys are answered, and others' are none of its business.
+    assert!(matches!(bench.claim(three(1, 1)).await, Claim::Replay(_)));
+    assert!(matches!(bench.claim(three(2, 1)).await, Claim::InFlight(_)));
+    bench.run(three(4, 2), &answer(4)).await;
+    // A key that is freed makes room, and so does one that expired.
+    drop(underway);
+    bench.run(three(5, 1), &answer(5)).await;
+    assert!(matches!(
+        bench.claim(three(6, 1)).await,
+        Claim::ScopeFull { .. }
+    ));
+    bench.clock.advance(TTL / 2);
+    bench.run(three(6, 1), &answer(6)).await;
+}
+
+pub(crate) async fn a_full_store_takes_no_new_keys_until_some_expire(kind: Kind) {
+    let room = Room {
+        max_keys: 10,
+        ..Room::default()
+    };
+    let bench = Bench::with_room(kind, room);
+    let underway = bench.win(in_scope(bid(0), 0, 200)).await;
+    for key in 1..10 {
+        let scope = u8::try_from(key).unwrap();
+        bench
+            .run(in_scope(bid(key), key, scope), &answer(key))
+            .await;
+    }
+    let newcomer = in_scope(bid(10), 10, 10);
+    assert!(matches!(bench.claim(newcomer).await, Claim::StoreFull));
+    // Nothing was lost for it.
+    assert!(matches!(
+        bench.claim(in_scope(bid(0), 0, 200)).await,
+        Claim::InFlight(_)
+    ));
+    for key in 1..10 {
+        let scope = u8::try_from(key).unwrap();
+        let claim = bench.claim(in_scope(bid(key), key, scope)).await;
+        assert!(matches!(claim, Claim::Replay(_)), "{key}: {claim:?}");
+    }
+    bench.clock.advance(TTL);
+    bench.run(newcomer, &answer(10)).await;
+    let census = bench.records.census();
+    assert_eq!((census.in_progress, census.completed), (1, 1));
+    drop(underway);
+}
+
+pub(crate) async fn answers_that_do_not_fit_leave_tombstones(kind: Kind) {
+    const ANSWERS: u16 = 64;
+    let room = Room {
+        max_bytes: 64 * 1024,
+        ..Room::default()
+    };
+    let bench = Bench::with_room(kind, room);
+    for key in 0..ANSWERS {
+        bench.run(bid(key), &sized_answer(key, 4_000)).await;
+    }
+    let underway = bench.win(bid(ANSWERS)).await;
+    // A store may take its time over making room, though not much.
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let census = loop {
+        // Stores do their housekeeping when they are called.
+        bench.claim(bid(ANSWERS)).await;
+        let census = bench.records.census();
+        if census.bytes <= room.max_bytes && census.tombstones > 0 {
+            break census;
+        }
+        assert!(std::time::Instant::now() < deadline, "{census:?}");
+        tokio::task::yield_now().await;
+    };
+    let mut kept = 0;
+    for key in 0..ANSWERS {
+        match bench.claim(bid(key)).await {
+            Claim::Replay(replayed) => {
+                assert_eq!(replayed, sized_answer(key, 4_000));
+                kept += 1;
+            }
+            Claim::Tombstone => assert_eq!(kept, 0, "a newer answer went before an older one"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((5..=16).contains(&kept), "{kept} answers of 4 kB in 64 KiB");
+    assert_eq!(census.completed + census.tombstones, u64::from(ANSWERS));
+    assert!(census.evictions >= u64::from(ANSWERS) - kept);
+    assert!(matches!(
+        bench.claim(bid(ANSWERS)).await,
+        Claim::InFlight(_)
+    ));
+    drop(underway);
+}
+
+pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
+    let bench = Bench::new(kind);
+    bench.run(bid(1), &answer(1)).await;
+    bench.clock.advance(Duration::from_secs(5));
+    bench.lose(in_scope(bid(1), 1, 2)).await;
+    let underway = bench.win(in_scope(bid(1), 1, 3)).await;
+    bench.run(bid(2), &answer(2)).await;
+    bench.clock.advance(Duration::from_secs(5));
+
+    let mut found = bench.records.find(id(1, 1).key).await.unwrap();
+    found.sort_by_key(|finding| finding.id);
+    let states: Vec<_> = found.iter().map(|finding| finding.state).collect();
+    assert_eq!(
+        states,
+        [State::Completed, State::Unknown, State::InProgress]
+    );
+    let ages: Vec<_> = found.iter().map(|finding| finding.age.as_secs()).collect();
+    assert_eq!(ages, [10, 5, 5]);
+    assert_eq!(found[0].answer, Some(answer(1)));
+    assert_eq!(found[0].expires_in, Some(TTL - Duration::from_secs(10)));
+    assert!(found[1..].iter().all(|finding| finding.answer.is_none()));
+    assert!(
+        found
+            .iter()
+            .all(|finding| finding.fingerprint == bid(1).fingerprint)
+    );
+    assert!(bench.records.find(id(3, 1).key).await.unwrap().is_empty());
+    bench.clock.advance(TTL);
+    assert_eq!(bench.records.find(id(1, 1).key).await.unwrap().len(), 1);
+    drop(underway);
+}
+
+pub(crate) async fn only_an_unknown_key_can_be_freed(kind: Kind) {
+    let bench = Bench::new(kind);
+    let underway = bench.win(bid(1)).await;
+    bench.run(bid(2), &answer(2)).await;
+    bench.lose(bid(3)).await;
+    let mut freed = Vec::new();
+    for key in 1..=4 {
+        freed.push(bench.records.free_unknown(id(key, 1)).await.unwrap());
+    }
+    assert_eq!(freed, [false, false, true, false]);
+    assert_eq!(bench.records.census().unknown, 0);
+    bench.run(bid(3), &answer(3)).await;
+    drop(underway);
+}
+
+pub(crate) async fn a_bid_whose_caller_left_claims_nothing(kind: Kind) {
+    let bench = Arc::new(Bench::new(kind));
+    for key in 0..50 {
+        let (claimed, racing) = (Arc::clone(&bench), bid(key));
+        // Left at its first breath, and at some later one.
+        let task = tokio::spawn(async move { claimed.records.claim(&racing).await.map(drop) });
+        for _ in 0..key % 5 {
+            tokio::task::yield_now().await;
+        }
+        task.abort();
+        drop(task.await);
+    }
+    // Whatever was underway comes to its end, and then every key is free.
+    for key in 0..50 {
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            match bench.claim(bid(key)).await {
+                Claim::Won(permit) => break drop(permit),
+                Claim::InFlight(waiting) => {
+                    assert!(matches!(waiting.ended().await, Ending::Released(None)));
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "key {key} stays claimed"
+            );
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A store on the bench, with a clock that moves when told.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, SET_COOKIE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tidegate::clock::Clock;
+use tidegate::idempotency::{
+    Answer, Bid, Claim, Fingerprint, Kept, KeyHash, OnUnknown, Permit, RecordId, Records,
+    ScopeHash, Terms, Waiting,
+};
+use tidegate::store::RecordStore;
+use tidegate::store::memory::records::{MemoryRecords, Room};
+
+/// How long records are kept in these tests.
+pub(crate) const TTL: Duration = Duration::from_hours(1);
+
+/// Which store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Memory,
+}
+
+impl Kind {
+    /// Whether it remembers anything when the process has died.
+    pub(crate) fn is_durable(self) -> bool {
+        match self {
+            Self::Memory => false,
+        }
+    }
+}
+
+pub(crate) struct Bench {
+    room: Room,
+    pub(crate) clock: Clock,
+    pub(crate) records: RecordStore,
+}
+
+impl Bench {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self::with_room(kind, Room::default())
+    }
+
+    pub(crate) fn with_room(kind: Kind, room: Room) -> Self {
+        let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000));
+        let records = match kind {
+            Kind::Memory => RecordStore::Memory(MemoryRecords::new(room, clock.clone())),
+        };
+        Self {
+            room,
+            clock,
+            records,
+        }
+    }
+
+    pub(crate) async fn claim(&self, bid: Bid) -> Claim {
+        self.records.claim(&bid).await.unwrap()
+    }
+
+    /// The process dies, with these executions underway, and is started again.
+    pub(crate) fn crash(&mut self, underway: Vec<Permit>) {
+        match &self.records {
+            RecordStore::Memory(_) => {
+                let records = MemoryRecords::new(self.room, self.clock.clone());
+                self.records = RecordStore::Memory(records);
+            }
+        }
+        drop(underway);
+    }
+
+    /// A claim that must be won.
+    pub(crate) async fn win(&self, bid: Bid) -> Permit {
+        match self.claim(bid).await {
+            Claim::Won(permit) => permit,
+            other => panic!("the bid was not won: {other:?}"),
+        }
+    }
+
+    /// A claim that must find the first running.
+    pub(crate) async fn wait(&self, bid: Bid) -> Waiting {
+        match self.claim(bid).await {
+            Claim::InFlight(waiting) => waiting,
+            other => panic!("nothing is in flight: {other:?}"),
+        }
+    }
+
+    /// Carries a bid out, from claim to record.
+    pub(crate) async fn run(&self, bid: Bid, answer: &Arc<Answer>) {
+        let mut permit = self.win(bid).await;
+        permit.sending();
+        let kept = Kept::Answer(Arc::clone(answer));
+        self.records.complete(permit, kept).await.unwrap();
+    }
+
+    /// Carries a bid out and loses its answer.
+    pub(crate) async fn lose(&self, bid: Bid) {
+        let mut permit = self.win(bid).await;
+        permit.sending();
+        self.records.mark_unknown(permit).await.unwrap();
+    }
+}
+
+/// A key of a scope.
+pub(crate) fn id(key: u16, scope: u8) -> RecordId {
+    let mut hash = [0; 16];
+    hash[..2].copy_from_slice(&key.to_be_bytes());
+    RecordId {
+        key: KeyHash(hash),
+        scope: ScopeHash([scope; 16]),
+    }
+}
+
+/// A wish to run the usual request under a key of the usual scope.
+pub(crate) fn bid(key: u16) -> Bid {
+    Bid {
+        id: id(key, 1),
+        fingerprint: Fingerprint([7; 16]),
+        terms: Terms {
+            ttl: TTL,
+            on_unknown: OnUnknown::Hold,
+            max_keys_per_scope: NonZeroU32::new(50_000).unwrap(),
+        },
+    }
+}
+
+/// An answer that can be told from others, with everything in it that is easily lost.
+pub(crate) fn answer(number: u16) -> Arc<Answer> {
+    sized_answer(number, 100)
+}
+
+/// An answer with a body of this many bytes.
+pub(crate) fn sized_answer(number: u16, body: usize) -> Arc<Answer> {
+    let mut headers = HeaderMap::new();
+    headers.append(SET_COOKIE, HeaderValue::from_static("a=1; Path=/, b"));
+    headers.append(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.append(SET_COOKIE, HeaderValue::from_static("c=3"));
+    headers.append("x-odd", HeaderValue::from_bytes(b"\xe9\xff").unwrap());
+    headers.append("x-number", HeaderValue::from(number));
+    Arc::new(Answer {
+        status: StatusCode::from_u16(200 + number % 100).unwrap(),
+        headers,
+        body: Bytes::from(vec![number.to_be_bytes()[1]; body]),
+    })
+}

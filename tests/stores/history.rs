@@ -1,0 +1,337 @@
+//! Random histories, compared with a model that knows nothing of how a store works.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use tidegate::clock::Moment;
+use tidegate::idempotency::{
+    Bid, Census, Claim, Ending, Fingerprint, Kept, OnUnknown, Permit, RecordId, Records, State,
+    Waiting,
+};
+
+use crate::bench::{Bench, Kind, TTL, answer, bid, id};
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+enum Event {
+    /// Somebody bids.
+    Claim {
+        key: u16,
+        scope: u8,
+        request: u8,
+        on_unknown: OnUnknown,
+    },
+    /// One of the executions underway goes on its way.
+    Send(usize),
+    /// One of the executions underway ends.
+    End(usize, How),
+    /// An operator frees a key.
+    Free { key: u16, scope: u8 },
+    /// Time passes.
+    Pass(Duration),
+    /// The process dies and is started again.
+    Crash,
+}
+
+/// How an execution ends.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Completes,
+    Entombed,
+    Released,
+    Unknown,
+    Dropped,
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let key = 0_u16..3;
+    let scope = 1_u8..3;
+    let on_unknown = prop_oneof![4 => Just(OnUnknown::Hold), 1 => Just(OnUnknown::Release)];
+    let how = prop_oneof![
+        4 => Just(How::Completes),
+        1 => Just(How::Entombed),
+        2 => Just(How::Released),
+        2 => Just(How::Unknown),
+        2 => Just(How::Dropped),
+    ];
+    prop_oneof![
+        12 => (key.clone(), scope.clone(), 0_u8..2, on_unknown).prop_map(
+            |(key, scope, request, on_unknown)| Event::Claim { key, scope, request, on_unknown }
+        ),
+        4 => any::<usize>().prop_map(Event::Send),
+        8 => (any::<usize>(), how).prop_map(|(which, how)| Event::End(which, how)),
+        1 => (key, scope).prop_map(|(key, scope)| Event::Free { key, scope }),
+        3 => (0_u64..=70).prop_map(|minutes| Event::Pass(Duration::from_mins(minutes))),
+        1 => Just(Event::Crash),
+    ]
+}
+
+/// What the model knows of a key.
+#[derive(Clone, Debug)]
+enum Known {
+    InProgress(u8),
+    /// In this state until then; completed with this answer.
+    Ended(u8, State, Option<u16>, Moment),
+}
+
+#[derive(Default)]
+struct Model(HashMap<RecordId, Known>);
+
+/// What a bid must come to.
+#[derive(Debug, PartialEq, Eq)]
+enum Expected {
+    Won,
+    InFlight,
+    Mismatch,
+    Replay(u16),
+    Unknown,
+    Tombstone,
+}
+
+impl Model {
+    fn expire(&mut self, now: Moment) {
+        self.0.retain(|_, known| match known {
+            Known::InProgress(_) => true,
+            Known::Ended(.., until) => *until > now,
+        });
+    }
+
+    fn claim(&mut self, bid: &Bid) -> Expected {
+        let asked = bid.fingerprint.0[0];
+        let expected = match self.0.get(&bid.id) {
+            None => Expected::Won,
+            Some(Known::InProgress(request) | Known::Ended(request, ..)) if *request != asked => {
+                Expected::Mismatch
+            }
+            Some(Known::InProgress(_)) => Expected::InFlight,
+            Some(Known::Ended(_, State::Completed, number, _)) => {
+                Expected::Replay(number.expect("completed with an answer"))
+            }
+            Some(Known::Ended(_, State::Tombstone, ..)) => Expected::Tombstone,
+            Some(Known::Ended(..)) if bid.terms.on_unknown == OnUnknown::Release => Expected::Won,
+            Some(Known::Ended(..)) => Expected::Unknown,
+        };
+        if expected == Expected::Won {
+            self.0.insert(bid.id, Known::InProgress(asked));
+        }
+        expected
+    }
+
+    fn end(&mut self, bid: &Bid, state: State, number: Option<u16>, now: Moment) {
+        let until = now.after(bid.terms.ttl);
+        let known = Known::Ended(bid.fingerprint.0[0], state, number, until);
+        self.0.insert(bid.id, known);
+    }
+
+    /// What is left after the process died.
+    fn crash(&mut self, durable: bool, now: Moment) {
+        if !durable {
+            self.0.clear();
+        }
+        for known in self.0.values_mut() {
+            if let Known::InProgress(request) = *known {
+                *known = Known::Ended(request, State::Unknown, None, now.after(TTL));
+            }
+        }
+    }
+
+    fn census(&self) -> [u64; 4] {
+        State::ALL.map(|state| {
+            let known = self.0.values().filter(|known| match known {
+                Known::InProgress(_) => state == State::InProgress,
+                Known::Ended(_, ended, ..) => *ended == state,
+            });
+            known.count() as u64
+        })
+    }
+}
+
+fn counts(census: &Census) -> [u64; 4] {
+    State::ALL.map(|state| census.of(state))
+}
+
+/// A store and its model, side by side.
+struct Trial {
+    kind: Kind,
+    bench: Bench,
+    model: Model,
+    underway: Vec<Permit>,
+    waiting: Vec<(RecordId, Waiting)>,
+    /// Numbers answers, so that no two are the same.
+    answers: u16,
+}
+
+impl Trial {
+    async fn step(&mut self, event: &Event) {
+        let now = self.bench.clock.now();
+        self.model.expire(now);
+        match *event {
+            Event::Claim {
+                key,
+                scope,
+                request,
+                on_unknown,
+            } => self.claim(key, scope, request, on_unknown).await,
+            Event::Send(which) => {
+                if let Some(which) = self.pick(which) {
+                    self.underway[which].sending();
+                }
+            }
+            Event::End(which, how) => {
+                if let Some(which) = self.pick(which) {
+                    self.end(which, how, now).await;
+                }
+            }
+            Event::Free { key, scope } => {
+                let id = id(key, scope);
+                let unknown = matches!(
+                    self.model.0.get(&id),
+                    Some(Known::Ended(_, State::Unknown, ..))
+                );
+                assert_eq!(self.bench.records.free_unknown(id).await.unwrap(), unknown);
+                if unknown {
+                    self.model.0.remove(&id);
+                }
+            }
+            Event::Pass(time) => self.bench.clock.advance(time),
+            Event::Crash => {
+                self.waiting.clear();
+                self.bench.crash(std::mem::take(&mut self.underway));
+                self.model.crash(self.kind.is_durable(), now);
+            }
+        }
+        self.model.expire(self.bench.clock.now());
+        assert_eq!(counts(&self.bench.records.census()), self.model.census());
+    }
+
+    fn pick(&self, which: usize) -> Option<usize> {
+        which.checked_rem(self.underway.len())
+    }
+
+    async fn claim(&mut self, key: u16, scope: u8, request: u8, on_unknown: OnUnknown) {
+        let mut bid = bid(key);
+        bid.id = id(key, scope);
+        bid.fingerprint = Fingerprint([request; 16]);
+        bid.terms.on_unknown = on_unknown;
+        let expected = self.model.claim(&bid);
+        let got = match self.bench.claim(bid).await {
+            Claim::Won(permit) => {
+                self.underway.push(permit);
+                Expected::Won
+            }
+            Claim::InFlight(waiting) => {
+                self.waiting.push((bid.id, waiting));
+                Expected::InFlight
+            }
+            Claim::Replay(replayed) => {
+                let number = replayed.headers["x-number"].to_str().unwrap();
+                let number = number.parse().unwrap();
+                assert_eq!(replayed, answer(number));
+                Expected::Replay(number)
+            }
+            Claim::Mismatch => Expected::Mismatch,
+            Claim::Unknown => Expected::Unknown,
+            Claim::Tombstone => Expected::Tombstone,
+            full @ (Claim::ScopeFull { .. } | Claim::StoreFull) => panic!("{full:?}"),
+        };
+        assert_eq!(got, expected);
+    }
+
+    async fn end(&mut self, which: usize, how: How, now: Moment) {
+        let permit = self.underway.swap_remove(which);
+        let bid = permit.ticket().bid;
+        let records = &self.bench.records;
+        self.answers += 1;
+        let number = self.answers;
+        match how {
+            How::Completes => {
+                let kept = Kept::Answer(answer(number));
+                records.complete(permit, kept).await.unwrap();
+                self.model.end(&bid, State::Completed, Some(number), now);
+            }
+            How::Entombed => {
+                records.complete(permit, Kept::Tombstone).await.unwrap();
+                self.model.end(&bid, State::Tombstone, None, now);
+            }
+            How::Released => {
+                records.release(permit, Some(answer(number))).await.unwrap();
+                self.model.0.remove(&bid.id);
+            }
+            How::Unknown => {
+                records.mark_unknown(permit).await.unwrap();
+                self.model.end(&bid, State::Unknown, None, now);
+            }
+            How::Dropped => {
+                let sent = permit.is_sent();
+                drop(permit);
+                if sent {
+                    self.model.end(&bid, State::Unknown, None, now);
+                } else {
+                    self.model.0.remove(&bid.id);
+                }
+            }
+        }
+        self.tell(bid.id, number).await;
+    }
+
+    /// Those who waited are told what became of it, at once.
+    async fn tell(&mut self, id: RecordId, number: u16) {
+        let (told, others) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|(waited, _)| *waited == id);
+        self.waiting = others;
+        for (_, waiting) in told {
+            match (waiting.ended().await, self.model.0.get(&id)) {
+                (Ending::Completed(told), Some(Known::Ended(_, State::Completed, ..))) => {
+                    assert_eq!(told, answer(number));
+                }
+                (Ending::Released(told), None) => {
+                    assert!(told.is_none_or(|told| told == answer(number)));
+                }
+                (Ending::Unknown, Some(Known::Ended(_, State::Unknown, ..)))
+                | (Ending::Tombstone, Some(Known::Ended(_, State::Tombstone, ..))) => {}
+                unexpected => panic!("{unexpected:?}"),
+            }
+        }
+    }
+}
+
+fn holds(kind: Kind, events: &[Event]) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    runtime.unwrap().block_on(async {
+        let mut trial = Trial {
+            kind,
+            bench: Bench::new(kind),
+            model: Model::default(),
+            underway: Vec::new(),
+            waiting: Vec::new(),
+            answers: 0,
+        };
+        for event in events {
+            trial.step(event).await;
+        }
+    });
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    let regressions = FileFailurePersistence::Direct("tests/regressions/stores.txt");
+    ProptestConfig {
+        cases,
+        failure_persistence: Some(Box::new(regressions)),
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(2_000))]
+    #[test]
+    fn every_history_in_memory_is_as_the_model_has_it(
+        events in proptest::collection::vec(any_event(), 1..80)
+    ) {
+        holds(Kind::Memory, &events);
+    }
+}

@@ -1,0 +1,46 @@
+//! What every store of idempotency records promises, asked of each of them.
+//!
+//! `behaviours` are the promises one by one, `history` compares random histories with a model that
+//! knows nothing of how a store works. A new store is one more line in [`bench::Kind`] and in the
+//! lists below.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod behaviours;
+mod bench;
+mod history;
+
+/// Makes a test of each behaviour for each store.
+macro_rules! on_each_store {
+    ($($behaviour:ident,)*) => {
+        mod memory {
+            $(
+                #[tokio::test]
+                async fn $behaviour() {
+                    super::behaviours::$behaviour(super::bench::Kind::Memory).await;
+                }
+            )*
+        }
+    };
+}
+
+on_each_store! {
+    of_any_number_of_bids_exactly_one_wins,
+    a_completed_key_is_answered_from_its_record,
+    one_key_is_another_in_another_scope,
+    a_key_stands_for_one_request_whatever_became_of_it,
+    those_who_wait_are_told_the_answer,
+    a_released_key_can_be_claimed_again_and_those_who_wait_get_its_answer,
+    those_who_wait_for_an_answer_that_is_not_kept_are_told_so,
+    a_permit_dropped_before_the_request_was_sent_frees_its_key,
+    a_permit_dropped_afterwards_leaves_its_key_unknown,
+    an_unknown_key_is_held_or_released_as_the_route_says,
+    whoever_stops_waiting_leaves_nothing_behind,
+    every_record_expires_after_its_time_and_none_in_progress_does,
+    a_scope_has_so_many_keys_and_no_more,
+    a_full_store_takes_no_new_keys_until_some_expire,
+    answers_that_do_not_fit_leave_tombstones,
+    a_key_is_found_in_every_scope,
+    only_an_unknown_key_can_be_freed,
+    a_bid_whose_caller_left_claims_nothing,
+}
