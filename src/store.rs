@@ -2,6 +2,7 @@
 //!
 //! The traits belong to their users; what is here implements them.
 
+pub mod disk;
 pub mod memory;
 
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Finding, Kept, KeyHash, Permit, RecordId, Records, StoreError,
 };
+use disk::DiskRecords;
 use memory::records::MemoryRecords;
 
 /// Records wherever the configuration wants them.
@@ -16,6 +18,8 @@ use memory::records::MemoryRecords;
 pub enum RecordStore {
     /// In memory: gone with the process.
     Memory(MemoryRecords),
+    /// On disk: what was acknowledged survives.
+    Disk(DiskRecords),
 }
 
 /// Calls the store there is.
@@ -23,6 +27,7 @@ macro_rules! of_each {
     ($store:expr, $records:ident => $call:expr) => {
         match $store {
             RecordStore::Memory($records) => $call,
+            RecordStore::Disk($records) => $call,
         }
     };
 }
@@ -55,4 +60,13 @@ impl Records for RecordStore {
     fn census(&self) -> Census {
         of_each!(self, records => records.census())
     }
+}
+
+/// Says that answers had to go; now and then, not for each of them.
+fn log_evictions(evictions: u64) {
+    tracing::warn!(
+        evictions,
+        "answers to idempotency keys are being dropped to make room: their keys stay, and repeated requests \
+         are told that the answer was not kept; raise `store.max_bytes`, or shorten `ttl`"
+    );
 }

@@ -1,18 +1,21 @@
 //! A store on the bench, with a clock that moves when told.
 
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use tempfile::TempDir;
 use tidegate::clock::Clock;
 use tidegate::idempotency::{
-    Answer, Bid, Claim, Fingerprint, Kept, KeyHash, OnUnknown, Permit, RecordId, Records,
+    Answer, Bid, Census, Claim, Fingerprint, Kept, KeyHash, OnUnknown, Permit, RecordId, Records,
     ScopeHash, Terms, Waiting,
 };
 use tidegate::store::RecordStore;
+use tidegate::store::disk::DiskRecords;
 use tidegate::store::memory::records::{MemoryRecords, Room};
 
 /// How long records are kept in these tests.
@@ -22,6 +25,7 @@ pub(crate) const TTL: Duration = Duration::from_hours(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Memory,
+    Disk,
 }
 
 impl Kind {
@@ -29,6 +33,7 @@ impl Kind {
     pub(crate) fn is_durable(self) -> bool {
         match self {
             Self::Memory => false,
+            Self::Disk => true,
         }
     }
 }
@@ -37,6 +42,8 @@ pub(crate) struct Bench {
     room: Room,
     pub(crate) clock: Clock,
     pub(crate) records: RecordStore,
+    /// Where it is, if it is on disk. Dropped after the store.
+    home: TempDir,
 }
 
 impl Bench {
@@ -46,13 +53,16 @@ impl Bench {
 
     pub(crate) fn with_room(kind: Kind, room: Room) -> Self {
         let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000));
+        let home = TempDir::new().unwrap();
         let records = match kind {
             Kind::Memory => RecordStore::Memory(MemoryRecords::new(room, clock.clone())),
+            Kind::Disk => on_disk(home.path(), room, &clock),
         };
         Self {
             room,
             clock,
             records,
+            home,
         }
     }
 
@@ -67,8 +77,23 @@ impl Bench {
                 let records = MemoryRecords::new(self.room, self.clock.clone());
                 self.records = RecordStore::Memory(records);
             }
+            RecordStore::Disk(_) => {
+                // What is in the files at this moment is what a killed process leaves behind.
+                let left = TempDir::new().unwrap();
+                copy_all(self.home.path(), left.path());
+                self.records = on_disk(left.path(), self.room, &self.clock);
+                self.home = left;
+            }
         }
         drop(underway);
+    }
+
+    /// How much there is, without what has expired.
+    pub(crate) async fn census(&self) -> Census {
+        if let RecordStore::Disk(records) = &self.records {
+            records.sweep().await;
+        }
+        self.records.census()
     }
 
     /// A claim that must be won.
@@ -100,6 +125,23 @@ impl Bench {
         let mut permit = self.win(bid).await;
         permit.sending();
         self.records.mark_unknown(permit).await.unwrap();
+    }
+}
+
+fn on_disk(path: &Path, room: Room, clock: &Clock) -> RecordStore {
+    RecordStore::Disk(DiskRecords::open(path, room, clock.clone()).unwrap())
+}
+
+pub(crate) fn copy_all(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&to).unwrap();
+            copy_all(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
     }
 }
 

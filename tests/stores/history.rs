@@ -203,7 +203,7 @@ impl Trial {
             }
         }
         self.model.expire(self.bench.clock.now());
-        assert_eq!(counts(&self.bench.records.census()), self.model.census());
+        assert_eq!(counts(&self.bench.census().await), self.model.census());
     }
 
     fn pick(&self, which: usize) -> Option<usize> {
@@ -333,5 +333,15 @@ proptest! {
         events in proptest::collection::vec(any_event(), 1..80)
     ) {
         holds(Kind::Memory, &events);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(100))]
+    #[test]
+    fn every_history_on_disk_is_as_the_model_has_it(
+        events in proptest::collection::vec(any_event(), 1..80)
+    ) {
+        holds(Kind::Disk, &events);
     }
 }

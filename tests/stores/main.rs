@@ -21,6 +21,15 @@ macro_rules! on_each_store {
                 }
             )*
         }
+
+        mod disk {
+            $(
+                #[tokio::test]
+                async fn $behaviour() {
+                    super::behaviours::$behaviour(super::bench::Kind::Disk).await;
+                }
+            )*
+        }
     };
 }
 

@@ -26,6 +26,7 @@ use moka::sync::Cache;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::shard::{Met, Settled, Shard};
+use super::super::log_evictions;
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, Permit, RecordId,
@@ -241,11 +242,7 @@ impl Ledger {
         self.shard(id.scope).entomb(id, token);
         let evictions = self.evictions.fetch_add(1, Ordering::Relaxed) + 1;
         if due(&self.logged, self.clock.now(), LOG_EVERY) {
-            tracing::warn!(
-                evictions,
-                "answers to idempotency keys are being dropped to make room: their keys stay, and repeated \
-                 requests are told that the answer was not kept; raise `store.max_bytes`, or shorten `ttl`"
-            );
+            log_evictions(evictions);
         }
     }
 }

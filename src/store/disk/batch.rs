@@ -1,0 +1,402 @@
+//! Operations that share a sync: what each of them changes, and who is told afterwards.
+//!
+//! A batch's changes become visible all at once, when it is committed; so no two operations on the same
+//! record are in one batch.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::engine::{Changes, Due, Durability, Engine};
+use super::record::{Claimed, Outcome, Record};
+use super::tally::Tally;
+use super::writer::{Ack, Op, tell};
+use super::{Common, Handle, Recent, Room, Stamp, millis};
+use crate::idempotency::{
+    Answer, Bid, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, OnUnknown, Permit, RecordId,
+    ScopeHash, State, StoreError, Ticket,
+};
+
+/// Operations in the making.
+pub(super) struct Batch<'a> {
+    engine: &'a Engine,
+    common: &'a Common,
+    owner: &'a Weak<Handle>,
+    tokens: &'a mut u64,
+    room: Room,
+    now: Stamp,
+    changes: Changes<'a>,
+    durability: Durability,
+    tally: Tally,
+    /// Scopes' counts as they will be.
+    scopes: HashMap<ScopeHash, u32>,
+    touched: HashSet<RecordId>,
+    bytes: usize,
+    after: After,
+}
+
+/// What is left to do when a batch is on disk, or is not.
+#[derive(Default)]
+pub(super) struct After {
+    won: Vec<(Ack<Claim>, Permit)>,
+    ended: Vec<Ended>,
+    freed: Vec<(RecordId, Ack<bool>)>,
+}
+
+/// An execution that came to its end.
+struct Ended {
+    ticket: Ticket,
+    ending: Ending,
+    /// Where somebody waits for it to be on disk.
+    ack: Option<Ack<()>>,
+    expires: Stamp,
+}
+
+/// A batch that was written, or was not.
+pub(super) struct Written {
+    pub(super) outcome: Result<Tally, StoreError>,
+    pub(super) after: After,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn new(
+        engine: &'a Engine,
+        common: &'a Common,
+        tally: Tally,
+        room: Room,
+        tokens: &'a mut u64,
+        owner: &'a Weak<Handle>,
+    ) -> Self {
+        Self {
+            engine,
+            common,
+            owner,
+            tokens,
+            room,
+            now: common.timeline.now(),
+            changes: engine.changes(),
+            durability: Durability::Engine,
+            tally,
+            scopes: HashMap::new(),
+            touched: HashSet::new(),
+            bytes: 0,
+            after: After::default(),
+        }
+    }
+
+    /// Whether an operation must wait for this batch to be committed.
+    pub(super) fn has_touched(&self, op: &Op) -> bool {
+        match op {
+            Op::Claim(Bid { id, .. }, _) | Op::Free(id, _) => self.touched.contains(id),
+            Op::Complete(permit, ..) => self.touched.contains(&permit.ticket().bid.id),
+            Op::Release(ticket, ..) | Op::Lose(ticket, _) => self.touched.contains(&ticket.bid.id),
+            Op::Find(..) => !self.touched.is_empty(),
+            Op::Sweep(_) => true,
+        }
+    }
+
+    /// Bytes of answers in it.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes an operation in; gives it back if it can only be met when what has expired is dropped.
+    pub(super) fn take(&mut self, op: Op) -> Option<Op> {
+        self.now = self.common.timeline.now();
+        match op {
+            Op::Claim(bid, ack) => match self.claim(&bid) {
+                Ok(Claim::ScopeFull { .. } | Claim::StoreFull) if self.has_expired() => {
+                    return Some(Op::Claim(bid, ack));
+                }
+                Ok(Claim::Won(permit)) => self.after.won.push((ack, permit)),
+                // Decided without a change, so nobody has to wait for the disk.
+                other => drop(ack.send(other)),
+            },
+            Op::Complete(permit, kept, ack) => self.complete(&permit.redeem(), kept, ack),
+            Op::Lose(ticket, ack) => {
+                let ending = Ending::Unknown;
+                self.end(&ticket, Outcome::Unknown, ending, ack);
+                self.durability = self.durability.max(Durability::System);
+            }
+            Op::Release(ticket, answer, ack) => self.release(&ticket, answer, ack),
+            Op::Find(key, ack) => drop(ack.send(self.find(key))),
+            Op::Free(id, ack) => match self.free(id) {
+                Ok(true) => self.after.freed.push((id, ack)),
+                other => drop(ack.send(other)),
+            },
+            Op::Sweep(_) => unreachable!("a sweep is never part of a batch"),
+        }
+        None
+    }
+
+    fn claim(&mut self, bid: &Bid) -> Result<Claim, StoreError> {
+        if let Some(claim) = self.common.flights.meet(bid) {
+            return Ok(claim);
+        }
+        let replaced = match self.engine.record(bid.id)? {
+            None => None,
+            Some((record, weight)) if record.expires <= self.now => Some((record, weight)),
+            Some((record, _)) if record.fingerprint != bid.fingerprint => {
+                return Ok(Claim::Mismatch);
+            }
+            Some((record, weight)) => match record.outcome {
+                Outcome::Completed(answer) => {
+                    let recent = Recent {
+                        fingerprint: record.fingerprint,
+                        expires: record.expires,
+                        answer: Arc::clone(&answer),
+                    };
+                    self.common.recent.insert(bid.id, recent);
+                    return Ok(Claim::Replay(answer));
+                }
+                Outcome::Tombstone => return Ok(Claim::Tombstone),
+                Outcome::Unknown if bid.terms.on_unknown == OnUnknown::Hold => {
+                    return Ok(Claim::Unknown);
+                }
+                Outcome::Unknown => Some((record, weight)),
+            },
+        };
+        if let Some((record, weight)) = replaced {
+            self.remove(bid.id, record.expires, record.outcome.state(), weight);
+            return self.win(bid);
+        }
+        let keys = self.keys_of(bid.id.scope)?;
+        if keys >= bid.terms.max_keys_per_scope.get() {
+            return Ok(Claim::ScopeFull {
+                no_sooner: self.next_expiry()?,
+            });
+        }
+        if self.tally.keys >= self.room.max_keys as u64 {
+            return Ok(Claim::StoreFull);
+        }
+        self.scopes.insert(bid.id.scope, keys + 1);
+        self.tally.keys += 1;
+        self.win(bid)
+    }
+
+    fn win(&mut self, bid: &Bid) -> Result<Claim, StoreError> {
+        let Some(owner) = self.owner.upgrade() else {
+            return Err(StoreError::new("the store is being closed"));
+        };
+        *self.tokens += 1;
+        let ticket = Ticket {
+            bid: *bid,
+            token: *self.tokens,
+        };
+        let claimed = Claimed {
+            fingerprint: bid.fingerprint.0,
+            since: self.now.0,
+            ttl: millis(bid.terms.ttl),
+        };
+        self.changes.put_claim(bid.id, &claimed);
+        self.touched.insert(bid.id);
+        self.durability = Durability::Disk;
+        let since = self.common.timeline.clock.now();
+        self.common.flights.take_off(Flight::new(ticket, since));
+        let desk: Arc<dyn Desk> = owner;
+        Ok(Claim::Won(Permit::new(ticket, desk)))
+    }
+
+    fn complete(&mut self, ticket: &Ticket, kept: Kept, ack: Ack<()>) {
+        let (outcome, ending) = match kept {
+            Kept::Answer(answer) => {
+                self.bytes += answer.weight();
+                let outcome = Outcome::Completed(Arc::clone(&answer));
+                (outcome, Ending::Completed(answer))
+            }
+            Kept::Tombstone => (Outcome::Tombstone, Ending::Tombstone),
+        };
+        self.end(ticket, outcome, ending, Some(ack));
+        self.durability = Durability::Disk;
+    }
+
+    /// Puts a record in the place of a claim.
+    fn end(&mut self, ticket: &Ticket, outcome: Outcome, ending: Ending, ack: Option<Ack<()>>) {
+        let id = ticket.bid.id;
+        let record = Record {
+            outcome,
+            fingerprint: ticket.bid.fingerprint,
+            since: self.now,
+            expires: self.now.after(ticket.bid.terms.ttl),
+        };
+        self.changes.remove_claim(id);
+        let weight = self.changes.put_record(id, &record);
+        self.tally.add(&record.outcome, weight);
+        self.touched.insert(id);
+        self.after.ended.push(Ended {
+            ticket: *ticket,
+            ending,
+            ack,
+            expires: record.expires,
+        });
+    }
+
+    fn release(&mut self, ticket: &Ticket, answer: Option<Arc<Answer>>, ack: Option<Ack<()>>) {
+        let id = ticket.bid.id;
+        self.changes.remove_claim(id);
+        self.forget_key(id.scope);
+        self.touched.insert(id);
+        self.durability = self.durability.max(Durability::System);
+        self.after.ended.push(Ended {
+            ticket: *ticket,
+            ending: Ending::Released(answer),
+            ack,
+            expires: self.now,
+        });
+    }
+
+    fn find(&self, key: KeyHash) -> Result<Vec<Finding>, StoreError> {
+        let mut found = self
+            .common
+            .flights
+            .find(key, self.common.timeline.clock.now());
+        for (id, record) in self.engine.records_of(key)? {
+            let held = found.iter().any(|finding| finding.id == id);
+            if held || record.expires <= self.now {
+                continue;
+            }
+            found.push(Finding {
+                id,
+                state: record.outcome.state(),
+                age: self.now.since(record.since),
+                expires_in: Some(record.expires.since(self.now)),
+                fingerprint: record.fingerprint,
+                answer: match record.outcome {
+                    Outcome::Completed(answer) => Some(answer),
+                    Outcome::Unknown | Outcome::Tombstone => None,
+                },
+            });
+        }
+        Ok(found)
+    }
+
+    fn free(&mut self, id: RecordId) -> Result<bool, StoreError> {
+        match self.engine.record(id)? {
+            Some((record, weight))
+                if record.outcome == Outcome::Unknown && record.expires > self.now =>
+            {
+                self.remove(id, record.expires, State::Unknown, weight);
+                self.forget_key(id.scope);
+                self.durability = Durability::Disk;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn remove(&mut self, id: RecordId, expires: Stamp, state: State, weight: u64) {
+        self.changes.remove_record(Due { expires, id });
+        self.tally.remove(state, weight);
+        self.touched.insert(id);
+        self.durability = self.durability.max(Durability::System);
+    }
+
+    fn forget_key(&mut self, scope: ScopeHash) {
+        self.tally.keys = self.tally.keys.saturating_sub(1);
+        // A count that cannot be read stays as it is: at worst the scope has a key less.
+        if let Ok(keys) = self.keys_of(scope) {
+            self.scopes.insert(scope, keys.saturating_sub(1));
+        }
+    }
+
+    fn keys_of(&self, scope: ScopeHash) -> Result<u32, StoreError> {
+        match self.scopes.get(&scope) {
+            Some(&keys) => Ok(keys),
+            None => self.engine.keys_of(scope),
+        }
+    }
+
+    fn next_expiry(&self) -> Result<Duration, StoreError> {
+        match self.engine.expiries(None).next() {
+            None => Ok(Duration::ZERO),
+            Some(next) => Ok(next?.0.expires.since(self.now)),
+        }
+    }
+
+    /// Whether there is a record that could be dropped.
+    fn has_expired(&self) -> bool {
+        let next = self.engine.expiries(None).next();
+        matches!(next, Some(Ok((due, _))) if due.expires <= self.now)
+    }
+
+    /// Makes all changes, as durably as the most demanding of them asks for.
+    pub(super) fn commit(mut self) -> Written {
+        if self.touched.is_empty() {
+            let (outcome, after) = (Ok(self.tally), self.after);
+            return Written { outcome, after };
+        }
+        for (&scope, &keys) in &self.scopes {
+            self.changes.put_scope(scope, keys);
+        }
+        if self.durability == Durability::Disk {
+            self.tally.batches += 1;
+        }
+        let committed = self.changes.commit(&self.tally, self.durability);
+        Written {
+            outcome: committed.map(|()| self.tally),
+            after: self.after,
+        }
+    }
+}
+
+impl After {
+    /// Tells everybody, now that it is on disk.
+    pub(super) fn done(self, common: &Common) {
+        for Ended {
+            ticket,
+            ending,
+            ack,
+            expires,
+        } in self.ended
+        {
+            if let Ending::Completed(answer) = &ending {
+                let recent = Recent {
+                    fingerprint: ticket.bid.fingerprint,
+                    expires,
+                    answer: Arc::clone(answer),
+                };
+                common.recent.insert(ticket.bid.id, recent);
+            }
+            common.flights.land(&ticket, ending);
+            tell(ack, Ok(()));
+        }
+        for (ack, permit) in self.won {
+            // If nobody is there to take it, the permit is dropped and its claim released.
+            drop(ack.send(Ok(Claim::Won(permit))));
+        }
+        for (_, ack) in self.freed {
+            drop(ack.send(Ok(true)));
+        }
+    }
+
+    /// Tells everybody that it may not be on disk; claims that nobody holds, if they are.
+    pub(super) fn failed(self, common: &Common, reason: &StoreError) -> Vec<RecordId> {
+        let now = common.timeline.clock.now();
+        let mut doomed = Vec::new();
+        for Ended {
+            ticket,
+            ending,
+            ack,
+            ..
+        } in self.ended
+        {
+            if let Ending::Released(_) = ending {
+                doomed.push(ticket.bid.id);
+                common.flights.land(&ticket, ending);
+            } else {
+                common.flights.lose(&ticket, now);
+            }
+            tell(ack, Err(reason.clone()));
+        }
+        for (ack, permit) in self.won {
+            let ticket = permit.redeem();
+            doomed.push(ticket.bid.id);
+            common.flights.land(&ticket, Ending::Released(None));
+            drop(ack.send(Err(reason.clone())));
+        }
+        for (_, ack) in self.freed {
+            drop(ack.send(Err(reason.clone())));
+        }
+        doomed
+    }
+}

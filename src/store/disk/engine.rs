@@ -1,0 +1,316 @@
+//! The engine: fjall, with the five keyspaces of a store.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fjall::compaction::Leveled;
+use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use serde::{Deserialize, Serialize};
+
+use super::Stamp;
+use super::record::{Claimed, Record};
+use super::tally::Tally;
+use crate::idempotency::{Fingerprint, KeyHash, RecordId, ScopeHash, State, StoreError};
+
+/// Blocks of files kept in memory.
+const CACHE_BYTES: u64 = 32 << 20;
+
+/// The journal's size before its content is moved to tables; fjall takes no less.
+const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// Records in memory before they are written to a table.
+const MEMTABLE_BYTES: u64 = 16 << 20;
+
+/// The size of a table.
+const TABLE_BYTES: u64 = 16 << 20;
+
+const TALLY: &[u8] = b"tally";
+
+/// An open database.
+pub(super) struct Engine {
+    db: Database,
+    /// What became of a key.
+    records: Keyspace,
+    /// What is in progress.
+    claims: Keyspace,
+    /// When records expire, earliest first.
+    expiries: Keyspace,
+    /// How many keys a scope has.
+    scopes: Keyspace,
+    /// The tally.
+    meta: Keyspace,
+}
+
+/// Changes that are made together or not at all.
+pub(super) struct Changes<'a> {
+    engine: &'a Engine,
+    batch: fjall::OwnedWriteBatch,
+}
+
+/// What the index of expiries tells of a record, so that it need not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Brief {
+    pub(super) state: u8,
+    pub(super) fingerprint: [u8; 16],
+    pub(super) since: u64,
+    /// Bytes of the record.
+    pub(super) weight: u64,
+}
+
+/// How far changes have to get before they count as made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Durability {
+    /// To the engine. Lost in a crash.
+    Engine,
+    /// To the system. Lost in a power cut.
+    System,
+    /// To the disk.
+    Disk,
+}
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+impl Engine {
+    /// Opens the database at `path`, which is made if there is none.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let db = Database::builder(path)
+            .cache_size(CACHE_BYTES)
+            .max_journaling_size(JOURNAL_BYTES)
+            .journal_compression(CompressionType::None)
+            .worker_threads(2)
+            .manual_journal_persist(true)
+            .open()
+            .map_err(failed)?;
+        let keyspace = |name: &str, memtable: u64| {
+            let options = || {
+                let bloom = BloomConstructionPolicy::BitsPerKey(10.0);
+                KeyspaceCreateOptions::default()
+                    .max_memtable_size(memtable)
+                    .manual_journal_persist(true)
+                    .data_block_compression_policy(CompressionPolicy::disabled())
+                    .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(bloom)))
+                    .compaction_strategy(Arc::new(
+                        Leveled::default().with_table_target_size(TABLE_BYTES),
+                    ))
+            };
+            db.keyspace(name, options).map_err(failed)
+        };
+        Ok(Self {
+            records: keyspace("records", MEMTABLE_BYTES)?,
+            claims: keyspace("claims", MEMTABLE_BYTES / 4)?,
+            expiries: keyspace("expiries", MEMTABLE_BYTES / 4)?,
+            scopes: keyspace("scopes", MEMTABLE_BYTES / 4)?,
+            meta: keyspace("meta", MEMTABLE_BYTES / 4)?,
+            db,
+        })
+    }
+
+    pub(super) fn changes(&self) -> Changes<'_> {
+        Changes {
+            engine: self,
+            batch: self.db.batch(),
+        }
+    }
+
+    /// The record under a key, and its weight.
+    pub(super) fn record(&self, id: RecordId) -> Result<Option<(Record, u64)>> {
+        let name = id.to_bytes();
+        let Some(bytes) = self.records.get(name).map_err(failed)? else {
+            return Ok(None);
+        };
+        Ok(Some((decode(id, &bytes)?, bytes.len() as u64)))
+    }
+
+    /// Every record under a key.
+    pub(super) fn records_of(&self, key: KeyHash) -> Result<Vec<(RecordId, Record)>> {
+        let records = self.records.prefix(key.0);
+        records
+            .map(|entry| {
+                let (name, bytes) = entry.into_inner().map_err(failed)?;
+                let id = id(&name)?;
+                Ok((id, decode(id, &bytes)?))
+            })
+            .collect()
+    }
+
+    /// What is claimed and has come to no end.
+    pub(super) fn claimed(&self) -> Result<Vec<(RecordId, Claimed)>> {
+        let claims = self.claims.iter();
+        claims
+            .map(|entry| {
+                let (name, bytes) = entry.into_inner().map_err(failed)?;
+                let id = id(&name)?;
+                let claimed = Claimed::decode(&name, &bytes).map_err(|error| {
+                    StoreError::new(format_args!("a claim is damaged: {error}"))
+                })?;
+                Ok((id, claimed))
+            })
+            .collect()
+    }
+
+    /// Records in the order in which they expire, from the place `after` on.
+    pub(super) fn expiries(
+        &self,
+        after: Option<Due>,
+    ) -> impl Iterator<Item = Result<(Due, Brief)>> + use<> {
+        let from = after.map_or([0; 40], Due::to_bytes);
+        self.expiries.range(from..).map(|entry| {
+            let (name, bytes) = entry.into_inner().map_err(failed)?;
+            let brief = postcard::from_bytes(&bytes)
+                .map_err(|error| StoreError::new(format_args!("an expiry is damaged: {error}")))?;
+            Ok((Due::from_bytes(&name)?, brief))
+        })
+    }
+
+    /// How many keys a scope has.
+    pub(super) fn keys_of(&self, scope: ScopeHash) -> Result<u32> {
+        let bytes = self.scopes.get(scope.0).map_err(failed)?;
+        let Some(bytes) = bytes else { return Ok(0) };
+        let bytes = bytes.as_ref().try_into();
+        bytes
+            .map(u32::from_le_bytes)
+            .map_err(|_| StoreError::new("a scope's count is damaged"))
+    }
+
+    pub(super) fn tally(&self) -> Result<Tally> {
+        match self.meta.get(TALLY).map_err(failed)? {
+            None => Ok(Tally::default()),
+            Some(bytes) => postcard::from_bytes(&bytes)
+                .map_err(|error| StoreError::new(format_args!("the tally is damaged: {error}"))),
+        }
+    }
+
+    /// Gives space back that expired records took. Takes its time; not for the writer's thread.
+    pub(super) fn compaction(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
+        let keyspaces =
+            [&self.records, &self.claims, &self.expiries, &self.scopes].map(Clone::clone);
+        move || {
+            for keyspace in keyspaces {
+                // Twice: the tables a compaction replaces are deleted with the next change of the memtable.
+                keyspace.rotate_memtable_and_wait().map_err(failed)?;
+                keyspace.major_compact().map_err(failed)?;
+                keyspace.rotate_memtable_and_wait().map_err(failed)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+impl Changes<'_> {
+    pub(super) fn put_claim(&mut self, id: RecordId, claimed: &Claimed) {
+        let name = id.to_bytes();
+        let bytes = claimed.encode(&name);
+        self.batch.insert(&self.engine.claims, name, bytes);
+    }
+
+    pub(super) fn remove_claim(&mut self, id: RecordId) {
+        self.batch.remove(&self.engine.claims, id.to_bytes());
+    }
+
+    /// Writes a record; its weight.
+    pub(super) fn put_record(&mut self, id: RecordId, record: &Record) -> u64 {
+        let name = id.to_bytes();
+        let bytes = record.encode(&name);
+        let weight = bytes.len() as u64;
+        let brief = Brief {
+            state: record.outcome.state() as u8,
+            fingerprint: record.fingerprint.0,
+            since: record.since.0,
+            weight,
+        };
+        let due = Due {
+            expires: record.expires,
+            id,
+        };
+        let brief = postcard::to_allocvec(&brief).expect("numbers can always be written");
+        self.batch.insert(&self.engine.records, name, bytes);
+        self.batch
+            .insert(&self.engine.expiries, due.to_bytes(), brief);
+        weight
+    }
+
+    pub(super) fn remove_record(&mut self, due: Due) {
+        self.batch.remove(&self.engine.records, due.id.to_bytes());
+        self.batch.remove(&self.engine.expiries, due.to_bytes());
+    }
+
+    pub(super) fn put_scope(&mut self, scope: ScopeHash, keys: u32) {
+        if keys == 0 {
+            self.batch.remove(&self.engine.scopes, scope.0);
+        } else {
+            self.batch
+                .insert(&self.engine.scopes, scope.0, keys.to_le_bytes());
+        }
+    }
+
+    /// Makes the changes, with the tally as it is then.
+    pub(super) fn commit(mut self, tally: &Tally, durability: Durability) -> Result<()> {
+        let tally = postcard::to_allocvec(tally).expect("numbers can always be written");
+        self.batch.insert(&self.engine.meta, TALLY, tally);
+        let mode = match durability {
+            Durability::Engine => None,
+            Durability::System => Some(PersistMode::Buffer),
+            Durability::Disk => Some(PersistMode::SyncData),
+        };
+        self.batch.durability(mode).commit().map_err(failed)
+    }
+}
+
+/// When a record expires, and which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) expires: Stamp,
+    pub(super) id: RecordId,
+}
+
+impl Due {
+    fn to_bytes(self) -> [u8; 40] {
+        let mut bytes = [0; 40];
+        bytes[..8].copy_from_slice(&self.expires.0.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.id.to_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let Some((expires, name)) = bytes.split_first_chunk::<8>() else {
+            return Err(StoreError::new("an expiry is damaged"));
+        };
+        Ok(Self {
+            expires: Stamp(u64::from_be_bytes(*expires)),
+            id: id(name)?,
+        })
+    }
+}
+
+impl Brief {
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(self.fingerprint)
+    }
+
+    pub(super) fn state(&self) -> Option<State> {
+        State::ALL
+            .into_iter()
+            .find(|&state| state as u8 == self.state)
+    }
+}
+
+fn id(name: &[u8]) -> Result<RecordId> {
+    let name = name.try_into();
+    name.map(RecordId::from_bytes)
+        .map_err(|_| StoreError::new("a record has a name that is none"))
+}
+
+fn decode(id: RecordId, bytes: &[u8]) -> Result<Record> {
+    Record::decode(&id.to_bytes(), bytes)
+        .map_err(|error| StoreError::new(format_args!("the record {id:?} is damaged: {error}")))
+}
+
+/// What the engine says when it fails, in words for a person where there are some.
+fn failed(error: fjall::Error) -> StoreError {
+    match error {
+        fjall::Error::Io(error) => StoreError::new(error),
+        fjall::Error::Poisoned => StoreError::new("an earlier write failed"),
+        other => StoreError::new(other),
+    }
+}

@@ -1,0 +1,130 @@
+//! Executions underway, and those that were and could not be concluded.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::clock::Moment;
+use crate::idempotency::{
+    Bid, Claim, Ending, Finding, Fingerprint, Flight, KeyHash, RecordId, State, Ticket,
+};
+
+const SHARDS: usize = 32;
+
+/// Executions underway. The writer alone adds to them and takes from them; everybody may look.
+pub(super) struct Flights {
+    shards: Box<[Mutex<HashMap<RecordId, Held>>]>,
+    picks_shard: RandomState,
+}
+
+enum Held {
+    Flying(Box<Flight>),
+    /// Its claim is on disk and its end could not be written: unknown, and not to be claimed again
+    /// before the engine can be asked.
+    Lost(Fingerprint, Moment),
+}
+
+impl Default for Flights {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            picks_shard: RandomState::new(),
+        }
+    }
+}
+
+impl Flights {
+    fn shard(&self, id: RecordId) -> MutexGuard<'_, HashMap<RecordId, Held>> {
+        let hash = self.picks_shard.hash_one(id);
+        let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
+        self.shards[index].lock()
+    }
+
+    /// What a bid gets that comes while its key is held, if it is.
+    pub(super) fn meet(&self, bid: &Bid) -> Option<Claim> {
+        Some(match self.shard(bid.id).get_mut(&bid.id)? {
+            Held::Flying(flight) => flight.meet(bid),
+            Held::Lost(fingerprint, _) if *fingerprint != bid.fingerprint => Claim::Mismatch,
+            // Even where an unknown key may be claimed again: there is nowhere to write that down.
+            Held::Lost(..) => Claim::Unknown,
+        })
+    }
+
+    /// An execution begins.
+    pub(super) fn take_off(&self, flight: Flight) {
+        let id = flight.ticket.bid.id;
+        let held = Held::Flying(Box::new(flight));
+        self.shard(id).insert(id, held);
+    }
+
+    /// An execution ends, and those who wait are told how.
+    pub(super) fn land(&self, ticket: &Ticket, ending: Ending) {
+        let id = ticket.bid.id;
+        let held = self.shard(id).remove(&id);
+        if let Some(Held::Flying(flight)) = held {
+            flight.land(ending);
+        }
+    }
+
+    /// An execution ends, and nothing can be written about it.
+    pub(super) fn lose(&self, ticket: &Ticket, now: Moment) {
+        let bid = &ticket.bid;
+        let lost = Held::Lost(bid.fingerprint, now);
+        let held = self.shard(bid.id).insert(bid.id, lost);
+        if let Some(Held::Flying(flight)) = held {
+            flight.land(Ending::Unknown);
+        }
+    }
+
+    /// Whether an execution is underway.
+    pub(super) fn is_flying(&self, id: RecordId) -> bool {
+        matches!(self.shard(id).get(&id), Some(Held::Flying(_)))
+    }
+
+    /// Forgets what was lost, once all of it is on disk.
+    pub(super) fn clear_lost(&self) {
+        for shard in &self.shards {
+            shard
+                .lock()
+                .retain(|_, held| matches!(held, Held::Flying(_)));
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> u64 {
+        let flying = |held: &&Held| matches!(held, Held::Flying(_));
+        let counts = self
+            .shards
+            .iter()
+            .map(|shard| shard.lock().values().filter(flying).count() as u64);
+        counts.sum()
+    }
+
+    /// What is held under a key.
+    pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<Finding> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let held = shard.iter().filter(|(id, _)| id.key == key);
+            found.extend(held.map(|(&id, held)| {
+                let (state, since, fingerprint) = match held {
+                    Held::Flying(flight) => {
+                        let fingerprint = flight.ticket.bid.fingerprint;
+                        (State::InProgress, flight.since, fingerprint)
+                    }
+                    Held::Lost(fingerprint, since) => (State::Unknown, *since, *fingerprint),
+                };
+                Finding {
+                    id,
+                    state,
+                    age: now.since(since),
+                    expires_in: None,
+                    fingerprint,
+                    answer: None,
+                }
+            }));
+        }
+        found
+    }
+}

@@ -1,0 +1,312 @@
+//! The directory of a store: whose it is, and what is in it.
+//!
+//! Beside the engine's own files lie two of ours. `lock` is held for as long as a process uses the
+//! directory. `identity` says what format the directory is in, before any engine has to make sense of
+//! it, and holds the secret that keys all names: were it made anew, every key would be forgotten and
+//! nobody told, so a directory that has records and no identity is refused.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::idempotency::Secret;
+
+/// The format this writes, and the newest it reads.
+const FORMAT: u32 = 1;
+
+/// What engine a directory of this format is for.
+const ENGINE: &str = "fjall-3";
+
+/// A directory that is ours for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Home {
+    path: PathBuf,
+    secret: Secret,
+    _lock: File,
+}
+
+/// Why a directory cannot be used. Every message ends with a way out.
+#[derive(Debug, Error)]
+pub enum HomeError {
+    /// It cannot be made or read or written.
+    #[error(
+        "cannot use the store directory {path}: {source}; make it a directory that this user may read and \
+         write, or name another as `store.path`"
+    )]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another process has it.
+    #[error(
+        "the store directory {path} is in use by process {holder}; stop that one first, or give each \
+         gateway a directory of its own"
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The process, as far as it is known.
+        holder: String,
+    },
+    /// A newer version has written it.
+    #[error(
+        "the store directory {path} is of format {format}, and this version reads up to {FORMAT}; run the \
+         newer version that wrote it, or move the directory away to start without its keys"
+    )]
+    Newer {
+        /// The directory.
+        path: PathBuf,
+        /// Its format.
+        format: u32,
+    },
+    /// It is not as a store leaves it.
+    #[error(
+        "the store directory {path} is damaged: {what}; restore it from a backup, or move it away to start \
+         without its keys"
+    )]
+    Damaged {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Identity {
+    format: u32,
+    engine: String,
+    secret: String,
+}
+
+/// Enough of an identity to tell that it is a newer one.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+impl Home {
+    /// Takes the directory at `path`, which is made if there is none.
+    pub(super) fn take(path: &Path) -> Result<Self, HomeError> {
+        let path = path.to_owned();
+        let io = |source| HomeError::Io {
+            path: path.clone(),
+            source,
+        };
+        fs::create_dir_all(&path).map_err(io)?;
+        let lock = lock(&path)?;
+        let file = path.join("identity");
+        let secret = match fs::read(&file) {
+            Ok(bytes) => read_identity(&path, &bytes)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if path.join("records").exists() {
+                    return Err(HomeError::Damaged {
+                        path,
+                        what: "it has records and no `identity`".into(),
+                    });
+                }
+                let secret = Secret::random();
+                write_identity(&path, &secret).map_err(io)?;
+                secret
+            }
+            Err(error) => return Err(io(error)),
+        };
+        Ok(Self {
+            path,
+            secret,
+            _lock: lock,
+        })
+    }
+
+    /// The secret that keys its names.
+    pub(super) fn secret(&self) -> Secret {
+        self.secret
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the engine's files are.
+    pub(super) fn records(&self) -> PathBuf {
+        self.path.join("records")
+    }
+}
+
+/// Takes the lock, and writes into it who has it.
+fn lock(path: &Path) -> Result<File, HomeError> {
+    let io = |source| HomeError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let mut lock = options.open(path.join("lock")).map_err(io)?;
+    match lock.try_lock() {
+        Ok(()) => {
+            lock.set_len(0).map_err(io)?;
+            write!(lock, "{}", std::process::id()).map_err(io)?;
+            Ok(lock)
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            lock.rewind().map_err(io)?;
+            lock.read_to_string(&mut holder).map_err(io)?;
+            Err(HomeError::InUse {
+                path: path.to_owned(),
+                holder,
+            })
+        }
+        Err(TryLockError::Error(error)) => Err(io(error)),
+    }
+}
+
+fn read_identity(path: &Path, bytes: &[u8]) -> Result<Secret, HomeError> {
+    let damaged = |what: String| HomeError::Damaged {
+        path: path.to_owned(),
+        what,
+    };
+    if let Ok(Format { format }) = serde_json::from_slice(bytes)
+        && format > FORMAT
+    {
+        let path = path.to_owned();
+        return Err(HomeError::Newer { path, format });
+    }
+    let identity: Identity = serde_json::from_slice(bytes)
+        .map_err(|error| damaged(format!("its `identity` cannot be read ({error})")))?;
+    if identity.engine != ENGINE {
+        return Err(damaged(format!(
+            "its `identity` names the engine `{}`",
+            identity.engine
+        )));
+    }
+    let mut secret = [0; 32];
+    match blake3::Hash::from_hex(&identity.secret) {
+        Ok(bytes) => secret.copy_from_slice(bytes.as_bytes()),
+        Err(_) => return Err(damaged("its `identity` holds no secret".into())),
+    }
+    Ok(Secret::from_bytes(secret))
+}
+
+/// Writes the identity so that it is there whole or not at all.
+fn write_identity(path: &Path, secret: &Secret) -> io::Result<()> {
+    let identity = Identity {
+        format: FORMAT,
+        engine: ENGINE.into(),
+        secret: blake3::Hash::from_bytes(*secret.as_bytes())
+            .to_hex()
+            .to_string(),
+    };
+    let text = serde_json::to_vec_pretty(&identity).map_err(io::Error::other)?;
+    replace(&path.join("identity"), &text)
+}
+
+/// Puts a file in the place of another, so that after a power cut there is the one or the other.
+pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
+    let new = file.with_extension("new");
+    let mut options = OpenOptions::new();
+    let written = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)
+        .and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_all()
+        });
+    if let Err(error) = written {
+        // Half a file is of no use, and on a full disk it is in the way.
+        drop(fs::remove_file(&new));
+        return Err(error);
+    }
+    fs::rename(&new, file)?;
+    let parent = file.parent().unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn error(path: &Path) -> String {
+        Home::take(path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_secret_is_made_once_and_kept() {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("deep/store");
+        let first = Home::take(&path).unwrap().secret();
+        let second = Home::take(&path).unwrap().secret();
+        assert_eq!(first.as_bytes(), second.as_bytes());
+        let mode =
+            std::os::unix::fs::MetadataExt::mode(&fs::metadata(path.join("identity")).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_directory_is_one_process_s_at_a_time() {
+        let dir = TempDir::new().unwrap();
+        let held = Home::take(dir.path()).unwrap();
+        let message = error(dir.path());
+        let us = format!("in use by process {}", std::process::id());
+        assert!(message.contains(&us), "{message}");
+        drop(held);
+        Home::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_as_a_store_leaves_it_is_refused_with_a_way_out() {
+        let dir = TempDir::new().unwrap();
+        drop(Home::take(dir.path()).unwrap());
+        let identity = dir.path().join("identity");
+        let text = fs::read_to_string(&identity).unwrap();
+        for (content, says) in [
+            (
+                text.replace("\"format\": 1", "\"format\": 2"),
+                "of format 2, and this version reads up to 1",
+            ),
+            (
+                text.replace("fjall-3", "fjall-9"),
+                "names the engine `fjall-9`",
+            ),
+            (text[..text.len() / 2].to_owned(), "cannot be read"),
+            (String::new(), "cannot be read"),
+            (
+                text.replace("\"secret\": \"", "\"secret\": \"zz"),
+                "holds no secret",
+            ),
+        ] {
+            fs::write(&identity, content).unwrap();
+            let message = error(dir.path());
+            assert!(message.contains(says), "{message}");
+            assert!(message.contains("move"), "{message}");
+        }
+        fs::remove_file(&identity).unwrap();
+        fs::create_dir(dir.path().join("records")).unwrap();
+        assert!(error(dir.path()).contains("it has records and no `identity`"));
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_a_directory_is_named() {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        let message = error(&file);
+        assert!(
+            message.contains("cannot use the store directory"),
+            "{message}"
+        );
+        assert!(message.contains("file"), "{message}");
+    }
+}

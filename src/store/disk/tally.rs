@@ -1,0 +1,143 @@
+//! How much there is, and how much was acknowledged.
+//!
+//! The tally is part of every batch, so it is right whatever happens. Beside the engine, in a file of its
+//! own, stands the number of batches that were acknowledged; it is written after each sync and never
+//! ahead of it. An engine that opens with fewer has lost some, and must not be used as if it had not.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use super::record::Outcome;
+use crate::idempotency::{Census, State};
+
+/// How much there is on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Tally {
+    /// Batches that were committed and synced.
+    pub(super) batches: u64,
+    /// Keys, those in progress included.
+    pub(super) keys: u64,
+    pub(super) completed: u64,
+    pub(super) unknown: u64,
+    pub(super) tombstones: u64,
+    /// What the records take, in bytes.
+    pub(super) bytes: u64,
+}
+
+/// The tally for all to read.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    completed: AtomicU64,
+    unknown: AtomicU64,
+    tombstones: AtomicU64,
+    bytes: AtomicU64,
+    evictions: AtomicU64,
+}
+
+/// The number of acknowledged batches, in a file.
+#[derive(Debug)]
+pub(super) struct Acknowledged(File);
+
+impl Tally {
+    /// Counts a record in, or out again.
+    pub(super) fn add(&mut self, outcome: &Outcome, weight: u64) {
+        *self.of(outcome.state()) += 1;
+        self.bytes += weight;
+    }
+
+    /// Counts a record out.
+    pub(super) fn remove(&mut self, state: State, weight: u64) {
+        let count = self.of(state);
+        *count = count.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(weight);
+    }
+
+    fn of(&mut self, state: State) -> &mut u64 {
+        match state {
+            State::Completed => &mut self.completed,
+            State::Unknown => &mut self.unknown,
+            State::Tombstone => &mut self.tombstones,
+            State::InProgress => &mut self.keys,
+        }
+    }
+}
+
+impl Standing {
+    pub(super) fn publish(&self, tally: &Tally) {
+        self.completed.store(tally.completed, Ordering::Relaxed);
+        self.unknown.store(tally.unknown, Ordering::Relaxed);
+        self.tombstones.store(tally.tombstones, Ordering::Relaxed);
+        self.bytes.store(tally.bytes, Ordering::Relaxed);
+    }
+
+    /// Counts answers that were dropped to make room; how many there were, ever.
+    pub(super) fn evicted(&self, answers: u64) -> u64 {
+        self.evictions.fetch_add(answers, Ordering::Relaxed) + answers
+    }
+
+    pub(super) fn census(&self, in_progress: u64) -> Census {
+        Census {
+            in_progress,
+            completed: self.completed.load(Ordering::Relaxed),
+            unknown: self.unknown.load(Ordering::Relaxed),
+            tombstones: self.tombstones.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            evictions: self.evictions.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Acknowledged {
+    /// The number in the directory `home`, and the file to write it to. A file that says nothing is taken
+    /// for zero: it is not synced, and after a power cut may be behind.
+    pub(super) fn open(home: &Path) -> io::Result<(Self, u64)> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(home.join("acknowledged"))?;
+        let mut bytes = [0; 16];
+        let count = match file.read_exact_at(&mut bytes, 0) {
+            Ok(()) => read(bytes),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+            Err(error) => return Err(error),
+        };
+        Ok((Self(file), count))
+    }
+
+    pub(super) fn write(&self, batches: u64) -> io::Result<()> {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&batches.to_le_bytes());
+        bytes[8..].copy_from_slice(&(!batches).to_le_bytes());
+        self.0.write_all_at(&bytes, 0)
+    }
+}
+
+/// The number and its complement, or zero if they are not each other's.
+fn read(bytes: [u8; 16]) -> u64 {
+    let (count, complement) = bytes.split_at(8);
+    let number = |half: &[u8]| half.try_into().map_or(0, u64::from_le_bytes);
+    let (count, complement) = (number(count), number(complement));
+    if count == !complement { count } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn the_number_of_acknowledged_batches_is_read_back_and_half_a_number_is_none() {
+        let dir = TempDir::new().unwrap();
+        let (file, count) = Acknowledged::open(dir.path()).unwrap();
+        assert_eq!(count, 0);
+        file.write(17).unwrap();
+        assert_eq!(Acknowledged::open(dir.path()).unwrap().1, 17);
+        file.0.write_all_at(&99_u64.to_le_bytes(), 0).unwrap();
+        assert_eq!(Acknowledged::open(dir.path()).unwrap().1, 0);
+    }
+}

@@ -1,0 +1,248 @@
+//! What nobody asks for: settling what a crash left behind, dropping what expired, making room.
+
+use std::collections::HashMap;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::Stamp;
+use super::engine::{Due, Durability, Engine};
+use super::record::{Outcome, Record};
+use super::writer::{EngineState, Writer};
+use crate::idempotency::{Fingerprint, ScopeHash, State, StoreError};
+
+/// Records dropped or relieved of their answers in one batch.
+const CHUNK: usize = 1_000;
+
+/// How often upkeep is done under load.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Bytes of expired records that are worth a compaction.
+const COMPACT_BYTES: u64 = 32 << 20;
+
+/// How often it is logged that answers are being dropped.
+const LOG_EVERY: Duration = Duration::from_mins(1);
+
+/// Where upkeep stands.
+#[derive(Default)]
+pub(super) struct Upkeep {
+    /// The last record that was dropped: none before it is left.
+    swept: Option<Due>,
+    /// The last record that was relieved of its answer: none before it has one.
+    relieved: Option<Due>,
+    /// Bytes dropped since the last compaction.
+    dropped: u64,
+    last: Option<Instant>,
+    logged: Option<Instant>,
+    compaction: Option<JoinHandle<()>>,
+}
+
+impl Upkeep {
+    /// Whether nothing of it is at work in the background.
+    pub(super) fn is_idle(&self) -> bool {
+        self.compaction.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Writer {
+    /// Settles the claims that nobody holds, and takes the engine up: those that were never acknowledged
+    /// are removed, and of the others nobody knows what became.
+    pub(super) fn settle_claims(&mut self, engine: Engine) -> Result<(), StoreError> {
+        let now = self.common.timeline.now();
+        let mut tally = self.tally;
+        let mut changes = engine.changes();
+        let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
+        let mut unknown = 0_u64;
+        for (id, claimed) in engine.claimed()? {
+            if self.common.flights.is_flying(id) {
+                continue;
+            }
+            changes.remove_claim(id);
+            if self.doomed.contains(&id) {
+                tally.keys = tally.keys.saturating_sub(1);
+                *freed.entry(id.scope).or_default() += 1;
+                continue;
+            }
+            unknown += 1;
+            let record = Record {
+                outcome: Outcome::Unknown,
+                fingerprint: Fingerprint(claimed.fingerprint),
+                since: now,
+                expires: now.after(Duration::from_millis(claimed.ttl)),
+            };
+            let weight = changes.put_record(id, &record);
+            tally.add(&record.outcome, weight);
+        }
+        for (&scope, &keys) in &freed {
+            let left = engine.keys_of(scope)?.saturating_sub(keys);
+            changes.put_scope(scope, left);
+        }
+        // Written even if there is nothing to settle: it shows that the engine can write.
+        tally.batches += 1;
+        changes.commit(&tally, Durability::Disk)?;
+        self.doomed.clear();
+        self.upkeep.swept = None;
+        self.upkeep.relieved = None;
+        self.acknowledge(tally);
+        self.state = EngineState::Open(engine);
+        if unknown > 0 {
+            tracing::warn!(
+                keys = unknown,
+                "requests were underway when the store was last used: what became of them is unknown"
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn look_after_if_due(&mut self) {
+        let over = self.tally.bytes > self.room.max_bytes;
+        if over || self.upkeep.last.is_none_or(|last| last.elapsed() >= EVERY) {
+            self.look_after();
+        }
+    }
+
+    /// Drops some of what has expired, and makes room if there is too little.
+    pub(super) fn look_after(&mut self) {
+        self.upkeep.last = Some(Instant::now());
+        let kept = self.sweep().and_then(|_| self.make_room());
+        if let Err(reason) = kept {
+            self.give_up(reason);
+            return;
+        }
+        self.compact_if_worthwhile();
+    }
+
+    /// Drops everything that has expired.
+    pub(super) fn sweep_all(&mut self) {
+        loop {
+            match self.sweep() {
+                Ok(CHUNK) => {}
+                Ok(_) => return,
+                Err(reason) => return self.give_up(reason),
+            }
+        }
+    }
+
+    /// Drops some of what has expired; how many.
+    fn sweep(&mut self) -> Result<usize, StoreError> {
+        let EngineState::Open(engine) = &self.state else {
+            return Ok(0);
+        };
+        let now = self.common.timeline.now();
+        let mut tally = self.tally;
+        let mut changes = engine.changes();
+        let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
+        let mut dropped = 0;
+        let mut last = self.upkeep.swept;
+        // From a cursor: the engine would wade through all that was ever removed before it.
+        for entry in engine.expiries(last) {
+            let (due, brief) = entry?;
+            if due.expires > now || dropped == CHUNK {
+                break;
+            }
+            changes.remove_record(due);
+            tally.remove(brief.state().unwrap_or(State::Tombstone), brief.weight);
+            tally.keys = tally.keys.saturating_sub(1);
+            *freed.entry(due.id.scope).or_default() += 1;
+            self.common.recent.invalidate(&due.id);
+            dropped += 1;
+            last = Some(due);
+        }
+        if dropped == 0 {
+            return Ok(0);
+        }
+        for (&scope, &keys) in &freed {
+            let left = engine.keys_of(scope)?.saturating_sub(keys);
+            changes.put_scope(scope, left);
+        }
+        changes.commit(&tally, Durability::System)?;
+        self.upkeep.dropped += self.tally.bytes - tally.bytes;
+        self.upkeep.swept = last;
+        self.acknowledge(tally);
+        Ok(dropped)
+    }
+
+    /// Relieves records of their answers until they fit; those that expire soonest go first.
+    fn make_room(&mut self) -> Result<(), StoreError> {
+        while self.tally.bytes > self.room.max_bytes && self.tally.completed > 0 {
+            let relieved = self.relieve()?;
+            self.log_evictions(relieved);
+        }
+        // If it is still too much, only promises are left, and those are kept.
+        Ok(())
+    }
+
+    /// Relieves some records of their answers, from where it stopped before; how many.
+    fn relieve(&mut self) -> Result<u64, StoreError> {
+        let EngineState::Open(engine) = &self.state else {
+            return Ok(0);
+        };
+        let mut tally = self.tally;
+        let mut changes = engine.changes();
+        let mut relieved = 0;
+        let mut looked_at = 0;
+        for entry in engine.expiries(self.upkeep.relieved).take(CHUNK) {
+            let (due, brief) = entry?;
+            if tally.bytes <= self.room.max_bytes {
+                break;
+            }
+            self.upkeep.relieved = Some(due);
+            looked_at += 1;
+            if brief.state() != Some(State::Completed) {
+                continue;
+            }
+            let record = Record {
+                outcome: Outcome::Tombstone,
+                fingerprint: brief.fingerprint(),
+                since: Stamp(brief.since),
+                expires: due.expires,
+            };
+            tally.remove(State::Completed, brief.weight);
+            let weight = changes.put_record(due.id, &record);
+            tally.add(&record.outcome, weight);
+            self.common.recent.invalidate(&due.id);
+            relieved += 1;
+        }
+        if looked_at < CHUNK {
+            // The end, unless there is room now. A record of a shorter life may have come before the cursor.
+            self.upkeep.relieved = None;
+        }
+        if relieved > 0 {
+            changes.commit(&tally, Durability::System)?;
+            self.upkeep.dropped += self.tally.bytes - tally.bytes;
+            self.acknowledge(tally);
+        }
+        Ok(relieved)
+    }
+
+    fn log_evictions(&mut self, relieved: u64) {
+        let evictions = self.common.standing.evicted(relieved);
+        let logged = &mut self.upkeep.logged;
+        if relieved > 0 && logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
+            *logged = Some(Instant::now());
+            super::super::log_evictions(evictions);
+        }
+    }
+
+    /// Has the engine give space back, in the background, when much of it was freed.
+    fn compact_if_worthwhile(&mut self) {
+        let EngineState::Open(engine) = &self.state else {
+            return;
+        };
+        let worthwhile = self.upkeep.dropped >= COMPACT_BYTES.max(self.tally.bytes / 4);
+        if !worthwhile || !self.upkeep.is_idle() {
+            return;
+        }
+        self.upkeep.dropped = 0;
+        let compaction = engine.compaction();
+        let compacting = move || {
+            if let Err(error) = compaction() {
+                tracing::warn!(%error, "the idempotency store could not be compacted");
+            }
+        };
+        let name = "tidegate-compact".into();
+        match thread::Builder::new().name(name).spawn(compacting) {
+            Ok(thread) => self.upkeep.compaction = Some(thread),
+            Err(error) => tracing::warn!(%error, "no thread to compact the idempotency store"),
+        }
+    }
+}
