@@ -6,6 +6,8 @@
 //! types, the required ones too: by the time a file is decoded, whatever was wrong in it has been
 //! reported and taken out, and the rest is still worth checking.
 
+mod route;
+
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -15,6 +17,11 @@ use super::located::{Located, Many, Named};
 use super::scalar::{
     Backend, Cidr, HeaderText, HostChoice, HumanDuration, KeyText, Label, LimitName, Listen,
     MethodName, Origin, Rate, ResponseHeader, ServerUrl, Size, Timeout, TokenText, ValueText,
+};
+
+pub(super) use route::{
+    IdempotencySection, IdempotencyWord, InFlightWord, OnServerErrorWord, OnUnknownWord,
+    RouteSection,
 };
 
 /// Configuration of the Tidegate gateway. Any string may hold `${VARIABLE}`; `$${` stands for `${`.
@@ -295,28 +302,4 @@ pub(super) enum RetryAfterWord {
     Seconds,
     /// An HTTP date.
     HttpDate,
-}
-
-/// Which requests are taken, and what is done with them.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RouteSection {
-    /// Its name, also in metrics.
-    #[schemars(required)]
-    pub(super) name: Option<Located<Label>>,
-    /// Regular expressions over the path, anchored at its start and open at its end.
-    #[schemars(required)]
-    pub(super) path: Option<Many<String>>,
-    /// Methods taken: one, or a list. Default: all.
-    pub(super) methods: Option<Many<MethodName>>,
-    /// Where requests go. May be left out where there is only one upstream.
-    pub(super) upstream: Option<Located<String>>,
-    /// Limits that must all admit a request.
-    #[schemars(length(max = 8), extend("default" = []))]
-    pub(super) limits: Option<Vec<Located<String>>>,
-    /// Tokens a request takes from each limit.
-    #[schemars(range(min = 1), extend("default" = 1))]
-    pub(super) cost: Option<Located<u32>>,
-    /// Whether its requests are logged. Default: `log.access`.
-    pub(super) access_log: Option<Located<bool>>,
 }

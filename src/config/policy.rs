@@ -4,6 +4,7 @@
 //! see. A part that has a fault is reported and left out, and the others are checked on: the policy
 //! that comes out is of use only if nothing was reported.
 
+mod idempotency;
 mod limits;
 mod listeners;
 mod respond;
@@ -30,11 +31,12 @@ const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 /// Makes a policy of a file; `None` if anything about it was reported as an error.
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     listeners::check(file, findings);
+    let room = Room::default();
     let admin = admin(&file.admin, findings);
     let manner = respond::resolve(&file.respond, findings);
     let upstreams = upstreams::resolve(&file.upstream);
     let limits = limits::resolve(&file.limit, findings);
-    let routes = routes::resolve(file, &limits, findings);
+    let routes = routes::resolve(file, &limits, room, findings);
     if findings.has_errors() {
         return None;
     }
@@ -43,7 +45,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         admin,
         trust: trust(&file.client),
         max_clients: plain(file.store.max_clients.as_ref(), 1_000_000),
-        room: Room::default(),
+        room,
         manner,
         log: log(&file.log),
         upstreams,
