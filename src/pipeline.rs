@@ -113,6 +113,7 @@ impl Pipeline {
         let manner = Arc::new(policy.manner.clone());
         let forward = Forward::new(
             &policy.upstreams,
+            &policy.routes,
             &policy.server,
             Arc::clone(&manner),
             Arc::clone(&metrics),
