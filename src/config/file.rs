@@ -7,6 +7,7 @@
 //! reported and taken out, and the rest is still worth checking.
 
 mod route;
+mod store;
 
 use std::path::PathBuf;
 
@@ -15,14 +16,15 @@ use serde::Deserialize;
 
 use super::located::{Located, Many, Named};
 use super::scalar::{
-    Backend, Cidr, HeaderText, HostChoice, HumanDuration, KeyText, Label, LimitName, Listen,
-    MethodName, Origin, Rate, ResponseHeader, ServerUrl, Size, Timeout, TokenText, ValueText,
+    Cidr, HeaderText, HostChoice, HumanDuration, KeyText, Label, LimitName, Listen, MethodName,
+    Origin, Rate, ResponseHeader, ServerUrl, Size, Timeout, TokenText, ValueText,
 };
 
 pub(super) use route::{
     IdempotencySection, IdempotencyWord, InFlightWord, OnServerErrorWord, OnUnknownWord,
     RouteSection,
 };
+pub(super) use store::StoreSection;
 
 /// Configuration of the Tidegate gateway. Any string may hold `${VARIABLE}`; `$${` stands for `${`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -130,22 +132,6 @@ pub(super) struct ClientSection {
     /// Bits of an IPv6 address that make a client.
     #[schemars(range(min = 1, max = 128), extend("default" = 64))]
     pub(super) ipv6_prefix: Option<Located<u8>>,
-}
-
-/// Where buckets are kept.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct StoreSection {
-    /// What keeps them; this version has only memory.
-    #[schemars(extend("default" = "memory"))]
-    #[expect(
-        dead_code,
-        reason = "with a single backend there is nothing to choose by it"
-    )]
-    pub(super) backend: Option<Located<Backend>>,
-    /// Buckets tracked at once, all limits together.
-    #[schemars(range(min = 1), extend("default" = 1_000_000))]
-    pub(super) max_clients: Option<Located<usize>>,
 }
 
 /// How the gateway speaks for itself.

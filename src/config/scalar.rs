@@ -26,7 +26,7 @@ pub(super) use message::{
 pub(super) use net::{Cidr, Listen, ServerUrl};
 pub(super) use number::{HumanDuration, Rate, Size, Timeout};
 
-pub(super) use name::{Backend, KeyText, Label, LimitName};
+pub(super) use name::{BackendWord, KeyText, Label, LimitName};
 
 /// Why a text is not what its key wants.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -103,7 +103,7 @@ scalars! {
     Origin, "string", r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+", ["https://app.example", "*"];
     TokenText, "string", r"\S+", ["${TIDEGATE_ADMIN_TOKEN}"];
     KeyText, "string", "client|global|header:.+", ["client", "global", "header:x-api-key"];
-    Backend, "string", "memory", ["memory"];
+    BackendWord, "string", "memory|disk", ["memory", "disk"];
     KeyedMethod, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["POST", "PATCH"];
     KeyHeader, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["Idempotency-Key"];
     ScopeText, "string", "client|shared|header:.+", ["header:x-api-key", "client", "shared"];
@@ -154,6 +154,7 @@ mod tests {
             KeyedMethod::json_schema(&mut generator),
             KeyHeader::json_schema(&mut generator),
             ScopeText::json_schema(&mut generator),
+            BackendWord::json_schema(&mut generator),
         ];
         for schema in schemas {
             let format = schema.get("format").and_then(|f| f.as_str());
