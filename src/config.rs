@@ -22,7 +22,7 @@ mod suggest;
 mod tree;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -56,8 +56,8 @@ pub struct Policy {
     pub trust: Trust,
     /// How many buckets are tracked at most, all limits together.
     pub max_clients: usize,
-    /// How many idempotency keys are remembered at most, and what their answers may take.
-    pub room: Room,
+    /// Where idempotency keys are remembered, and how many.
+    pub store: StoreSettings,
     /// How the gateway speaks.
     pub manner: Manner,
     /// How the gateway writes its log.
@@ -77,6 +77,28 @@ pub struct AdminSettings {
     pub listen: SocketAddr,
     /// What a caller must present, where it must present anything.
     pub token: Option<String>,
+}
+
+/// `[store]` of the configuration, as far as it is about idempotency keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreSettings {
+    /// What remembers them.
+    pub backend: Backend,
+    /// How many are remembered at most, and what their answers may take.
+    pub room: Room,
+}
+
+/// What remembers idempotency keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// Memory: they are gone with the process.
+    #[default]
+    Memory,
+    /// A directory on disk.
+    Disk {
+        /// Where it is, or is to be.
+        path: PathBuf,
+    },
 }
 
 /// `[log]` of the configuration.

@@ -5,6 +5,7 @@
 //! services, one inside the other, so that another application can wear them too.
 
 mod arrival;
+mod open;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,7 @@ use crate::upstream::connect::ConnectorError;
 use crate::wire::Violation;
 
 pub use arrival::{Arrival, Connection};
+pub use open::StoreOpenError;
 
 /// What all workers share.
 #[derive(Clone, Debug)]
@@ -78,12 +80,13 @@ struct Seen {
 }
 
 impl Shared {
-    /// Everything a policy needs to be put to work.
+    /// Everything a policy needs to be put to work, kept in memory whatever its store: see
+    /// [`open`](Self::open).
     pub fn new(policy: Arc<Policy>, clock: Clock) -> Self {
         let metrics = || Metrics::new(&policy.routes, &policy.limits, &policy.upstreams);
         Self {
             buckets: Arc::new(MemoryBuckets::new(policy.max_clients, clock.clone())),
-            records: RecordStore::Memory(MemoryRecords::new(policy.room, clock.clone())),
+            records: RecordStore::Memory(MemoryRecords::new(policy.store.room, clock.clone())),
             secret: Secret::random(),
             metrics: (0..policy.server.workers)
                 .map(|_| Arc::new(metrics()))
@@ -113,6 +116,7 @@ impl Pipeline {
         let manner = Arc::new(policy.manner.clone());
         let forward = Forward::new(
             &policy.upstreams,
+            &policy.routes,
             &policy.server,
             Arc::clone(&manner),
             Arc::clone(&metrics),

@@ -62,8 +62,14 @@ Another client has a bucket of its own (127.0.0.0/8 is a trusted proxy here):
 
   curl -i -H 'X-Forwarded-For: 203.0.113.7' http://{gateway}/o/client/register
 
-Payments: 5 a second, and 10 more at once.
+Payments: 5 a second, and 10 more at once; one with an Idempotency-Key is made once, however often it is sent.
+Send this twice: the second time it is the same payment, with `idempotent-replayed: true`.
 
+  curl -i -X POST -H 'Idempotency-Key: order-17' -d '{{\"amount\":1200,\"currency\":\"EUR\"}}' http://{gateway}/v1/payments
+
+The same key for another payment is refused with 422, and without a key each one is a new payment:
+
+  curl -i -X POST -H 'Idempotency-Key: order-17' -d '{{\"amount\":9900,\"currency\":\"EUR\"}}' http://{gateway}/v1/payments
   curl -i -X POST -d '{{\"amount\":1200,\"currency\":\"EUR\"}}' http://{gateway}/v1/payments
 "
     );

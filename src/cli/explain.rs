@@ -1,5 +1,7 @@
 //! `tidegate explain`: what a request would meet, without making it.
 
+mod keyed;
+
 use std::io::{Write as _, stdout};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -9,6 +11,7 @@ use anyhow::{Context as _, bail};
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
+use self::keyed::Keying;
 use crate::config::{self, Environment, Overrides, Policy};
 use crate::intake;
 use crate::path;
@@ -151,10 +154,35 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     for limit in &route.limits {
         line("limit", describe(limit, route, headers));
     }
-    line(
-        "outcome",
-        outcome(policy, route, caller.exempt(), preflight.is_some()),
-    );
+    let outcome = outcome(policy, route, caller.exempt(), preflight.is_some());
+    match Keying::of(route.idempotency.as_deref(), method, headers) {
+        Keying::Passes(reason) => {
+            if let Some(reason) = reason {
+                line("key", reason);
+            }
+            line("outcome", outcome);
+        }
+        Keying::Keyed { owner, duplicate } => {
+            line("key", owner);
+            line("duplicate", duplicate);
+            line("outcome", outcome);
+        }
+        Keying::Refused(rejection) => {
+            let status = rejection.status().as_u16();
+            line("key", format!("refused: {}", rejection.title()));
+            // Limits are asked first.
+            let limited = !caller.exempt() && acting(route).next().is_some();
+            let unless = if limited {
+                " (429 where a limit has no tokens left)"
+            } else {
+                ""
+            };
+            line(
+                "outcome",
+                format!("{status}, {}{unless}", rejection.detail()),
+            );
+        }
+    }
     lines.join("\n")
 }
 
@@ -195,14 +223,8 @@ fn describe_key(part: &KeyPart, headers: &HeaderMap) -> String {
 }
 
 fn outcome(policy: &Policy, route: &Route, exempt: bool, preflight: bool) -> String {
-    let acting = || {
-        route
-            .limits
-            .iter()
-            .filter(|limit| limit.mode == Mode::Enforce)
-    };
-    let enforced = acting().next().is_some();
-    let delays = acting().any(|limit| matches!(limit.exceed, Exceed::Delay { .. }));
+    let enforced = acting(route).next().is_some();
+    let delays = acting(route).any(|limit| matches!(limit.exceed, Exceed::Delay { .. }));
     match (preflight, &policy.manner.cors) {
         (true, Some(_)) => "the gateway answers the preflight itself".into(),
         (true, None) if enforced => "forwarded; charged to a twin of each bucket".into(),
@@ -211,4 +233,10 @@ fn outcome(policy: &Policy, route: &Route, exempt: bool, preflight: bool) -> Str
         _ if enforced => "forwarded while every limit has tokens left, else 429".into(),
         _ => "forwarded; nothing limits it".into(),
     }
+}
+
+/// The limits that can refuse a request of the route.
+fn acting(route: &Route) -> impl Iterator<Item = &Limit> {
+    let limits = route.limits.iter().map(AsRef::as_ref);
+    limits.filter(|limit: &&Limit| limit.mode == Mode::Enforce)
 }

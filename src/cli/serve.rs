@@ -89,7 +89,7 @@ impl Running {
     pub(super) fn start(policy: Policy) -> anyhow::Result<Self> {
         install_tls_provider();
         raise_file_limit();
-        let shared = Shared::new(Arc::new(policy), Clock::real());
+        let shared = Shared::open(Arc::new(policy), Clock::real())?;
         // Before the gateway: once that is started, it takes traffic.
         let office = match &shared.policy.admin {
             None => None,

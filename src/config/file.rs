@@ -6,6 +6,9 @@
 //! types, the required ones too: by the time a file is decoded, whatever was wrong in it has been
 //! reported and taken out, and the rest is still worth checking.
 
+mod route;
+mod store;
+
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -13,9 +16,15 @@ use serde::Deserialize;
 
 use super::located::{Located, Many, Named};
 use super::scalar::{
-    Backend, Cidr, HeaderText, HostChoice, HumanDuration, KeyText, Label, LimitName, Listen,
-    MethodName, Origin, Rate, ResponseHeader, ServerUrl, Size, Timeout, TokenText, ValueText,
+    Cidr, HeaderText, HostChoice, HumanDuration, KeyText, Label, LimitName, Listen, MethodName,
+    Origin, Rate, ResponseHeader, ServerUrl, Size, Timeout, TokenText, ValueText,
 };
+
+pub(super) use route::{
+    IdempotencySection, IdempotencyWord, InFlightWord, OnServerErrorWord, OnUnknownWord,
+    RouteSection,
+};
+pub(super) use store::StoreSection;
 
 /// Configuration of the Tidegate gateway. Any string may hold `${VARIABLE}`; `$${` stands for `${`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -123,22 +132,6 @@ pub(super) struct ClientSection {
     /// Bits of an IPv6 address that make a client.
     #[schemars(range(min = 1, max = 128), extend("default" = 64))]
     pub(super) ipv6_prefix: Option<Located<u8>>,
-}
-
-/// Where buckets are kept.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct StoreSection {
-    /// What keeps them; this version has only memory.
-    #[schemars(extend("default" = "memory"))]
-    #[expect(
-        dead_code,
-        reason = "with a single backend there is nothing to choose by it"
-    )]
-    pub(super) backend: Option<Located<Backend>>,
-    /// Buckets tracked at once, all limits together.
-    #[schemars(range(min = 1), extend("default" = 1_000_000))]
-    pub(super) max_clients: Option<Located<usize>>,
 }
 
 /// How the gateway speaks for itself.
@@ -295,28 +288,4 @@ pub(super) enum RetryAfterWord {
     Seconds,
     /// An HTTP date.
     HttpDate,
-}
-
-/// Which requests are taken, and what is done with them.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RouteSection {
-    /// Its name, also in metrics.
-    #[schemars(required)]
-    pub(super) name: Option<Located<Label>>,
-    /// Regular expressions over the path, anchored at its start and open at its end.
-    #[schemars(required)]
-    pub(super) path: Option<Many<String>>,
-    /// Methods taken: one, or a list. Default: all.
-    pub(super) methods: Option<Many<MethodName>>,
-    /// Where requests go. May be left out where there is only one upstream.
-    pub(super) upstream: Option<Located<String>>,
-    /// Limits that must all admit a request.
-    #[schemars(length(max = 8), extend("default" = []))]
-    pub(super) limits: Option<Vec<Located<String>>>,
-    /// Tokens a request takes from each limit.
-    #[schemars(range(min = 1), extend("default" = 1))]
-    pub(super) cost: Option<Located<u32>>,
-    /// Whether its requests are logged. Default: `log.access`.
-    pub(super) access_log: Option<Located<bool>>,
 }

@@ -4,10 +4,12 @@
 //! see. A part that has a fault is reported and left out, and the others are checked on: the policy
 //! that comes out is of use only if nothing was reported.
 
+mod idempotency;
 mod limits;
 mod listeners;
 mod respond;
 mod routes;
+mod store;
 mod upstreams;
 
 use std::thread::available_parallelism;
@@ -22,7 +24,6 @@ use super::scalar::{Cidr, HumanDuration, Listen, Size, Timeout, TokenText};
 use super::{AdminSettings, LogFormat, LogSettings, Policy};
 use crate::client::Trust;
 use crate::gateway::{Caps, Deadlines, ServerSettings, TlsFiles};
-use crate::store::memory::records::Room;
 
 /// The address listened on where none is given.
 const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
@@ -30,11 +31,12 @@ const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 /// Makes a policy of a file; `None` if anything about it was reported as an error.
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     listeners::check(file, findings);
+    let store = store::resolve(&file.store, findings);
     let admin = admin(&file.admin, findings);
     let manner = respond::resolve(&file.respond, findings);
     let upstreams = upstreams::resolve(&file.upstream);
     let limits = limits::resolve(&file.limit, findings);
-    let routes = routes::resolve(file, &limits, findings);
+    let routes = routes::resolve(file, &limits, store.room, findings);
     if findings.has_errors() {
         return None;
     }
@@ -43,7 +45,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         admin,
         trust: trust(&file.client),
         max_clients: plain(file.store.max_clients.as_ref(), 1_000_000),
-        room: Room::default(),
+        store,
         manner,
         log: log(&file.log),
         upstreams,

@@ -5,6 +5,7 @@
 //! `format`, and by that name [`check`] tries a text while the shape of the file is still being
 //! looked at: so a bad duration is reported along with an unknown key, and not only after it is gone.
 
+mod keyed;
 mod message;
 mod name;
 mod net;
@@ -18,13 +19,14 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use thiserror::Error;
 
+pub(super) use keyed::{KeyHeader, KeyedMethod, ScopeText};
 pub(super) use message::{
     HeaderText, HostChoice, MethodName, Origin, ResponseHeader, TokenText, ValueText,
 };
 pub(super) use net::{Cidr, Listen, ServerUrl};
 pub(super) use number::{HumanDuration, Rate, Size, Timeout};
 
-pub(super) use name::{Backend, KeyText, Label, LimitName};
+pub(super) use name::{BackendWord, KeyText, Label, LimitName};
 
 /// Why a text is not what its key wants.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -101,7 +103,10 @@ scalars! {
     Origin, "string", r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+", ["https://app.example", "*"];
     TokenText, "string", r"\S+", ["${TIDEGATE_ADMIN_TOKEN}"];
     KeyText, "string", "client|global|header:.+", ["client", "global", "header:x-api-key"];
-    Backend, "string", "memory", ["memory"];
+    BackendWord, "string", "memory|disk", ["memory", "disk"];
+    KeyedMethod, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["POST", "PATCH"];
+    KeyHeader, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["Idempotency-Key"];
+    ScopeText, "string", "client|shared|header:.+", ["header:x-api-key", "client", "shared"];
     LimitName, "string", "[A-Za-z0-9_.-]{1,64}", ["device"];
     Label, "string", ".+", ["api"];
 }
@@ -146,6 +151,10 @@ mod tests {
             ResponseHeader::json_schema(&mut generator),
             Origin::json_schema(&mut generator),
             KeyText::json_schema(&mut generator),
+            KeyedMethod::json_schema(&mut generator),
+            KeyHeader::json_schema(&mut generator),
+            ScopeText::json_schema(&mut generator),
+            BackendWord::json_schema(&mut generator),
         ];
         for schema in schemas {
             let format = schema.get("format").and_then(|f| f.as_str());

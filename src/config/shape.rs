@@ -228,6 +228,11 @@ impl Walk<'_> {
 
     fn wrong_type(&mut self, at: &str, span: &Span, found: &str, schema: &Value) {
         let wanted: Vec<_> = types(schema).into_iter().map(in_words).collect();
+        // A section is known by its whole name, a key by its own.
+        let name = match types(schema).as_slice() {
+            ["object"] => at,
+            _ => last(at),
+        };
         self.findings.error(
             span,
             format!(
@@ -235,7 +240,7 @@ impl Walk<'_> {
                 wanted.join(" or "),
                 in_words(found)
             ),
-            format!("write {}", sample(last(at), schema)),
+            format!("write {}", sample(name, schema)),
         );
     }
 }

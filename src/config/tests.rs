@@ -68,11 +68,12 @@ fn the_reference_says_what_is_so_without_it() {
     let shown = |policy: &Policy| {
         let (limit, upstream) = (&policy.limits[0], &policy.upstreams[0]);
         format!(
-            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
             policy.server,
             policy.admin.is_none(),
             policy.trust,
             policy.max_clients,
+            policy.store,
             policy.manner,
             policy.log,
             (

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{Request, Response, Uri, Version};
 use http_body::Body as _;
 use thiserror::Error;
@@ -33,6 +33,7 @@ use crate::idempotency::Undone;
 use crate::intake::RequestBody;
 use crate::pipeline::Arrival;
 use crate::respond::{Asked, Body, Manner, Rejection, problem};
+use crate::route::Routes;
 use crate::throttle::Passage;
 use crate::wire::Violation;
 
@@ -43,6 +44,8 @@ pub struct Forward(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     targets: Vec<Target>,
+    /// Headers that the idempotency keys of some route come in.
+    key_headers: Vec<HeaderName>,
     max_body: u64,
     manner: Arc<Manner>,
     metrics: Arc<Metrics>,
@@ -113,9 +116,10 @@ impl ForwardError {
 }
 
 impl Forward {
-    /// A forwarder to `upstreams`, with connections of its own.
+    /// A forwarder to `upstreams` for requests of `routes`, with connections of its own.
     pub fn new(
         upstreams: &[Arc<Upstream>],
+        routes: &Routes,
         server: &ServerSettings,
         manner: Arc<Manner>,
         metrics: Arc<Metrics>,
@@ -125,8 +129,13 @@ impl Forward {
             .iter()
             .map(Target::new)
             .collect::<Result<_, _>>()?;
+        let rules = routes.iter().filter_map(|route| route.idempotency.as_ref());
+        let mut key_headers: Vec<_> = rules.map(|rule| rule.header.clone()).collect();
+        key_headers.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+        key_headers.dedup();
         Ok(Self(Arc::new(Shared {
             targets,
+            key_headers,
             max_body: server.caps.body_bytes,
             manner,
             metrics,
@@ -239,7 +248,13 @@ impl Shared {
             request.version() == Version::HTTP_11 && headers::asks_for_upgrade(request.headers());
         let client_upgrade = upgrades.then(|| hyper::upgrade::on(&mut request));
 
-        let (mut request, upload) = outgoing(request, passage, arrival, client_upgrade.is_some());
+        let (mut request, upload) = outgoing(
+            request,
+            passage,
+            arrival,
+            &self.key_headers,
+            client_upgrade.is_some(),
+        );
         let mut unreachable = None;
         'servers: for server in target.in_turn() {
             target
@@ -309,6 +324,7 @@ fn outgoing(
     request: Request<RequestBody>,
     passage: &Passage,
     arrival: &Arrival,
+    key_headers: &[HeaderName],
     upgrade: bool,
 ) -> (Request<Upload>, Option<Arc<Progress>>) {
     let (mut parts, body) = request.into_parts();
@@ -320,7 +336,7 @@ fn outgoing(
         scheme: arrival.connection.scheme,
         request_id: &arrival.request_id,
     };
-    headers::to_upstream(&mut parts.headers, provenance, upgrade);
+    headers::to_upstream(&mut parts.headers, provenance, key_headers, upgrade);
     if progress.is_some() && upload.size_hint().exact().is_none() {
         // Said outright, or hyper would drop the body of a GET whose length is not known.
         parts

@@ -93,8 +93,13 @@ pub struct Provenance<'a> {
 const ADDED: usize = 6;
 
 /// Makes a client's headers into those sent upstream; `upgrade` where the request asks for one that is
-/// to be passed on.
-pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade: bool) {
+/// to be passed on. `keys` are headers that idempotency keys come in, and as safe as `Idempotency-Key`.
+pub fn to_upstream(
+    headers: &mut HeaderMap,
+    provenance: Provenance<'_>,
+    keys: &[HeaderName],
+    upgrade: bool,
+) {
     let Provenance {
         caller,
         forwarded_for,
@@ -105,12 +110,12 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
     let protocol = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
     let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let trusted = caller.peer_trusted();
-    remove(headers, |name| {
+    remove(headers, keys, |name| {
         // The expectation is met here: hyper says `100 Continue` once upstream wants the body.
         *name == EXPECT
             || HOP_BY_HOP.contains(name)
             || (!trusted && HEARSAY.contains(name))
-            || is_lookalike(name)
+            || is_lookalike(name, keys)
     });
     join_cookies(headers);
     headers.reserve(ADDED);
@@ -140,7 +145,7 @@ pub fn to_upstream(headers: &mut HeaderMap, provenance: Provenance<'_>, upgrade:
 pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
     let trailer = headers.get(TRAILER).cloned();
-    remove(headers, |name| HOP_BY_HOP.contains(name));
+    remove(headers, &[], |name| HOP_BY_HOP.contains(name));
     if let Some(protocol) = protocol {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
@@ -168,8 +173,8 @@ pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
 }
 
 /// Takes out the headers that `unwanted` picks and those `Connection` names. One pass over what is there
-/// costs less than asking for everything that might be.
-fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+/// costs less than asking for everything that might be. What is in `keep` is not `Connection`'s to name.
+fn remove(headers: &mut HeaderMap, keep: &[HeaderName], unwanted: impl Fn(&HeaderName) -> bool) {
     let mut doomed: SmallVec<[HeaderName; 8]> = headers
         .keys()
         .filter(|name| unwanted(name))
@@ -180,7 +185,7 @@ fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
             // Most of what is said there, and no header's name.
             .filter(|token| !["keep-alive", "close", "upgrade"].contains(token))
             .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
-            .filter(|name| !PROTECTED.contains(name));
+            .filter(|name| !PROTECTED.contains(name) && !keep.contains(name));
         doomed.extend(named);
     }
     for name in doomed {
@@ -190,7 +195,7 @@ fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
 
 /// Whether some servers read this name as another: `X_Forwarded_For` becomes `X-Forwarded-For` in CGI
 /// and its heirs.
-fn is_lookalike(name: &HeaderName) -> bool {
+fn is_lookalike(name: &HeaderName, keys: &[HeaderName]) -> bool {
     if !name.as_str().contains('_') {
         return false;
     }
@@ -198,6 +203,7 @@ fn is_lookalike(name: &HeaderName) -> bool {
     PROTECTED
         .iter()
         .chain(&HOP_BY_HOP)
+        .chain(keys)
         .any(|meant| meant.as_str() == read_as)
 }
 

@@ -53,6 +53,18 @@ async fn the_demo_keeps_what_its_guide_promises() {
         .body("{\"amount\":1200,\"currency\":\"EUR\"}");
     assert_eq!(payment.send().await.status, 201);
 
+    said("Send this twice");
+    let pay = async |amount: u32| {
+        let order = format!("{{\"amount\":{amount},\"currency\":\"EUR\"}}");
+        let asking = client.post("/v1/payments").body(order);
+        asking.header("Idempotency-Key", "order-17").send().await
+    };
+    let (first, second) = (pay(1200).await, pay(1200).await);
+    assert_eq!((first.status, second.status), (201, 201));
+    assert_eq!(first.text(), second.text());
+    assert_eq!(second.header("idempotent-replayed"), "true");
+    assert_eq!(pay(9900).await.status, 422);
+
     let metrics = Client::of(address(&process.line_with("/metrics")));
     let counted = metrics.get("/metrics").send().await.text();
     let refused = counted
@@ -157,6 +169,62 @@ fn explain_says_what_a_request_would_meet() {
     assert!(stranger.contains("192.0.2.1") && !stranger.contains("203.0.113.7"));
     assert!(stranger.contains("rest") && stranger.contains("nothing limits it"));
     assert!(explain(&["--path", "/a%2Fb"]).contains("400"));
+}
+
+#[test]
+fn explain_says_what_a_key_would_do_and_never_shows_a_secret() {
+    let explain = |method: &str, more: &[&str]| {
+        let file = shipped("demo.toml");
+        let path = ["--path", "/v1/payments", "--method", method];
+        let mut arguments = vec!["explain", "--config", &file];
+        arguments.extend(path.iter().chain(more));
+        let output = Process::run(&arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let keyed = explain(
+        "POST",
+        &[
+            "--header",
+            "Idempotency-Key: s3cret-17",
+            "--header",
+            "Authorization: Bearer s3cret",
+        ],
+    );
+    for part in [
+        "whoever sends this authorization header",
+        "waits up to 10s",
+        "for 24h after",
+        "422",
+    ] {
+        assert!(keyed.contains(part), "{part} in\n{keyed}");
+    }
+    assert!(!keyed.contains("s3cret"), "{keyed}");
+
+    let invalid = explain("POST", &["--header", "Idempotency-Key: two words"]);
+    assert!(invalid.contains("outcome    400") && invalid.contains("visible ASCII"));
+    assert!(explain("POST", &[]).contains("none is required"));
+    assert!(explain("GET", &[]).contains("only POST and PATCH"));
+}
+
+#[test]
+fn check_warns_of_keys_that_a_retry_would_not_find() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("doubtful.toml");
+    let config = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+                  [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = { mode = \"required\" }\n";
+    std::fs::write(&path, config).expect("a file");
+    let output = Process::run(&["check", path.to_str().expect("a plain name")]);
+    assert!(output.status.success());
+    let said = stderr(&output);
+    for part in [
+        "warning: ",
+        "doubtful.toml:6:24",
+        "refreshed token",
+        "scope",
+    ] {
+        assert!(said.contains(part), "{part} in\n{said}");
+    }
 }
 
 #[test]

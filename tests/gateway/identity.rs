@@ -177,6 +177,25 @@ async fn connection_cannot_take_away_what_says_who_somebody_is() {
 }
 
 #[tokio::test]
+async fn connection_cannot_take_away_a_key_whatever_its_header_is_called() {
+    let upstream = Upstream::echo();
+    let plan = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n\
+         idempotency = { header = \"X-Once\" }\n",
+    );
+    let gateway = plan.upstream(&upstream).start();
+    let lines = [
+        ("Connection", "X-Once, X-Custom"),
+        ("X-Once", "k1"),
+        ("X_Once", "k2"),
+        ("X-Custom", "1"),
+    ];
+    let got = received(&gateway.client(), &upstream, &lines).await;
+    assert_eq!(got.header("x-once"), "k1");
+    assert!(!got.has("x_once") && !got.has("x-custom"));
+}
+
+#[tokio::test]
 async fn connection_cannot_take_the_limit_off_its_key() {
     let upstream = Upstream::echo();
     let gateway = trusting(&upstream, "[\"device\"]");

@@ -9,14 +9,21 @@ use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::source::Span;
 use super::super::suggest;
+use super::idempotency::{self, Surroundings};
 use super::limits::Limits;
 use super::plain;
 use crate::route::{Route, RouteId, Routes, check_pattern, find_shadowed};
+use crate::store::memory::records::Room;
 use crate::throttle::Limit;
 use crate::upstream::UpstreamId;
 
 /// Routes without a fault, in the order of the file.
-pub(super) fn resolve(file: &File, limits: &Limits<'_>, findings: &mut Findings) -> Vec<Route> {
+pub(super) fn resolve(
+    file: &File,
+    limits: &Limits<'_>,
+    room: Room,
+    findings: &mut Findings,
+) -> Vec<Route> {
     if file.route.is_empty() && !findings.has_errors() {
         findings.error(
             &(0..0),
@@ -27,6 +34,7 @@ pub(super) fn resolve(file: &File, limits: &Limits<'_>, findings: &mut Findings)
     let mut resolver = Resolver {
         upstreams: file.upstream.0.keys().map(|n| n.value.0.as_str()).collect(),
         limits,
+        max_bytes: room.max_bytes,
         access_log: plain(file.log.access.as_ref(), true),
         names: BTreeMap::new(),
         used_upstreams: BTreeSet::new(),
@@ -83,6 +91,7 @@ fn path_span(section: &Located<RouteSection>) -> Span {
 struct Resolver<'a> {
     upstreams: Vec<&'a str>,
     limits: &'a Limits<'a>,
+    max_bytes: u64,
     access_log: bool,
     names: BTreeMap<&'a str, &'a Span>,
     used_upstreams: BTreeSet<&'a str>,
@@ -105,6 +114,14 @@ impl<'a> Resolver<'a> {
         if methods.as_ref().is_some_and(Vec::is_empty) {
             return None;
         }
+        let around = Surroundings {
+            methods: methods.as_deref(),
+            max_bytes: self.max_bytes,
+        };
+        let rule = route
+            .idempotency
+            .as_ref()
+            .and_then(|section| idempotency::resolve(section, around, self.findings));
         Some(Route {
             id,
             name: name?.into(),
@@ -113,7 +130,7 @@ impl<'a> Resolver<'a> {
             upstream: upstream?,
             limits,
             cost: cost?,
-            idempotency: None,
+            idempotency: rule.map(Arc::new),
             access_log: plain(route.access_log.as_ref(), self.access_log),
         })
     }

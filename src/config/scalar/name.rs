@@ -66,22 +66,28 @@ impl FromStr for KeyText {
     }
 }
 
-/// Where buckets are kept.
+/// What keeps buckets and idempotency keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Backend;
+pub(in super::super) enum BackendWord {
+    /// Memory: they are gone with the process.
+    Memory,
+    /// A directory on disk.
+    Disk,
+}
 
-impl FromStr for Backend {
+impl FromStr for BackendWord {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
         let title = match text {
-            "memory" => return Ok(Self),
-            "disk" | "redis" => format!("this version cannot keep its buckets in `{text}`"),
+            "memory" => return Ok(Self::Memory),
+            "disk" => return Ok(Self::Disk),
+            "redis" => "this version cannot keep anything in `redis`".into(),
             _ => format!("`{text}` is not a backend"),
         };
         Err(Fault::new(
             title,
-            "write \"memory\": this version has only memory",
+            "write \"memory\" or \"disk\": this version has memory and disk",
         ))
     }
 }
@@ -109,9 +115,11 @@ mod tests {
 
     #[test]
     fn a_backend_of_another_version_is_told_apart_from_a_typing_error() {
-        let fault = "redis".parse::<Backend>().expect_err("not in this version");
+        let fault = "redis"
+            .parse::<BackendWord>()
+            .expect_err("not in this version");
         assert!(fault.title.contains("this version"));
-        let fault = "memroy".parse::<Backend>().expect_err("a typing error");
+        let fault = "memroy".parse::<BackendWord>().expect_err("a typing error");
         assert!(fault.help.contains("memory"));
     }
 }

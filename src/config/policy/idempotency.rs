@@ -1,0 +1,207 @@
+//! What a route's idempotency keys mean.
+//!
+//! Whatever is not said is as [`Rule::default`] has it. What contradicts itself is an error, with `off`
+//! too, which is written to be taken back; what is only doubtful matters once keys are looked at.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use http::{HeaderName, Method, StatusCode};
+
+use super::super::file::{
+    IdempotencySection, IdempotencyWord, InFlightWord, OnServerErrorWord, OnUnknownWord,
+};
+use super::super::located::{Located, Many};
+use super::super::problem::Findings;
+use super::super::scalar::{ScopeText, Size};
+use super::timeout;
+use crate::idempotency::claim::Terms;
+use crate::idempotency::rule::ScopePart;
+use crate::idempotency::{InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule, Scope};
+
+/// How long a duplicate waits for the first where nothing is said.
+const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+
+/// What there is besides the table that its meaning depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    /// The methods the route takes; `None` for all.
+    pub(super) methods: Option<&'a [Method]>,
+    /// Bytes the answers of all keys may take.
+    pub(super) max_bytes: u64,
+}
+
+/// The rule of a route's `idempotency`; `None` if keys are not looked at.
+pub(super) fn resolve(
+    section: &Located<IdempotencySection>,
+    around: Surroundings<'_>,
+    findings: &mut Findings,
+) -> Option<Rule> {
+    let table = &section.value;
+    let rule = rule(table, findings);
+    let requirement = match table.mode.as_ref().map(|mode| mode.value) {
+        Some(IdempotencyWord::Off) => return None,
+        Some(IdempotencyWord::Optional) | None => Requirement::Optional,
+        Some(IdempotencyWord::Required) => Requirement::Required,
+    };
+    let rule = Rule {
+        requirement,
+        ..rule
+    };
+    doubt(section, &rule, around, findings);
+    Some(rule)
+}
+
+fn rule(table: &IdempotencySection, findings: &mut Findings) -> Rule {
+    let default = Rule::default();
+    let header = match &table.header {
+        Some(header) => header.value.name(),
+        None => default.header,
+    };
+    Rule {
+        requirement: default.requirement,
+        methods: match &table.methods {
+            Some(methods) => methods.0.iter().map(|m| m.value.0.clone()).collect(),
+            None => default.methods,
+        },
+        scope: match &table.scope {
+            Some(words) => scope(words, &header, findings),
+            None => default.scope,
+        },
+        header,
+        terms: terms(table, default.terms),
+        in_flight: in_flight(table, findings),
+        on_server_error: match table.on_server_error.as_ref().map(|word| word.value) {
+            Some(OnServerErrorWord::Replay) => OnServerError::Replay,
+            Some(OnServerErrorWord::Release) => OnServerError::Release,
+            None => default.on_server_error,
+        },
+        release_on: table.release_on.as_deref().map(statuses),
+        max_request: bytes(table.max_request.as_ref(), default.max_request),
+        max_response: bytes(table.max_response.as_ref(), default.max_response),
+        exclude_headers: match &table.exclude_headers {
+            Some(headers) => headers.iter().map(|header| header.value.name()).collect(),
+            None => default.exclude_headers,
+        },
+    }
+}
+
+fn terms(table: &IdempotencySection, default: Terms) -> Terms {
+    let keys = table.max_keys_per_scope.as_ref();
+    Terms {
+        ttl: timeout(table.ttl.as_ref(), default.ttl),
+        on_unknown: match table.on_unknown.as_ref().map(|word| word.value) {
+            Some(OnUnknownWord::Hold) => OnUnknown::Hold,
+            Some(OnUnknownWord::Release) => OnUnknown::Release,
+            None => default.on_unknown,
+        },
+        max_keys_per_scope: keys
+            .and_then(|keys| NonZeroU32::new(keys.value))
+            .unwrap_or(default.max_keys_per_scope),
+    }
+}
+
+fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) -> Scope {
+    let mut parts = Vec::new();
+    for Located { span, value } in &words.0 {
+        match value {
+            ScopeText::Shared if words.0.len() > 1 => {
+                findings.error(
+                    span,
+                    "\"shared\" tells nobody apart, so nothing can stand beside it",
+                    "write `scope = \"shared\"` alone, or remove it from the list",
+                );
+            }
+            ScopeText::Shared => return Scope::Shared,
+            ScopeText::By(ScopePart::Header(name)) if name == header => {
+                findings.error(
+                    span,
+                    "a key cannot be told apart by itself: all callers would share it",
+                    "name the header that says who is calling, or write \"client\"",
+                );
+            }
+            ScopeText::By(part) => parts.push(part.clone()),
+        }
+    }
+    if parts.is_empty() {
+        // A fault took them out, and was reported.
+        return Scope::Credential;
+    }
+    Scope::Parts(parts.into())
+}
+
+fn in_flight(table: &IdempotencySection, findings: &mut Findings) -> InFlightPolicy {
+    let word = table.in_flight.as_ref().map(|word| word.value);
+    if word != Some(InFlightWord::Conflict) {
+        return InFlightPolicy::Wait(timeout(table.wait_timeout.as_ref(), DEFAULT_WAIT));
+    }
+    if let Some(wait) = &table.wait_timeout {
+        findings.error(
+            &wait.span,
+            "`wait_timeout` has no effect: a duplicate gets 409 at once, it does not wait",
+            "write `in_flight = \"wait\"`, or remove `wait_timeout`",
+        );
+    }
+    InFlightPolicy::Conflict
+}
+
+fn statuses(given: &[Located<u16>]) -> Vec<StatusCode> {
+    given
+        .iter()
+        .filter_map(|status| StatusCode::from_u16(status.value).ok())
+        .collect()
+}
+
+fn bytes(given: Option<&Located<Size>>, default: usize) -> usize {
+    given.map_or(default, |size| {
+        usize::try_from(size.value.0).unwrap_or(usize::MAX)
+    })
+}
+
+/// Says what is likely not meant.
+fn doubt(
+    section: &Located<IdempotencySection>,
+    rule: &Rule,
+    around: Surroundings<'_>,
+    findings: &mut Findings,
+) {
+    let Located { span, value: table } = section;
+    let of_mode = table.mode.as_ref().map_or(span, |mode| &mode.span);
+    if rule.requirement == Requirement::Required && table.scope.is_none() {
+        findings.warning(
+            of_mode,
+            "a retry with a refreshed token or from a new address would run again: its keys are another \
+             caller's",
+            "set `scope` to what stays the same, such as \"header:X-Api-Key\"; to have it as it is now, \
+             write \"header:Authorization\"",
+        );
+    }
+    let taken = |method: &Method| around.methods.is_none_or(|taken| taken.contains(method));
+    // An empty list is what a fault has left, and that was reported.
+    if !rule.methods.is_empty() && !rule.methods.iter().any(taken) {
+        let names: Vec<_> = rule.methods.iter().map(Method::as_str).collect();
+        let of_methods = table.methods.as_ref().and_then(|methods| methods.0.first());
+        findings.warning(
+            of_methods.map_or(of_mode, |method| &method.span),
+            format!(
+                "no key is ever looked at: this route takes no {}",
+                names.join(" or ")
+            ),
+            "add such a method to the `methods` of the route, or remove its `idempotency`",
+        );
+    }
+    if rule.max_response as u64 > around.max_bytes {
+        let largest = table.max_response.as_ref();
+        findings.warning(
+            largest.map_or(of_mode, |largest| &largest.span),
+            format!(
+                "an answer of {} bytes is not kept: the store has {} bytes for all of them",
+                rule.max_response, around.max_bytes
+            ),
+            "lower `max_response`, or raise `max_bytes` in [store]",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

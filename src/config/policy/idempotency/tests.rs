@@ -1,0 +1,130 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::config::{Environment, Overrides, parse};
+
+const ROUTE: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+                     [[route]]\nname = \"all\"\npath = \"/\"\n";
+
+/// The rule of a route with this `idempotency`, and what is doubtful about it.
+fn read(idempotency: &str) -> (Option<Arc<Rule>>, Vec<String>) {
+    let text = format!("{ROUTE}{idempotency}\n");
+    let loaded = parse(
+        "test.toml",
+        &text,
+        &Environment::default(),
+        &Overrides::default(),
+    );
+    let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
+    let routes = &loaded.policy.routes;
+    let rule = routes.iter().next().expect("a route").idempotency.clone();
+    (rule, loaded.warnings.into_iter().map(|w| w.title).collect())
+}
+
+fn sound(idempotency: &str) -> Rule {
+    let (rule, warnings) = read(idempotency);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    Arc::unwrap_or_clone(rule.expect("keys are looked at"))
+}
+
+fn warning(idempotency: &str) -> String {
+    let (_, warnings) = read(idempotency);
+    let [only] = warnings.as_slice() else {
+        panic!("{idempotency}: {warnings:?}");
+    };
+    only.clone()
+}
+
+#[test]
+fn what_is_not_said_is_as_the_rule_has_it() {
+    assert_eq!(read("").0, None);
+    assert_eq!(sound("idempotency = {}"), Rule::default());
+    let spelt = "[route.idempotency]\nmode = \"optional\"\nmethods = [\"POST\", \"PATCH\"]\n\
+                 header = \"Idempotency-Key\"\nttl = \"24h\"\nin_flight = \"wait\"\n\
+                 wait_timeout = \"10s\"\non_server_error = \"replay\"\non_unknown = \"hold\"\n\
+                 max_request = \"1MiB\"\nmax_response = \"1MiB\"\nexclude_headers = []\n\
+                 max_keys_per_scope = 100000";
+    assert_eq!(sound(spelt), Rule::default());
+}
+
+#[test]
+fn everything_can_be_said_otherwise() {
+    let rule = sound(
+        "[route.idempotency]\nmode = \"required\"\nmethods = \"PUT\"\nheader = \"X-Once\"\n\
+         scope = [\"header:X-Api-Key\", \"client\"]\nttl = \"7d\"\nin_flight = \"conflict\"\n\
+         on_server_error = \"release\"\nrelease_on = [409, 503]\non_unknown = \"release\"\n\
+         max_request = \"2KiB\"\nmax_response = 77\nexclude_headers = [\"Set-Cookie\"]\n\
+         max_keys_per_scope = 5",
+    );
+    let key = HeaderName::from_static("x-api-key");
+    let expected = Rule {
+        requirement: Requirement::Required,
+        methods: vec![Method::PUT],
+        header: HeaderName::from_static("x-once"),
+        scope: Scope::Parts(Box::new([ScopePart::Header(key), ScopePart::Client])),
+        terms: Terms {
+            ttl: Duration::from_hours(7 * 24),
+            on_unknown: OnUnknown::Release,
+            max_keys_per_scope: NonZeroU32::new(5).expect("not zero"),
+        },
+        in_flight: InFlightPolicy::Conflict,
+        on_server_error: OnServerError::Release,
+        release_on: Some(vec![StatusCode::CONFLICT, StatusCode::SERVICE_UNAVAILABLE]),
+        max_request: 2048,
+        max_response: 77,
+        exclude_headers: vec![http::header::SET_COOKIE],
+    };
+    assert_eq!(rule, expected);
+    let none = sound("idempotency = { release_on = [] }");
+    assert_eq!(none.release_on, Some(Vec::new()));
+}
+
+#[test]
+fn a_scope_is_one_word_or_a_list() {
+    let scope = |text: &str| sound(&format!("idempotency = {{ scope = {text} }}")).scope;
+    assert_eq!(scope("\"shared\""), Scope::Shared);
+    assert_eq!(scope("[\"shared\"]"), Scope::Shared);
+    let client = Scope::Parts(Box::new([ScopePart::Client]));
+    assert_eq!(scope("\"client\""), client);
+}
+
+#[test]
+fn keys_that_are_off_raise_no_doubts_whatever_else_is_said() {
+    let (rule, warnings) =
+        read("methods = \"GET\"\nidempotency = { mode = \"off\", max_response = \"999GiB\" }");
+    assert!(rule.is_none() && warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
+fn what_is_likely_not_meant_gets_a_warning() {
+    let required = "idempotency = { mode = \"required\" }";
+    assert!(warning(required).contains("refreshed token"));
+    sound("idempotency = { mode = \"required\", scope = \"header:Authorization\" }");
+
+    let unheard = "methods = [\"GET\", \"PUT\"]\nidempotency = {}";
+    assert!(warning(unheard).contains("takes no POST or PATCH"));
+    sound("methods = [\"GET\", \"PATCH\"]\nidempotency = {}");
+
+    let small = "idempotency = {}\n[store]\nmax_bytes = \"1023KiB\"";
+    assert!(warning(small).contains("1048576 bytes is not kept"));
+    let large = "idempotency = { max_response = \"257MiB\" }";
+    assert!(warning(large).contains("268435456 bytes"));
+    sound("idempotency = { max_response = \"256MiB\" }");
+}
+
+#[test]
+fn the_environment_can_switch_keys_on_and_off() {
+    for (table, value, on) in [("", "optional", true), ("idempotency = {}", "off", false)] {
+        let env = [("TIDEGATE__ROUTE__ALL__IDEMPOTENCY__MODE", value)];
+        let text = format!("{ROUTE}{table}\n");
+        let loaded = parse(
+            "test.toml",
+            &text,
+            &env.into_iter().collect(),
+            &Overrides::default(),
+        );
+        let policy = loaded.expect("a sound configuration").policy;
+        let route = policy.routes.iter().next().expect("a route");
+        assert_eq!(route.idempotency.is_some(), on, "{value}");
+    }
+}

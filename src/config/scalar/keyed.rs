@@ -1,0 +1,163 @@
+//! Words of a route's `idempotency`: methods, headers and scopes that keys can have.
+
+use std::str::FromStr;
+
+use http::{HeaderName, Method};
+
+use super::{Fault, HeaderText, MethodName};
+use crate::idempotency::rule::ScopePart;
+
+/// A method whose requests can have keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct KeyedMethod(pub(in super::super) Method);
+
+impl FromStr for KeyedMethod {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let MethodName(method) = text.parse()?;
+        // What can be sent again without harm needs no key, and a tunnel has no answer to keep.
+        if method.is_safe() || method == Method::CONNECT {
+            return Err(Fault::new(
+                format!("a {method} request cannot be keyed"),
+                "remove it: keys of GET, HEAD, OPTIONS, TRACE and CONNECT requests pass through",
+            ));
+        }
+        Ok(Self(method))
+    }
+}
+
+/// The name of a header a key can come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct KeyHeader(HeaderText);
+
+impl KeyHeader {
+    pub(in super::super) fn name(&self) -> HeaderName {
+        self.0.name()
+    }
+}
+
+/// Headers with a meaning of their own, which no client could make up a key for.
+const TAKEN: &[&str] = &[
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "cache-control",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "date",
+    "expect",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "origin",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "referer",
+    "set-cookie",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "via",
+    "x-real-ip",
+    "x-request-id",
+];
+
+impl FromStr for KeyHeader {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let header: HeaderText = text.parse()?;
+        let lower = text.to_ascii_lowercase();
+        if TAKEN.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
+            return Err(Fault::new(
+                format!("`{text}` has a meaning of its own and cannot hold a key"),
+                "write a header that clients send for this alone, such as \"Idempotency-Key\"",
+            ));
+        }
+        Ok(Self(header))
+    }
+}
+
+/// One thing the callers of a route are told apart by, or that they are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) enum ScopeText {
+    /// They are not.
+    Shared,
+    /// By this.
+    By(ScopePart),
+}
+
+impl FromStr for ScopeText {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        match (text, text.strip_prefix("header:")) {
+            ("shared", _) => Ok(Self::Shared),
+            ("client", _) => Ok(Self::By(ScopePart::Client)),
+            (_, Some(name)) => {
+                let name = name.parse::<HeaderText>()?.name();
+                Ok(Self::By(ScopePart::Header(name)))
+            }
+            (_, None) => Err(Fault::new(
+                format!("keys cannot be told apart by `{text}`"),
+                "write \"client\", \"header:NAME\" or a list of these, or \"shared\"",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_that_changes_nothing_has_no_keys() {
+        for text in ["POST", "PATCH", "PUT", "DELETE", "PURGE"] {
+            assert!(text.parse::<KeyedMethod>().is_ok(), "{text}");
+        }
+        for text in ["GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"] {
+            let fault = text.parse::<KeyedMethod>().expect_err(text);
+            assert!(fault.help.contains("pass through"), "{text}");
+        }
+        let fault = "post".parse::<KeyedMethod>().expect_err("lower case");
+        assert!(fault.help.contains("\"POST\""));
+    }
+
+    #[test]
+    fn a_key_comes_in_a_header_of_its_own() {
+        for text in ["Idempotency-Key", "X-Request-Token", "idempotency-key"] {
+            assert!(text.parse::<KeyHeader>().is_ok(), "{text}");
+        }
+        for text in [
+            "Authorization",
+            "HOST",
+            "Content-Length",
+            "connection",
+            "X-Forwarded-For",
+            "a b",
+        ] {
+            assert!(text.parse::<KeyHeader>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_scope_is_made_of_known_things() {
+        assert_eq!("shared".parse(), Ok(ScopeText::Shared));
+        assert_eq!("client".parse(), Ok(ScopeText::By(ScopePart::Client)));
+        let header = HeaderName::from_static("x-api-key");
+        assert_eq!(
+            "header:X-Api-Key".parse(),
+            Ok(ScopeText::By(ScopePart::Header(header)))
+        );
+        for text in ["global", "header:", "header:a b", "Client"] {
+            assert!(text.parse::<ScopeText>().is_err(), "{text}");
+        }
+    }
+}
