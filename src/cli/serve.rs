@@ -99,7 +99,7 @@ impl Running {
         let admin = match office {
             None => None,
             Some((socket, settings)) => {
-                let registry = metrics::registry(&shared.metrics, &shared.buckets);
+                let registry = metrics::registry(&shared);
                 Some(Admin::start(socket, settings, registry, gateway.stopper())?)
             }
         };

@@ -135,7 +135,7 @@ impl Plan {
         let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
         let admin = shared.policy.admin.as_ref().map(|settings| {
             let socket = std::net::TcpListener::bind(settings.listen).expect("a free port");
-            let registry = metrics::registry(&shared.metrics, &shared.buckets);
+            let registry = metrics::registry(&shared);
             Admin::start(socket, settings, registry, running.stopper()).expect("an admin listener")
         });
         Gateway {
