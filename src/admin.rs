@@ -1,9 +1,13 @@
-//! What an operator sees: probes, metrics.
+//! What an operator sees and may change: probes, metrics, the records of idempotency keys.
 //!
 //! The admin listener runs beside the workers on a thread of its own, so a scrape never waits for
 //! traffic nor traffic for a scrape.
 
+mod admission;
+mod keys;
 pub mod listener;
 pub mod metrics;
+mod problem;
+mod serving;
 
 pub use metrics::{InFlight, KeyedMetrics, Metrics};

@@ -9,8 +9,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::admin::listener::Admin;
-use crate::admin::metrics;
+use crate::admin::listener::{Admin, Overseen};
 use crate::clock::Clock;
 use crate::config::{self, Environment, Loaded, LogFormat, Overrides, Policy};
 use crate::gateway::{Gateway, ListenError, Stop};
@@ -99,8 +98,8 @@ impl Running {
         let admin = match office {
             None => None,
             Some((socket, settings)) => {
-                let registry = metrics::registry(&shared.metrics, &shared.buckets);
-                Some(Admin::start(socket, settings, registry, gateway.stopper())?)
+                let overseen = Overseen::of(&shared, gateway.stopper());
+                Some(Admin::start(socket, settings, overseen)?)
             }
         };
         Ok(Self { gateway, admin })

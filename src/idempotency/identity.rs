@@ -9,8 +9,10 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use thiserror::Error;
 
 use super::{IdempotencyKey, Scope};
 use crate::client::ClientId;
@@ -27,6 +29,11 @@ pub struct KeyHash(pub [u8; 16]);
 /// A scope, hashed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScopeHash(pub [u8; 16]);
+
+/// What was taken for a hash and is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not 32 hexadecimal digits")]
+pub struct NotAHash;
 
 /// The name of one record: a key in its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -211,6 +218,19 @@ impl fmt::Debug for Secret {
 impl fmt::Display for ScopeHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_hex(&self.0, f)
+    }
+}
+
+impl FromStr for ScopeHash {
+    type Err = NotAHash;
+
+    fn from_str(text: &str) -> Result<Self, NotAHash> {
+        // A sign would pass for a digit.
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(NotAHash);
+        }
+        let number = u128::from_str_radix(text, 16).map_err(|_| NotAHash)?;
+        Ok(Self(number.to_be_bytes()))
     }
 }
 

@@ -3,6 +3,7 @@
 mod harness;
 
 mod admin;
+mod admin_keys;
 mod commands;
 mod connections;
 mod cors;

@@ -1,5 +1,7 @@
 //! The counters of all workers as Prometheus reads them.
 
+mod keyed;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,15 +10,20 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::{Count, Failure, LATENCY_BOUNDS, LimitMetrics, Metrics, STATUSES};
+use super::latency::Snapshot;
+use super::upstream::Failure;
+use super::{Count, Latency, LimitMetrics, Metrics, STATUSES};
+use crate::pipeline::Shared;
+use crate::store::RecordStore;
 use crate::store::memory::MemoryBuckets;
 
-/// What all workers count, and the bucket table, ready to be scraped.
-pub fn registry(workers: &Arc<[Arc<Metrics>]>, buckets: &Arc<MemoryBuckets>) -> Registry {
+/// What all workers count, and what the stores hold, ready to be scraped.
+pub fn registry(shared: &Shared) -> Registry {
     let mut registry = Registry::with_prefix("tidegate");
     let scrape = Scrape {
-        workers: Arc::clone(workers),
-        buckets: Arc::clone(buckets),
+        workers: Arc::clone(&shared.metrics),
+        buckets: Arc::clone(&shared.buckets),
+        records: shared.records.clone(),
     };
     registry.register_collector(Box::new(scrape));
     registry
@@ -27,6 +34,7 @@ pub fn registry(workers: &Arc<[Arc<Metrics>]>, buckets: &Arc<MemoryBuckets>) -> 
 struct Scrape {
     workers: Arc<[Arc<Metrics>]>,
     buckets: Arc<MemoryBuckets>,
+    records: RecordStore,
 }
 
 impl Collector for Scrape {
@@ -34,6 +42,8 @@ impl Collector for Scrape {
         self.encode_routes(&mut encoder)?;
         self.encode_limits(&mut encoder)?;
         self.encode_upstreams(&mut encoder)?;
+        self.encode_keyed(&mut encoder)?;
+        self.encode_records(&mut encoder)?;
         let connections = self
             .workers
             .iter()
@@ -165,26 +175,11 @@ impl Scrape {
         )?;
         for (index, upstream) in upstreams.iter().enumerate() {
             let labels = [("upstream", &*upstream.name)];
-            self.encode_latency(latency.encode_family(&labels)?, index)?;
+            let workers = self.workers.iter();
+            let latencies = workers.map(|worker| &worker.upstreams[index].latency);
+            histogram(latency.encode_family(&labels)?, &Latency::sum(latencies))?;
         }
         Ok(())
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a scrape is for graphs")]
-    fn encode_latency(&self, mut encoder: MetricEncoder<'_>, upstream: usize) -> fmt::Result {
-        let bounds = LATENCY_BOUNDS.iter().map(|&millis| millis as f64 / 1e3);
-        let buckets: Vec<_> = bounds
-            .chain([f64::INFINITY])
-            .enumerate()
-            .map(|(index, bound)| {
-                let count =
-                    self.sum(|worker| worker.upstreams[upstream].latency.buckets[index].get());
-                (bound, count)
-            })
-            .collect();
-        let count = buckets.iter().map(|(_, count)| count).sum();
-        let micros = self.sum(|worker| worker.upstreams[upstream].latency.micros.get());
-        encoder.encode_histogram::<NoLabelSet>(micros as f64 / 1e6, count, &buckets, None)
     }
 }
 
@@ -194,6 +189,10 @@ fn counter(mut encoder: MetricEncoder<'_>, count: u64) -> fmt::Result {
 
 fn gauge(mut encoder: MetricEncoder<'_>, value: i64) -> fmt::Result {
     encoder.encode_gauge(&value)
+}
+
+fn histogram(mut encoder: MetricEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    encoder.encode_histogram::<NoLabelSet>(snapshot.sum, snapshot.count(), &snapshot.buckets, None)
 }
 
 fn size(number: usize) -> i64 {

@@ -3,8 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use tidegate::admin::listener::Admin;
-use tidegate::admin::metrics;
+use tidegate::admin::listener::{Admin, Overseen};
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::gateway::Gateway as Running;
@@ -56,6 +55,11 @@ impl Gateway {
 
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         self.running.as_ref().expect("running").addresses()
+    }
+
+    /// What its workers share, records among it.
+    pub(crate) fn shared(&self) -> &Shared {
+        self.running.as_ref().expect("running").shared()
     }
 
     /// Tells it to finish what is in flight and take nothing new.
@@ -135,8 +139,8 @@ impl Plan {
         let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
         let admin = shared.policy.admin.as_ref().map(|settings| {
             let socket = std::net::TcpListener::bind(settings.listen).expect("a free port");
-            let registry = metrics::registry(&shared.metrics, &shared.buckets);
-            Admin::start(socket, settings, registry, running.stopper()).expect("an admin listener")
+            let overseen = Overseen::of(&shared, running.stopper());
+            Admin::start(socket, settings, overseen).expect("an admin listener")
         });
         Gateway {
             running: Some(running),

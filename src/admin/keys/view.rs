@@ -1,0 +1,236 @@
+//! Records as an operator sees them, in JSON.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::HeaderMap;
+use serde::Serialize;
+
+use crate::idempotency::{Answer, Census, Finding};
+
+/// Hexadecimal digits of a fingerprint that are shown: enough to tell two requests apart.
+const FINGERPRINT_DIGITS: usize = 8;
+
+/// How much there is.
+#[derive(Debug, Serialize)]
+pub(super) struct Overview {
+    records: Counts,
+    bytes: u64,
+    evictions: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Counts {
+    in_progress: u64,
+    completed: u64,
+    unknown: u64,
+    tombstone: u64,
+}
+
+/// What there is of a key.
+#[derive(Debug, Serialize)]
+pub(super) struct Found {
+    pub(super) key: String,
+    pub(super) records: Vec<Record>,
+    /// How many more there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) left_out: Option<usize>,
+}
+
+/// What there is of a key in one scope.
+#[derive(Debug, Serialize)]
+pub(super) struct Record {
+    scope: String,
+    state: &'static str,
+    age_seconds: f64,
+    expires_in_seconds: Option<f64>,
+    status: Option<u16>,
+    fingerprint: String,
+    response_bytes: Option<usize>,
+    #[serde(flatten)]
+    content: Option<Content>,
+}
+
+/// The answer itself; nothing of it where there is none.
+#[derive(Debug, Serialize)]
+struct Content {
+    headers: Option<Vec<(String, String)>>,
+    #[serde(flatten)]
+    body: Body,
+}
+
+#[derive(Debug, Serialize)]
+enum Body {
+    #[serde(rename = "body")]
+    Text(Option<String>),
+    #[serde(rename = "body_base64")]
+    Base64(String),
+}
+
+impl From<Census> for Overview {
+    fn from(census: Census) -> Self {
+        Self {
+            records: Counts {
+                in_progress: census.in_progress,
+                completed: census.completed,
+                unknown: census.unknown,
+                tombstone: census.tombstones,
+            },
+            bytes: census.bytes,
+            evictions: census.evictions,
+        }
+    }
+}
+
+impl Record {
+    /// What was found, with the answer if that was asked for.
+    pub(super) fn of(finding: &Finding, with_body: bool) -> Self {
+        let answer = finding.answer.as_deref();
+        let mut fingerprint = finding.fingerprint.to_string();
+        fingerprint.truncate(FINGERPRINT_DIGITS);
+        Self {
+            scope: finding.id.scope.to_string(),
+            state: finding.state.name(),
+            age_seconds: seconds(finding.age),
+            expires_in_seconds: finding.expires_in.map(seconds),
+            status: finding.status().map(|status| status.as_u16()),
+            fingerprint,
+            response_bytes: answer.map(|answer| answer.body.len()),
+            content: with_body.then(|| Content::of(answer)),
+        }
+    }
+}
+
+impl Content {
+    fn of(answer: Option<&Answer>) -> Self {
+        Self {
+            headers: answer.map(|answer| lines(&answer.headers)),
+            body: answer.map_or(Body::Text(None), |answer| Body::of(&answer.body)),
+        }
+    }
+}
+
+impl Body {
+    fn of(bytes: &Bytes) -> Self {
+        match str::from_utf8(bytes) {
+            Ok(text) => Self::Text(Some(text.to_owned())),
+            Err(_) => Self::Base64(STANDARD.encode(bytes)),
+        }
+    }
+}
+
+/// Header lines in their order; a value's bytes that are not UTF-8 show as U+FFFD.
+fn lines(headers: &HeaderMap) -> Vec<(String, String)> {
+    let lines = headers.iter();
+    lines
+        .map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes());
+            (name.to_string(), value.into_owned())
+        })
+        .collect()
+}
+
+/// To the millisecond.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::Response;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::idempotency::{Fingerprint, KeyHash, RecordId, ScopeHash, State};
+
+    fn finding(answer: Option<Answer>) -> Finding {
+        Finding {
+            id: RecordId {
+                key: KeyHash([1; 16]),
+                scope: ScopeHash([0xab; 16]),
+            },
+            state: State::Completed,
+            age: Duration::from_micros(1_500_900),
+            expires_in: Some(Duration::from_mins(1)),
+            fingerprint: Fingerprint([0x5f; 16]),
+            answer: answer.map(Arc::new),
+        }
+    }
+
+    fn answer(body: &'static [u8]) -> Answer {
+        let (head, ()) = Response::builder()
+            .status(201)
+            .header("set-cookie", "a=1")
+            .header("content-type", "text/plain")
+            .header("set-cookie", "b=2")
+            .body(())
+            .unwrap()
+            .into_parts();
+        Answer::of(&head, Bytes::from_static(body), &[])
+    }
+
+    fn shown(finding: &Finding, with_body: bool) -> Value {
+        serde_json::to_value(Record::of(finding, with_body)).unwrap()
+    }
+
+    #[test]
+    fn a_record_shows_nothing_of_its_answer_but_status_and_size() {
+        let shown = shown(&finding(Some(answer(b"hello"))), false);
+        assert_eq!(
+            shown,
+            json!({
+                "scope": "ab".repeat(16),
+                "state": "completed",
+                "age_seconds": 1.5,
+                "expires_in_seconds": 60.0,
+                "status": 201,
+                "fingerprint": "5f5f5f5f",
+                "response_bytes": 5,
+            })
+        );
+    }
+
+    #[test]
+    fn an_answer_that_is_asked_for_is_shown_with_every_header_line() {
+        let shown = shown(&finding(Some(answer(b"hello"))), true);
+        assert_eq!(shown["body"], "hello");
+        assert_eq!(shown.get("body_base64"), None);
+        assert_eq!(
+            shown["headers"],
+            json!([
+                ["set-cookie", "a=1"],
+                ["set-cookie", "b=2"],
+                ["content-type", "text/plain"]
+            ])
+        );
+    }
+
+    #[test]
+    fn a_body_that_is_not_text_is_shown_in_base64() {
+        let shown = shown(&finding(Some(answer(b"\xff\x00"))), true);
+        assert_eq!(shown["body_base64"], "/wA=");
+        assert_eq!(shown.get("body"), None);
+    }
+
+    #[test]
+    fn where_there_is_no_answer_its_parts_are_null() {
+        let mut finding = finding(None);
+        finding.state = State::InProgress;
+        finding.expires_in = None;
+        let shown = shown(&finding, true);
+        for name in [
+            "status",
+            "response_bytes",
+            "expires_in_seconds",
+            "headers",
+            "body",
+        ] {
+            assert_eq!(shown.get(name), Some(&Value::Null), "{name}");
+        }
+    }
+}
