@@ -17,6 +17,9 @@ export PATH := $(PATH):/usr/sbin
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
+# Tests have the gateway die in places that no other build has.
+TEST_FEATURES := --features failpoints
+
 # What is needed beyond a Rust toolchain, as command=package.
 TEST_NEEDS := cc=gcc
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk
@@ -40,16 +43,17 @@ test:
 	$(call install,$(TEST_NEEDS))
 	@if command -v cargo-nextest >/dev/null; then \
 	    failed=0; \
-	    $(CARGO) nextest run --locked || failed=1; \
-	    $(CARGO) test --locked --doc || failed=1; \
+	    $(CARGO) nextest run --locked $(TEST_FEATURES) || failed=1; \
+	    $(CARGO) test --locked $(TEST_FEATURES) --doc || failed=1; \
 	    exit $$failed; \
 	else \
-	    $(CARGO) test --locked --no-fail-fast; \
+	    $(CARGO) test --locked $(TEST_FEATURES) --no-fail-fast; \
 	fi
 
 lint:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --all-targets $(TEST_FEATURES) -- -D warnings
 	@if command -v cargo-deny >/dev/null; then \
 	    $(CARGO) deny check; \
 	else \

@@ -2,18 +2,21 @@
 //!
 //! Only builds with the `failpoints` feature have them, and then only those that the environment names
 //! act: `FAILPOINTS='after-claim=return'` kills the process the moment it gets there, as a crash would.
-//! In any other build `failpoint!` is nothing at all.
+//! In any other build `failpoint!` is nothing at all. What is named beside a place is done before the end.
 
 #[cfg(feature = "failpoints")]
 macro_rules! failpoint {
-    ($name:literal) => {
-        fail::eval($name, |_| $crate::failpoint::die($name));
+    ($name:literal $(, $last_act:expr)?) => {
+        fail::eval($name, |_| {
+            $(drop($last_act);)?
+            $crate::failpoint::die($name)
+        });
     };
 }
 
 #[cfg(not(feature = "failpoints"))]
 macro_rules! failpoint {
-    ($name:literal) => {};
+    ($name:literal $(, $last_act:expr)?) => {};
 }
 
 pub(crate) use failpoint;

@@ -38,7 +38,6 @@ use crate::upstream::connect::ConnectorError;
 use crate::wire::Violation;
 
 pub use arrival::{Arrival, Connection};
-pub use open::StoreOpenError;
 
 /// What all workers share.
 #[derive(Clone, Debug)]

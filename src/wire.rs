@@ -57,6 +57,7 @@ use self::gather::poll_write_gathered;
 use self::head::Limits;
 use self::inbound::{Expired, Inbound, Want};
 use self::linger::Linger;
+use crate::failpoint::failpoint;
 use crate::gateway::{Caps, Deadlines};
 
 /// A client's connection, of which hyper sees only what is HTTP/1.
@@ -163,6 +164,11 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> AsyncWrite for Wire<IO> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        failpoint!("mid-reply", {
+            let half = bufs.first().map_or(0, |buf| buf.len() / 2);
+            let io = Pin::new(&mut this.io);
+            bufs.first().map(|buf| io.poll_write(cx, &buf[..half]))
+        });
         let sent = poll_write_gathered(Pin::new(&mut this.io), cx, bufs);
         this.stall.watch(&mut this.alarm, cx, sent)
     }

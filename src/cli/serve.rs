@@ -86,6 +86,8 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) fn start(policy: Policy) -> anyhow::Result<Self> {
+        #[cfg(feature = "failpoints")]
+        crate::failpoint::arm();
         install_tls_provider();
         raise_file_limit();
         let shared = Shared::open(Arc::new(policy), Clock::real())?;
