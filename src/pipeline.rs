@@ -30,6 +30,7 @@ use crate::respond::cors::preflight_method;
 use crate::respond::{Body, Manner, Rejection, problem};
 use crate::route::RouteId;
 use crate::store::RecordStore;
+use crate::store::disk::buckets::Snapshots;
 use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::MemoryRecords;
 use crate::throttle::{Passage, Side, Throttle, ThrottleLayer};
@@ -50,6 +51,8 @@ pub struct Shared {
     pub records: RecordStore,
     /// What names both.
     pub secret: Secret,
+    /// What writes the buckets down, where they are to outlive a restart.
+    pub snapshots: Option<Arc<Snapshots>>,
     /// What is counted, by each worker for itself.
     pub metrics: Arc<[Arc<Metrics>]>,
     /// What time it is.
@@ -87,6 +90,7 @@ impl Shared {
             buckets: Arc::new(MemoryBuckets::new(policy.max_clients, clock.clone())),
             records: RecordStore::Memory(MemoryRecords::new(policy.store.room, clock.clone())),
             secret: Secret::random(),
+            snapshots: None,
             metrics: (0..policy.server.workers)
                 .map(|_| Arc::new(metrics()))
                 .collect(),
@@ -108,6 +112,7 @@ impl Pipeline {
             buckets,
             records,
             secret,
+            snapshots: _,
             metrics,
             clock,
         } = shared.clone();

@@ -9,6 +9,7 @@ use super::Shared;
 use crate::clock::Clock;
 use crate::config::{Backend, Policy};
 use crate::store::RecordStore;
+use crate::store::disk::buckets::Snapshots;
 use crate::store::disk::{DiskRecords, OpenError};
 
 impl Shared {
@@ -18,10 +19,13 @@ impl Shared {
             return Ok(Self::new(policy, clock));
         };
         let records = DiskRecords::open(path, policy.store.room, clock.clone())?;
+        let memory = Self::new(Arc::clone(&policy), clock.clone());
+        let snapshots = Snapshots::start(&records, Arc::clone(&memory.buckets), clock)?;
         Ok(Self {
             secret: records.secret(),
             records: RecordStore::Disk(records),
-            ..Self::new(Arc::clone(&policy), clock)
+            snapshots: Some(Arc::new(snapshots)),
+            ..memory
         })
     }
 }

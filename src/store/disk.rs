@@ -21,6 +21,7 @@
 //! not be concluded is unknown from that moment on.
 
 mod batch;
+pub mod buckets;
 mod engine;
 mod flights;
 mod home;
@@ -29,7 +30,7 @@ mod tally;
 mod upkeep;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
@@ -89,6 +90,7 @@ struct Handle {
     ops: Option<mpsc::Sender<Op>>,
     common: Arc<Common>,
     secret: Secret,
+    path: PathBuf,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -164,6 +166,7 @@ impl DiskRecords {
             ops: Some(ops),
             common,
             secret,
+            path: path.to_owned(),
             writer: Mutex::new(None),
         });
         let owner = Arc::downgrade(&handle);
@@ -178,6 +181,11 @@ impl DiskRecords {
     /// The secret that keys the names of its records, the same as long as the directory lives.
     pub fn secret(&self) -> Secret {
         self.0.secret
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.0.path
     }
 
     /// Drops what has expired, now and not at the next opportunity.

@@ -16,6 +16,7 @@ mod shard;
 
 use std::future::{Future, ready};
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
@@ -77,6 +78,28 @@ impl MemoryBuckets {
     /// Buckets tracked at most.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Every tracked bucket that is not full, with the nanoseconds it takes to fill.
+    pub fn drained(&self) -> Vec<(BucketKey, u64)> {
+        let mut drained = Vec::new();
+        for (table, margin) in self.table.shards().iter().zip(&self.margins) {
+            let shard = Shard::new(table.write(), margin);
+            let now = self.clock.now();
+            drained.extend(shard.drained(now));
+        }
+        drained
+    }
+
+    /// Takes up buckets that will be full after these times, as far as there is room for them.
+    pub fn restore(&self, drained: impl IntoIterator<Item = (BucketKey, Duration)>) {
+        for (bucket, left) in drained {
+            let index = self.shard_of(bucket);
+            let mut shard = Shard::new(self.table.shards()[index].write(), &self.margins[index]);
+            if !left.is_zero() {
+                shard.restore(bucket, self.clock.now().after(left));
+            }
+        }
     }
 
     fn shard_of(&self, bucket: BucketKey) -> usize {

@@ -109,6 +109,30 @@ impl<'a> Shard<'a> {
         }
     }
 
+    /// Every bucket that is not full by `now`, with the nanoseconds it takes to fill.
+    pub(super) fn drained(&self, now: Moment) -> Vec<(BucketKey, u64)> {
+        // From the heap, which names every bucket of the table; the table itself cannot be walked safely.
+        let margin = self.margin.lock();
+        let buckets = margin.refills.iter().map(|&Reverse((_, bucket))| bucket);
+        buckets
+            .filter_map(|bucket| {
+                let full_at = state(&self.table, bucket)?.as_nanos();
+                let left = full_at.saturating_sub(now.as_nanos());
+                (left > 0).then_some((bucket, left))
+            })
+            .collect()
+    }
+
+    /// Takes up `bucket`, which will be full at `full_at`, if there is room for it.
+    pub(super) fn restore(&mut self, bucket: BucketKey, full_at: Moment) {
+        let mut margin = self.margin.lock();
+        if self.table.len() < margin.share && state(&self.table, bucket).is_none() {
+            let entry = (bucket, SharedValue::new(full_at));
+            self.table.insert(bucket.high, entry, |(key, _)| key.high);
+            margin.refills.push(Reverse((full_at, bucket)));
+        }
+    }
+
     /// Records that `bucket`, charged at `now`, will be full at `full_at`.
     pub(super) fn put(&mut self, limit: LimitId, bucket: BucketKey, full_at: Moment, now: Moment) {
         let tracked = self.table.get_mut(bucket.high, |(key, _)| *key == bucket);
