@@ -49,4 +49,6 @@ pub mod cli;
 pub mod log;
 pub mod store;
 
+// For other applications, and for tests
+pub mod embed;
 pub mod failpoint;

@@ -30,6 +30,21 @@ pub struct Limit {
     pub retry_after: RetryAfterForm,
 }
 
+impl Limit {
+    /// A limit that holds each client to `quota` and refuses what goes beyond it.
+    pub fn per_client(name: &str, quota: Quota) -> Self {
+        Self {
+            id: LimitId(0),
+            name: name.into(),
+            quota,
+            key: [KeyPart::Client].into(),
+            exceed: Exceed::Reject,
+            mode: Mode::Enforce,
+            retry_after: RetryAfterForm::Seconds,
+        }
+    }
+}
+
 /// One thing a limit's buckets are told apart by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
