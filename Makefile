@@ -5,6 +5,7 @@
 #   make fmt             formats the sources
 #   make bench           what the gateway's decisions cost, and how that grows
 #   make peers           CPU per request beside nginx and HAProxy
+#   make peers-keyed     CPU per request with an idempotency key, beside nginx's cache and without a key
 #   make peers-clients   CPU per request with a thousand and with a million tracked clients
 
 SHELL := /usr/bin/env bash
@@ -37,7 +38,7 @@ define install
 	fi
 endef
 
-.PHONY: test lint fmt bench peers peers-clients
+.PHONY: test lint fmt bench peers peers-clients peers-keyed
 
 test:
 	$(call install,$(TEST_NEEDS))
@@ -68,8 +69,8 @@ bench:
 
 # The gateway measured is the one people get, the release build. What drives it need not be fast, and
 # built in the bench profile it would put another gateway in that one's place.
-peers peers-clients:
+peers peers-clients peers-keyed:
 	$(call install,$(PEER_NEEDS))
 	$(CARGO) build --locked --release
 	PEERS_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
-	    $(CARGO) bench --locked --profile dev --bench peers -- $(if $(findstring clients,$@),clients,gateways)
+	    $(CARGO) bench --locked --profile dev --bench peers -- $(or $(patsubst peers-%,%,$(filter peers-%,$@)),gateways)

@@ -1,7 +1,7 @@
 //! What a request costs in CPU time: the gateway beside nginx and HAProxy doing the same work.
 //!
 //! Run with `make peers`; `make peers-clients` compares the gateway with itself, tracking a thousand
-//! clients and a million. Everything runs on loopback and on one machine, load included, so throughput
+//! clients and a million, and `make peers-keyed` shows what an idempotency key costs. Everything runs on loopback and on one machine, load included, so throughput
 //! and latency say as much about the machine as about the gateway. CPU time per request is what stays
 //! comparable, and what the project holds itself to.
 //!
@@ -14,6 +14,7 @@
 
 mod clients;
 mod gateways;
+mod keyed;
 mod load;
 mod process;
 mod scene;
@@ -63,8 +64,11 @@ impl Work {
 fn main() -> Outcome<()> {
     let load = Load::from_env()?;
     let scene = Scene::set()?;
-    if std::env::args().any(|argument| argument == "clients") {
+    let asked = |comparison| std::env::args().any(|argument| argument == comparison);
+    if asked("clients") {
         clients::compare(&scene, &load)
+    } else if asked("keyed") {
+        keyed::compare(&scene, &load)
     } else {
         compare(&scene, &load)
     }
