@@ -4,51 +4,94 @@
 //! one hop is gone already, and the version of HTTP is not part of an answer. Trailers are not kept, and
 //! so the first caller does not get them either: both get the same.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
+
+/// Headers added to an answer on its further way, about.
+const ADDED: usize = 6;
 
 /// Says that an answer was given before.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// What an answer takes besides its bytes, about.
-const OVERHEAD: usize = 256;
-
-/// What one header line takes besides its bytes, about.
-const LINE_OVERHEAD: usize = 48;
-
 /// An answer as it is kept.
+///
+/// Values and body lie in one block of their own. What upstream sent are slices of what was read from its
+/// connection, and to keep a slice is to keep all of that: some kilobytes for a hundred bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status.
-    pub status: StatusCode,
-    /// Its header lines. A map gives them back in the order they were put in, lines of one name together.
-    pub headers: HeaderMap,
-    /// Its body.
-    pub body: Bytes,
+    status: StatusCode,
+    lines: Box<[Line]>,
+    /// The values in order, then the body.
+    block: Bytes,
+}
+
+/// A header line: its name, and where its value ends. It begins where the one before it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    name: HeaderName,
+    end: usize,
 }
 
 impl Answer {
+    /// An answer with these headers and this body.
+    pub fn new(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
+        Self::without(&[], status, headers, body)
+    }
+
     /// The answer with this head and body, without the headers to leave out.
-    pub fn of(head: &response::Parts, body: Bytes, exclude: &[HeaderName]) -> Self {
-        let headers = if exclude.iter().any(|name| head.headers.contains_key(name)) {
-            let kept = head
-                .headers
-                .iter()
-                .filter(|(name, _)| !exclude.contains(name));
-            let mut headers = HeaderMap::with_capacity(head.headers.len());
-            for (name, value) in kept {
-                headers.append(name.clone(), value.clone());
-            }
-            headers
-        } else {
-            head.headers.clone()
-        };
+    pub fn of(head: &response::Parts, body: &[u8], exclude: &[HeaderName]) -> Self {
+        Self::without(exclude, head.status, &head.headers, body)
+    }
+
+    fn without(
+        exclude: &[HeaderName],
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Self {
+        let values: usize = headers.values().map(HeaderValue::len).sum();
+        let mut block = BytesMut::with_capacity(values + body.len());
+        let lines = headers
+            .iter()
+            .filter(|(name, _)| !exclude.contains(name))
+            .map(|(name, value)| {
+                block.extend_from_slice(value.as_bytes());
+                Line {
+                    name: name.clone(),
+                    end: block.len(),
+                }
+            })
+            .collect();
+        block.extend_from_slice(body);
         Self {
-            status: head.status,
-            headers,
-            body,
+            status,
+            lines,
+            block: block.freeze(),
         }
+    }
+
+    /// Its status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Its header lines, in order; lines of one name are together.
+    pub fn lines(&self) -> impl Iterator<Item = (&HeaderName, Bytes)> {
+        self.lines.iter().scan(0, |start, line| {
+            let value = self.block.slice(*start..line.end);
+            *start = line.end;
+            Some((&line.name, value))
+        })
+    }
+
+    /// Its body.
+    pub fn body(&self) -> Bytes {
+        self.block.slice(self.body_at()..)
+    }
+
+    fn body_at(&self) -> usize {
+        self.lines.last().map_or(0, |line| line.end)
     }
 
     /// The answer once more, marked as one that was given before.
@@ -61,19 +104,20 @@ impl Answer {
 
     /// The answer once more.
     pub fn repeat<B: From<Bytes>>(&self) -> Response<B> {
-        let mut response = Response::new(B::from(self.body.clone()));
+        let mut response = Response::new(B::from(self.body()));
         *response.status_mut() = self.status;
-        *response.headers_mut() = self.headers.clone();
+        let headers = response.headers_mut();
+        headers.reserve(self.lines.len() + ADDED);
+        for (name, value) in self.lines() {
+            let value = HeaderValue::from_maybe_shared(value).expect("it was a value before");
+            headers.append(name.clone(), value);
+        }
         response
     }
 
     /// What it takes to keep, in bytes, about.
     pub fn weight(&self) -> usize {
-        let lines = self.headers.iter();
-        let headers: usize = lines
-            .map(|(name, value)| LINE_OVERHEAD + name.as_str().len() + value.len())
-            .sum();
-        OVERHEAD + headers + self.body.len()
+        size_of::<Self>() + self.lines.len() * size_of::<Line>() + self.block.len()
     }
 }
 
@@ -109,8 +153,8 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let first = lines(&head.headers);
-        let replay: Response<Bytes> =
-            Answer::of(&head, Bytes::from_static(b"\0\xff"), &[]).replay();
+        let answer = Answer::of(&head, b"\0\xff", &[]);
+        let replay: Response<Bytes> = answer.replay();
         assert_eq!(replay.status(), 201);
         assert_eq!(replay.body().as_ref(), b"\0\xff");
         let replayed = lines(replay.headers());
@@ -131,12 +175,19 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        let answer = Answer::of(&head, Bytes::new(), &[HeaderName::from_static("x-b")]);
+        let answer = Answer::of(&head, b"body", &[HeaderName::from_static("x-b")]);
         let lines: Vec<_> = answer
-            .headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_bytes()))
+            .lines()
+            .map(|(name, value)| (name.as_str(), value))
             .collect();
-        assert_eq!(lines, [("x-a", &b"1"[..]), ("x-a", b"4"), ("x-c", b"3")]);
+        assert_eq!(
+            lines,
+            [
+                ("x-a", "1".into()),
+                ("x-a", "4".into()),
+                ("x-c", "3".into())
+            ]
+        );
+        assert_eq!(answer.body(), "body");
     }
 }

@@ -28,8 +28,8 @@ impl<B> Told<B> {
     }
 
     /// What was read of a body already, and the rest as it comes.
-    pub(super) fn resumed(held: Vec<Bytes>, rest: B) -> Self {
-        let held = held.into();
+    pub(super) fn resumed(held: impl IntoIterator<Item = Bytes>, rest: B) -> Self {
+        let held = held.into_iter().collect();
         Self(Source::Resumed { held, rest })
     }
 }

@@ -57,6 +57,8 @@ pub trait Records: Send + Sync + 'static {
 /// A wish to run a request under its key.
 #[derive(Clone, Copy, Debug)]
 pub struct Bid {
+    /// When it is made.
+    pub at: Moment,
     /// The key and whose it is.
     pub id: RecordId,
     /// What is asked for.
@@ -253,7 +255,7 @@ impl Census {
 impl Finding {
     /// The status of the answer, if there is one.
     pub fn status(&self) -> Option<StatusCode> {
-        self.answer.as_ref().map(|answer| answer.status)
+        self.answer.as_ref().map(|answer| answer.status())
     }
 }
 

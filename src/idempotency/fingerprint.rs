@@ -11,6 +11,9 @@ use http::header::HOST;
 use super::Secret;
 use super::identity::{Subject, write_hex};
 
+/// A body up to this length is hashed as it is; a longer one by its own hash, which spares a copy of it.
+const INLINE_BODY: usize = 1_024;
+
 /// What a request asks for, hashed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(pub [u8; 16]);
@@ -18,20 +21,25 @@ pub struct Fingerprint(pub [u8; 16]);
 impl Fingerprint {
     /// The fingerprint of `request`, whose path is normalised, with this body.
     pub fn of<B>(secret: &Secret, request: &Request<B>, body: &[u8]) -> Self {
-        let mut parts = secret.parts(Subject::Fingerprint);
-        parts.add(request.method().as_str().as_bytes());
-        let host = host(request).to_ascii_lowercase();
-        parts.add(&host);
-        parts.add(request.uri().path().as_bytes());
-        match request.uri().query() {
-            None => parts.tag(0),
-            Some(query) => {
-                parts.tag(1);
-                parts.add(query.as_bytes());
+        Self(secret.hash(Subject::Fingerprint, |parts| {
+            parts.add(request.method().as_str().as_bytes());
+            parts.add_lower_case(host(request));
+            parts.add(request.uri().path().as_bytes());
+            match request.uri().query() {
+                None => parts.tag(0),
+                Some(query) => {
+                    parts.tag(1);
+                    parts.add(query.as_bytes());
+                }
             }
-        }
-        parts.add(body);
-        Self(parts.finish())
+            if body.len() <= INLINE_BODY {
+                parts.tag(0);
+                parts.add(body);
+            } else {
+                parts.tag(1);
+                parts.add(blake3::hash(body).as_bytes());
+            }
+        }))
     }
 }
 
@@ -92,6 +100,22 @@ mod tests {
             assert_ne!(other, plain);
         }
         assert_ne!(of("POST", "/a?", "h", ""), of("POST", "/a", "h", ""));
+    }
+
+    #[test]
+    fn a_long_body_counts_to_its_last_byte() {
+        let long = "x".repeat(INLINE_BODY + 1);
+        let plain = of("POST", "/", "h", &long);
+        assert_eq!(of("POST", "/", "h", &long), plain);
+        assert_ne!(of("POST", "/", "h", &(long.clone() + "y")), plain);
+        assert_ne!(of("POST", "/", "h", &long[1..]), plain);
+        let hash = blake3::hash(long.as_bytes());
+        let posing = hash
+            .as_bytes()
+            .iter()
+            .map(|&byte| char::from(byte))
+            .collect::<String>();
+        assert_ne!(of("POST", "/", "h", &posing), plain);
     }
 
     #[test]

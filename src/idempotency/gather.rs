@@ -5,6 +5,10 @@ use std::pin::Pin;
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
+use smallvec::SmallVec;
+
+/// Parts of a body; nearly always there is one.
+pub(super) type Held = SmallVec<[Bytes; 1]>;
 
 /// What came of reading a body.
 pub(super) enum Gathered<B> {
@@ -13,7 +17,7 @@ pub(super) enum Gathered<B> {
     /// More than fits: what was read of it, in order, and the rest.
     TooLarge {
         /// What was read, which is a part more than fits at most.
-        held: Vec<Bytes>,
+        held: Held,
         /// What is still to come.
         rest: B,
     },
@@ -26,11 +30,11 @@ where
 {
     let announced = body.size_hint().lower();
     if announced > cap as u64 {
-        let (held, rest) = (Vec::new(), body);
+        let (held, rest) = (Held::new(), body);
         return Ok(Gathered::TooLarge { held, rest });
     }
     // Nearly every body comes in one piece, which then need not be copied.
-    let mut held: Vec<Bytes> = Vec::new();
+    let mut held = Held::new();
     let mut length = 0;
     while !body.is_end_stream() {
         let Some(frame) = Pin::new(&mut body).frame().await else {
@@ -49,7 +53,7 @@ where
     }
     Ok(Gathered::Whole(match held.len() {
         0 => Bytes::new(),
-        1 => held.swap_remove(0),
+        1 => held.remove(0),
         _ => {
             let mut whole = BytesMut::with_capacity(length);
             for part in &held {

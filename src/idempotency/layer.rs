@@ -76,7 +76,6 @@ struct Keyed {
     id: RecordId,
     rule: Arc<Rule>,
     route: RouteId,
-    asked: Asked,
 }
 
 impl<S: Records> IdempotencyLayer<S> {
@@ -257,7 +256,6 @@ impl<S: Records> Shared<S> {
             id: self.secret.record(&key, &rule.scope, client, headers),
             rule: Arc::clone(rule),
             route,
-            asked: Asked::of(headers),
         })
     }
 
@@ -277,54 +275,55 @@ impl<S: Records> Shared<S> {
         ResBody: Body<Data = Bytes> + Unpin + Send + 'static,
         ResBody::Error: Into<BodyError> + Send,
     {
-        let Keyed {
-            id,
-            rule,
-            route,
-            asked,
-        } = keyed;
+        let Keyed { id, rule, route } = keyed;
         let (head, body) = request.into_parts();
         let body = match gather(body, rule.max_request).await {
             Ok(Gathered::Whole(body)) => body,
             Ok(Gathered::TooLarge { .. }) => {
                 let limit = rule.max_request as u64;
+                let asked = Asked::of(&head.headers);
                 return Ok(self.refusal(&Rejection::PayloadTooLarge { limit }, &asked));
             }
-            Err(error) => return Ok(self.refusal(&unreadable(error.into()), &asked)),
+            Err(error) => {
+                let asked = Asked::of(&head.headers);
+                return Ok(self.refusal(&unreadable(error.into()), &asked));
+            }
         };
         let request = Request::from_parts(head, ReqBody::from(body.clone()));
+        let fingerprint = Fingerprint::of(&self.secret, &request, &body);
+        failpoint!("before-claim");
         let bid = Bid {
+            at: self.clock.now(),
             id,
-            fingerprint: Fingerprint::of(&self.secret, &request, &body),
+            fingerprint,
             terms: rule.terms,
         };
-        failpoint!("before-claim");
-        let started = self.clock.now();
         let claim = self.records.claim(&bid).await;
         let metrics = self.metrics(route);
-        metrics
-            .claim_latency
-            .record(self.clock.now().since(started));
+        metrics.claim_latency.record(self.clock.now().since(bid.at));
 
         let rejection = match claim {
             Ok(Claim::Won(permit)) => {
                 metrics.claims.inc();
                 let (tell, told) = oneshot::channel();
+                let asked = Asked::of(request.headers());
                 let execution = Execution {
                     shared: Arc::clone(&self),
-                    permit,
                     rule,
                     route,
                     asked: asked.clone(),
                 };
                 // Nothing is awaited between the claim and this: there is no moment at which a client that
                 // leaves could take the claim with it.
-                self.tasks.spawn(execution.run(request, inner, tell));
-                match told.await {
-                    Ok(told) => return told,
+                // In a box of its own: a task's memory is aligned to a cache line or two, which the
+                // allocator is quick to give only for small sizes.
+                let running = Box::pin(execution.run(permit, request, inner, tell));
+                self.tasks.spawn(running);
+                return match told.await {
+                    Ok(told) => told,
                     // The execution came to no end: it panicked, or the runtime is going down.
-                    Err(_) => Rejection::OutcomeUnknown,
-                }
+                    Err(_) => Ok(self.refusal(&Rejection::OutcomeUnknown, &asked)),
+                };
             }
             Ok(Claim::Replay(answer)) => {
                 metrics.replays.inc();
@@ -357,7 +356,7 @@ impl<S: Records> Shared<S> {
             }
             Err(error) => store_failed("claim", &error, metrics),
         };
-        Ok(self.refusal(&rejection, &asked))
+        Ok(self.refusal(&rejection, &Asked::of(request.headers())))
     }
 
     /// What a duplicate gets that came while the first was running.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 use tidegate::client::Trust;
@@ -40,6 +39,7 @@ impl Office {
         let caller = Trust::default().identify(peer, &HeaderMap::new());
         let client = caller.expect("a client").id();
         let bid = Bid {
+            at: shared.clock.now(),
             id: shared
                 .secret
                 .record(&key, &Scope::Credential, client, &HeaderMap::new()),
@@ -72,7 +72,7 @@ impl Office {
             .body(())
             .expect("a response")
             .into_parts();
-        let answer = Stored::of(&head, Bytes::from_static(body), &[]);
+        let answer = Stored::of(&head, body, &[]);
         self.kept(key, client, Kept::Answer(Arc::new(answer))).await;
     }
 

@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tempfile::TempDir;
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, Moment};
 use tidegate::idempotency::{
     Answer, Bid, Census, Claim, Fingerprint, Kept, KeyHash, OnUnknown, Permit, RecordId, Records,
     ScopeHash, Terms, Waiting,
@@ -66,7 +65,8 @@ impl Bench {
         }
     }
 
-    pub(crate) async fn claim(&self, bid: Bid) -> Claim {
+    pub(crate) async fn claim(&self, mut bid: Bid) -> Claim {
+        bid.at = self.clock.now();
         self.records.claim(&bid).await.unwrap()
     }
 
@@ -158,6 +158,7 @@ pub(crate) fn id(key: u16, scope: u8) -> RecordId {
 /// A wish to run the usual request under a key of the usual scope.
 pub(crate) fn bid(key: u16) -> Bid {
     Bid {
+        at: Moment::default(),
         id: id(key, 1),
         fingerprint: Fingerprint([7; 16]),
         terms: Terms {
@@ -181,9 +182,7 @@ pub(crate) fn sized_answer(number: u16, body: usize) -> Arc<Answer> {
     headers.append(SET_COOKIE, HeaderValue::from_static("c=3"));
     headers.append("x-odd", HeaderValue::from_bytes(b"\xe9\xff").unwrap());
     headers.append("x-number", HeaderValue::from(number));
-    Arc::new(Answer {
-        status: StatusCode::from_u16(200 + number % 100).unwrap(),
-        headers,
-        body: Bytes::from(vec![number.to_be_bytes()[1]; body]),
-    })
+    let status = StatusCode::from_u16(200 + number % 100).unwrap();
+    let body = vec![number.to_be_bytes()[1]; body];
+    Arc::new(Answer::new(status, &headers, &body))
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::HeaderMap;
 use serde::Serialize;
 
 use crate::idempotency::{Answer, Census, Finding};
@@ -97,7 +96,7 @@ impl Record {
             expires_in_seconds: finding.expires_in.map(seconds),
             status: finding.status().map(|status| status.as_u16()),
             fingerprint,
-            response_bytes: answer.map(|answer| answer.body.len()),
+            response_bytes: answer.map(|answer| answer.body().len()),
             content: with_body.then(|| Content::of(answer)),
         }
     }
@@ -106,8 +105,8 @@ impl Record {
 impl Content {
     fn of(answer: Option<&Answer>) -> Self {
         Self {
-            headers: answer.map(|answer| lines(&answer.headers)),
-            body: answer.map_or(Body::Text(None), |answer| Body::of(&answer.body)),
+            headers: answer.map(lines),
+            body: answer.map_or(Body::Text(None), |answer| Body::of(&answer.body())),
         }
     }
 }
@@ -122,11 +121,11 @@ impl Body {
 }
 
 /// Header lines in their order; a value's bytes that are not UTF-8 show as U+FFFD.
-fn lines(headers: &HeaderMap) -> Vec<(String, String)> {
-    let lines = headers.iter();
-    lines
+fn lines(answer: &Answer) -> Vec<(String, String)> {
+    answer
+        .lines()
         .map(|(name, value)| {
-            let value = String::from_utf8_lossy(value.as_bytes());
+            let value = String::from_utf8_lossy(&value);
             (name.to_string(), value.into_owned())
         })
         .collect()
@@ -171,7 +170,7 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        Answer::of(&head, Bytes::from_static(body), &[])
+        Answer::of(&head, body, &[])
     }
 
     fn shown(finding: &Finding, with_body: bool) -> Value {

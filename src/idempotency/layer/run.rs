@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response, response};
+use http::{Request, Response};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower::Service;
@@ -24,16 +24,23 @@ use crate::route::RouteId;
 /// An execution that has been claimed.
 pub(super) struct Execution<S> {
     pub(super) shared: Arc<Shared<S>>,
-    pub(super) permit: Permit,
     pub(super) rule: Arc<Rule>,
     pub(super) route: RouteId,
     pub(super) asked: Asked,
 }
 
+/// What an execution means for its key.
+enum Conclusion {
+    Complete(Kept),
+    Release(Option<Arc<Answer>>),
+    Unknown,
+}
+
 impl<S: Records> Execution<S> {
     /// Carries `request` out, records what came of it, and then tells its caller.
     pub(super) async fn run<Inner, ReqBody, ResBody>(
-        mut self,
+        self,
+        mut permit: Permit,
         request: Request<ReqBody>,
         mut inner: Inner,
         tell: oneshot::Sender<Result<Response<Told<ResBody>>, Inner::Error>>,
@@ -43,21 +50,28 @@ impl<S: Records> Execution<S> {
         ResBody::Error: Into<BodyError>,
     {
         failpoint!("after-claim");
-        self.permit.sending();
-        let told = match inner.call(request).await {
-            Ok(response) => Ok(self.settle(response).await),
-            Err(error) => {
-                self.forget().await;
-                Err(error)
+        permit.sending();
+        let (conclusion, answered) = match inner.call(request).await {
+            Ok(response) => {
+                let (conclusion, response) = self.conclude(response).await;
+                (conclusion, Ok(response))
             }
+            Err(error) => (Conclusion::Unknown, Err(error)),
         };
+        failpoint!("after-upstream");
+        let recorded = self.record(permit, conclusion).await;
         failpoint!("after-commit");
+        let told = match recorded {
+            Ok(()) => answered,
+            // What is not on record is not given out either.
+            Err(rejection) => Ok(self.shared.refusal(&rejection, &self.asked)),
+        };
         // Nobody may be listening any more, and that is fine: the record is there.
         drop(tell.send(told));
     }
 
-    /// Records what `response` means, and returns what the caller is told.
-    async fn settle<B>(self, response: Response<B>) -> Response<Told<B>>
+    /// What `response` means, and what the caller is told.
+    async fn conclude<B>(&self, response: Response<B>) -> (Conclusion, Response<Told<B>>)
     where
         B: Body<Data = Bytes> + Unpin,
         B::Error: Into<BodyError>,
@@ -65,113 +79,93 @@ impl<S: Records> Execution<S> {
         let undone = response.extensions().get::<Undone>().copied();
         let (mut head, body) = response.into_parts();
         let course = judge(&self.rule, head.status, &head.headers, undone);
-        match course {
+        let release = match course {
             Course::Unknown => {
-                self.forget().await;
-                Response::from_parts(head, Told::passing(body))
+                let response = Response::from_parts(head, Told::passing(body));
+                return (Conclusion::Unknown, response);
             }
-            Course::Stream => self.entomb(head, Told::passing(body)).await,
-            Course::Keep | Course::Release => match gather(body, self.rule.max_response).await {
-                Ok(Gathered::Whole(body)) => {
-                    forgo_trailers(&mut head);
-                    failpoint!("after-upstream");
-                    self.conclude(course, head, body).await
-                }
-                Ok(Gathered::TooLarge { held, rest }) => {
-                    let body = Told::resumed(held, rest);
-                    if course == Course::Keep {
-                        self.entomb(head, body).await
-                    } else {
-                        self.release(None).await;
-                        Response::from_parts(head, body)
-                    }
-                }
-                Err(error) => self.broke_off(error.into()).await,
-            },
-        }
-    }
-
-    /// Ends with an answer that was read to its end.
-    async fn conclude<B>(
-        self,
-        course: Course,
-        head: response::Parts,
-        body: Bytes,
-    ) -> Response<Told<B>> {
-        let answer = Answer::of(&head, body.clone(), &self.rule.exclude_headers);
-        let answer = Arc::new(answer);
-        if course == Course::Keep {
-            self.complete(
-                Kept::Answer(answer),
-                Response::from_parts(head, body.into()),
-            )
-            .await
-        } else {
-            self.release(Some(answer)).await;
-            Response::from_parts(head, body.into())
-        }
-    }
-
-    /// Ends with an answer that cannot be kept.
-    async fn entomb<B>(self, head: response::Parts, body: Told<B>) -> Response<Told<B>> {
-        self.complete(Kept::Tombstone, Response::from_parts(head, body))
-            .await
-    }
-
-    /// Ends with `response`, which its caller gets only if the record stands.
-    async fn complete<B>(self, kept: Kept, response: Response<Told<B>>) -> Response<Told<B>> {
-        let Self {
-            shared,
-            permit,
-            route,
-            asked,
-            ..
-        } = self;
-        let started = shared.clock.now();
-        let recorded = shared.records.complete(permit, kept).await;
-        let metrics = shared.metrics(route);
-        let took = shared.clock.now().since(started);
-        metrics.complete_latency.record(took);
-        match recorded {
-            Ok(()) => response,
-            Err(error) => {
-                store_failed("complete", &error, metrics);
-                shared.refusal(&Rejection::OutcomeUnknown, &asked)
+            Course::Stream => {
+                let response = Response::from_parts(head, Told::passing(body));
+                return (Conclusion::Complete(Kept::Tombstone), response);
             }
+            Course::Keep => false,
+            Course::Release => true,
+        };
+        match gather(body, self.rule.max_response).await {
+            Ok(Gathered::Whole(body)) => {
+                forgo_trailers(&mut head);
+                let answer = Answer::of(&head, &body, &self.rule.exclude_headers);
+                let answer = Arc::new(answer);
+                let conclusion = if release {
+                    Conclusion::Release(Some(answer))
+                } else {
+                    Conclusion::Complete(Kept::Answer(answer))
+                };
+                (conclusion, Response::from_parts(head, body.into()))
+            }
+            Ok(Gathered::TooLarge { held, rest }) => {
+                let conclusion = if release {
+                    Conclusion::Release(None)
+                } else {
+                    Conclusion::Complete(Kept::Tombstone)
+                };
+                (
+                    conclusion,
+                    Response::from_parts(head, Told::resumed(held, rest)),
+                )
+            }
+            Err(error) => self.broke_off(&error.into()),
         }
     }
 
-    /// Ends with an answer that broke off.
-    async fn broke_off<B>(self, error: BodyError) -> Response<Told<B>> {
+    /// What an answer means that broke off.
+    fn broke_off<B>(&self, error: &BodyError) -> (Conclusion, Response<Told<B>>) {
         tracing::warn!(%error, "the answer to a keyed request broke off");
         let rejection = Rejection::UpstreamUnavailable {
             detail: "The answer broke off before its end; whether the request was carried out is not known."
                 .into(),
         };
-        let response = self.shared.refusal(&rejection, &self.asked);
-        if lost(&self.rule) == Course::Release {
-            let (head, body): (_, Bytes) = response.into_parts();
-            return self.conclude(Course::Release, head, body).await;
-        }
-        self.forget().await;
-        response.map(Told::from)
+        let (head, body) = self
+            .shared
+            .refusal::<Bytes>(&rejection, &self.asked)
+            .into_parts();
+        let conclusion = match lost(&self.rule) {
+            Course::Release => Conclusion::Release(Some(Arc::new(Answer::of(&head, &body, &[])))),
+            _ => Conclusion::Unknown,
+        };
+        (conclusion, Response::from_parts(head, body.into()))
     }
 
-    /// Ends as unknown.
-    async fn forget(self) {
+    /// Writes down what an execution means for its key; what its caller is told if that fails and matters.
+    async fn record(&self, permit: Permit, conclusion: Conclusion) -> Result<(), Rejection> {
+        let Shared { records, clock, .. } = &*self.shared;
         let metrics = self.shared.metrics(self.route);
-        metrics.lost.inc();
-        if let Err(error) = self.shared.records.mark_unknown(self.permit).await {
-            store_failed("mark unknown", &error, metrics);
-        }
-    }
-
-    /// Ends as if it had never been.
-    async fn release(self, answer: Option<Arc<Answer>>) {
-        let metrics = self.shared.metrics(self.route);
-        metrics.released.inc();
-        if let Err(error) = self.shared.records.release(self.permit, answer).await {
-            store_failed("release", &error, metrics);
+        match conclusion {
+            Conclusion::Complete(kept) => {
+                let started = clock.now();
+                let completed = records.complete(permit, kept).await;
+                let took = clock.now().since(started);
+                metrics.complete_latency.record(took);
+                completed.map_err(|error| {
+                    store_failed("complete", &error, metrics);
+                    Rejection::OutcomeUnknown
+                })
+            }
+            // These two say less than was known before; the caller may have its answer either way.
+            Conclusion::Release(answer) => {
+                metrics.released.inc();
+                if let Err(error) = records.release(permit, answer).await {
+                    store_failed("release", &error, metrics);
+                }
+                Ok(())
+            }
+            Conclusion::Unknown => {
+                metrics.lost.inc();
+                if let Err(error) = records.mark_unknown(permit).await {
+                    store_failed("mark unknown", &error, metrics);
+                }
+                Ok(())
+            }
         }
     }
 }

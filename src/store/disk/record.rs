@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -90,16 +89,18 @@ impl Outcome {
 impl Record {
     /// The bytes to be written under `name`.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
+        let (lines, body);
         let answer = match &self.outcome {
-            Outcome::Completed(answer) => Some(WrittenAnswer {
-                status: answer.status.as_u16(),
-                headers: answer
-                    .headers
-                    .iter()
-                    .map(|(name, value)| (name.as_str(), value.as_bytes()))
-                    .collect(),
-                body: &answer.body,
-            }),
+            Outcome::Completed(answer) => {
+                body = answer.body();
+                lines = answer.lines().collect::<Vec<_>>();
+                let headers = lines.iter().map(|(name, value)| (name.as_str(), &**value));
+                Some(WrittenAnswer {
+                    status: answer.status().as_u16(),
+                    headers: headers.collect(),
+                    body: &body,
+                })
+            }
             Outcome::Unknown | Outcome::Tombstone => None,
         };
         let written = Written {
@@ -156,11 +157,8 @@ impl WrittenAnswer<'_> {
             let value = HeaderValue::from_bytes(value).map_err(|error| malformed(&error))?;
             headers.append(name, value);
         }
-        Ok(Answer {
-            status: StatusCode::from_u16(self.status).map_err(|error| malformed(&error))?,
-            headers,
-            body: Bytes::copy_from_slice(self.body),
-        })
+        let status = StatusCode::from_u16(self.status).map_err(|error| malformed(&error))?;
+        Ok(Answer::new(status, &headers, self.body))
     }
 }
 
@@ -208,11 +206,11 @@ mod tests {
         headers.append("x-odd", HeaderValue::from_bytes(b"\xe9").unwrap());
         headers.append(SET_COOKIE, HeaderValue::from_static("c=2"));
         Record {
-            outcome: Outcome::Completed(Arc::new(Answer {
-                status: StatusCode::CREATED,
-                headers,
-                body: Bytes::from_static(b"\0\xff body"),
-            })),
+            outcome: Outcome::Completed(Arc::new(Answer::new(
+                StatusCode::CREATED,
+                &headers,
+                b"\0\xff body",
+            ))),
             fingerprint: Fingerprint([3; 16]),
             since: Stamp(1_700_000_000_000),
             expires: Stamp(1_700_086_400_000),

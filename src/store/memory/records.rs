@@ -1,10 +1,11 @@
 //! Records in memory: what was promised in a table of our own, the answers in moka.
 //!
 //! The table is the authority on every key: what is not in it was never promised. It holds a few dozen
-//! bytes a key and is bounded by `max_keys`. Answers are large and can be spared, so they lie apart, in a
-//! moka cache that weighs them by their bytes and drops those not asked for the longest when it is full; a
-//! completed record whose answer is gone is a tombstone. Were answers and promises in one cache, an
-//! eviction would be a second execution.
+//! bytes a key and is bounded by `max_keys`. Answers are large and can be spared, so they belong to a
+//! moka cache that weighs them by their bytes and drops the oldest when it is full; the table only knows
+//! where they are, and a completed record whose answer is gone is a tombstone. Were answers and promises
+//! in one cache, an eviction would be a second execution. The cache is not asked for an answer, which
+//! would be dearer and make the order of eviction one of use.
 //!
 //! A shard of the table holds whole scopes, so that a scope's keys are counted under the lock that is
 //! held anyway. moka is never called under that lock: it may evict on any call, and an eviction takes a
@@ -41,6 +42,12 @@ const CACHE_OVERHEAD: usize = 160;
 
 /// From this weight on an answer has the cache make room at once, and not after some dozens of them.
 const HEAVY: usize = 64 << 10;
+
+/// What a usual answer takes, headers and all.
+const USUAL_ANSWER: u64 = 1 << 10;
+
+/// Most places laid out at once.
+const MOST_EXPECTED: usize = 1 << 16;
 
 /// How often the whole table is swept for expired records when it is full.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -81,6 +88,15 @@ struct Stored {
     answer: Arc<Answer>,
 }
 
+impl Room {
+    /// How many answers of a usual size there is room for; so many places are laid out at once, which costs
+    /// memory only as they are filled, and spares moving them as they become more.
+    fn expected_answers(&self) -> usize {
+        let answers = usize::try_from(self.max_bytes / USUAL_ANSWER).unwrap_or(usize::MAX);
+        answers.min(self.max_keys).min(MOST_EXPECTED)
+    }
+}
+
 impl Default for Room {
     fn default() -> Self {
         Self {
@@ -107,6 +123,7 @@ impl MemoryRecords {
                 picks_shard: RandomState::new(),
                 answers: Cache::builder()
                     .max_capacity(room.max_bytes)
+                    .initial_capacity(room.expected_answers())
                     .weigher(|_, stored: &Stored| {
                         let weight = stored.answer.weight() + CACHE_OVERHEAD;
                         u32::try_from(weight).unwrap_or(u32::MAX)
@@ -128,8 +145,7 @@ impl MemoryRecords {
 
     /// Answers a bid; see [`Records::claim`].
     pub fn claim_now(&self, bid: &Bid) -> Claim {
-        let ledger = &self.0;
-        let now = ledger.clock.now();
+        let (ledger, now) = (&self.0, bid.at);
         let mut shard = ledger.shard(bid.id.scope);
         let expired = shard.drop_some_expired(now);
         ledger.keys.fetch_sub(expired.len(), Ordering::Relaxed);
@@ -142,10 +158,6 @@ impl MemoryRecords {
             }
             Met::Absent if ledger.take_place() => ledger.win(&mut shard, bid, now),
             Met::Absent => Claim::StoreFull,
-            Met::Completed { token } => {
-                drop(shard);
-                return ledger.replay(bid.id, token);
-            }
             Met::Claim(claim) => claim,
         };
         drop(shard);
@@ -186,16 +198,12 @@ impl Ledger {
         Claim::Won(Permit::new(ticket, desk))
     }
 
-    fn replay(&self, id: RecordId, token: u64) -> Claim {
-        if let Some(stored) = self.answers.get(&token) {
-            return Claim::Replay(stored.answer);
-        }
-        self.shard(id.scope).entomb(id, token);
-        Claim::Tombstone
-    }
-
     /// Ends a claim with a record in this state.
     fn settle(&self, ticket: &Ticket, state: State, ending: Ending) {
+        let answer = match &ending {
+            Ending::Completed(answer) => Arc::downgrade(answer),
+            _ => Weak::new(),
+        };
         let now = self.clock.now();
         let settled = Settled {
             state,
@@ -203,6 +211,7 @@ impl Ledger {
             fingerprint: ticket.bid.fingerprint,
             since: now,
             expires: now.after(ticket.bid.terms.ttl),
+            answer,
         };
         let flight = self.shard(ticket.bid.id.scope).settle(ticket, settled);
         if let Some(flight) = flight {
@@ -306,13 +315,8 @@ impl Records for MemoryRecords {
     fn find(&self, key: KeyHash) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send {
         let now = self.0.clock.now();
         let shards = self.0.shards.iter();
-        let mut found: Vec<(Finding, u64)> = shards
-            .flat_map(|shard| shard.lock().find(key, now))
-            .collect();
-        for (finding, token) in &mut found {
-            finding.answer = self.0.answers.get(token).map(|stored| stored.answer);
-        }
-        ready(Ok(found.into_iter().map(|(finding, _)| finding).collect()))
+        let found = shards.flat_map(|shard| shard.lock().find(key, now));
+        ready(Ok(found.collect()))
     }
 
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send {

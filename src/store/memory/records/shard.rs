@@ -3,14 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap};
+use std::sync::Weak;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::clock::Moment;
 use crate::idempotency::{
-    Bid, Census, Claim, Finding, Fingerprint, Flight, KeyHash, OnUnknown, RecordId, ScopeHash,
-    State, Ticket,
+    Answer, Bid, Census, Claim, Finding, Fingerprint, Flight, KeyHash, OnUnknown, RecordId,
+    ScopeHash, State, Ticket,
 };
 
 /// Expired records dropped whenever somebody bids, so that the table shrinks back while it is used.
@@ -39,7 +40,7 @@ enum Record {
 }
 
 /// A record that came to its end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Settled {
     /// Not in progress.
     pub(super) state: State,
@@ -48,6 +49,8 @@ pub(super) struct Settled {
     pub(super) fingerprint: Fingerprint,
     pub(super) since: Moment,
     pub(super) expires: Moment,
+    /// Its answer, for as long as there is room for that.
+    pub(super) answer: Weak<Answer>,
 }
 
 /// What a bid meets.
@@ -56,11 +59,6 @@ pub(super) enum Met {
     Absent,
     /// A record whose place it may take.
     Free,
-    /// A record with its answer, or what was one.
-    Completed {
-        /// Of the claim that led to it.
-        token: u64,
-    },
     /// Somebody, or a record: this is what becomes of the bid.
     Claim(Claim),
 }
@@ -97,9 +95,12 @@ impl Shard {
                 State::Unknown if bid.terms.on_unknown == OnUnknown::Release => Met::Free,
                 State::Unknown => Met::Claim(Claim::Unknown),
                 State::Tombstone => Met::Claim(Claim::Tombstone),
-                State::Completed | State::InProgress => Met::Completed {
-                    token: settled.token,
-                },
+                State::Completed | State::InProgress => {
+                    Met::Claim(match settled.answer.upgrade() {
+                        Some(answer) => Claim::Replay(answer),
+                        None => Claim::Tombstone,
+                    })
+                }
             },
         }
     }
@@ -135,11 +136,11 @@ impl Shard {
         if flight.ticket.token != ticket.token {
             return None;
         }
-        let record = std::mem::replace(record, Record::Settled(settled));
         self.expiries
             .push(Reverse((settled.expires, id, settled.token)));
         *self.counts.of(State::InProgress) -= 1;
         *self.counts.of(settled.state) += 1;
+        let record = std::mem::replace(record, Record::Settled(settled));
         match record {
             Record::InFlight(flight) => Some(*flight),
             Record::Settled(_) => None,
@@ -165,6 +166,7 @@ impl Shard {
             && settled.state == State::Completed
         {
             settled.state = State::Tombstone;
+            settled.answer = Weak::new();
             *self.counts.of(State::Completed) -= 1;
             *self.counts.of(State::Tombstone) += 1;
         }
@@ -227,35 +229,29 @@ impl Shard {
         Some(record)
     }
 
-    /// What there is under a key, with the token of the claim that led to it.
-    pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<(Finding, u64)> {
+    /// What there is under a key.
+    pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<Finding> {
         let records = self.records.iter();
         records
             .filter(|(id, _)| id.key == key)
             .filter_map(|(&id, record)| match record {
-                Record::InFlight(flight) => {
-                    let finding = Finding {
-                        id,
-                        state: State::InProgress,
-                        age: now.since(flight.since),
-                        expires_in: None,
-                        fingerprint: flight.ticket.bid.fingerprint,
-                        answer: None,
-                    };
-                    Some((finding, flight.ticket.token))
-                }
+                Record::InFlight(flight) => Some(Finding {
+                    id,
+                    state: State::InProgress,
+                    age: now.since(flight.since),
+                    expires_in: None,
+                    fingerprint: flight.ticket.bid.fingerprint,
+                    answer: None,
+                }),
                 Record::Settled(settled) if settled.expires <= now => None,
-                Record::Settled(settled) => {
-                    let finding = Finding {
-                        id,
-                        state: settled.state,
-                        age: now.since(settled.since),
-                        expires_in: Some(settled.expires.since(now)),
-                        fingerprint: settled.fingerprint,
-                        answer: None,
-                    };
-                    Some((finding, settled.token))
-                }
+                Record::Settled(settled) => Some(Finding {
+                    id,
+                    state: settled.state,
+                    age: now.since(settled.since),
+                    expires_in: Some(settled.expires.since(now)),
+                    fingerprint: settled.fingerprint,
+                    answer: settled.answer.upgrade(),
+                }),
             })
             .collect()
     }
