@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A throttling gateway: token buckets per client, truthful 429s.
+/// A throttling and idempotency gateway: truthful 429s, and one execution for a key.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, arg_required_else_help = true)]
 pub struct Cli {

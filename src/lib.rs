@@ -1,20 +1,20 @@
-//! A throttling gateway: the library behind the `tidegate` command.
+//! A throttling and idempotency gateway: the library behind the `tidegate` command.
 //!
 //! The life of a request, and the module that lives each part of it:
 //!
 //! ```text
-//! accept → identify client → match route → throttle → upstream → respond
+//! accept → identify client → match route → throttle → idempotency → upstream → respond
 //! ```
 //!
 //! A worker of [`gateway`] accepts a connection and speaks HTTP on it, with [`wire`] holding HTTP/1
 //! to the letter of its grammar before hyper reads it. [`pipeline`] takes each request through the
 //! stages: [`intake`] says whether it can be taken for what it seems, [`client`] who is calling, [`path`]
-//! and [`route`] which rule it falls under, [`throttle`] whether it may pass now, and [`upstream`] carries
-//! it to the API behind. Whatever the gateway has to say for itself, a refusal above all, is said by
+//! and [`route`] which rule it falls under, [`throttle`] whether it may pass now, [`idempotency`] whether it
+//! was carried out before, and [`upstream`] carries it to the API behind. Whatever the gateway has to say for itself, a refusal above all, is said by
 //! [`respond`].
 //!
-//! [`config`] turns the file a person writes into the policy all of these run on, [`store`] keeps the
-//! buckets, [`admin`] tells an operator how things stand, and [`clock`] is the only source of time.
+//! [`config`] turns the file a person writes into the policy all of these run on, [`store`] keeps buckets
+//! and records, [`admin`] tells an operator how things stand, and [`clock`] is the only source of time.
 
 // What the gateway runs on
 pub mod clock;
