@@ -10,8 +10,8 @@
 //! to the letter of its grammar before hyper reads it. [`pipeline`] takes each request through the
 //! stages: [`intake`] says whether it can be taken for what it seems, [`client`] who is calling, [`path`]
 //! and [`route`] which rule it falls under, [`throttle`] whether it may pass now, [`idempotency`] whether it
-//! was carried out before, and [`upstream`] carries it to the API behind. Whatever the gateway has to say for itself, a refusal above all, is said by
-//! [`respond`].
+//! was carried out before, and [`upstream`] carries it to the API behind. Whatever the gateway has to say
+//! for itself, a refusal above all, is said by [`respond`].
 //!
 //! [`config`] turns the file a person writes into the policy all of these run on, [`store`] keeps buckets
 //! and records, [`admin`] tells an operator how things stand, and [`clock`] is the only source of time.
@@ -36,8 +36,10 @@ pub mod path;
 pub mod route;
 
 // admitted and carried on,
-pub mod idempotency;
 pub mod throttle;
+
+pub mod idempotency;
+
 pub mod upstream;
 
 // and answered

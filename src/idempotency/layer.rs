@@ -329,10 +329,13 @@ impl<S: Records> Shared<S> {
                 metrics.replays.inc();
                 return Ok(answer.replay());
             }
-            Ok(Claim::InFlight(waiting)) => match self.wait(waiting, &rule, metrics).await {
-                Ok(response) => return Ok(response),
-                Err(rejection) => rejection,
-            },
+            Ok(Claim::InFlight(waiting)) => {
+                // Boxed: the timer in it would make every request's future large and aligned to cache lines.
+                match Box::pin(self.wait(waiting, &rule, metrics)).await {
+                    Ok(response) => return Ok(response),
+                    Err(rejection) => rejection,
+                }
+            }
             Ok(Claim::Mismatch) => {
                 metrics.mismatches.inc();
                 Rejection::KeyReused
