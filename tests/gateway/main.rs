@@ -9,6 +9,7 @@ mod connections;
 mod cors;
 mod delay;
 mod forwarding;
+mod idempotency;
 mod identity;
 mod lifecycle;
 mod listeners;

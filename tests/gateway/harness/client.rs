@@ -165,11 +165,21 @@ impl Client {
 
 impl Asking {
     /// Adds a header line.
-    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn header(self, name: &str, value: &str) -> Self {
+        self.header_bytes(name, value.as_bytes())
+    }
+
+    /// Adds a header line whose value need not be text.
+    pub(crate) fn header_bytes(mut self, name: &str, value: &[u8]) -> Self {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a header's name");
-        let value = HeaderValue::from_bytes(value.as_bytes()).expect("a header's value");
+        let value = HeaderValue::from_bytes(value).expect("a header's value");
         self.headers.append(name, value);
         self
+    }
+
+    /// Gives it this idempotency key.
+    pub(crate) fn key(self, key: &str) -> Self {
+        self.header("Idempotency-Key", key)
     }
 
     pub(crate) fn body(mut self, body: impl Into<Bytes>) -> Self {
@@ -301,6 +311,15 @@ impl Answer {
 
     pub(crate) fn has(&self, name: &str) -> bool {
         self.headers.contains_key(name)
+    }
+
+    /// Whether it was given before, as it says.
+    pub(crate) fn is_replay(&self) -> bool {
+        match &*self.header("idempotent-replayed") {
+            "" => false,
+            "true" => true,
+            other => panic!("Idempotent-Replayed: {other}"),
+        }
     }
 
     pub(crate) fn text(&self) -> String {
