@@ -3,18 +3,18 @@
 //! Most upstreams here number their executions and say so in what they answer, so that a replay can be
 //! told from a second execution by its body alone.
 
-//mod crowd;
-//mod disk;
+mod crowd;
+mod disk;
 mod endings;
 mod forms;
-//mod hang_up;
+mod hang_up;
 mod order;
-//mod pipelined;
+mod pipelined;
 mod refusals;
 mod replay;
 mod room;
 mod scopes;
-//mod unkept;
+mod unkept;
 mod waiters;
 
 use std::net::SocketAddr;

@@ -51,15 +51,14 @@ impl Gateway {
         ))
     }
 
-    /// A gateway with an admin listener whose only route, `all`, takes idempotency keys, with `rule` beside
-    /// the mode: `in_flight = "conflict"`.
+    /// A gateway whose only route, `all`, takes idempotency keys, with `rule` beside the mode:
+    /// `in_flight = "conflict"`.
     pub(crate) fn keyed(rule: &str) -> Plan {
         let comma = if rule.is_empty() { "" } else { ", " };
         Self::with(&format!(
             "[upstream.api]\nservers = [\"{{upstream}}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n\
              idempotency = {{ mode = \"optional\"{comma}{rule} }}\n"
         ))
-        .admin()
     }
 
     /// Where it listens.
@@ -82,12 +81,12 @@ impl Gateway {
     }
 
     /// Waits until this many requests to the route `all` of [`keyed`](Self::keyed) have had this outcome.
-    pub(crate) async fn has_counted(&self, outcome: &str, wanted: f64) {
+    pub(crate) async fn has_counted(&self, outcome: &str, wanted: u32) {
         let series = format!("idempotency_requests_total{{route=\"all\",outcome=\"{outcome}\"}}");
         let deadline = Instant::now() + PATIENCE;
         loop {
             let found = self.metric(&series).await;
-            if found >= wanted {
+            if found >= f64::from(wanted) {
                 return;
             }
             assert!(Instant::now() < deadline, "{outcome}: {found} of {wanted}");

@@ -1,5 +1,7 @@
 //! How an execution can end without an answer, or with one that says "not done".
 
+use tidegate::idempotency::Census;
+
 use super::{is_execution, is_problem, is_replay_of, numbering_with, url};
 use crate::harness::{Answer, Gateway, Upstream, full};
 use crate::wire_raw;
@@ -105,6 +107,21 @@ async fn an_answer_that_stalls_half_way_is_lost() {
 }
 
 #[tokio::test]
+async fn what_upstream_says_beyond_its_answer_is_nobodys() {
+    let upstream = saying(
+        b"HTTP/1.1 201 Created\r\nContent-Length: 11\r\n\r\nexecution 1\
+          HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nleft over",
+        true,
+    );
+    let gateway = impatient("", &upstream);
+    is_execution(&ask(&gateway).await, 1);
+    is_replay_of(&ask(&gateway).await, 1);
+    let other = gateway.client().post("/pay").key("k2").send().await;
+    is_execution(&other, 1);
+    assert_eq!(upstream.connections(), 2, "none is used again");
+}
+
+#[tokio::test]
 async fn where_upstream_understands_keys_a_lost_answer_frees_its_key() {
     for (bytes, stall, status) in LOST {
         let upstream = saying(bytes, stall);
@@ -117,7 +134,7 @@ async fn where_upstream_understands_keys_a_lost_answer_frees_its_key() {
         // Upstream was told the key both times, and can do as it knows.
         let keys = upstream.received();
         assert_eq!(keys.matches("idempotency-key: k1").count(), 2, "{keys}");
-        assert_eq!(gateway.census(), Default::default());
+        assert_eq!(gateway.census(), Census::default());
     }
 }
 
@@ -129,7 +146,7 @@ async fn what_provably_reached_nobody_leaves_its_key_free() {
     let gateway = Gateway::keyed("").upstream_url(&url(address)).start();
     for _ in 0..3 {
         is_problem(&ask(&gateway).await, 502, "upstream-unavailable");
-        assert_eq!(gateway.census(), Default::default());
+        assert_eq!(gateway.census(), Census::default());
     }
 }
 
@@ -248,6 +265,6 @@ async fn what_the_gateway_says_itself_is_never_kept() {
     assert_eq!(ask("/nowhere", String::new()).await.status, 404);
     assert_eq!(ask("/pay", "x".repeat(2000)).await.status, 413);
     assert_eq!(ask("/pay/%00", String::new()).await.status, 400);
-    assert_eq!(gateway.census(), Default::default());
+    assert_eq!(gateway.census(), Census::default());
     is_execution(&ask("/pay", String::new()).await, 1);
 }

@@ -1,7 +1,7 @@
 //! A refusal for a key is told like any other: as the client asked for it, and so that browsers can read it.
 
-use super::numbering;
-use crate::harness::{Answer, Gateway, Upstream};
+use super::{held, numbering};
+use crate::harness::{Answer, Gateway, Upstream, eventually};
 
 const APP: &str = "https://app.example";
 
@@ -111,4 +111,33 @@ async fn leave_to_read_an_answer_is_not_replayed_to_another_origin() {
     let replay = ask("https://evil.example").await;
     assert!(replay.is_replay());
     assert!(!replay.has("access-control-allow-origin"), "{replay:?}");
+}
+
+#[tokio::test]
+async fn when_to_come_back_is_said_in_every_form() {
+    let (upstream, permits) = held();
+    let gateway = Gateway::keyed("in_flight = \"conflict\"")
+        .and(CORS)
+        .upstream(&upstream)
+        .start();
+    let ask = |accept: &str| {
+        let asking = gateway.client().post("/").key("k1");
+        let asking = asking.header("Accept", accept);
+        asking.header("Origin", APP).send()
+    };
+    let first = tokio::spawn(ask("*/*"));
+    eventually("the first is running", || upstream.count() == 1).await;
+    for (accept, kind) in [
+        ("text/html", "text/html; charset=utf-8"),
+        ("text/plain", "text/plain; charset=utf-8"),
+        ("application/json", "application/problem+json"),
+    ] {
+        let answer = ask(accept).await;
+        assert_eq!((answer.status, answer.retry_after()), (409, 1));
+        assert_eq!(answer.header("content-type"), kind);
+        assert!(answer.text().contains("Request in flight"), "{answer:?}");
+        assert_eq!(answer.header("access-control-allow-origin"), APP);
+    }
+    permits.add_permits(1);
+    assert_eq!(first.await.expect("an answer").status, 201);
 }

@@ -122,11 +122,11 @@ async fn an_answer_is_the_same_in_either_version_of_http() {
         let gateway = Gateway::keyed("")
             .upstream_url(&url(upstream.address))
             .start();
-        let client = |h2: bool| match h2 {
-            true => gateway.client().h2(),
-            false => gateway.client(),
+        let ask = |h2: bool| {
+            let client = gateway.client();
+            let client = if h2 { client.h2() } else { client };
+            client.post("/pay").key("k1").body("hi").send()
         };
-        let ask = |h2| client(h2).post("/pay").key("k1").body("hi").send();
         let first = ask(first_h2).await;
         assert_eq!((first.status, &first.body[..]), (201, BODY));
         let replay = ask(replay_h2).await;

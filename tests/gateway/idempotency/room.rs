@@ -1,5 +1,7 @@
 //! Keys take room, and what happens where there is none left.
 
+use tidegate::idempotency::Census;
+
 use super::{held, is_execution, is_problem, is_replay_of, numbering};
 use crate::harness::{Client, Gateway, Upstream, eventually, full};
 
@@ -55,7 +57,7 @@ async fn a_key_that_was_released_takes_no_room() {
     for number in 1..=10 {
         is_execution(&ask(&gateway.client(), number).await, number);
     }
-    assert_eq!(gateway.census(), Default::default());
+    assert_eq!(gateway.census(), Census::default());
 }
 
 #[tokio::test]

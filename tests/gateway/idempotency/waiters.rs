@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tidegate::idempotency::Census;
 use tokio::task::JoinHandle;
 
 use super::{held, held_with, is_execution, is_problem, is_replay_of, url};
@@ -16,13 +17,13 @@ fn ask(gateway: &Gateway) -> JoinHandle<Answer> {
 async fn first_and_waiting(
     gateway: &Gateway,
     upstream: &Upstream,
-    count: usize,
+    count: u32,
 ) -> (JoinHandle<Answer>, Vec<JoinHandle<Answer>>) {
     let sent = upstream.count();
     let first = ask(gateway);
     eventually("the first is running", || upstream.count() == sent + 1).await;
     let waiting = (0..count).map(|_| ask(gateway)).collect();
-    gateway.has_counted("waited", count as f64).await;
+    gateway.has_counted("waited", count).await;
     (first, waiting)
 }
 
@@ -30,6 +31,7 @@ async fn first_and_waiting(
 async fn those_who_wait_get_the_answer_as_soon_as_it_is_there() {
     let (upstream, permits) = held();
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
+        .admin()
         .upstream(&upstream)
         .start();
     let (first, waiting) = first_and_waiting(&gateway, &upstream, 20).await;
@@ -69,12 +71,18 @@ async fn a_duplicate_does_not_wait_for_ever() {
 async fn one_who_hangs_up_while_waiting_costs_nobody_anything() {
     let (upstream, permits) = held();
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
+        .admin()
         .upstream(&upstream)
         .start();
     let (first, mut waiting) = first_and_waiting(&gateway, &upstream, 10).await;
     for gone in waiting.drain(..9) {
         gone.abort();
         assert!(gone.await.is_err_and(|error| error.is_cancelled()));
+    }
+    // They are let go at once, and not when there is an answer for them.
+    let deadline = Instant::now() + PATIENCE;
+    while gateway.metric("connections").await > 2.5 {
+        assert!(Instant::now() < deadline, "their connections are kept");
     }
     permits.add_permits(1);
     is_execution(&first.await.expect("an answer"), 1);
@@ -88,6 +96,7 @@ async fn one_who_hangs_up_while_waiting_costs_nobody_anything() {
 async fn the_first_hanging_up_does_not_take_the_answer_from_those_who_wait() {
     let (upstream, permits) = held();
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
+        .admin()
         .upstream(&upstream)
         .start();
     let (first, waiting) = first_and_waiting(&gateway, &upstream, 5).await;
@@ -111,6 +120,7 @@ async fn an_answer_that_says_not_done_is_told_to_all_who_wait_and_not_kept() {
     ] {
         let (upstream, permits) = held_with(status, retry_after);
         let gateway = Gateway::keyed("wait_timeout = \"10m\"")
+            .admin()
             .upstream(&upstream)
             .start();
         let (first, waiting) = first_and_waiting(&gateway, &upstream, 5).await;
@@ -126,7 +136,7 @@ async fn an_answer_that_says_not_done_is_told_to_all_who_wait_and_not_kept() {
             );
         }
         assert_eq!(upstream.count(), 1, "no stampede after {status}");
-        assert_eq!(gateway.census(), Default::default());
+        assert_eq!(gateway.census(), Census::default());
         permits.add_permits(1);
         is_execution(&ask(&gateway).await.expect("an answer"), 2);
     }
@@ -140,16 +150,17 @@ async fn where_the_outcome_is_lost_those_who_wait_are_told_at_once() {
         conversation.request();
         let held = released.lock().expect("no test panics holding it");
         let _ = held.recv();
-        // Dropped, it is closed with an answer still owing.
+        conversation.will_reset();
     });
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
+        .admin()
         .upstream_url(&url(upstream.address))
         .start();
     let sent = || upstream.received().matches("POST /pay").count();
     let first = ask(&gateway);
     eventually("the first is running", || sent() == 1).await;
     let waiting: Vec<_> = (0..5).map(|_| ask(&gateway)).collect();
-    gateway.has_counted("waited", 5.0).await;
+    gateway.has_counted("waited", 5).await;
     release.send(()).expect("an upstream that waits");
     let first = first.await.expect("an answer");
     is_problem(&first, 502, "upstream-unavailable");
@@ -167,6 +178,7 @@ async fn where_the_outcome_is_lost_those_who_wait_are_told_at_once() {
 async fn duplicates_on_one_http2_connection_wait_beside_each_other() {
     let (upstream, permits) = held();
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
+        .admin()
         .upstream(&upstream)
         .start();
     let client = gateway.client().h2();
@@ -177,7 +189,7 @@ async fn duplicates_on_one_http2_connection_wait_beside_each_other() {
             tokio::spawn(async move { stream.send(asking).await })
         })
         .collect();
-    gateway.has_counted("waited", 49.0).await;
+    gateway.has_counted("waited", 49).await;
     permits.add_permits(1);
     let mut replays = 0;
     for answer in asked {
