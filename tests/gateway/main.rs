@@ -4,6 +4,7 @@ mod harness;
 
 mod admin;
 mod admin_keys;
+mod clients;
 mod commands;
 mod connections;
 mod cors;
