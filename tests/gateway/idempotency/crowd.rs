@@ -1,7 +1,6 @@
 //! A thousand at once under each of two hundred keys: two hundred executions.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -30,7 +29,6 @@ fn telling_apart() -> Upstream {
 
 /// Sends all duplicates of a key at once, over several connections and so to several workers.
 async fn crowd(gateway: &Gateway, upstream: &Upstream) {
-    let began = Instant::now();
     let client = gateway.client().h2();
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -62,8 +60,6 @@ async fn crowd(gateway: &Gateway, upstream: &Upstream) {
     assert_eq!(executions, KEYS, "each but the first is a replay");
     assert_eq!(gateway.census().completed, KEYS as u64);
     assert_eq!(gateway.census().in_progress, 0);
-    let took = began.elapsed();
-    assert!(took < Duration::from_mins(1), "{took:?}");
 }
 
 const MANY: &str = "[server]\nworkers = 2\nh2_max_streams = 128";
