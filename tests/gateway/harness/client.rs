@@ -219,11 +219,15 @@ impl Asking {
     }
 
     fn into_request(self, scheme: &str) -> Result<Request<Full<Bytes>>, http::Error> {
-        let authority = self.client.server.to_string();
+        let mut authority = self.client.server.to_string();
         let mut request = Request::new(Full::new(self.body));
         *request.method_mut() = self.method;
         *request.headers_mut() = self.headers;
         if self.client.h2 {
+            // HTTP/2 names its host in `:authority` alone.
+            if let Some(host) = request.headers_mut().remove(HOST) {
+                authority = String::from_utf8_lossy(host.as_bytes()).into_owned();
+            }
             *request.uri_mut() = Uri::builder()
                 .scheme(scheme)
                 .authority(authority)

@@ -3,7 +3,7 @@
 use tidegate::idempotency::Census;
 
 use super::{held, is_execution, is_problem, is_replay_of, numbering};
-use crate::harness::{Gateway, Upstream, eventually};
+use crate::harness::{Client, Gateway, Upstream, eventually};
 use crate::wire_raw;
 
 /// Holds that nothing has come of anything so far.
@@ -140,6 +140,27 @@ async fn a_key_stands_for_one_request_and_no_other_gets_its_answer() {
         is_replay_of(&like("POST", target, host, "amount=1").await, 1);
     }
     is_replay_of(&first().send().await, 1);
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A path that had to be normalised lost its host with it, which HTTP/2 names nowhere else: the same
+/// request was another one, and the same path of another host the same.
+#[tokio::test]
+async fn a_path_in_other_words_is_still_of_its_host_in_either_version_of_http() {
+    let upstream = numbering();
+    let gateway = Gateway::keyed("").upstream(&upstream).start();
+    let ask = |client: Client, path: &str, host: &str| {
+        client.post(path).header("Host", host).key("k1").send()
+    };
+    let (h1, h2) = (gateway.client(), gateway.client().h2());
+    is_execution(&ask(h2.clone(), "/./pay", "api.example").await, 1);
+    for path in ["/./pay", "/pay", "//p%61y", "/x/../pay"] {
+        for client in [&h1, &h2] {
+            is_replay_of(&ask(client.clone(), path, "api.example").await, 1);
+            let other = ask(client.clone(), path, "other.example").await;
+            is_problem(&other, 422, "idempotency-key-reused");
+        }
+    }
     assert_eq!(upstream.count(), 1);
 }
 
