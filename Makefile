@@ -1,6 +1,7 @@
 # Everything a contributor runs.
 #
 #   make test            all tests, doctests included; installs what they need
+#   make clients         only installs the clients that tests run against the gateway
 #   make lint            formatting, clippy, and licences and advisories where cargo-deny is installed
 #   make fmt             formats the sources
 #   make bench           what the gateway's decisions cost, and how that grows
@@ -21,9 +22,21 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Tests have the gateway die in places that no other build has.
 TEST_FEATURES := --features failpoints
 
+# Real clients that tests run, in an environment of their own.
+CLIENTS := $(abspath $(TARGET))/clients
+export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
+
 # What is needed beyond a Rust toolchain, as command=package.
 TEST_NEEDS := cc=gcc
+CLIENT_NEEDS := python3=python3
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk
+
+# Installs the packages named in the shell's list `missing`.
+define install_missing
+as_root=; (( EUID == 0 )) || as_root=sudo; \
+	    $$as_root apt-get update -qq; \
+	    $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}"
+endef
 
 # Installs the packages whose commands are missing; touches nothing if there is none.
 define install
@@ -32,15 +45,13 @@ define install
 	    command -v "$${need%%=*}" >/dev/null || missing+=("$${need#*=}"); \
 	done; \
 	if (( $${#missing[@]} )); then \
-	    as_root=; (( EUID == 0 )) || as_root=sudo; \
-	    $$as_root apt-get update -qq; \
-	    $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}"; \
+	    $(install_missing); \
 	fi
 endef
 
-.PHONY: test lint fmt bench peers peers-clients peers-keyed
+.PHONY: test clients lint fmt bench peers peers-clients peers-keyed
 
-test:
+test: clients
 	$(call install,$(TEST_NEEDS))
 	@if command -v cargo-nextest >/dev/null; then \
 	    failed=0; \
@@ -50,6 +61,22 @@ test:
 	else \
 	    $(CARGO) test --locked $(TEST_FEATURES) --no-fail-fast; \
 	fi
+
+clients: $(CLIENTS)/installed
+
+# Made anew where it is missing or other versions are asked for. Debian packs what makes environments
+# apart from Python itself, and no command tells whether it is there.
+$(CLIENTS)/installed: tests/clients/requirements.txt
+	$(call install,$(CLIENT_NEEDS))
+	@/usr/bin/env python3 -c 'import ensurepip, venv' 2>/dev/null || { \
+	    missing=(python3-venv); \
+	    $(install_missing); \
+	}
+	rm -rf "$(CLIENTS)"
+	/usr/bin/env python3 -m venv "$(CLIENTS)"
+	"$(CLIENTS)/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	"$(CLIENTS)/bin/python" -m pip --disable-pip-version-check check
+	touch "$@"
 
 lint:
 	$(CARGO) fmt --check

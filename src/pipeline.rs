@@ -312,7 +312,8 @@ fn is_logged() -> bool {
     tracing::enabled!(target: "tidegate::access", tracing::Level::INFO)
 }
 
-/// `uri` with `path` for its own, if that differs.
+/// `uri` with `path` for its own, if that differs. Its host stays: HTTP/2 names it nowhere else, and it is
+/// part of what an idempotency key stands for.
 fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Rejection> {
     if uri.path() == path {
         return Ok(None);
@@ -322,7 +323,11 @@ fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Rejection> {
         None => PathAndQuery::try_from(path),
     };
     let target = target.map_err(|_| Rejection::bad_request("The path is not one of a URL."))?;
-    Ok(Some(Uri::from(target)))
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(target);
+    let uri = Uri::from_parts(parts);
+    uri.map(Some)
+        .map_err(|_| Rejection::bad_request("The request's target is not a URL."))
 }
 
 #[cfg(test)]
@@ -334,5 +339,12 @@ mod tests {
         let uri: Uri = "/a/../b?x=1&y=/../".parse().unwrap();
         assert_eq!(rewritten(&uri, "/b").unwrap().unwrap(), "/b?x=1&y=/../");
         assert!(rewritten(&"/b?x".parse().unwrap(), "/b").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_rewritten_path_keeps_its_host() {
+        let uri: Uri = "https://api.example:81/a/../b?x".parse().unwrap();
+        let rewritten = rewritten(&uri, "/b").unwrap().unwrap();
+        assert_eq!(rewritten, "https://api.example:81/b?x");
     }
 }

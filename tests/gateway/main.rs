@@ -4,11 +4,13 @@ mod harness;
 
 mod admin;
 mod admin_keys;
+mod clients;
 mod commands;
 mod connections;
 mod cors;
 mod delay;
 mod forwarding;
+mod idempotency;
 mod identity;
 mod lifecycle;
 mod listeners;

@@ -426,6 +426,12 @@ impl Conversation {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
+    /// Has the connection end with a reset when this is dropped.
+    pub(crate) fn will_reset(&self) {
+        let lingers = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+        lingers.expect("an open socket");
+    }
+
     /// Reads to the end of the connection.
     pub(crate) fn until_closed(&mut self) {
         while self.receive().is_some() {}

@@ -165,11 +165,21 @@ impl Client {
 
 impl Asking {
     /// Adds a header line.
-    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn header(self, name: &str, value: &str) -> Self {
+        self.header_bytes(name, value.as_bytes())
+    }
+
+    /// Adds a header line whose value need not be text.
+    pub(crate) fn header_bytes(mut self, name: &str, value: &[u8]) -> Self {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a header's name");
-        let value = HeaderValue::from_bytes(value.as_bytes()).expect("a header's value");
+        let value = HeaderValue::from_bytes(value).expect("a header's value");
         self.headers.append(name, value);
         self
+    }
+
+    /// Gives it this idempotency key.
+    pub(crate) fn key(self, key: &str) -> Self {
+        self.header("Idempotency-Key", key)
     }
 
     pub(crate) fn body(mut self, body: impl Into<Bytes>) -> Self {
@@ -209,11 +219,15 @@ impl Asking {
     }
 
     fn into_request(self, scheme: &str) -> Result<Request<Full<Bytes>>, http::Error> {
-        let authority = self.client.server.to_string();
+        let mut authority = self.client.server.to_string();
         let mut request = Request::new(Full::new(self.body));
         *request.method_mut() = self.method;
         *request.headers_mut() = self.headers;
         if self.client.h2 {
+            // HTTP/2 names its host in `:authority` alone.
+            if let Some(host) = request.headers_mut().remove(HOST) {
+                authority = String::from_utf8_lossy(host.as_bytes()).into_owned();
+            }
             *request.uri_mut() = Uri::builder()
                 .scheme(scheme)
                 .authority(authority)
@@ -301,6 +315,15 @@ impl Answer {
 
     pub(crate) fn has(&self, name: &str) -> bool {
         self.headers.contains_key(name)
+    }
+
+    /// Whether it was given before, as it says.
+    pub(crate) fn is_replay(&self) -> bool {
+        match &*self.header("idempotent-replayed") {
+            "" => false,
+            "true" => true,
+            other => panic!("Idempotent-Replayed: {other}"),
+        }
     }
 
     pub(crate) fn text(&self) -> String {

@@ -1,15 +1,18 @@
 //! A gateway in this process, on free ports.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tidegate::admin::listener::{Admin, Overseen};
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::gateway::Gateway as Running;
+use tidegate::idempotency::{Census, Records as _};
 use tidegate::pipeline::Shared;
 
-use super::{Certificates, Client, Upstream};
+use super::{Certificates, Client, PATIENCE, Upstream};
 
 /// A gateway that listens until dropped.
 pub(crate) struct Gateway {
@@ -48,6 +51,16 @@ impl Gateway {
         ))
     }
 
+    /// A gateway whose only route, `all`, takes idempotency keys, with `rule` beside the mode:
+    /// `in_flight = "conflict"`.
+    pub(crate) fn keyed(rule: &str) -> Plan {
+        let comma = if rule.is_empty() { "" } else { ", " };
+        Self::with(&format!(
+            "[upstream.api]\nservers = [\"{{upstream}}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n\
+             idempotency = {{ mode = \"optional\"{comma}{rule} }}\n"
+        ))
+    }
+
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addresses()[0]
@@ -65,6 +78,33 @@ impl Gateway {
     /// Tells it to finish what is in flight and take nothing new.
     pub(crate) fn drain(&self) {
         self.running.as_ref().expect("running").stopper().drain();
+    }
+
+    /// Waits until this many requests to the route `all` of [`keyed`](Self::keyed) have had this outcome.
+    pub(crate) async fn has_counted(&self, outcome: &str, wanted: u32) {
+        let series = format!("idempotency_requests_total{{route=\"all\",outcome=\"{outcome}\"}}");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = self.metric(&series).await;
+            if found >= f64::from(wanted) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{outcome}: {found} of {wanted}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// What its store holds.
+    pub(crate) fn census(&self) -> Census {
+        self.shared().records.census()
+    }
+
+    /// Waits until it has ended by itself, and says what its store held then.
+    pub(crate) fn ended(mut self) -> Census {
+        let running = self.running.take().expect("running");
+        let records = running.shared().records.clone();
+        running.join().expect("no worker crashes");
+        records.census()
     }
 
     /// A client that speaks HTTP/1.1, each request on a connection of its own.
@@ -113,10 +153,20 @@ impl Plan {
     }
 
     /// Adds an admin listener.
-    pub(crate) fn admin(mut self) -> Self {
-        self.config
-            .insert_str(0, "[admin]\nlisten = \"127.0.0.1:0\"\n");
+    pub(crate) fn admin(self) -> Self {
+        self.and("[admin]\nlisten = \"127.0.0.1:0\"")
+    }
+
+    /// Adds these lines, which begin with a section of their own.
+    pub(crate) fn and(mut self, lines: &str) -> Self {
+        self.config.insert_str(0, &format!("{lines}\n"));
         self
+    }
+
+    /// Keeps its records in this directory.
+    pub(crate) fn on_disk(self, directory: &Path) -> Self {
+        let path = directory.to_str().expect("a plain name");
+        self.and(&format!("[store]\nbackend = \"disk\"\npath = \"{path}\""))
     }
 
     /// Starts it; a configuration or an address that cannot be used fails the test.
@@ -135,7 +185,8 @@ impl Plan {
             &overrides,
         );
         let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
-        let shared = Shared::new(Arc::new(policy), Clock::real());
+        let shared =
+            Shared::open(Arc::new(policy), Clock::real()).unwrap_or_else(|error| panic!("{error}"));
         let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
         let admin = shared.policy.admin.as_ref().map(|settings| {
             let socket = std::net::TcpListener::bind(settings.listen).expect("a free port");
