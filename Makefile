@@ -3,6 +3,7 @@
 #   make test            all tests, doctests included; installs what they need
 #   make lint            formatting, clippy, and licences and advisories where cargo-deny is installed
 #   make fmt             formats the sources
+#   make crash           kills the release build under load, 200 times, and looks at every key afterwards
 #   make bench           what the gateway's decisions cost, and how that grows
 #   make peers           CPU per request beside nginx and HAProxy
 #   make peers-clients   CPU per request with a thousand and with a million tracked clients
@@ -37,7 +38,7 @@ define install
 	fi
 endef
 
-.PHONY: test lint fmt bench peers peers-clients
+.PHONY: test lint fmt crash bench peers peers-clients
 
 test:
 	$(call install,$(TEST_NEEDS))
@@ -62,6 +63,13 @@ lint:
 
 fmt:
 	$(CARGO) fmt
+
+# CRASH_ROUNDS and CRASH_SEED may be given.
+crash:
+	$(call install,$(TEST_NEEDS))
+	$(CARGO) build --locked --release
+	CRASH_TIDEGATE="$(abspath $(TARGET))/release/tidegate" CRASH_ROUNDS="$${CRASH_ROUNDS:-200}" \
+	    $(CARGO) test --locked $(TEST_FEATURES) --test crash campaign:: -- --include-ignored --nocapture
 
 bench:
 	$(CARGO) bench --locked --bench decisions
