@@ -8,6 +8,8 @@
 
 mod book;
 mod campaign;
+#[cfg(feature = "failpoints")]
+mod failpoints;
 mod harness;
 mod ledger;
 mod scene;
