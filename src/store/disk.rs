@@ -14,7 +14,8 @@
 //! 10,100; one caller 2,500 to 1,300. redb keeps a steadier file size, but gave back wrong bytes from a
 //! damaged file where fjall reported an error. fjall on the other hand takes a damaged journal for one
 //! that was cut short, and forgets what came after the damage without a word: that is why the number
-//! of acknowledged batches is kept beside it ([`tally`]) and compared at start.
+//! of acknowledged batches is kept beside it ([`tally`]) and compared at start, and the lists of its tables
+//! are checked before it reads them.
 //!
 //! When a write fails (a full disk), the engine is given up and opened again every second until it
 //! works: until then requests with keys are refused, and all others served. What was claimed and could

@@ -47,7 +47,7 @@ struct Campaign {
 }
 
 /// A number from the environment.
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
         text.parse()

@@ -6,8 +6,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../stores/bench.rs"]
+#[allow(
+    dead_code,
+    reason = "the bench is that of the stores' tests, which use all of it"
+)]
+mod bench;
 mod book;
 mod campaign;
+mod damage;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod harness;

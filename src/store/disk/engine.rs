@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::{fs, io};
 
 use fjall::compaction::Leveled;
 use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
@@ -24,6 +25,9 @@ const MEMTABLE_BYTES: u64 = 16 << 20;
 
 /// The size of a table.
 const TABLE_BYTES: u64 = 16 << 20;
+
+/// Our five, and the one in which the engine keeps their names.
+const KEYSPACES: usize = 6;
 
 const TALLY: &[u8] = b"tally";
 
@@ -72,8 +76,12 @@ pub(super) enum Durability {
 type Result<T> = std::result::Result<T, StoreError>;
 
 impl Engine {
-    /// Opens the database at `path`, which is made if there is none.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    /// Opens the database at `path`, which is made if there is none; `used` if something was acknowledged
+    /// from there before.
+    pub(super) fn open(path: &Path, used: bool) -> Result<Self> {
+        if used {
+            check_keyspaces(&path.join("keyspaces"))?;
+        }
         let db = Database::builder(path)
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)
@@ -293,6 +301,45 @@ impl Brief {
             .into_iter()
             .find(|&state| state as u8 == self.state)
     }
+}
+
+/// Whether all keyspaces are there, and the list of tables of each is what was written: what the engine
+/// takes on trust. A keyspace without its `current` is to it one that was never finished, which it deletes
+/// with all it holds; and of a list it writes a checksum that it does not look at.
+fn check_keyspaces(path: &Path) -> Result<()> {
+    let mut whole = 0;
+    for entry in fs::read_dir(path).map_err(StoreError::new)? {
+        let keyspace = entry.map_err(StoreError::new)?.path();
+        if keyspace.is_dir() {
+            check_tables(&keyspace).map_err(|error| {
+                StoreError::new(format_args!("{}: {error}", keyspace.display()))
+            })?;
+            whole += 1;
+        }
+    }
+    if whole < KEYSPACES {
+        return Err(StoreError::new(format_args!(
+            "of {KEYSPACES} keyspaces {whole} are there"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a keyspace's list of tables is what was written. `current` has its number, its checksum and the
+/// kind of that, 0.
+fn check_tables(keyspace: &Path) -> io::Result<()> {
+    let current = fs::read(keyspace.join("current"))?;
+    let Ok(current): std::result::Result<[u8; 25], _> = current.try_into() else {
+        return Err(io::Error::other("`current` is damaged"));
+    };
+    let (number, sum) = current.split_at(8);
+    let number = u64::from_le_bytes(number.try_into().unwrap_or_default());
+    let list = fs::read(keyspace.join(format!("v{number}")))?;
+    let is = xxhash_rust::xxh3::xxh3_128(&list).to_le_bytes();
+    if sum[..16] != is || sum[16] != 0 {
+        return Err(io::Error::other("the list of tables is damaged"));
+    }
+    Ok(())
 }
 
 fn id(name: &[u8]) -> Result<RecordId> {

@@ -82,7 +82,7 @@ impl Writer {
         };
         let (acknowledged, count) =
             Acknowledged::open(home.path()).map_err(|error| unusable(StoreError::new(error)))?;
-        let engine = Engine::open(&home.records()).map_err(unusable)?;
+        let engine = Engine::open(&home.records(), count > 0).map_err(unusable)?;
         let tally = engine.tally().map_err(unusable)?;
         if tally.batches < count {
             let lost = count - tally.batches;
@@ -218,7 +218,8 @@ impl Writer {
         if Instant::now() < again || !self.upkeep.is_idle() {
             return;
         }
-        let opened = Engine::open(&self.home.records()).and_then(|engine| {
+        let used = self.tally.batches > 0;
+        let opened = Engine::open(&self.home.records(), used).and_then(|engine| {
             let tally = engine.tally()?;
             if tally.batches < self.tally.batches {
                 return Err(StoreError::new("what was acknowledged is not all there"));
