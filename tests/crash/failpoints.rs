@@ -80,7 +80,7 @@ async fn dies(failpoint: &str, others: Others, left: Left) {
     let files = TempDir::new().unwrap();
     let ledger = Ledger::at(&files.path().join("ledger"));
     let gate = watch::Sender::new(others != Others::Waiting);
-    let upstream = ledger.gated_upstream(1, &gate.subscribe());
+    let upstream = ledger.gated_upstream(1, "one", &gate.subscribe());
     let scene = Scene::before(&upstream.url());
     let told = crash(&scene, failpoint, others, &gate).await;
     // Those who wait learn of a record at the same moment as the first; nobody else is told anything.

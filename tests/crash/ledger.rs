@@ -92,13 +92,14 @@ impl Ledger {
 
     /// An API that answers each request differently and keeps this ledger.
     pub(crate) fn upstream(self: &Arc<Self>, seed: u64) -> Upstream {
-        self.gated_upstream(seed, &watch::channel(true).1)
+        self.gated_upstream(seed, "", &watch::channel(true).1)
     }
 
-    /// The same, answering no sooner than `gate` is open.
+    /// The same, answering keys that begin with `gated` no sooner than `gate` is open.
     pub(crate) fn gated_upstream(
         self: &Arc<Self>,
         seed: u64,
+        gated: &'static str,
         gate: &watch::Receiver<bool>,
     ) -> Upstream {
         let (ledger, gate) = (Arc::clone(self), gate.clone());
@@ -106,11 +107,12 @@ impl Ledger {
             let (ledger, mut gate) = (Arc::clone(&ledger), gate.clone());
             async move {
                 let key = received.header(KEY);
+                let is_gated = key.starts_with(gated);
                 let written = tokio::task::spawn_blocking(move || ledger.execute(&key, seed));
                 let (status, number, body, pause) = written.await.unwrap();
                 tokio::time::sleep(pause).await;
-                // Whoever drops the gate leaves it as it is.
-                drop(gate.wait_for(|open| *open).await);
+                // Whoever drops the gate leaves it open.
+                drop(gate.wait_for(|open| *open || !is_gated).await);
                 let mut reply = full(body);
                 *reply.status_mut() = status.try_into().unwrap();
                 reply.headers_mut().insert(EXECUTION, number.into());

@@ -17,6 +17,7 @@ mod campaign;
 mod damage;
 #[cfg(feature = "failpoints")]
 mod failpoints;
+mod full_disk;
 mod harness;
 mod ledger;
 mod scene;

@@ -14,7 +14,7 @@ const RESTART: Duration = Duration::from_secs(5);
 /// A configuration and a directory for records, for one gateway after the other.
 pub(crate) struct Scene {
     /// Dropped, it is gone with all that is in it.
-    dir: TempDir,
+    _dir: TempDir,
     config: PathBuf,
 }
 
@@ -44,11 +44,7 @@ impl Scene {
             store.display()
         );
         std::fs::write(&config, text).unwrap();
-        Self { dir, config }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
+        Self { _dir: dir, config }
     }
 
     /// Starts a gateway.
