@@ -264,6 +264,34 @@ async fn an_answer_that_cannot_be_recorded_is_not_given_and_its_key_is_unknown()
     assert_eq!(ledger.times("caught"), 1);
 }
 
+/// What fills the disk here is the store, and so what fails first may be the engine's own housekeeping.
+#[tokio::test]
+async fn a_disk_that_the_answers_themselves_fill_loses_none_of_them() {
+    let mut stage = stage();
+    stage.disk.remount("size=40m");
+    let (client, ledger) = (stage.client.clone(), Arc::clone(&stage.ledger));
+    let mut done = Vec::new();
+    for worker in 0..8 {
+        let (client, ledger) = (client.clone(), Arc::clone(&ledger));
+        done.push(tokio::spawn(async move {
+            until_refused(&client, &format!("large-{worker}"), &ledger).await
+        }));
+    }
+    let mut keys = Vec::new();
+    for worker in done {
+        keys.extend(worker.await.unwrap());
+    }
+    assert!(keys.len() > 500, "the disk was full after {}", keys.len());
+
+    stage.disk.remount("size=200m");
+    works_again(&client, "after").await;
+    all_replayed(&client, &keys, &ledger).await;
+    kill(&mut stage.process);
+    let process = stage.scene.restart();
+    all_replayed(&process.client(), &keys, &ledger).await;
+    assert_eq!(ledger.repeated(), [] as [String; 0]);
+}
+
 /// A file system does not turn read-only by command while a gateway has files on it open for writing, so
 /// it does so between two gateways.
 #[tokio::test]

@@ -21,3 +21,4 @@ mod full_disk;
 mod harness;
 mod ledger;
 mod scene;
+mod space;
