@@ -1,8 +1,9 @@
 //! The engine: fjall, with the five keyspaces of a store.
 
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::{fs, io};
 
 use fjall::compaction::Leveled;
 use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
@@ -79,6 +80,14 @@ impl Engine {
     /// Opens the database at `path`, which is made if there is none; `used` if something was acknowledged
     /// from there before.
     pub(super) fn open(path: &Path, used: bool) -> Result<Self> {
+        // The engine takes a damaged journal for one that was cut short. In the newest that shows as batches
+        // that are missing; in one before it nothing shows, because what came later is there. The doubt is
+        // written down: the engine soon deletes what it has read, and the next attempt must not trust it.
+        let doubt = path.with_extension("doubt");
+        let doubtful = used && (doubt.exists() || journals(path)? > 1);
+        if doubtful {
+            File::create(&doubt).map_err(StoreError::new)?;
+        }
         if used {
             check_keyspaces(&path.join("keyspaces"))?;
         }
@@ -104,14 +113,39 @@ impl Engine {
             };
             db.keyspace(name, options).map_err(failed)
         };
-        Ok(Self {
+        let engine = Self {
             records: keyspace("records", MEMTABLE_BYTES)?,
             claims: keyspace("claims", MEMTABLE_BYTES / 4)?,
             expiries: keyspace("expiries", MEMTABLE_BYTES / 4)?,
             scopes: keyspace("scopes", MEMTABLE_BYTES / 4)?,
             meta: keyspace("meta", MEMTABLE_BYTES / 4)?,
             db,
-        })
+        };
+        if doubtful {
+            engine.check_counts()?;
+            fs::remove_file(&doubt).map_err(StoreError::new)?;
+        }
+        Ok(engine)
+    }
+
+    /// Whether there is as much as the tally says. Reads everything, so only where there is doubt.
+    fn check_counts(&self) -> Result<()> {
+        let tally = self.tally()?;
+        let count = |keyspace: &Keyspace| keyspace.len().map(|len| len as u64).map_err(failed);
+        let (records, claims) = (count(&self.records)?, count(&self.claims)?);
+        let promised = tally.completed + tally.unknown + tally.tombstones;
+        if records != promised || count(&self.expiries)? != promised {
+            return Err(StoreError::new(format_args!(
+                "a journal is damaged: {records} records are left of {promised}"
+            )));
+        }
+        if records + claims != tally.keys {
+            return Err(StoreError::new(format_args!(
+                "a journal is damaged: {records} records and {claims} claims are left of {} keys",
+                tally.keys
+            )));
+        }
+        Ok(())
     }
 
     pub(super) fn changes(&self) -> Changes<'_> {
@@ -301,6 +335,16 @@ impl Brief {
             .into_iter()
             .find(|&state| state as u8 == self.state)
     }
+}
+
+/// How many journals there are: one, unless the process died just after another was begun.
+fn journals(path: &Path) -> Result<usize> {
+    let mut journals = 0;
+    for entry in fs::read_dir(path).map_err(StoreError::new)? {
+        let path = entry.map_err(StoreError::new)?.path();
+        journals += usize::from(path.extension().is_some_and(|end| end == "jnl"));
+    }
+    Ok(journals)
 }
 
 /// Whether all keyspaces are there, and the list of tables of each is what was written: what the engine
