@@ -5,6 +5,7 @@
 #   make fmt             formats the sources
 #   make crash           kills the release build under load, 200 times, and looks at every key afterwards
 #   make bench           what the gateway's decisions cost, and how that grows
+#   make disk            the store on disk with a million records, and durable requests a second
 #   make peers           CPU per request beside nginx and HAProxy
 #   make peers-clients   CPU per request with a thousand and with a million tracked clients
 
@@ -38,7 +39,7 @@ define install
 	fi
 endef
 
-.PHONY: test lint fmt crash bench peers peers-clients
+.PHONY: test lint fmt crash bench disk peers peers-clients
 
 test:
 	$(call install,$(TEST_NEEDS))
@@ -73,6 +74,12 @@ crash:
 
 bench:
 	$(CARGO) bench --locked --bench decisions
+
+# What asks the store is built in a place of its own, so that the gateway beside it stays the release.
+disk:
+	$(CARGO) build --locked --release
+	DISK_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
+	    $(CARGO) bench --locked --profile measure --bench disk
 
 # The gateway measured is the one people get, the release build. What drives it need not be fast, and
 # built in the bench profile it would put another gateway in that one's place.

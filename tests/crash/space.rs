@@ -15,7 +15,7 @@ const ANSWERS: u16 = 1_600;
 const BODY: usize = 64 << 10;
 
 /// How long the space may take to come back once the records have expired.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The bytes a directory takes on disk.
 fn space(dir: &Path) -> u64 {
