@@ -9,12 +9,17 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
+use tidegate::clock::Clock;
+use tidegate::idempotency::{Claim, Kept, Records as _};
+use tidegate::store::disk::DiskRecords;
+use tidegate::store::memory::records::Room;
 use tokio::sync::watch;
 
-use crate::harness::{Answer, Client, Process, Upstream, eventually};
+use crate::bench::{TTL, bid, sized_answer};
+use crate::harness::{Answer, Client, PATIENCE, Process, Upstream, eventually};
 use crate::ledger::{KEY, Ledger, Print};
 use crate::scene::{Scene, is_problem, is_unknown, kill};
 
@@ -290,6 +295,51 @@ async fn a_disk_that_the_answers_themselves_fill_loses_none_of_them() {
     let process = stage.scene.restart();
     all_replayed(&process.client(), &keys, &ledger).await;
     assert_eq!(ledger.repeated(), [] as [String; 0]);
+}
+
+/// Giving back what expired records took needs some space itself.
+#[tokio::test]
+async fn a_disk_too_full_to_be_tidied_up_does_not_keep_the_store_from_going_on() {
+    let disk = SmallDisk::mount();
+    disk.remount("size=120m");
+    let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000));
+    let room = Room {
+        max_keys: 100_000,
+        max_bytes: 1 << 30,
+    };
+    let store = DiskRecords::open(&disk.path().join("store"), room, clock.clone()).unwrap();
+    for key in 0..700 {
+        let mut bid = bid(key);
+        if key >= 600 {
+            bid.terms.ttl = 3 * TTL;
+        }
+        let Ok(Claim::Won(mut permit)) = store.claim(&bid).await else {
+            panic!("the bid was not won");
+        };
+        permit.sending();
+        let kept = Kept::Answer(sized_answer(key, 64 << 10));
+        store.complete(permit, kept).await.unwrap();
+    }
+
+    // Enough is left to drop what expires, and not enough to write the rest to a table.
+    disk.fill();
+    let filler = OpenOptions::new().write(true).open(disk.filler()).unwrap();
+    let length = filler.metadata().unwrap().len();
+    filler.set_len(length - (2 << 20)).unwrap();
+    clock.advance(TTL);
+    let mut keys = 1_000..;
+    let deadline = Instant::now() + PATIENCE;
+    while store.claim(&bid(keys.next().unwrap())).await.is_ok() {
+        assert!(Instant::now() < deadline, "there is always space");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    disk.empty();
+    let deadline = Instant::now() + RECOVERY;
+    while store.claim(&bid(keys.next().unwrap())).await.is_err() {
+        assert!(Instant::now() < deadline, "the store never goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// A file system does not turn read-only by command while a gateway has files on it open for writing, so

@@ -4,6 +4,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use fjall::compaction::Leveled;
 use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
@@ -27,6 +30,9 @@ const MEMTABLE_BYTES: u64 = 16 << 20;
 /// The size of a table.
 const TABLE_BYTES: u64 = 16 << 20;
 
+/// How often it is looked whether a memtable has been written.
+const ROTATION_POLL: Duration = Duration::from_millis(10);
+
 /// Our five, and the one in which the engine keeps their names.
 const KEYSPACES: usize = 6;
 
@@ -45,6 +51,8 @@ pub(super) struct Engine {
     scopes: Keyspace,
     /// The tally.
     meta: Keyspace,
+    /// Whether this was dropped: nothing in the background is to wait for it any more.
+    dropped: Arc<AtomicBool>,
 }
 
 /// Changes that are made together or not at all.
@@ -119,6 +127,7 @@ impl Engine {
             expiries: keyspace("expiries", MEMTABLE_BYTES / 4)?,
             scopes: keyspace("scopes", MEMTABLE_BYTES / 4)?,
             meta: keyspace("meta", MEMTABLE_BYTES / 4)?,
+            dropped: Arc::default(),
             db,
         };
         if doubtful {
@@ -227,16 +236,37 @@ impl Engine {
     pub(super) fn compaction(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
         let keyspaces =
             [&self.records, &self.claims, &self.expiries, &self.scopes].map(Clone::clone);
+        let dropped = Arc::clone(&self.dropped);
         move || {
             for keyspace in keyspaces {
                 // Twice: the tables a compaction replaces are deleted with the next change of the memtable.
-                keyspace.rotate_memtable_and_wait().map_err(failed)?;
+                rotate(&keyspace, &dropped)?;
                 keyspace.major_compact().map_err(failed)?;
-                keyspace.rotate_memtable_and_wait().map_err(failed)?;
+                rotate(&keyspace, &dropped)?;
             }
             Ok(())
         }
     }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Has a keyspace write its memtable to a table, and waits for it. The engine's own way to wait has no end
+/// where the table cannot be written, as on a full disk.
+fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> Result<()> {
+    if keyspace.rotate_memtable().map_err(failed)? {
+        while keyspace.sealed_memtable_count() > 0 {
+            if dropped.load(Ordering::Relaxed) {
+                return Err(StoreError::new("the engine was given up"));
+            }
+            thread::sleep(ROTATION_POLL);
+        }
+    }
+    Ok(())
 }
 
 impl Changes<'_> {
