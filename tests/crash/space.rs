@@ -1,4 +1,7 @@
 //! Records that expire give their space back.
+//!
+//! All but the journal does: the engine begins another only when one has 64 MB, so that much and a memtable
+//! may stay. Hence twice as much is written here as would otherwise be needed to see it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +14,7 @@ use tidegate::store::memory::records::Room;
 
 use crate::bench::{Bench, Kind, TTL, bid, sized_answer};
 
-const ANSWERS: u16 = 1_600;
+const ANSWERS: u16 = 3_200;
 const BODY: usize = 64 << 10;
 
 /// How long the space may take to come back once the records have expired.
@@ -32,7 +35,7 @@ fn space(dir: &Path) -> u64 {
 }
 
 #[tokio::test]
-async fn a_hundred_mebibytes_that_expired_are_given_back() {
+async fn two_hundred_mebibytes_that_expired_are_given_back_but_for_the_journal() {
     let room = Room {
         max_keys: 100_000,
         max_bytes: 1 << 30,
@@ -63,7 +66,7 @@ async fn a_hundred_mebibytes_that_expired_are_given_back() {
     bench.clock.advance(TTL);
     let deadline = Instant::now() + PATIENCE;
     let mut left = full;
-    while left >= full / 3 {
+    while left >= full / 2 {
         assert!(
             Instant::now() < deadline,
             "{left} of {full} bytes are still taken"
@@ -76,5 +79,5 @@ async fn a_hundred_mebibytes_that_expired_are_given_back() {
         full >> 20,
         left >> 20
     );
-    assert_eq!(bench.records.census().completed, 0);
+    assert_eq!(bench.census().await.completed, 0);
 }
