@@ -4,7 +4,9 @@
 #   make clients         only installs the clients that tests run against the gateway
 #   make lint            formatting, clippy, and licences and advisories where cargo-deny is installed
 #   make fmt             formats the sources
+#   make crash           kills the release build under load, 200 times, and looks at every key afterwards
 #   make bench           what the gateway's decisions cost, and how that grows
+#   make disk            the store on disk with a million records, and durable requests a second
 #   make peers           CPU per request beside nginx and HAProxy
 #   make peers-keyed     CPU per request with an idempotency key, beside nginx's cache and without a key
 #   make peers-clients   CPU per request with a thousand and with a million tracked clients
@@ -49,7 +51,7 @@ define install
 	fi
 endef
 
-.PHONY: test clients lint fmt bench peers peers-clients peers-keyed
+.PHONY: test clients lint fmt crash bench disk peers peers-clients peers-keyed
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -91,8 +93,21 @@ lint:
 fmt:
 	$(CARGO) fmt
 
+# CRASH_ROUNDS and CRASH_SEED may be given.
+crash:
+	$(call install,$(TEST_NEEDS))
+	$(CARGO) build --locked --release
+	CRASH_TIDEGATE="$(abspath $(TARGET))/release/tidegate" CRASH_ROUNDS="$${CRASH_ROUNDS:-200}" \
+	    $(CARGO) test --locked $(TEST_FEATURES) --test crash campaign:: -- --include-ignored --nocapture
+
 bench:
 	$(CARGO) bench --locked --bench decisions
+
+# What asks the store is built in a place of its own, so that the gateway beside it stays the release.
+disk:
+	$(CARGO) build --locked --release
+	DISK_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
+	    $(CARGO) bench --locked --profile measure --bench disk
 
 # The gateway measured is the one people get, the release build. What drives it need not be fast, and
 # built in the bench profile it would put another gateway in that one's place.

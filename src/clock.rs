@@ -1,8 +1,9 @@
 //! One clock for the whole gateway, real or virtual.
 //!
 //! Buckets count monotonic nanoseconds since the clock was made, so a step of the wall clock never
-//! reaches a decision (an hour back or a year ahead admits nobody extra). The wall clock is asked for
-//! one thing only: the date in a `Retry-After` that a limit wants written as an HTTP date.
+//! reaches a decision (an hour back or a year ahead admits nobody extra). The wall clock is asked for the
+//! date in a `Retry-After` that a limit wants written as an HTTP date, and for how long a process was not
+//! running whose store is on disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +77,7 @@ impl Clock {
         }
     }
 
-    /// The wall clock's time now, for dates in headers and nothing else.
+    /// The wall clock's time now, for dates and for what outlives a process; never for a decision.
     pub fn wall(&self) -> SystemTime {
         match &self.0 {
             Source::Real { .. } => SystemTime::now(),

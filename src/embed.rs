@@ -27,11 +27,13 @@
 //! ```
 //!
 //! Serve it with `into_make_service_with_connect_info::<SocketAddr>()`: a request whose peer is not known
-//! is nobody's, and passes all layers untouched. Everything is kept in memory.
+//! is nobody's, and passes all layers untouched, which is logged once. Put the layers on the outermost router:
+//! inside a nested one they see a shortened path, and could take two requests for one. Everything is kept in
+//! memory.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll};
 
 use axum::extract::ConnectInfo;
@@ -52,6 +54,9 @@ use crate::upstream::UpstreamId;
 
 /// Buckets tracked at once.
 const MAX_CLIENTS: usize = 1_000_000;
+
+/// Requests with keys carried out at once.
+const MAX_EXECUTIONS: usize = 65_536;
 
 /// The only rule there is.
 const RULE: RouteId = RouteId(0);
@@ -145,6 +150,7 @@ impl Embedded {
             &self.routes,
             Arc::clone(&self.records),
             self.secret,
+            MAX_EXECUTIONS,
             self.tasks.clone(),
             Arc::clone(&self.manner),
             Arc::clone(&self.metrics),
@@ -195,6 +201,14 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        if peer.is_none() {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                tracing::warn!(
+                    "a request's peer is not known, so it passes unthrottled and unkeyed"
+                );
+            });
+        }
         if let Some(ConnectInfo(peer)) = peer {
             // Of a header with too many hops nothing is believed, as if the peer were not trusted.
             let caller = self

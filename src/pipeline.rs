@@ -138,6 +138,7 @@ impl Pipeline {
             &policy.routes,
             Arc::new(records),
             secret,
+            (policy.server.caps.connections / policy.server.workers).max(1),
             tasks,
             Arc::clone(&manner),
             Arc::clone(&metrics),

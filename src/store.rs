@@ -49,8 +49,8 @@ impl Records for RecordStore {
         of_each!(self, records => records.mark_unknown(permit).await)
     }
 
-    async fn find(&self, key: KeyHash) -> Result<Vec<Finding>, StoreError> {
-        of_each!(self, records => records.find(key).await)
+    async fn find(&self, key: KeyHash, most: usize) -> Result<Vec<Finding>, StoreError> {
+        of_each!(self, records => records.find(key, most).await)
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {

@@ -26,6 +26,9 @@ use crate::idempotency::{self, Finding, Records as _};
 /// Records shown of one key, and scopes named: a key that everybody uses has very many.
 const MOST: usize = 100;
 
+/// Records looked at for one answer.
+const MOST_FOUND: usize = 10_000;
+
 /// Where these are asked for.
 pub(super) fn routes() -> Router<Arc<Office>> {
     let key = || get(look_up).delete(free);
@@ -81,7 +84,10 @@ async fn free(State(office): State<Arc<Office>>, uri: Uri) -> Result<StatusCode,
 
 /// What there is of what was asked for, the latest first; never nothing.
 async fn find(office: &Office, asked: &Asked) -> Result<Vec<Finding>, Problem> {
-    let found = office.records.find(office.secret.key(&asked.key)).await;
+    let found = office
+        .records
+        .find(office.secret.key(&asked.key), MOST_FOUND)
+        .await;
     let mut found = found.map_err(|error| Problem::store_failed(&error))?;
     if let Some(scope) = asked.scope {
         found.retain(|finding| finding.id.scope == scope);

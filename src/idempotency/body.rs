@@ -1,6 +1,5 @@
 //! The body of an answer that came past the store: kept, passing, or begun and then passing.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -18,7 +17,7 @@ enum Source<B> {
     /// As it comes.
     Passing(B),
     /// Some of it in hand, which turned out to be too large to keep; the rest as it comes.
-    Resumed { held: VecDeque<Bytes>, rest: B },
+    Resumed { held: Bytes, rest: B },
 }
 
 impl<B> Told<B> {
@@ -28,8 +27,7 @@ impl<B> Told<B> {
     }
 
     /// What was read of a body already, and the rest as it comes.
-    pub(super) fn resumed(held: impl IntoIterator<Item = Bytes>, rest: B) -> Self {
-        let held = held.into_iter().collect();
+    pub(super) fn resumed(held: Bytes, rest: B) -> Self {
         Self(Source::Resumed { held, rest })
     }
 }
@@ -52,10 +50,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Told<B> {
             Source::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Source::Passing(body) => Pin::new(body).poll_frame(cx),
-            Source::Resumed { held, rest } => match held.pop_front() {
-                Some(part) => Poll::Ready(Some(Ok(Frame::data(part)))),
-                None => Pin::new(rest).poll_frame(cx),
-            },
+            Source::Resumed { held, rest } if held.is_empty() => Pin::new(rest).poll_frame(cx),
+            Source::Resumed { held, .. } => {
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(held)))))
+            }
         }
     }
 
@@ -72,7 +70,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Told<B> {
             Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Source::Passing(body) => body.size_hint(),
             Source::Resumed { held, rest } => {
-                let held: u64 = held.iter().map(|part| part.len() as u64).sum();
+                let held = held.len() as u64;
                 let rest = rest.size_hint();
                 let mut hint = SizeHint::new();
                 if let Some(upper) = rest.upper() {

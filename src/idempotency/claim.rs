@@ -44,8 +44,12 @@ pub trait Records: Send + Sync + 'static {
     /// Ends a claim whose outcome nobody knows.
     fn mark_unknown(&self, permit: Permit) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// What there is under a key, in every scope.
-    fn find(&self, key: KeyHash) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
+    /// What there is under a key, in whatever scope; so many of them at most.
+    fn find(
+        &self,
+        key: KeyHash,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
 
     /// Frees a key whose outcome is unknown, because somebody found out; `false` if it is not unknown.
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send;

@@ -5,22 +5,54 @@ use std::pin::Pin;
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
-use smallvec::SmallVec;
-
-/// Parts of a body; nearly always there is one.
-pub(super) type Held = SmallVec<[Bytes; 1]>;
 
 /// What came of reading a body.
 pub(super) enum Gathered<B> {
     /// All of it. Trailers are dropped.
     Whole(Bytes),
-    /// More than fits: what was read of it, in order, and the rest.
+    /// More than fits.
     TooLarge {
-        /// What was read, which is a part more than fits at most.
-        held: Held,
+        /// What was read of it, which is a part more than fits at most.
+        held: Bytes,
         /// What is still to come.
         rest: B,
     },
+}
+
+/// What was read of a body so far. Nearly every body comes in one part, which then is not copied; of more
+/// than one each is, because a body in a million parts would otherwise cost far more than its bytes.
+enum Held {
+    Part(Bytes),
+    Parts(BytesMut),
+}
+
+impl Held {
+    fn add(&mut self, part: Bytes) {
+        match self {
+            Self::Part(first) if first.is_empty() => *first = part,
+            Self::Part(first) => {
+                let mut parts = BytesMut::with_capacity(2 * (first.len() + part.len()));
+                parts.extend_from_slice(first);
+                parts.extend_from_slice(&part);
+                *self = Self::Parts(parts);
+            }
+            Self::Parts(parts) => parts.extend_from_slice(&part),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Part(part) => part.len(),
+            Self::Parts(parts) => parts.len(),
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Part(part) => part,
+            Self::Parts(parts) => parts.freeze(),
+        }
+    }
 }
 
 /// Reads `body` to its end, or until it is longer than `cap`.
@@ -30,36 +62,80 @@ where
 {
     let announced = body.size_hint().lower();
     if announced > cap as u64 {
-        let (held, rest) = (Held::new(), body);
+        let (held, rest) = (Bytes::new(), body);
         return Ok(Gathered::TooLarge { held, rest });
     }
-    // Nearly every body comes in one piece, which then need not be copied.
-    let mut held = Held::new();
-    let mut length = 0;
+    let mut held = Held::Part(Bytes::new());
     while !body.is_end_stream() {
         let Some(frame) = Pin::new(&mut body).frame().await else {
             break;
         };
-        let Ok(part) = frame?.into_data() else {
-            continue;
-        };
-        length += part.len();
-        if !part.is_empty() {
-            held.push(part);
+        if let Ok(part) = frame?.into_data() {
+            held.add(part);
         }
-        if length > cap {
-            return Ok(Gathered::TooLarge { held, rest: body });
+        if held.len() > cap {
+            let (held, rest) = (held.into_bytes(), body);
+            return Ok(Gathered::TooLarge { held, rest });
         }
     }
-    Ok(Gathered::Whole(match held.len() {
-        0 => Bytes::new(),
-        1 => held.remove(0),
-        _ => {
-            let mut whole = BytesMut::with_capacity(length);
-            for part in &held {
-                whole.extend_from_slice(part);
-            }
-            whole.freeze()
+    Ok(Gathered::Whole(held.into_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::task::{Context, Poll};
+
+    use http_body::Frame;
+
+    use super::*;
+
+    /// A body in parts.
+    struct Parts(std::vec::IntoIter<&'static str>);
+
+    impl Body for Parts {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let part = self
+                .0
+                .next()
+                .map(|part| Frame::data(Bytes::from_static(part.as_bytes())));
+            Poll::Ready(part.map(Ok))
         }
-    }))
+    }
+
+    async fn of(parts: Vec<&'static str>, cap: usize) -> Gathered<Parts> {
+        match gather(Parts(parts.into_iter()), cap).await {
+            Ok(gathered) => gathered,
+        }
+    }
+
+    #[tokio::test]
+    async fn parts_are_put_together_in_order() {
+        for parts in [
+            vec!["abcd"],
+            vec!["ab", "", "cd"],
+            vec!["", "a", "b", "c", "d"],
+        ] {
+            let Gathered::Whole(whole) = of(parts, 4).await else {
+                panic!("too large");
+            };
+            assert_eq!(whole, "abcd");
+        }
+        assert!(matches!(of(vec![], 0).await, Gathered::Whole(whole) if whole.is_empty()));
+    }
+
+    #[tokio::test]
+    async fn of_what_is_too_large_nothing_is_lost() {
+        let Gathered::TooLarge { held, rest } = of(vec!["ab", "cd", "ef", "gh"], 4).await else {
+            panic!("it does not fit");
+        };
+        assert_eq!(held, "abcdef");
+        assert_eq!(rest.0.as_slice(), ["gh"]);
+    }
 }

@@ -64,12 +64,13 @@ enum Owner {
 
 impl Secret {
     /// A secret nobody can guess.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no random numbers to give, without which nothing here is safe.
     pub fn random() -> Self {
-        use std::hash::{BuildHasher, RandomState};
         let mut bytes = [0; 32];
-        for (index, part) in bytes.chunks_exact_mut(8).enumerate() {
-            part.copy_from_slice(&RandomState::new().hash_one(index).to_ne_bytes());
-        }
+        getrandom::fill(&mut bytes).expect("the system gives random numbers");
         Self(bytes)
     }
 
@@ -163,22 +164,24 @@ impl Parts {
         self.0.extend_from_slice(&(number as u64).to_le_bytes());
     }
 
-    /// Every line of a header; without one, the caller stands for itself: a scope shared by all who
-    /// leave the header out would show each of them the others' answers.
+    /// Every line of a header; without one, or with nothing in it, the caller stands for itself: a scope
+    /// shared by all who leave it out would show each of them the others' answers.
     fn header_or_client(&mut self, headers: &HeaderMap, name: &str, client: ClientId) {
-        let lines = headers.get_all(name);
-        match lines.iter().count() {
-            0 => self.client(client),
-            count => {
-                self.tag(Owner::Header as u8);
-                self.add(name.as_bytes());
-                self.number(count);
-                lines
-                    .iter()
-                    .map(HeaderValue::as_bytes)
-                    .for_each(|line| self.add(line));
-            }
+        let values = headers.get_all(name);
+        let lines = || {
+            values
+                .iter()
+                .map(HeaderValue::as_bytes)
+                .filter(|line| !line.is_empty())
+        };
+        let count = lines().count();
+        if count == 0 {
+            return self.client(client);
         }
+        self.tag(Owner::Header as u8);
+        self.add(name.as_bytes());
+        self.number(count);
+        lines().for_each(|line| self.add(line));
     }
 
     fn client(&mut self, client: ClientId) {
@@ -302,6 +305,8 @@ mod tests {
         assert_eq!(of("192.0.2.1", &bearer), of("192.0.2.2", &bearer));
         assert_ne!(of("192.0.2.1", &bearer), of("192.0.2.1", &other));
         assert_ne!(of("192.0.2.1", &bearer), of("192.0.2.1", &HeaderMap::new()));
+        let empty = headers(&[("authorization", "")]);
+        assert_ne!(of("192.0.2.1", &empty), of("192.0.2.2", &empty));
         assert_ne!(
             of("192.0.2.1", &HeaderMap::new()),
             of("192.0.2.2", &HeaderMap::new())

@@ -78,7 +78,8 @@ fn says_not_done(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> bool {
     named || (server_error && rule.on_server_error == OnServerError::Release)
 }
 
-fn is_stream(headers: &HeaderMap) -> bool {
+/// Whether an answer goes on for as long as somebody listens.
+pub(super) fn is_stream(headers: &HeaderMap) -> bool {
     let Some(Ok(kind)) = headers.get(CONTENT_TYPE).map(|value| value.to_str()) else {
         return false;
     };

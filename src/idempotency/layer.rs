@@ -15,11 +15,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::UPGRADE;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tokio::sync::oneshot;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
@@ -38,6 +37,7 @@ use crate::respond::body::BodyError;
 use crate::respond::{Asked, Manner, Rejection, problem};
 use crate::route::{RouteId, Routes};
 use crate::throttle::Passage;
+use crate::upstream::headers::asks_for_upgrade;
 
 /// Puts idempotency around a service.
 #[derive(Debug)]
@@ -53,6 +53,8 @@ pub struct Idempotency<Inner, S> {
 #[derive(Debug)]
 struct Shared<S> {
     records: Arc<S>,
+    /// Executions underway at most. Their clients may have gone, so nothing else bounds them.
+    executions: Arc<Semaphore>,
     secret: Secret,
     rules: Vec<Option<Arc<Rule>>>,
     tasks: TaskTracker,
@@ -79,12 +81,14 @@ struct Keyed {
 }
 
 impl<S: Records> IdempotencyLayer<S> {
-    /// Idempotency over `routes`, with its records in `records`, named by `secret`. Executions are tracked
-    /// by `tasks`: whoever shuts down should close it and wait for it.
+    /// Idempotency over `routes`, with its records in `records`, named by `secret`. Of executions there are
+    /// `max_executions` at once, tracked by `tasks`: whoever shuts down should close it and wait for it.
+    #[expect(clippy::too_many_arguments, reason = "what it works with, each once")]
     pub fn new(
         routes: &Routes,
         records: Arc<S>,
         secret: Secret,
+        max_executions: usize,
         tasks: TaskTracker,
         manner: Arc<Manner>,
         metrics: Arc<Metrics>,
@@ -95,8 +99,10 @@ impl<S: Records> IdempotencyLayer<S> {
             .iter()
             .map(|route| route.idempotency.as_deref().cloned().map(Arc::new))
             .collect();
+        let places = max_executions.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(Shared {
             records,
+            executions: Arc::new(Semaphore::new(places)),
             secret,
             rules,
             tasks,
@@ -245,7 +251,7 @@ impl<S: Records> Shared<S> {
                 return Look::Refuse(Rejection::KeyInvalid { header, error });
             }
         };
-        if headers.contains_key(UPGRADE) {
+        if request.version() == Version::HTTP_11 && asks_for_upgrade(headers) {
             return Look::Refuse(Rejection::bad_request(
                 "A request with an idempotency key cannot switch protocols: what follows could not be \
                  replayed. Leave out the key or the Upgrade header.",
@@ -291,6 +297,8 @@ impl<S: Records> Shared<S> {
         };
         let request = Request::from_parts(head, ReqBody::from(body.clone()));
         let fingerprint = Fingerprint::of(&self.secret, &request, &body);
+        // The request has it; whoever waits is not to hold it too.
+        drop(body);
         failpoint!("before-claim");
         let bid = Bid {
             at: self.clock.now(),
@@ -301,65 +309,36 @@ impl<S: Records> Shared<S> {
         let claim = self.records.claim(&bid).await;
         let metrics = self.metrics(route);
         metrics.claim_latency.record(self.clock.now().since(bid.at));
-
-        let rejection = match claim {
-            Ok(Claim::Won(permit)) => {
-                metrics.claims.inc();
-                let (tell, told) = oneshot::channel();
-                let asked = Asked::of(request.headers());
-                let execution = Execution {
-                    shared: Arc::clone(&self),
-                    rule,
-                    route,
-                    asked: asked.clone(),
-                };
-                // Nothing is awaited between the claim and this: there is no moment at which a client that
-                // leaves could take the claim with it.
-                // In a box of its own: a task's memory is aligned to a cache line or two, which the
-                // allocator is quick to give only for small sizes.
-                let running = Box::pin(execution.run(permit, request, inner, tell));
-                self.tasks.spawn(running);
-                return match told.await {
-                    Ok(told) => told,
-                    // The execution came to no end: it panicked, or the runtime is going down.
-                    Err(_) => Ok(self.refusal(&Rejection::OutcomeUnknown, &asked)),
-                };
-            }
+        match claim {
             Ok(Claim::Replay(answer)) => {
                 metrics.replays.inc();
-                return Ok(answer.replay());
+                Ok(answer.replay())
+            }
+            Ok(Claim::Won(permit)) => {
+                let execution = Execution {
+                    asked: Asked::of(request.headers()),
+                    shared: self,
+                    rule,
+                    route,
+                };
+                execution.detach(permit, request, inner).await
             }
             Ok(Claim::InFlight(waiting)) => {
+                let asked = Asked::of(request.headers());
+                drop(request);
                 // Boxed: the timer in it would make every request's future large and aligned to cache lines.
-                match Box::pin(self.wait(waiting, &rule, metrics)).await {
-                    Ok(response) => return Ok(response),
-                    Err(rejection) => rejection,
-                }
+                let waited = Box::pin(self.wait(waiting, &rule, metrics)).await;
+                Ok(waited.unwrap_or_else(|rejection| self.refusal(&rejection, &asked)))
             }
-            Ok(Claim::Mismatch) => {
-                metrics.mismatches.inc();
-                Rejection::KeyReused
+            Ok(refused) => {
+                let rejection = refused_by(&refused, &rule, metrics);
+                Ok(self.refusal(&rejection, &Asked::of(request.headers())))
             }
-            Ok(Claim::Unknown) => {
-                metrics.unknowns.inc();
-                Rejection::OutcomeUnknown
+            Err(error) => {
+                let rejection = store_failed("claim", &error, metrics);
+                Ok(self.refusal(&rejection, &Asked::of(request.headers())))
             }
-            Ok(Claim::Tombstone) => {
-                metrics.tombstones.inc();
-                Rejection::ResponseNotRetained
-            }
-            Ok(Claim::ScopeFull { no_sooner }) => {
-                metrics.exhausted.inc();
-                let limit = rule.terms.max_keys_per_scope;
-                Rejection::KeysExhausted { limit, no_sooner }
-            }
-            Ok(Claim::StoreFull) => {
-                metrics.exhausted.inc();
-                Rejection::StoreFull
-            }
-            Err(error) => store_failed("claim", &error, metrics),
-        };
-        Ok(self.refusal(&rejection, &Asked::of(request.headers())))
+        }
     }
 
     /// What a duplicate gets that came while the first was running.
@@ -403,6 +382,27 @@ impl<S: Records> Shared<S> {
     fn metrics(&self, route: RouteId) -> &KeyedMetrics {
         &self.metrics.route(Some(route)).keyed
     }
+}
+
+/// What a request is told whose key is not to be had.
+fn refused_by(claim: &Claim, rule: &Rule, metrics: &KeyedMetrics) -> Rejection {
+    let (count, rejection) = match claim {
+        Claim::Mismatch => (&metrics.mismatches, Rejection::KeyReused),
+        Claim::Tombstone => (&metrics.tombstones, Rejection::ResponseNotRetained),
+        Claim::StoreFull => (&metrics.exhausted, Rejection::StoreFull),
+        Claim::ScopeFull { no_sooner } => {
+            let rejection = Rejection::KeysExhausted {
+                limit: rule.terms.max_keys_per_scope,
+                no_sooner: *no_sooner,
+            };
+            (&metrics.exhausted, rejection)
+        }
+        Claim::Unknown | Claim::Won(_) | Claim::Replay(_) | Claim::InFlight(_) => {
+            (&metrics.unknowns, Rejection::OutcomeUnknown)
+        }
+    };
+    count.inc();
+    rejection
 }
 
 /// What a request is told whose key cannot be claimed because the store failed.

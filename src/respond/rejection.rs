@@ -79,6 +79,8 @@ pub enum Rejection {
     },
     /// There is no room for another idempotency key.
     StoreFull,
+    /// As many requests with idempotency keys are being carried out as may be at once.
+    TooManyExecutions,
     /// Idempotency keys cannot be kept at present.
     StoreUnavailable,
 }
@@ -122,7 +124,9 @@ impl Rejection {
             Self::InFlight | Self::OutcomeUnknown | Self::ResponseNotRetained => {
                 StatusCode::CONFLICT
             }
-            Self::StoreFull | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreFull | Self::TooManyExecutions | Self::StoreUnavailable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 
@@ -142,7 +146,9 @@ impl Rejection {
             Self::OutcomeUnknown => "idempotency-outcome-unknown",
             Self::ResponseNotRetained => "response-not-retained",
             Self::KeysExhausted { .. } => "idempotency-keys-exhausted",
-            Self::StoreFull | Self::StoreUnavailable => "store-unavailable",
+            Self::StoreFull | Self::TooManyExecutions | Self::StoreUnavailable => {
+                "store-unavailable"
+            }
         }
     }
 
@@ -163,7 +169,9 @@ impl Rejection {
             Self::OutcomeUnknown => "Outcome unknown",
             Self::ResponseNotRetained => "Response not retained",
             Self::KeysExhausted { .. } => "Idempotency keys exhausted",
-            Self::StoreFull | Self::StoreUnavailable => "Store unavailable",
+            Self::StoreFull | Self::TooManyExecutions | Self::StoreUnavailable => {
+                "Store unavailable"
+            }
         }
     }
 
@@ -227,6 +235,9 @@ impl Rejection {
             Self::StoreFull => "There is no room for another idempotency key, so nothing was carried out. Try \
                  again later with the same key."
                 .into(),
+            Self::TooManyExecutions => "As many requests with idempotency keys are being carried out as may \
+                 be at once, so nothing was done for this one. Try again later with the same key."
+                .into(),
             Self::StoreUnavailable => "Idempotency keys cannot be kept at present, so nothing was carried \
                  out. Try again later with the same key."
                 .into(),
@@ -239,7 +250,7 @@ impl Rejection {
             Self::RateLimited { limit, wait } => Some((*wait, limit.retry_after)),
             Self::InFlight => Some((SHORTLY, RetryAfterForm::Seconds)),
             Self::KeysExhausted { no_sooner, .. } => Some((*no_sooner, RetryAfterForm::Seconds)),
-            Self::StoreFull | Self::StoreUnavailable => {
+            Self::StoreFull | Self::TooManyExecutions | Self::StoreUnavailable => {
                 Some((AFTER_A_WHILE, RetryAfterForm::Seconds))
             }
             _ => None,

@@ -6,7 +6,7 @@
 //! commit): with 64 callers some 30 claims and answers share a sync.
 //!
 //! In memory are the executions underway, with those who wait for them, and the answers asked for most
-//! recently, in a moka cache; both only spare the writer work. Everything else stays on disk and is read
+//! recently, in a moka cache that only spares the writer work. Everything else stays on disk and is read
 //! when it is asked for.
 //!
 //! The engine is fjall. Measured on 2 cores, 64 callers, one claim and one 450-byte answer a request,
@@ -14,7 +14,8 @@
 //! 10,100; one caller 2,500 to 1,300. redb keeps a steadier file size, but gave back wrong bytes from a
 //! damaged file where fjall reported an error. fjall on the other hand takes a damaged journal for one
 //! that was cut short, and forgets what came after the damage without a word: that is why the number
-//! of acknowledged batches is kept beside it ([`tally`]) and compared at start.
+//! of acknowledged batches is kept beside it ([`tally`]) and compared at start, and the lists of its tables
+//! are checked before it reads them.
 //!
 //! When a write fails (a full disk), the engine is given up and opened again every second until it
 //! works: until then requests with keys are refused, and all others served. What was claimed and could
@@ -31,6 +32,7 @@ mod upkeep;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
@@ -39,6 +41,7 @@ use moka::sync::Cache;
 use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use self::flights::Flights;
 use self::home::Home;
@@ -55,6 +58,9 @@ pub use home::HomeError;
 
 /// Most bytes of answers that are also kept in memory.
 const CACHE_BYTES: u64 = 64 << 20;
+
+/// How long a claim may take: a disk that is this slow is no use to a client that waits.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an answer takes in the cache besides its own weight, about.
 const CACHE_OVERHEAD: usize = 200;
@@ -111,31 +117,49 @@ struct Recent {
     answer: Arc<Answer>,
 }
 
-/// A moment that means the same after a restart: milliseconds since 1970.
+/// A moment in the store's own time, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Stamp(u64);
 
-/// Tells time that means the same after a restart and yet does not jump while we run: the wall clock is
-/// asked once, and the monotonic clock from there on.
-#[derive(Clone, Debug)]
+/// The store's own time, in which records are stamped. It begins with the wall clock's when the store is
+/// made, and goes on by the monotonic clock: whatever is done to the wall clock while we run, no record
+/// lives shorter for it. Over a restart it goes on by as much as the wall clock did since the last write.
+#[derive(Debug)]
 struct Timeline {
     clock: Clock,
     opened: Moment,
-    opened_at: Stamp,
+    opened_at: AtomicU64,
 }
 
 impl Timeline {
     fn new(clock: Clock) -> Self {
-        let since_1970 = clock.wall().duration_since(SystemTime::UNIX_EPOCH);
-        Self {
+        let timeline = Self {
             opened: clock.now(),
-            opened_at: Stamp(millis(since_1970.unwrap_or_default())),
+            opened_at: AtomicU64::new(0),
             clock,
+        };
+        timeline.opened_at.store(timeline.wall(), Ordering::Relaxed);
+        timeline
+    }
+
+    /// Goes on from the time of a store that was written to at `stamp`, when the wall clock said `wall`.
+    fn go_on_from(&self, stamp: u64, wall: u64) {
+        if wall > 0 {
+            let passed = self.wall().saturating_sub(wall);
+            let opened_at = stamp.saturating_add(passed);
+            self.opened_at.store(opened_at, Ordering::Relaxed);
         }
     }
 
     fn now(&self) -> Stamp {
-        self.opened_at.after(self.clock.now().since(self.opened))
+        let opened_at = Stamp(self.opened_at.load(Ordering::Relaxed));
+        opened_at.after(self.clock.now().since(self.opened))
+    }
+
+    /// What the wall clock says, in milliseconds since 1970.
+    fn wall(&self) -> u64 {
+        let since_1970 = self.clock.wall().duration_since(SystemTime::UNIX_EPOCH);
+        millis(since_1970.unwrap_or_default())
     }
 }
 
@@ -250,10 +274,13 @@ impl Handle {
 
 impl Records for DiskRecords {
     async fn claim(&self, bid: &Bid) -> Result<Claim, StoreError> {
-        match self.0.common.meet(bid) {
-            Some(claim) => Ok(claim),
-            None => self.0.ask(|ack| Op::Claim(*bid, ack)).await,
+        if let Some(claim) = self.0.common.meet(bid) {
+            return Ok(claim);
         }
+        let asking = self.0.ask(|ack| Op::Claim(*bid, ack));
+        // Whoever gives up leaves no claim behind.
+        let claimed = timeout(PATIENCE, asking).await;
+        claimed.unwrap_or_else(|_| Err(StoreError::new("the disk has not answered in time")))
     }
 
     async fn complete(&self, permit: Permit, kept: Kept) -> Result<(), StoreError> {
@@ -272,8 +299,8 @@ impl Records for DiskRecords {
         self.0.ask(|ack| Op::Lose(ticket, Some(ack))).await
     }
 
-    async fn find(&self, key: KeyHash) -> Result<Vec<Finding>, StoreError> {
-        self.0.ask(|ack| Op::Find(key, ack)).await
+    async fn find(&self, key: KeyHash, most: usize) -> Result<Vec<Finding>, StoreError> {
+        self.0.ask(|ack| Op::Find(key, most, ack)).await
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {

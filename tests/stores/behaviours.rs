@@ -30,6 +30,7 @@ pub(crate) async fn of_any_number_of_bids_exactly_one_wins(kind: Kind) {
             let records = bench.records.clone();
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_time()
                     .build()
                     .unwrap();
                 runtime.block_on(async {
@@ -352,7 +353,7 @@ pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
     bench.run(bid(2), &answer(2)).await;
     bench.clock.advance(Duration::from_secs(5));
 
-    let mut found = bench.records.find(id(1, 1).key).await.unwrap();
+    let mut found = bench.records.find(id(1, 1).key, 10).await.unwrap();
     found.sort_by_key(|finding| finding.id);
     let states: Vec<_> = found.iter().map(|finding| finding.state).collect();
     assert_eq!(
@@ -372,9 +373,16 @@ pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
             .iter()
             .all(|finding| finding.fingerprint == bid(1).fingerprint)
     );
-    assert!(bench.records.find(id(3, 1).key).await.unwrap().is_empty());
+    assert!(
+        bench
+            .records
+            .find(id(3, 1).key, 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     bench.clock.advance(TTL);
-    assert_eq!(bench.records.find(id(1, 1).key).await.unwrap().len(), 1);
+    assert_eq!(bench.records.find(id(1, 1).key, 10).await.unwrap().len(), 1);
     drop(underway);
 }
 

@@ -65,6 +65,11 @@ impl Bench {
         }
     }
 
+    /// Where it is, if it is on disk.
+    pub(crate) fn home(&self) -> &Path {
+        self.home.path()
+    }
+
     pub(crate) async fn claim(&self, mut bid: Bid) -> Claim {
         bid.at = self.clock.now();
         self.records.claim(&bid).await.unwrap()
@@ -80,7 +85,7 @@ impl Bench {
             RecordStore::Disk(_) => {
                 // What is in the files at this moment is what a killed process leaves behind.
                 let left = TempDir::new().unwrap();
-                copy_all(self.home.path(), left.path());
+                copy_all(self.home(), left.path());
                 self.records = on_disk(left.path(), self.room, &self.clock);
                 self.home = left;
             }

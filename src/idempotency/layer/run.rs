@@ -13,13 +13,14 @@ use tower::Service;
 
 use super::super::answer::forgo_trailers;
 use super::super::gather::{Gathered, gather};
-use super::super::judge::{Course, Undone, judge, lost};
+use super::super::judge::{Course, Undone, is_stream, judge, lost};
 use super::super::{Answer, Kept, Permit, Records, Rule, Told};
 use super::{Shared, store_failed};
 use crate::failpoint::failpoint;
 use crate::respond::body::BodyError;
 use crate::respond::{Asked, Rejection};
 use crate::route::RouteId;
+use crate::upstream::relay::RelayError;
 
 /// An execution that has been claimed.
 pub(super) struct Execution<S> {
@@ -37,8 +38,47 @@ enum Conclusion {
 }
 
 impl<S: Records> Execution<S> {
+    /// Carries `request` out in a task of its own, and waits for what its caller is told.
+    pub(super) async fn detach<Inner, ReqBody, ResBody>(
+        self,
+        permit: Permit,
+        request: Request<ReqBody>,
+        inner: Inner,
+    ) -> Result<Response<Told<ResBody>>, Inner::Error>
+    where
+        Inner: Service<Request<ReqBody>, Response = Response<ResBody>> + Send + 'static,
+        Inner::Future: Send,
+        Inner::Error: Send + 'static,
+        ReqBody: Send + 'static,
+        ResBody: Body<Data = Bytes> + Unpin + Send + 'static,
+        ResBody::Error: Into<BodyError> + Send,
+    {
+        let shared = Arc::clone(&self.shared);
+        let asked = self.asked.clone();
+        let Ok(place) = Arc::clone(&shared.executions).try_acquire_owned() else {
+            shared.metrics(self.route).exhausted.inc();
+            // Nothing was sent, so the permit frees its key when it is dropped.
+            return Ok(shared.refusal(&Rejection::TooManyExecutions, &asked));
+        };
+        shared.metrics(self.route).claims.inc();
+        let (tell, told) = oneshot::channel();
+        let running = async move {
+            self.run(permit, request, inner, tell).await;
+            drop(place);
+        };
+        // Nothing is awaited between the claim and this: there is no moment at which a client that leaves
+        // could take the claim with it. In a box of its own, because a task's memory is aligned to a cache
+        // line or two, which the allocator is quick to give only for small sizes.
+        shared.tasks.spawn(Box::pin(running));
+        match told.await {
+            Ok(told) => told,
+            // The execution came to no end: it panicked, or the runtime is going down.
+            Err(_) => Ok(shared.refusal(&Rejection::OutcomeUnknown, &asked)),
+        }
+    }
+
     /// Carries `request` out, records what came of it, and then tells its caller.
-    pub(super) async fn run<Inner, ReqBody, ResBody>(
+    async fn run<Inner, ReqBody, ResBody>(
         self,
         mut permit: Permit,
         request: Request<ReqBody>,
@@ -56,7 +96,13 @@ impl<S: Records> Execution<S> {
                 let (conclusion, response) = self.conclude(response).await;
                 (conclusion, Ok(response))
             }
-            Err(error) => (Conclusion::Unknown, Err(error)),
+            Err(error) => {
+                let conclusion = match lost(&self.rule) {
+                    Course::Release => Conclusion::Release(None),
+                    _ => Conclusion::Unknown,
+                };
+                (conclusion, Err(error))
+            }
         };
         failpoint!("after-upstream");
         let recorded = self.record(permit, conclusion).await;
@@ -89,6 +135,10 @@ impl<S: Records> Execution<S> {
                 return (Conclusion::Complete(Kept::Tombstone), response);
             }
             Course::Keep => false,
+            Course::Release if is_stream(&head.headers) => {
+                let response = Response::from_parts(head, Told::passing(body));
+                return (Conclusion::Release(None), response);
+            }
             Course::Release => true,
         };
         match gather(body, self.rule.max_response).await {
@@ -121,9 +171,16 @@ impl<S: Records> Execution<S> {
     /// What an answer means that broke off.
     fn broke_off<B>(&self, error: &BodyError) -> (Conclusion, Response<Told<B>>) {
         tracing::warn!(%error, "the answer to a keyed request broke off");
-        let rejection = Rejection::UpstreamUnavailable {
-            detail: "The answer broke off before its end; whether the request was carried out is not known."
-                .into(),
+        let rejection = match error.downcast_ref::<RelayError>() {
+            Some(RelayError::Stalled(_) | RelayError::TimedOut) => Rejection::UpstreamTimeout {
+                detail: "The answer did not come to its end in time; whether the request was carried out is not \
+                         known."
+                    .into(),
+            },
+            _ => Rejection::UpstreamUnavailable {
+                detail: "The answer broke off before its end; whether the request was carried out is not known."
+                    .into(),
+            },
         };
         let (head, body) = self
             .shared

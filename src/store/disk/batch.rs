@@ -8,13 +8,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::engine::{Changes, Due, Durability, Engine};
-use super::record::{Claimed, Outcome, Record};
+use super::record::{Claimed, Ended, Outcome, Record};
 use super::tally::Tally;
 use super::writer::{Ack, Op, tell};
 use super::{Common, Handle, Recent, Room, Stamp, millis};
 use crate::idempotency::{
-    Answer, Bid, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, OnUnknown, Permit, RecordId,
-    ScopeHash, State, StoreError, Ticket,
+    Answer, Bid, Claim, Ending, Finding, Flight, Kept, KeyHash, OnUnknown, Permit, RecordId,
+    ScopeHash, StoreError, Ticket,
 };
 
 /// Operations in the making.
@@ -24,6 +24,8 @@ pub(super) struct Batch<'a> {
     owner: &'a Weak<Handle>,
     tokens: &'a mut u64,
     room: Room,
+    /// No record is left before this.
+    swept: Option<Due>,
     now: Stamp,
     changes: Changes<'a>,
     durability: Durability,
@@ -39,12 +41,12 @@ pub(super) struct Batch<'a> {
 #[derive(Default)]
 pub(super) struct After {
     won: Vec<(Ack<Claim>, Permit)>,
-    ended: Vec<Ended>,
+    landings: Vec<Landing>,
     freed: Vec<(RecordId, Ack<bool>)>,
 }
 
-/// An execution that came to its end.
-struct Ended {
+/// An execution that comes to its end.
+struct Landing {
     ticket: Ticket,
     ending: Ending,
     /// Where somebody waits for it to be on disk.
@@ -64,6 +66,7 @@ impl<'a> Batch<'a> {
         common: &'a Common,
         tally: Tally,
         room: Room,
+        swept: Option<Due>,
         tokens: &'a mut u64,
         owner: &'a Weak<Handle>,
     ) -> Self {
@@ -73,6 +76,7 @@ impl<'a> Batch<'a> {
             owner,
             tokens,
             room,
+            swept,
             now: common.timeline.now(),
             changes: engine.changes(),
             durability: Durability::Engine,
@@ -104,6 +108,8 @@ impl<'a> Batch<'a> {
     pub(super) fn take(&mut self, op: Op) -> Option<Op> {
         self.now = self.common.timeline.now();
         match op {
+            // Whoever asked has gone, and with them any reason to claim.
+            Op::Claim(_, ack) if ack.is_closed() => {}
             Op::Claim(bid, ack) => match self.claim(&bid) {
                 Ok(Claim::ScopeFull { .. } | Claim::StoreFull) if self.has_expired() => {
                     return Some(Op::Claim(bid, ack));
@@ -119,7 +125,7 @@ impl<'a> Batch<'a> {
                 self.durability = self.durability.max(Durability::System);
             }
             Op::Release(ticket, answer, ack) => self.release(&ticket, answer, ack),
-            Op::Find(key, ack) => drop(ack.send(self.find(key))),
+            Op::Find(key, most, ack) => drop(ack.send(self.find(key, most))),
             Op::Free(id, ack) => match self.free(id) {
                 Ok(true) => self.after.freed.push((id, ack)),
                 other => drop(ack.send(other)),
@@ -156,9 +162,12 @@ impl<'a> Batch<'a> {
                 Outcome::Unknown => Some((record, weight)),
             },
         };
+        let Some(owner) = self.owner.upgrade() else {
+            return Err(StoreError::new("the store is being closed"));
+        };
         if let Some((record, weight)) = replaced {
-            self.remove(bid.id, record.expires, record.outcome.state(), weight);
-            return self.win(bid);
+            self.remove(bid.id, record.expires, record.outcome.ended(), weight);
+            return Ok(self.win(bid, owner));
         }
         let keys = self.keys_of(bid.id.scope)?;
         if keys >= bid.terms.max_keys_per_scope.get() {
@@ -171,13 +180,10 @@ impl<'a> Batch<'a> {
         }
         self.scopes.insert(bid.id.scope, keys + 1);
         self.tally.keys += 1;
-        self.win(bid)
+        Ok(self.win(bid, owner))
     }
 
-    fn win(&mut self, bid: &Bid) -> Result<Claim, StoreError> {
-        let Some(owner) = self.owner.upgrade() else {
-            return Err(StoreError::new("the store is being closed"));
-        };
+    fn win(&mut self, bid: &Bid, owner: Arc<Handle>) -> Claim {
         *self.tokens += 1;
         let ticket = Ticket {
             bid: *bid,
@@ -193,8 +199,7 @@ impl<'a> Batch<'a> {
         self.durability = Durability::Disk;
         let since = self.common.timeline.clock.now();
         self.common.flights.take_off(Flight::new(ticket, since));
-        let desk: Arc<dyn Desk> = owner;
-        Ok(Claim::Won(Permit::new(ticket, desk)))
+        Claim::Won(Permit::new(ticket, owner))
     }
 
     fn complete(&mut self, ticket: &Ticket, kept: Kept, ack: Ack<()>) {
@@ -221,9 +226,9 @@ impl<'a> Batch<'a> {
         };
         self.changes.remove_claim(id);
         let weight = self.changes.put_record(id, &record);
-        self.tally.add(&record.outcome, weight);
+        self.tally.add(record.outcome.ended(), weight);
         self.touched.insert(id);
-        self.after.ended.push(Ended {
+        self.after.landings.push(Landing {
             ticket: *ticket,
             ending,
             ack,
@@ -237,7 +242,7 @@ impl<'a> Batch<'a> {
         self.forget_key(id.scope);
         self.touched.insert(id);
         self.durability = self.durability.max(Durability::System);
-        self.after.ended.push(Ended {
+        self.after.landings.push(Landing {
             ticket: *ticket,
             ending: Ending::Released(answer),
             ack,
@@ -245,19 +250,20 @@ impl<'a> Batch<'a> {
         });
     }
 
-    fn find(&self, key: KeyHash) -> Result<Vec<Finding>, StoreError> {
+    fn find(&self, key: KeyHash, most: usize) -> Result<Vec<Finding>, StoreError> {
         let mut found = self
             .common
             .flights
             .find(key, self.common.timeline.clock.now());
-        for (id, record) in self.engine.records_of(key)? {
+        found.truncate(most);
+        for (id, record) in self.engine.records_of(key, most - found.len())? {
             let held = found.iter().any(|finding| finding.id == id);
             if held || record.expires <= self.now {
                 continue;
             }
             found.push(Finding {
                 id,
-                state: record.outcome.state(),
+                state: record.outcome.ended().into(),
                 age: self.now.since(record.since),
                 expires_in: Some(record.expires.since(self.now)),
                 fingerprint: record.fingerprint,
@@ -275,7 +281,7 @@ impl<'a> Batch<'a> {
             Some((record, weight))
                 if record.outcome == Outcome::Unknown && record.expires > self.now =>
             {
-                self.remove(id, record.expires, State::Unknown, weight);
+                self.remove(id, record.expires, Ended::Unknown, weight);
                 self.forget_key(id.scope);
                 self.durability = Durability::Disk;
                 Ok(true)
@@ -284,9 +290,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn remove(&mut self, id: RecordId, expires: Stamp, state: State, weight: u64) {
+    fn remove(&mut self, id: RecordId, expires: Stamp, ended: Ended, weight: u64) {
         self.changes.remove_record(Due { expires, id });
-        self.tally.remove(state, weight);
+        self.tally.remove(ended, weight);
         self.touched.insert(id);
         self.durability = self.durability.max(Durability::System);
     }
@@ -307,7 +313,7 @@ impl<'a> Batch<'a> {
     }
 
     fn next_expiry(&self) -> Result<Duration, StoreError> {
-        match self.engine.expiries(None).next() {
+        match self.engine.expiries(self.swept).next() {
             None => Ok(Duration::ZERO),
             Some(next) => Ok(next?.0.expires.since(self.now)),
         }
@@ -315,7 +321,7 @@ impl<'a> Batch<'a> {
 
     /// Whether there is a record that could be dropped.
     fn has_expired(&self) -> bool {
-        let next = self.engine.expiries(None).next();
+        let next = self.engine.expiries(self.swept).next();
         matches!(next, Some(Ok((due, _))) if due.expires <= self.now)
     }
 
@@ -331,9 +337,9 @@ impl<'a> Batch<'a> {
         if self.durability == Durability::Disk {
             self.tally.batches += 1;
         }
-        let committed = self.changes.commit(&self.tally, self.durability);
+        let timeline = &self.common.timeline;
         Written {
-            outcome: committed.map(|()| self.tally),
+            outcome: self.changes.commit(self.tally, timeline, self.durability),
             after: self.after,
         }
     }
@@ -342,12 +348,12 @@ impl<'a> Batch<'a> {
 impl After {
     /// Tells everybody, now that it is on disk.
     pub(super) fn done(self, common: &Common) {
-        for Ended {
+        for Landing {
             ticket,
             ending,
             ack,
             expires,
-        } in self.ended
+        } in self.landings
         {
             if let Ending::Completed(answer) = &ending {
                 let recent = Recent {
@@ -373,12 +379,12 @@ impl After {
     pub(super) fn failed(self, common: &Common, reason: &StoreError) -> Vec<RecordId> {
         let now = common.timeline.clock.now();
         let mut doomed = Vec::new();
-        for Ended {
+        for Landing {
             ticket,
             ending,
             ack,
             ..
-        } in self.ended
+        } in self.landings
         {
             if let Ending::Released(_) = ending {
                 doomed.push(ticket.bid.id);

@@ -1,17 +1,22 @@
 //! The engine: fjall, with the five keyspaces of a store.
 
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use fjall::compaction::Leveled;
 use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use serde::{Deserialize, Serialize};
 
-use super::Stamp;
-use super::record::{Claimed, Record};
+use super::record::{Claimed, Ended, Record};
 use super::tally::Tally;
-use crate::idempotency::{Fingerprint, KeyHash, RecordId, ScopeHash, State, StoreError};
+use super::{Stamp, Timeline};
+use crate::idempotency::{Fingerprint, KeyHash, RecordId, ScopeHash, StoreError};
 
 /// Blocks of files kept in memory.
 const CACHE_BYTES: u64 = 32 << 20;
@@ -25,7 +30,16 @@ const MEMTABLE_BYTES: u64 = 16 << 20;
 /// The size of a table.
 const TABLE_BYTES: u64 = 16 << 20;
 
+/// How often it is looked whether a memtable has been written.
+const ROTATION_POLL: Duration = Duration::from_millis(10);
+
+/// Our five, and the one in which the engine keeps their names.
+const KEYSPACES: usize = 6;
+
 const TALLY: &[u8] = b"tally";
+
+/// A name that nothing has: all are longer.
+const NOTHING: &[u8] = b"-";
 
 /// An open database.
 pub(super) struct Engine {
@@ -40,6 +54,8 @@ pub(super) struct Engine {
     scopes: Keyspace,
     /// The tally.
     meta: Keyspace,
+    /// Whether this was dropped: nothing in the background is to wait for it any more.
+    dropped: Arc<AtomicBool>,
 }
 
 /// Changes that are made together or not at all.
@@ -51,7 +67,7 @@ pub(super) struct Changes<'a> {
 /// What the index of expiries tells of a record, so that it need not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Brief {
-    pub(super) state: u8,
+    pub(super) ended: Ended,
     pub(super) fingerprint: [u8; 16],
     pub(super) since: u64,
     /// Bytes of the record.
@@ -72,8 +88,20 @@ pub(super) enum Durability {
 type Result<T> = std::result::Result<T, StoreError>;
 
 impl Engine {
-    /// Opens the database at `path`, which is made if there is none.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    /// Opens the database at `path`, which is made if there is none; `used` if something was acknowledged
+    /// from there before.
+    pub(super) fn open(path: &Path, used: bool) -> Result<Self> {
+        // The engine takes a damaged journal for one that was cut short. In the newest that shows as batches
+        // that are missing; in one before it nothing shows, because what came later is there. The doubt is
+        // written down: the engine soon deletes what it has read, and the next attempt must not trust it.
+        let doubt = path.with_extension("doubt");
+        let doubtful = used && (doubt.exists() || journals(path)? > 1);
+        if doubtful {
+            File::create(&doubt).map_err(StoreError::new)?;
+        }
+        if used {
+            check_keyspaces(&path.join("keyspaces"))?;
+        }
         let db = Database::builder(path)
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)
@@ -96,14 +124,40 @@ impl Engine {
             };
             db.keyspace(name, options).map_err(failed)
         };
-        Ok(Self {
+        let engine = Self {
             records: keyspace("records", MEMTABLE_BYTES)?,
             claims: keyspace("claims", MEMTABLE_BYTES / 4)?,
             expiries: keyspace("expiries", MEMTABLE_BYTES / 4)?,
             scopes: keyspace("scopes", MEMTABLE_BYTES / 4)?,
             meta: keyspace("meta", MEMTABLE_BYTES / 4)?,
+            dropped: Arc::default(),
             db,
-        })
+        };
+        if doubtful {
+            engine.check_counts()?;
+            fs::remove_file(&doubt).map_err(StoreError::new)?;
+        }
+        Ok(engine)
+    }
+
+    /// Whether there is as much as the tally says. Reads everything, so only where there is doubt.
+    fn check_counts(&self) -> Result<()> {
+        let tally = self.tally()?;
+        let count = |keyspace: &Keyspace| keyspace.len().map(|len| len as u64).map_err(failed);
+        let (records, claims) = (count(&self.records)?, count(&self.claims)?);
+        let promised = tally.completed + tally.unknown + tally.tombstones;
+        if records != promised || count(&self.expiries)? != promised {
+            return Err(StoreError::new(format_args!(
+                "a journal is damaged: {records} records are left of {promised}"
+            )));
+        }
+        if records + claims != tally.keys {
+            return Err(StoreError::new(format_args!(
+                "a journal is damaged: {records} records and {claims} claims are left of {} keys",
+                tally.keys
+            )));
+        }
+        Ok(())
     }
 
     pub(super) fn changes(&self) -> Changes<'_> {
@@ -122,10 +176,11 @@ impl Engine {
         Ok(Some((decode(id, &bytes)?, bytes.len() as u64)))
     }
 
-    /// Every record under a key.
-    pub(super) fn records_of(&self, key: KeyHash) -> Result<Vec<(RecordId, Record)>> {
+    /// Records under a key, this many at most.
+    pub(super) fn records_of(&self, key: KeyHash, most: usize) -> Result<Vec<(RecordId, Record)>> {
         let records = self.records.prefix(key.0);
         records
+            .take(most)
             .map(|entry| {
                 let (name, bytes) = entry.into_inner().map_err(failed)?;
                 let id = id(&name)?;
@@ -185,16 +240,39 @@ impl Engine {
     pub(super) fn compaction(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
         let keyspaces =
             [&self.records, &self.claims, &self.expiries, &self.scopes].map(Clone::clone);
+        let dropped = Arc::clone(&self.dropped);
         move || {
             for keyspace in keyspaces {
-                // Twice: the tables a compaction replaces are deleted with the next change of the memtable.
-                keyspace.rotate_memtable_and_wait().map_err(failed)?;
+                rotate(&keyspace, &dropped)?;
                 keyspace.major_compact().map_err(failed)?;
-                keyspace.rotate_memtable_and_wait().map_err(failed)?;
+                // The tables a compaction replaces are deleted with the next change of the memtable, and an
+                // empty one is not changed: so something that is not there is removed first.
+                keyspace.remove(NOTHING).map_err(failed)?;
+                rotate(&keyspace, &dropped)?;
             }
             Ok(())
         }
     }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Has a keyspace write its memtable to a table, and waits for it. The engine's own way to wait has no end
+/// where the table cannot be written, as on a full disk.
+fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> Result<()> {
+    if keyspace.rotate_memtable().map_err(failed)? {
+        while keyspace.sealed_memtable_count() > 0 {
+            if dropped.load(Ordering::Relaxed) {
+                return Err(StoreError::new("the engine was given up"));
+            }
+            thread::sleep(ROTATION_POLL);
+        }
+    }
+    Ok(())
 }
 
 impl Changes<'_> {
@@ -214,7 +292,7 @@ impl Changes<'_> {
         let bytes = record.encode(&name);
         let weight = bytes.len() as u64;
         let brief = Brief {
-            state: record.outcome.state() as u8,
+            ended: record.outcome.ended(),
             fingerprint: record.fingerprint.0,
             since: record.since.0,
             weight,
@@ -244,16 +322,27 @@ impl Changes<'_> {
         }
     }
 
-    /// Makes the changes, with the tally as it is then.
-    pub(super) fn commit(mut self, tally: &Tally, durability: Durability) -> Result<()> {
-        let tally = postcard::to_allocvec(tally).expect("numbers can always be written");
-        self.batch.insert(&self.engine.meta, TALLY, tally);
+    /// Makes the changes, with the tally as it is then; the tally, with the time.
+    pub(super) fn commit(
+        mut self,
+        tally: Tally,
+        timeline: &Timeline,
+        durability: Durability,
+    ) -> Result<Tally> {
+        let tally = Tally {
+            stamp: timeline.now().0,
+            wall: timeline.wall(),
+            ..tally
+        };
+        let written = postcard::to_allocvec(&tally).expect("numbers can always be written");
+        self.batch.insert(&self.engine.meta, TALLY, written);
         let mode = match durability {
             Durability::Engine => None,
             Durability::System => Some(PersistMode::Buffer),
             Durability::Disk => Some(PersistMode::SyncData),
         };
-        self.batch.durability(mode).commit().map_err(failed)
+        self.batch.durability(mode).commit().map_err(failed)?;
+        Ok(tally)
     }
 }
 
@@ -287,12 +376,55 @@ impl Brief {
     pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.fingerprint)
     }
+}
 
-    pub(super) fn state(&self) -> Option<State> {
-        State::ALL
-            .into_iter()
-            .find(|&state| state as u8 == self.state)
+/// How many journals there are: one, unless the process died just after another was begun.
+fn journals(path: &Path) -> Result<usize> {
+    let mut journals = 0;
+    for entry in fs::read_dir(path).map_err(StoreError::new)? {
+        let path = entry.map_err(StoreError::new)?.path();
+        journals += usize::from(path.extension().is_some_and(|end| end == "jnl"));
     }
+    Ok(journals)
+}
+
+/// Whether all keyspaces are there, and the list of tables of each is what was written: what the engine
+/// takes on trust. A keyspace without its `current` is to it one that was never finished, which it deletes
+/// with all it holds; and of a list it writes a checksum that it does not look at.
+fn check_keyspaces(path: &Path) -> Result<()> {
+    let mut whole = 0;
+    for entry in fs::read_dir(path).map_err(StoreError::new)? {
+        let keyspace = entry.map_err(StoreError::new)?.path();
+        if keyspace.is_dir() {
+            check_tables(&keyspace).map_err(|error| {
+                StoreError::new(format_args!("{}: {error}", keyspace.display()))
+            })?;
+            whole += 1;
+        }
+    }
+    if whole < KEYSPACES {
+        return Err(StoreError::new(format_args!(
+            "of {KEYSPACES} keyspaces {whole} are there"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a keyspace's list of tables is what was written. `current` has its number, its checksum and the
+/// kind of that, 0.
+fn check_tables(keyspace: &Path) -> io::Result<()> {
+    let current = fs::read(keyspace.join("current"))?;
+    let Ok(current): std::result::Result<[u8; 25], _> = current.try_into() else {
+        return Err(io::Error::other("`current` is damaged"));
+    };
+    let (number, sum) = current.split_at(8);
+    let number = u64::from_le_bytes(number.try_into().unwrap_or_default());
+    let list = fs::read(keyspace.join(format!("v{number}")))?;
+    let is = xxhash_rust::xxh3::xxh3_128(&list).to_le_bytes();
+    if sum[..16] != is || sum[16] != 0 {
+        return Err(io::Error::other("the list of tables is damaged"));
+    }
+    Ok(())
 }
 
 fn id(name: &[u8]) -> Result<RecordId> {

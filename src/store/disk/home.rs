@@ -5,9 +5,9 @@
 //! it, and holds the secret that keys all names: were it made anew, every key would be forgotten and
 //! nobody told, so a directory that has records and no identity is refused.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,10 @@ impl Home {
             path: path.clone(),
             source,
         };
-        fs::create_dir_all(&path).map_err(io)?;
+        // Answers hold what is nobody else's business.
+        let mut private = DirBuilder::new();
+        private.recursive(true).mode(0o700);
+        private.create(&path).map_err(io)?;
         let lock = lock(&path)?;
         let file = path.join("identity");
         let secret = match fs::read(&file) {
@@ -234,6 +237,8 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use tempfile::TempDir;
 
     use super::*;
@@ -249,9 +254,9 @@ mod tests {
         let first = Home::take(&path).unwrap().secret();
         let second = Home::take(&path).unwrap().secret();
         assert_eq!(first.as_bytes(), second.as_bytes());
-        let mode =
-            std::os::unix::fs::MetadataExt::mode(&fs::metadata(path.join("identity")).unwrap());
-        assert_eq!(mode & 0o777, 0o600);
+        let mode = |path: &Path| MetadataExt::mode(&fs::metadata(path).unwrap()) & 0o777;
+        assert_eq!(mode(&path.join("identity")), 0o600);
+        assert_eq!(mode(&path), 0o700);
     }
 
     #[test]

@@ -37,6 +37,14 @@ pub(super) enum Outcome {
     Tombstone,
 }
 
+/// What became of an execution, without its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Ended {
+    Completed,
+    Unknown,
+    Tombstone,
+}
+
 /// A claim as it lies on disk until its execution has an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claimed {
@@ -59,7 +67,7 @@ pub(super) enum RecordError {
 
 #[derive(Serialize, Deserialize)]
 struct Written<'a> {
-    state: u8,
+    ended: Ended,
     fingerprint: [u8; 16],
     since: u64,
     expires: u64,
@@ -77,11 +85,21 @@ struct WrittenAnswer<'a> {
 }
 
 impl Outcome {
-    pub(super) fn state(&self) -> State {
+    pub(super) fn ended(&self) -> Ended {
         match self {
-            Self::Completed(_) => State::Completed,
-            Self::Unknown => State::Unknown,
-            Self::Tombstone => State::Tombstone,
+            Self::Completed(_) => Ended::Completed,
+            Self::Unknown => Ended::Unknown,
+            Self::Tombstone => Ended::Tombstone,
+        }
+    }
+}
+
+impl From<Ended> for State {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Completed => Self::Completed,
+            Ended::Unknown => Self::Unknown,
+            Ended::Tombstone => Self::Tombstone,
         }
     }
 }
@@ -104,7 +122,7 @@ impl Record {
             Outcome::Unknown | Outcome::Tombstone => None,
         };
         let written = Written {
-            state: self.outcome.state() as u8,
+            ended: self.outcome.ended(),
             fingerprint: self.fingerprint.0,
             since: self.since.0,
             expires: self.expires.0,
@@ -116,14 +134,14 @@ impl Record {
     /// The record whose bytes were written under `name`.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, RecordError> {
         let written: Written<'_> = open(name, bytes)?;
-        let outcome = match (written.state, written.answer) {
-            (state, Some(answer)) if state == State::Completed as u8 => {
-                Outcome::Completed(Arc::new(answer.read()?))
-            }
-            (state, None) if state == State::Unknown as u8 => Outcome::Unknown,
-            (state, None) if state == State::Tombstone as u8 => Outcome::Tombstone,
-            (state, _) => {
-                return Err(RecordError::Malformed(format!("there is no state {state}")));
+        let outcome = match (written.ended, written.answer) {
+            (Ended::Completed, Some(answer)) => Outcome::Completed(Arc::new(answer.read()?)),
+            (Ended::Unknown, None) => Outcome::Unknown,
+            (Ended::Tombstone, None) => Outcome::Tombstone,
+            (Ended::Completed, None) | (_, Some(_)) => {
+                return Err(RecordError::Malformed(
+                    "an answer is missing, or too much".into(),
+                ));
             }
         };
         Ok(Self {

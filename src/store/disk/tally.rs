@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Outcome;
-use crate::idempotency::{Census, State};
+use super::record::Ended;
+use crate::idempotency::Census;
 
 /// How much there is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,8 +25,12 @@ pub(super) struct Tally {
     pub(super) completed: u64,
     pub(super) unknown: u64,
     pub(super) tombstones: u64,
-    /// What the records take, in bytes.
+    /// What records with an answer take, in bytes. Promises are not counted: they are kept anyway.
     pub(super) bytes: u64,
+    /// When it was written, in the store's own time.
+    pub(super) stamp: u64,
+    /// When it was written, by the wall clock.
+    pub(super) wall: u64,
 }
 
 /// The tally for all to read.
@@ -44,25 +48,28 @@ pub(super) struct Standing {
 pub(super) struct Acknowledged(File);
 
 impl Tally {
-    /// Counts a record in, or out again.
-    pub(super) fn add(&mut self, outcome: &Outcome, weight: u64) {
-        *self.of(outcome.state()) += 1;
-        self.bytes += weight;
+    /// Counts a record in.
+    pub(super) fn add(&mut self, ended: Ended, weight: u64) {
+        *self.of(ended) += 1;
+        if ended == Ended::Completed {
+            self.bytes += weight;
+        }
     }
 
     /// Counts a record out.
-    pub(super) fn remove(&mut self, state: State, weight: u64) {
-        let count = self.of(state);
+    pub(super) fn remove(&mut self, ended: Ended, weight: u64) {
+        let count = self.of(ended);
         *count = count.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(weight);
+        if ended == Ended::Completed {
+            self.bytes = self.bytes.saturating_sub(weight);
+        }
     }
 
-    fn of(&mut self, state: State) -> &mut u64 {
-        match state {
-            State::Completed => &mut self.completed,
-            State::Unknown => &mut self.unknown,
-            State::Tombstone => &mut self.tombstones,
-            State::InProgress => &mut self.keys,
+    fn of(&mut self, ended: Ended) -> &mut u64 {
+        match ended {
+            Ended::Completed => &mut self.completed,
+            Ended::Unknown => &mut self.unknown,
+            Ended::Tombstone => &mut self.tombstones,
         }
     }
 }

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use super::Stamp;
 use super::engine::{Due, Durability, Engine};
-use super::record::{Outcome, Record};
+use super::record::{Ended, Outcome, Record};
+use super::tally::Tally;
 use super::writer::{EngineState, Writer};
-use crate::idempotency::{Fingerprint, ScopeHash, State, StoreError};
+use crate::idempotency::{Fingerprint, ScopeHash, StoreError};
+use crate::store::log_evictions;
 
 /// Records dropped or relieved of their answers in one batch.
 const CHUNK: usize = 1_000;
 
-/// How often upkeep is done under load.
+/// How often upkeep is done.
 const EVERY: Duration = Duration::from_millis(500);
 
 /// Bytes of expired records that are worth a compaction.
@@ -29,6 +31,8 @@ pub(super) struct Upkeep {
     swept: Option<Due>,
     /// The last record that was relieved of its answer: none before it has one.
     relieved: Option<Due>,
+    /// Whether there may be more to drop at once.
+    has_backlog: bool,
     /// Bytes dropped since the last compaction.
     dropped: u64,
     last: Option<Instant>,
@@ -36,7 +40,32 @@ pub(super) struct Upkeep {
     compaction: Option<JoinHandle<()>>,
 }
 
+/// What came of relieving records of their answers.
+struct Relieved {
+    answers: u64,
+    last: Option<Due>,
+    at_end: bool,
+}
+
 impl Upkeep {
+    /// How long the writer may wait for something to do.
+    pub(super) fn pause(&self) -> Duration {
+        if self.has_backlog {
+            Duration::ZERO
+        } else {
+            EVERY
+        }
+    }
+
+    /// The last record that was dropped: none before it is left.
+    pub(super) fn swept(&self) -> Option<Due> {
+        self.swept
+    }
+
+    fn is_due(&self) -> bool {
+        self.has_backlog || self.last.is_none_or(|last| last.elapsed() >= EVERY)
+    }
+
     /// Whether nothing of it is at work in the background.
     pub(super) fn is_idle(&self) -> bool {
         self.compaction.as_ref().is_none_or(JoinHandle::is_finished)
@@ -70,7 +99,7 @@ impl Writer {
                 expires: now.after(Duration::from_millis(claimed.ttl)),
             };
             let weight = changes.put_record(id, &record);
-            tally.add(&record.outcome, weight);
+            tally.add(record.outcome.ended(), weight);
         }
         for (&scope, &keys) in &freed {
             let left = engine.keys_of(scope)?.saturating_sub(keys);
@@ -78,7 +107,7 @@ impl Writer {
         }
         // Written even if there is nothing to settle: it shows that the engine can write.
         tally.batches += 1;
-        changes.commit(&tally, Durability::Disk)?;
+        let tally = changes.commit(tally, &self.common.timeline, Durability::Disk)?;
         self.doomed.clear();
         self.upkeep.swept = None;
         self.upkeep.relieved = None;
@@ -94,8 +123,7 @@ impl Writer {
     }
 
     pub(super) fn look_after_if_due(&mut self) {
-        let over = self.tally.bytes > self.room.max_bytes;
-        if over || self.upkeep.last.is_none_or(|last| last.elapsed() >= EVERY) {
+        if self.tally.bytes > self.room.max_bytes || self.upkeep.is_due() {
             self.look_after();
         }
     }
@@ -124,6 +152,7 @@ impl Writer {
 
     /// Drops some of what has expired; how many.
     fn sweep(&mut self) -> Result<usize, StoreError> {
+        self.upkeep.has_backlog = false;
         let EngineState::Open(engine) = &self.state else {
             return Ok(0);
         };
@@ -135,12 +164,19 @@ impl Writer {
         let mut last = self.upkeep.swept;
         // From a cursor: the engine would wade through all that was ever removed before it.
         for entry in engine.expiries(last) {
-            let (due, brief) = entry?;
+            let (due, brief) = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    // What cannot be read stays; the rest of the store is none the worse for it.
+                    tracing::error!(%error, "expired keys cannot be dropped");
+                    break;
+                }
+            };
             if due.expires > now || dropped == CHUNK {
                 break;
             }
             changes.remove_record(due);
-            tally.remove(brief.state().unwrap_or(State::Tombstone), brief.weight);
+            tally.remove(brief.ended, brief.weight);
             tally.keys = tally.keys.saturating_sub(1);
             *freed.entry(due.id.scope).or_default() += 1;
             self.common.recent.invalidate(&due.id);
@@ -154,40 +190,54 @@ impl Writer {
             let left = engine.keys_of(scope)?.saturating_sub(keys);
             changes.put_scope(scope, left);
         }
-        changes.commit(&tally, Durability::System)?;
+        let tally = changes.commit(tally, &self.common.timeline, Durability::System)?;
         self.upkeep.dropped += self.tally.bytes - tally.bytes;
         self.upkeep.swept = last;
+        self.upkeep.has_backlog = dropped == CHUNK;
         self.acknowledge(tally);
         Ok(dropped)
     }
 
     /// Relieves records of their answers until they fit; those that expire soonest go first.
     fn make_room(&mut self) -> Result<(), StoreError> {
-        while self.tally.bytes > self.room.max_bytes && self.tally.completed > 0 {
-            let relieved = self.relieve()?;
-            self.log_evictions(relieved);
+        let mut ends = 0;
+        // Twice to the end at most: once from wherever it stopped before, and once from the beginning.
+        while self.tally.bytes > self.room.max_bytes && ends < 2 {
+            let EngineState::Open(engine) = &self.state else {
+                return Ok(());
+            };
+            let (relieved, changed) = self.relieve(engine)?;
+            if relieved.at_end {
+                ends += 1;
+            }
+            self.upkeep.relieved = relieved.last;
+            if let Some(tally) = changed {
+                self.upkeep.dropped += self.tally.bytes - tally.bytes;
+                self.acknowledge(tally);
+                self.log_evictions(relieved.answers);
+            }
         }
-        // If it is still too much, only promises are left, and those are kept.
         Ok(())
     }
 
-    /// Relieves some records of their answers, from where it stopped before; how many.
-    fn relieve(&mut self) -> Result<u64, StoreError> {
-        let EngineState::Open(engine) = &self.state else {
-            return Ok(0);
-        };
+    /// Relieves some records of their answers, from where it stopped before; what that came to, and the
+    /// tally if anything changed.
+    fn relieve(&self, engine: &Engine) -> Result<(Relieved, Option<Tally>), StoreError> {
         let mut tally = self.tally;
         let mut changes = engine.changes();
-        let mut relieved = 0;
-        let mut looked_at = 0;
-        for entry in engine.expiries(self.upkeep.relieved).take(CHUNK) {
-            let (due, brief) = entry?;
-            if tally.bytes <= self.room.max_bytes {
+        let mut relieved = Relieved {
+            answers: 0,
+            last: self.upkeep.relieved,
+            at_end: true,
+        };
+        for (looked_at, entry) in engine.expiries(self.upkeep.relieved).enumerate() {
+            if looked_at == CHUNK || tally.bytes <= self.room.max_bytes {
+                relieved.at_end = false;
                 break;
             }
-            self.upkeep.relieved = Some(due);
-            looked_at += 1;
-            if brief.state() != Some(State::Completed) {
+            let (due, brief) = entry?;
+            relieved.last = Some(due);
+            if brief.ended != Ended::Completed {
                 continue;
             }
             let record = Record {
@@ -196,30 +246,29 @@ impl Writer {
                 since: Stamp(brief.since),
                 expires: due.expires,
             };
-            tally.remove(State::Completed, brief.weight);
+            tally.remove(Ended::Completed, brief.weight);
             let weight = changes.put_record(due.id, &record);
-            tally.add(&record.outcome, weight);
+            tally.add(Ended::Tombstone, weight);
             self.common.recent.invalidate(&due.id);
-            relieved += 1;
+            relieved.answers += 1;
         }
-        if looked_at < CHUNK {
-            // The end, unless there is room now. A record of a shorter life may have come before the cursor.
-            self.upkeep.relieved = None;
+        if relieved.at_end {
+            // A record of a shorter life may have come before the cursor.
+            relieved.last = None;
         }
-        if relieved > 0 {
-            changes.commit(&tally, Durability::System)?;
-            self.upkeep.dropped += self.tally.bytes - tally.bytes;
-            self.acknowledge(tally);
+        if relieved.answers == 0 {
+            return Ok((relieved, None));
         }
-        Ok(relieved)
+        let tally = changes.commit(tally, &self.common.timeline, Durability::System)?;
+        Ok((relieved, Some(tally)))
     }
 
     fn log_evictions(&mut self, relieved: u64) {
         let evictions = self.common.standing.evicted(relieved);
         let logged = &mut self.upkeep.logged;
-        if relieved > 0 && logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
             *logged = Some(Instant::now());
-            super::super::log_evictions(evictions);
+            log_evictions(evictions);
         }
     }
 

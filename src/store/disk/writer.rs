@@ -1,6 +1,6 @@
 //! The one thread that writes.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -23,9 +23,6 @@ const BATCH_OPS: usize = 1_024;
 /// Bytes of answers that share a sync at most.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// How often the writer looks after what nobody asked for.
-const UPKEEP_EVERY: Duration = Duration::from_millis(500);
-
 /// How long the writer waits before it tries again to open an engine that failed.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
@@ -42,8 +39,8 @@ pub(super) enum Op {
     Release(Ticket, Option<Arc<Answer>>, Option<Ack<()>>),
     /// End a claim whose outcome nobody knows.
     Lose(Ticket, Option<Ack<()>>),
-    /// Find what there is under a key.
-    Find(KeyHash, Ack<Vec<Finding>>),
+    /// Find what there is under a key, so much of it at most.
+    Find(KeyHash, usize, Ack<Vec<Finding>>),
     /// Free a key whose outcome is unknown.
     Free(RecordId, Ack<bool>),
     /// Drop what has expired.
@@ -63,7 +60,7 @@ pub(super) struct Writer {
     pub(super) doomed: HashSet<RecordId>,
     pub(super) tokens: u64,
     /// Came too early for the batch it would have been in.
-    postponed: VecDeque<Op>,
+    postponed: Option<Op>,
 }
 
 /// Whether there is an engine to write with.
@@ -82,7 +79,7 @@ impl Writer {
         };
         let (acknowledged, count) =
             Acknowledged::open(home.path()).map_err(|error| unusable(StoreError::new(error)))?;
-        let engine = Engine::open(&home.records()).map_err(unusable)?;
+        let engine = Engine::open(&home.records(), count > 0).map_err(unusable)?;
         let tally = engine.tally().map_err(unusable)?;
         if tally.batches < count {
             let lost = count - tally.batches;
@@ -91,6 +88,7 @@ impl Writer {
                  taken for new ones"
             ))));
         }
+        common.timeline.go_on_from(tally.stamp, tally.wall);
         let mut writer = Self {
             home,
             room,
@@ -101,7 +99,7 @@ impl Writer {
             upkeep: Upkeep::default(),
             doomed: HashSet::new(),
             tokens: 0,
-            postponed: VecDeque::new(),
+            postponed: None,
         };
         if let Err(reason) = writer.settle_claims(engine) {
             let path = writer.home.path().display().to_string();
@@ -114,9 +112,9 @@ impl Writer {
     /// Works until nobody can ask for anything any more.
     pub(super) fn work(mut self, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
         loop {
-            let first = match self.postponed.pop_front() {
+            let first = match self.postponed.take() {
                 Some(op) => Some(op),
-                None => match inbox.recv_timeout(UPKEEP_EVERY) {
+                None => match inbox.recv_timeout(self.upkeep.pause()) {
                     Ok(op) => Some(op),
                     Err(RecvTimeoutError::Timeout) => None,
                     Err(RecvTimeoutError::Disconnected) => return,
@@ -149,26 +147,24 @@ impl Writer {
             self.refuse(first);
             return;
         };
-        let mut batch = Batch::new(engine, common, *tally, self.room, tokens, owner);
+        let swept = self.upkeep.swept();
+        let mut batch = Batch::new(engine, common, *tally, self.room, swept, tokens, owner);
         let mut next = Some(first);
         let mut ops = 0;
         let mut wants_sweep = false;
         while let Some(op) = next {
             if batch.has_touched(&op) {
-                postponed.push_back(op);
+                *postponed = Some(op);
                 break;
             }
             if let Some(unmet) = batch.take(op) {
-                postponed.push_front(unmet);
+                *postponed = Some(unmet);
                 wants_sweep = true;
                 break;
             }
             ops += 1;
-            next = if ops < BATCH_OPS && batch.bytes() < BATCH_BYTES {
-                postponed.pop_front().or_else(|| inbox.try_recv().ok())
-            } else {
-                None
-            };
+            let has_room = ops < BATCH_OPS && batch.bytes() < BATCH_BYTES;
+            next = has_room.then(|| inbox.try_recv().ok()).flatten();
         }
         let written = batch.commit();
         match written.outcome {
@@ -183,7 +179,8 @@ impl Writer {
             }
         }
         if wants_sweep {
-            self.sweep_all();
+            // Some of it, and then the claim is tried again: nobody else waits for all of it.
+            self.look_after();
         }
         self.look_after_if_due();
     }
@@ -218,7 +215,8 @@ impl Writer {
         if Instant::now() < again || !self.upkeep.is_idle() {
             return;
         }
-        let opened = Engine::open(&self.home.records()).and_then(|engine| {
+        let used = self.tally.batches > 0;
+        let opened = Engine::open(&self.home.records(), used).and_then(|engine| {
             let tally = engine.tally()?;
             if tally.batches < self.tally.batches {
                 return Err(StoreError::new("what was acknowledged is not all there"));
@@ -263,7 +261,7 @@ impl Writer {
                 self.common.flights.land(&ticket, ending);
                 tell(ack, Ok(()));
             }
-            Op::Find(_, ack) => drop(ack.send(Err(reason))),
+            Op::Find(_, _, ack) => drop(ack.send(Err(reason))),
             Op::Free(_, ack) => drop(ack.send(Err(reason))),
             Op::Sweep(ack) => drop(ack.send(Err(reason))),
         }

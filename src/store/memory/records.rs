@@ -26,13 +26,13 @@ use moka::notification::RemovalCause;
 use moka::sync::Cache;
 use parking_lot::{Mutex, MutexGuard};
 
-use self::shard::{Met, Settled, Shard};
-use super::super::log_evictions;
+use self::shard::{Dropped, Met, Settled, Shard};
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, Permit, RecordId,
     Records, ScopeHash, State, StoreError, Ticket,
 };
+use crate::store::log_evictions;
 
 /// How many shards the table has.
 const SHARDS: usize = 64;
@@ -49,8 +49,11 @@ const USUAL_ANSWER: u64 = 1 << 10;
 /// Most places laid out at once.
 const MOST_EXPECTED: usize = 1 << 16;
 
-/// How often the whole table is swept for expired records when it is full.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// Expired records dropped whenever somebody bids, so that the table shrinks back while it is used.
+const DROPPED_PER_BID: usize = 2;
+
+/// Expired records of a shard dropped under one lock at most.
+const DROPPED_AT_ONCE: usize = 1_024;
 
 /// How often it is logged that answers are being dropped.
 const LOG_EVERY: Duration = Duration::from_mins(1);
@@ -78,7 +81,6 @@ struct Ledger {
     keys: AtomicUsize,
     tokens: AtomicU64,
     evictions: AtomicU64,
-    swept: AtomicU64,
     logged: AtomicU64,
 }
 
@@ -137,7 +139,6 @@ impl MemoryRecords {
                 keys: AtomicUsize::new(0),
                 tokens: AtomicU64::new(0),
                 evictions: AtomicU64::new(0),
-                swept: AtomicU64::new(0),
                 logged: AtomicU64::new(0),
             }
         }))
@@ -147,26 +148,32 @@ impl MemoryRecords {
     pub fn claim_now(&self, bid: &Bid) -> Claim {
         let (ledger, now) = (&self.0, bid.at);
         let mut shard = ledger.shard(bid.id.scope);
-        let expired = shard.drop_some_expired(now);
-        ledger.keys.fetch_sub(expired.len(), Ordering::Relaxed);
-        let claim = match shard.meet(bid, now) {
-            Met::Free => ledger.win(&mut shard, bid, now),
-            Met::Absent if shard.keys_of(bid.id.scope) >= bid.terms.max_keys_per_scope.get() => {
-                Claim::ScopeFull {
-                    no_sooner: shard.next_expiry(now),
-                }
+        let mut dropped = shard.drop_expired(now, DROPPED_PER_BID);
+        let claim = loop {
+            ledger.keys.fetch_sub(dropped.places, Ordering::Relaxed);
+            let full = match shard.meet(bid, now) {
+                Met::Claim(claim) => break claim,
+                Met::Free => break ledger.win(&mut shard, bid, &mut dropped),
+                Met::Absent => match shard.keys_of(bid.id.scope) {
+                    keys if keys >= bid.terms.max_keys_per_scope.get() => Claim::ScopeFull {
+                        no_sooner: shard.next_expiry(now),
+                    },
+                    _ if ledger.take_place() => break ledger.win(&mut shard, bid, &mut dropped),
+                    _ => Claim::StoreFull,
+                },
+            };
+            // Records that expired may be holding places still.
+            let more = shard.drop_expired(now, DROPPED_AT_ONCE);
+            if more.places == 0 {
+                break full;
             }
-            Met::Absent if ledger.take_place() => ledger.win(&mut shard, bid, now),
-            Met::Absent => Claim::StoreFull,
-            Met::Claim(claim) => claim,
+            dropped.places = more.places;
+            dropped.tokens.extend(more.tokens);
         };
         drop(shard);
-        ledger.forget(expired);
-        // Records of other scopes may have expired and be holding places still.
-        if matches!(claim, Claim::StoreFull)
-            && due(&ledger.swept, now, SWEEP_EVERY)
-            && ledger.sweep(now)
-        {
+        ledger.forget(dropped.tokens);
+        // In other shards, too.
+        if matches!(claim, Claim::StoreFull) && ledger.sweep(now) {
             return self.claim_now(bid);
         }
         claim
@@ -190,10 +197,11 @@ impl Ledger {
         taken.is_ok()
     }
 
-    fn win(self: &Arc<Self>, shard: &mut Shard, bid: &Bid, now: Moment) -> Claim {
+    fn win(self: &Arc<Self>, shard: &mut Shard, bid: &Bid, dropped: &mut Dropped) -> Claim {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let ticket = Ticket { bid: *bid, token };
-        shard.take_off(Flight::new(ticket, now));
+        let replaced = shard.take_off(Flight::new(ticket, bid.at));
+        dropped.tokens.extend(replaced);
         let desk: Arc<dyn Desk> = Arc::<Self>::clone(self);
         Claim::Won(Permit::new(ticket, desk))
     }
@@ -234,14 +242,14 @@ impl Ledger {
         }
     }
 
-    /// Drops every expired record there is; whether there was any.
+    /// Drops expired records of every shard, not too many at once; whether there were any.
     fn sweep(&self, now: Moment) -> bool {
         let mut any = false;
         for shard in &self.shards {
-            let expired = shard.lock().drop_all_expired(now);
-            self.keys.fetch_sub(expired.len(), Ordering::Relaxed);
-            any |= !expired.is_empty();
-            self.forget(expired);
+            let dropped = shard.lock().drop_expired(now, DROPPED_AT_ONCE);
+            self.keys.fetch_sub(dropped.places, Ordering::Relaxed);
+            any |= dropped.places > 0;
+            self.forget(dropped.tokens);
         }
         any
     }
@@ -278,22 +286,20 @@ impl Records for MemoryRecords {
         kept: Kept,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
         let ticket = permit.redeem();
-        let (state, ending) = match kept {
-            Kept::Tombstone => (State::Tombstone, Ending::Tombstone),
+        match kept {
+            Kept::Tombstone => self.0.settle(&ticket, State::Tombstone, Ending::Tombstone),
             Kept::Answer(answer) => {
-                let stored = Stored {
-                    id: ticket.bid.id,
-                    answer: Arc::clone(&answer),
-                };
+                let ending = Ending::Completed(Arc::clone(&answer));
+                self.0.settle(&ticket, State::Completed, ending);
+                // After the record: an answer that is dropped again at once finds one to write it in.
                 let heavy = answer.weight() >= HEAVY;
-                self.0.answers.insert(ticket.token, stored);
+                let id = ticket.bid.id;
+                self.0.answers.insert(ticket.token, Stored { id, answer });
                 if heavy {
                     self.0.answers.run_pending_tasks();
                 }
-                (State::Completed, Ending::Completed(answer))
             }
-        };
-        self.0.settle(&ticket, state, ending);
+        }
         ready(Ok(()))
     }
 
@@ -312,11 +318,15 @@ impl Records for MemoryRecords {
         ready(Ok(()))
     }
 
-    fn find(&self, key: KeyHash) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send {
+    fn find(
+        &self,
+        key: KeyHash,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send {
         let now = self.0.clock.now();
         let shards = self.0.shards.iter();
         let found = shards.flat_map(|shard| shard.lock().find(key, now));
-        ready(Ok(found.collect()))
+        ready(Ok(found.take(most).collect()))
     }
 
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send {
@@ -328,7 +338,7 @@ impl Records for MemoryRecords {
     }
 
     fn census(&self) -> Census {
-        self.0.sweep(self.0.clock.now());
+        while self.0.sweep(self.0.clock.now()) {}
         self.0.answers.run_pending_tasks();
         let mut census = Census {
             bytes: self.0.answers.weighted_size(),

@@ -124,8 +124,13 @@ impl Client {
 
     /// A connection that takes several requests, in cleartext.
     pub(crate) async fn keep_alive(&self) -> KeptAlive {
-        let stream = self.connect().await.expect("a connection");
-        self.speak(stream).await.expect("a handshake")
+        self.try_keep_alive().await.expect("a connection")
+    }
+
+    /// Such a connection, or why there is none.
+    pub(crate) async fn try_keep_alive(&self) -> Result<KeptAlive, Failure> {
+        let stream = self.connect().await?;
+        self.speak(stream).await
     }
 
     async fn speak<IO>(&self, stream: IO) -> Result<KeptAlive, Failure>
@@ -215,7 +220,7 @@ impl Asking {
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut connection = self.client.speak(stream).await?;
-        connection.try_send(self, scheme).await
+        connection.exchange(self, scheme).await
     }
 
     fn into_request(self, scheme: &str) -> Result<Request<Full<Bytes>>, http::Error> {
@@ -257,14 +262,19 @@ impl KeptAlive {
     /// The answer to one more request on this connection.
     pub(crate) async fn send(&mut self, asking: Asking) -> Answer {
         let what = format!("{} {}", asking.method, asking.target);
-        match tokio::time::timeout(PATIENCE, self.try_send(asking, "http")).await {
+        match tokio::time::timeout(PATIENCE, self.try_send(asking)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => panic!("{what}: {error:?}"),
             Err(elapsed) => panic!("{what}: no answer, {elapsed}"),
         }
     }
 
-    async fn try_send(&mut self, asking: Asking, scheme: &str) -> Result<Answer, Failure> {
+    /// The answer to one more request on this connection, or why there is none.
+    pub(crate) async fn try_send(&mut self, asking: Asking) -> Result<Answer, Failure> {
+        self.exchange(asking, "http").await
+    }
+
+    async fn exchange(&mut self, asking: Asking, scheme: &str) -> Result<Answer, Failure> {
         Answer::read(self.begin(asking, scheme).await?).await
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +11,9 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Client, PATIENCE};
+
+/// The `tidegate` that was built with the tests.
+const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
 /// A `tidegate` that runs until dropped.
 pub(crate) struct Process {
@@ -25,7 +29,12 @@ impl Process {
 
     /// Runs `tidegate` with these variables and arguments.
     pub(crate) fn start_in(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
-        let mut child = command(arguments)
+        Self::start_as(Path::new(TIDEGATE), variables, arguments)
+    }
+
+    /// Runs this build of `tidegate` with these variables and arguments.
+    pub(crate) fn start_as(binary: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Self {
+        let mut child = command(binary, arguments)
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -39,7 +48,9 @@ impl Process {
 
     /// Runs `tidegate` with these arguments to its end.
     pub(crate) fn run(arguments: &[&str]) -> Output {
-        command(arguments).output().expect("a process")
+        command(Path::new(TIDEGATE), arguments)
+            .output()
+            .expect("a process")
     }
 
     /// All lines it has written so far.
@@ -109,8 +120,8 @@ impl Drop for Process {
     }
 }
 
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+fn command(binary: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary);
     command
         .args(arguments)
         .env_remove("RUST_LOG")

@@ -14,9 +14,6 @@ use crate::idempotency::{
     ScopeHash, State, Ticket,
 };
 
-/// Expired records dropped whenever somebody bids, so that the table shrinks back while it is used.
-const DROPPED_PER_BID: usize = 2;
-
 /// A shard of the table.
 #[derive(Default)]
 pub(super) struct Shard {
@@ -63,8 +60,14 @@ pub(super) enum Met {
     Claim(Claim),
 }
 
-/// Tokens of records that were dropped because they expired.
-pub(super) type Expired = SmallVec<[u64; DROPPED_PER_BID]>;
+/// Records that were dropped because they expired.
+#[derive(Default)]
+pub(super) struct Dropped {
+    /// How many places are free again.
+    pub(super) places: usize,
+    /// Of the claims that led to them: their answers can go, too.
+    pub(super) tokens: SmallVec<[u64; 2]>,
+}
 
 impl Counts {
     fn of(&mut self, state: State) -> &mut u64 {
@@ -116,13 +119,19 @@ impl Shard {
         next.map_or(Duration::ZERO, |Reverse((expires, ..))| expires.since(now))
     }
 
-    /// Records that an execution begins.
-    pub(super) fn take_off(&mut self, flight: Flight) {
+    /// Records that an execution begins; the token of the record whose place it takes.
+    pub(super) fn take_off(&mut self, flight: Flight) -> Option<u64> {
         let id = flight.ticket.bid.id;
         *self.counts.of(State::InProgress) += 1;
-        match self.records.insert(id, Record::InFlight(Box::new(flight))) {
-            Some(replaced) => *self.counts.of(replaced.state()) -= 1,
-            None => *self.scopes.entry(id.scope).or_default() += 1,
+        let replaced = self.records.insert(id, Record::InFlight(Box::new(flight)));
+        let Some(replaced) = replaced else {
+            *self.scopes.entry(id.scope).or_default() += 1;
+            return None;
+        };
+        *self.counts.of(replaced.state()) -= 1;
+        match replaced {
+            Record::Settled(settled) => Some(settled.token),
+            Record::InFlight(_) => None,
         }
     }
 
@@ -178,37 +187,24 @@ impl Shard {
             .is_some()
     }
 
-    /// Drops a few records that have expired.
-    pub(super) fn drop_some_expired(&mut self, now: Moment) -> Expired {
-        let mut dropped = Expired::new();
-        while dropped.len() < DROPPED_PER_BID
-            && let Some(token) = self.drop_expired(now)
+    /// Drops records that have expired, this many at most.
+    pub(super) fn drop_expired(&mut self, now: Moment, most: usize) -> Dropped {
+        let mut dropped = Dropped::default();
+        while dropped.places < most
+            && let Some(&Reverse((expires, id, token))) = self.expiries.peek()
+            && expires <= now
         {
-            dropped.push(token);
-        }
-        dropped
-    }
-
-    /// Drops all records that have expired.
-    pub(super) fn drop_all_expired(&mut self, now: Moment) -> Vec<u64> {
-        std::iter::from_fn(|| self.drop_expired(now)).collect()
-    }
-
-    fn drop_expired(&mut self, now: Moment) -> Option<u64> {
-        while let Some(&Reverse((expires, id, token))) = self.expiries.peek() {
-            if expires > now {
-                return None;
-            }
             self.expiries.pop();
             let is_meant = |record: &Record| match record {
                 Record::InFlight(_) => false,
                 Record::Settled(settled) => settled.token == token,
             };
             if self.remove_if(id, is_meant).is_some() {
-                return Some(token);
+                dropped.places += 1;
+                dropped.tokens.push(token);
             }
         }
-        None
+        dropped
     }
 
     fn remove_if(&mut self, id: RecordId, wanted: impl Fn(&Record) -> bool) -> Option<Record> {

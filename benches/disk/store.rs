@@ -1,0 +1,101 @@
+//! A store with so many records.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tidegate::clock::{Clock, Moment};
+use tidegate::idempotency::{
+    Answer, Bid, Claim, Fingerprint, Kept, KeyHash, OnUnknown, RecordId, Records as _, ScopeHash,
+    Terms,
+};
+use tidegate::store::disk::DiskRecords;
+use tidegate::store::memory::records::Room;
+use tokio::task::JoinSet;
+
+use crate::Outcome;
+
+/// Those who write at once while a store is filled.
+const WRITERS: usize = 512;
+
+/// Keys of one scope.
+const KEYS_A_SCOPE: u32 = 1_000;
+
+/// Opens the store in a directory.
+pub(crate) fn open(path: &Path) -> Outcome<DiskRecords> {
+    let room = Room {
+        max_keys: 2_000_000,
+        max_bytes: 4 << 30,
+    };
+    Ok(DiskRecords::open(path, room, Clock::real())?)
+}
+
+/// A request under the key of this number; keys are spread as hashes are.
+pub(crate) fn bid(number: u32) -> Bid {
+    let hash = |text: &str, number: u32| {
+        let hash = blake3::keyed_hash(
+            blake3::hash(text.as_bytes()).as_bytes(),
+            &number.to_be_bytes(),
+        );
+        let mut half = [0; 16];
+        half.copy_from_slice(&hash.as_bytes()[..16]);
+        half
+    };
+    Bid {
+        at: Moment::default(),
+        id: RecordId {
+            key: KeyHash(hash("key", number)),
+            scope: ScopeHash(hash("scope", number / KEYS_A_SCOPE)),
+        },
+        fingerprint: Fingerprint([7; 16]),
+        terms: Terms {
+            ttl: Duration::from_hours(24),
+            on_unknown: OnUnknown::Hold,
+            max_keys_per_scope: NonZeroU32::MAX,
+        },
+    }
+}
+
+fn answer(number: u32) -> Arc<Answer> {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert("x-number", HeaderValue::from(number));
+    Arc::new(Answer::new(StatusCode::CREATED, &headers, &[b'a'; 300]))
+}
+
+/// Makes a store with so many records in a directory.
+pub(crate) fn fill(path: &Path, records: u32) -> Outcome<()> {
+    let store = open(path)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let next = Arc::new(AtomicU32::new(0));
+    runtime.block_on(async {
+        let mut writers = JoinSet::new();
+        for _ in 0..WRITERS {
+            let (store, next) = (store.clone(), Arc::clone(&next));
+            writers.spawn(async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= records {
+                        return Ok(());
+                    }
+                    write(&store, number).await?;
+                }
+            });
+        }
+        writers.join_all().await.into_iter().collect()
+    })
+}
+
+async fn write(store: &DiskRecords, number: u32) -> Outcome<()> {
+    match store.claim(&bid(number)).await? {
+        Claim::Won(mut permit) => {
+            permit.sending();
+            Ok(store.complete(permit, Kept::Answer(answer(number))).await?)
+        }
+        other => Err(format!("the key {number} is {other:?}").into()),
+    }
+}

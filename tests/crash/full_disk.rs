@@ -1,0 +1,363 @@
+//! A disk that is full, and one that cannot be written any more.
+//!
+//! The file system is a small tmpfs, mounted for the test. That takes the right to mount: root has it,
+//! and so has anybody under `unshare --user --map-root-user --mount`. Without it these tests fail and
+//! say so; they are not skipped.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tempfile::TempDir;
+use tidegate::clock::Clock;
+use tidegate::idempotency::{Claim, Kept, Records as _};
+use tidegate::store::disk::DiskRecords;
+use tidegate::store::memory::records::Room;
+use tokio::sync::watch;
+
+use crate::bench::{TTL, bid, sized_answer};
+use crate::harness::{Answer, Client, PATIENCE, Process, Upstream, eventually};
+use crate::ledger::{KEY, Ledger, Print};
+use crate::scene::{Scene, is_problem, is_unknown, kill};
+
+/// How long a gateway may take to work again when it could.
+const RECOVERY: Duration = Duration::from_secs(10);
+
+/// A file system of 24 MiB; the store starts with less than one in use.
+struct SmallDisk {
+    mountpoint: TempDir,
+}
+
+impl SmallDisk {
+    fn mount() -> Self {
+        let mountpoint = TempDir::new().unwrap();
+        let path = mountpoint.path().to_str().unwrap();
+        run_mount(&["-t", "tmpfs", "-o", "size=24m", "tidegate-test", path]);
+        Self { mountpoint }
+    }
+
+    fn path(&self) -> &Path {
+        self.mountpoint.path()
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path().join("filler")
+    }
+
+    /// Takes all the space there is.
+    fn fill(&self) {
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .create(true)
+            .append(true)
+            .open(self.filler())
+            .unwrap();
+        for size in [1 << 20, 4 << 10, 1] {
+            while file.write_all(&vec![1; size]).is_ok() {}
+        }
+    }
+
+    /// Gives it back.
+    fn empty(&self) {
+        fs::remove_file(self.filler()).unwrap();
+    }
+
+    fn remount(&self, how: &str) {
+        let options = format!("remount,{how}");
+        run_mount(&["-o", &options, self.path().to_str().unwrap()]);
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: a gateway that a failed test has left may still have files open.
+        let unmounted = Command::new("umount").arg("-l").arg(self.path()).status();
+        if !unmounted.is_ok_and(|status| status.success()) {
+            eprintln!("{} is still mounted", self.path().display());
+        }
+    }
+}
+
+fn run_mount(arguments: &[&str]) {
+    let output = Command::new("mount").args(arguments).output().unwrap();
+    assert!(
+        output.status.success(),
+        "these tests need a small file system of their own, and mount {arguments:?} failed: {}\nRun them as root, \
+         or under `unshare --user --map-root-user --mount`.",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+async fn ask(client: &Client, key: &str) -> Answer {
+    let asking = client.post("/work").header(KEY, key).body(key.to_owned());
+    asking.send().await
+}
+
+/// Asks under new keys until one is carried out; that must not take long.
+async fn works_again(client: &Client, prefix: &str) {
+    let deadline = Instant::now() + RECOVERY;
+    for number in 0.. {
+        let answer = ask(client, &format!("{prefix}-{number}")).await;
+        if Print::of(&answer).is_some() {
+            return;
+        }
+        assert!(is_problem(&answer, "store-unavailable"), "{answer:?}");
+        assert!(Instant::now() < deadline, "still refused: {answer:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Asks under new keys until one is refused, as a disk that is full makes itself felt; how many were not.
+async fn until_refused(client: &Client, prefix: &str, ledger: &Ledger) -> Vec<String> {
+    let mut done = Vec::new();
+    for number in 0..10_000 {
+        let key = format!("{prefix}-{number}");
+        let answer = ask(client, &key).await;
+        if answer.status == 503 {
+            assert!(is_problem(&answer, "store-unavailable"), "{answer:?}");
+            assert!(answer.retry_after() > 0);
+            assert_eq!(ledger.times(&key), 0);
+            return done;
+        }
+        if Print::of(&answer).is_some() {
+            done.push(key);
+        } else {
+            // The claim still fitted and the record did not.
+            assert!(is_unknown(&answer), "{answer:?}");
+            assert_eq!(ledger.times(&key), 1);
+        }
+    }
+    panic!("the disk is never full");
+}
+
+/// Whether every one of these keys is answered as it was.
+async fn all_replayed(client: &Client, keys: &[String], ledger: &Ledger) {
+    for key in keys {
+        let answer = ask(client, key).await;
+        assert_eq!(
+            answer.header("idempotent-replayed"),
+            "true",
+            "{key}: {answer:?}"
+        );
+        assert_eq!(Print::of(&answer), ledger.print(key), "{key}");
+        assert_eq!(ledger.times(key), 1, "{key}");
+    }
+}
+
+struct Stage {
+    ledger: Arc<Ledger>,
+    gate: watch::Sender<bool>,
+    process: Process,
+    client: Client,
+    scene: Scene,
+    disk: SmallDisk,
+    /// Dropped last.
+    _upstream: Upstream,
+    _files: TempDir,
+}
+
+/// A gateway with its store on a small disk.
+fn stage() -> Stage {
+    let files = TempDir::new().unwrap();
+    let ledger = Ledger::at(&files.path().join("ledger"));
+    let gate = watch::Sender::new(true);
+    let upstream = ledger.gated_upstream(3, "caught", &gate.subscribe());
+    let disk = SmallDisk::mount();
+    let store = disk.path().join("store");
+    let scene = Scene::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let process = scene.restart();
+    let client = process.client();
+    Stage {
+        ledger,
+        gate,
+        process,
+        client,
+        scene,
+        disk,
+        _upstream: upstream,
+        _files: files,
+    }
+}
+
+#[tokio::test]
+async fn on_a_full_disk_keys_are_refused_the_rest_is_served_and_space_is_all_it_takes() {
+    let mut stage = stage();
+    let (client, ledger) = (&stage.client, &stage.ledger);
+    let mut done: Vec<String> = Vec::new();
+    for number in 0..50 {
+        let key = format!("early-{number}");
+        assert!(Print::of(&ask(client, &key).await).is_some());
+        done.push(key);
+    }
+
+    for round in ["first", "second"] {
+        stage.disk.fill();
+        done.extend(until_refused(client, round, ledger).await);
+        let reason = stage
+            .process
+            .line_with("the idempotency store cannot be written");
+        assert!(reason.contains("No space left on device"), "{reason}");
+
+        // What needs no store is served, and what is in memory is replayed.
+        let unkeyed = client.post("/work").body("no key").send().await;
+        assert!(Print::of(&unkeyed).is_some(), "{unkeyed:?}");
+        let refused = format!("{round}-refused");
+        let before = ledger.count();
+        for _ in 0..20 {
+            let answer = ask(client, &refused).await;
+            assert!(is_problem(&answer, "store-unavailable"), "{answer:?}");
+        }
+        assert_eq!(ledger.count(), before, "a refused request was carried out");
+
+        stage.disk.empty();
+        works_again(client, &format!("{round}-after")).await;
+        all_replayed(client, &done, ledger).await;
+        let answer = ask(client, &refused).await;
+        assert!(Print::of(&answer).is_some(), "{answer:?}");
+        assert!(!answer.has("idempotent-replayed"));
+        done.push(refused);
+    }
+
+    kill(&mut stage.process);
+    let process = stage.scene.restart();
+    all_replayed(&process.client(), &done, ledger).await;
+    assert_eq!(
+        ledger.repeated(),
+        [""],
+        "only requests without a key are repeated"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_recorded_is_not_given_and_its_key_is_unknown() {
+    let mut stage = stage();
+    let (client, ledger) = (&stage.client, &stage.ledger);
+    assert!(Print::of(&ask(client, "early").await).is_some());
+
+    stage.gate.send_replace(false);
+    let first = tokio::spawn({
+        let client = client.clone();
+        async move { ask(&client, "caught").await }
+    });
+    eventually("it is carried out", || ledger.times("caught") == 1).await;
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { ask(&client, "caught").await }
+    });
+    stage.disk.fill();
+    until_refused(client, "full", ledger).await;
+    stage.gate.send_replace(true);
+    for told in [first.await.unwrap(), waiting.await.unwrap()] {
+        assert!(is_unknown(&told), "{told:?}");
+    }
+    assert!(is_unknown(&ask(client, "caught").await));
+
+    stage.disk.empty();
+    works_again(client, "after").await;
+    assert!(is_unknown(&ask(client, "caught").await));
+    assert_eq!(
+        ask(client, "early").await.header("idempotent-replayed"),
+        "true"
+    );
+
+    kill(&mut stage.process);
+    let process = stage.scene.restart();
+    assert!(is_unknown(&ask(&process.client(), "caught").await));
+    assert_eq!(ledger.times("caught"), 1);
+}
+
+/// What fills the disk here is the store, and so what fails first may be the engine's own housekeeping.
+#[tokio::test]
+async fn a_disk_that_the_answers_themselves_fill_loses_none_of_them() {
+    let mut stage = stage();
+    stage.disk.remount("size=40m");
+    let (client, ledger) = (stage.client.clone(), Arc::clone(&stage.ledger));
+    let mut done = Vec::new();
+    for worker in 0..8 {
+        let (client, ledger) = (client.clone(), Arc::clone(&ledger));
+        done.push(tokio::spawn(async move {
+            until_refused(&client, &format!("large-{worker}"), &ledger).await
+        }));
+    }
+    let mut keys = Vec::new();
+    for worker in done {
+        keys.extend(worker.await.unwrap());
+    }
+    assert!(keys.len() > 500, "the disk was full after {}", keys.len());
+
+    stage.disk.remount("size=200m");
+    works_again(&client, "after").await;
+    all_replayed(&client, &keys, &ledger).await;
+    kill(&mut stage.process);
+    let process = stage.scene.restart();
+    all_replayed(&process.client(), &keys, &ledger).await;
+    assert_eq!(ledger.repeated(), [] as [String; 0]);
+}
+
+/// Giving back what expired records took needs some space itself.
+#[tokio::test]
+async fn a_disk_too_full_to_be_tidied_up_does_not_keep_the_store_from_going_on() {
+    let disk = SmallDisk::mount();
+    disk.remount("size=120m");
+    let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000));
+    let room = Room {
+        max_keys: 100_000,
+        max_bytes: 1 << 30,
+    };
+    let store = DiskRecords::open(&disk.path().join("store"), room, clock.clone()).unwrap();
+    for key in 0..700 {
+        let mut bid = bid(key);
+        if key >= 600 {
+            bid.terms.ttl = 3 * TTL;
+        }
+        let Ok(Claim::Won(mut permit)) = store.claim(&bid).await else {
+            panic!("the bid was not won");
+        };
+        permit.sending();
+        let kept = Kept::Answer(sized_answer(key, 64 << 10));
+        store.complete(permit, kept).await.unwrap();
+    }
+
+    // Enough is left to drop what expires, and not enough to write the rest to a table.
+    disk.fill();
+    let filler = OpenOptions::new().write(true).open(disk.filler()).unwrap();
+    let length = filler.metadata().unwrap().len();
+    filler.set_len(length - (2 << 20)).unwrap();
+    clock.advance(TTL);
+    let mut keys = 1_000..;
+    let deadline = Instant::now() + PATIENCE;
+    while store.claim(&bid(keys.next().unwrap())).await.is_ok() {
+        assert!(Instant::now() < deadline, "there is always space");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    disk.empty();
+    let deadline = Instant::now() + RECOVERY;
+    while store.claim(&bid(keys.next().unwrap())).await.is_err() {
+        assert!(Instant::now() < deadline, "the store never goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A file system does not turn read-only by command while a gateway has files on it open for writing, so
+/// it does so between two gateways.
+#[tokio::test]
+async fn a_gateway_whose_store_is_read_only_does_not_start_and_says_what_to_do() {
+    let mut stage = stage();
+    assert!(Print::of(&ask(&stage.client, "early").await).is_some());
+    kill(&mut stage.process);
+
+    stage.disk.remount("ro");
+    let mut refused = stage.scene.start(&[]);
+    assert!(!refused.end().success());
+    let reason = refused.line_with("cannot use the store directory");
+    assert!(reason.contains("Read-only file system"), "{reason}");
+    assert!(reason.contains("name another"), "{reason}");
+
+    stage.disk.remount("rw");
+    let process = stage.scene.restart();
+    all_replayed(&process.client(), &["early".into()], &stage.ledger).await;
+}
