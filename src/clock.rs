@@ -49,6 +49,8 @@ enum Source {
     Virtual {
         nanos: Arc<AtomicU64>,
         wall_origin: SystemTime,
+        /// Nanoseconds the wall clock was set ahead.
+        stepped: Arc<AtomicU64>,
     },
 }
 
@@ -66,6 +68,7 @@ impl Clock {
         Self(Source::Virtual {
             nanos: Arc::default(),
             wall_origin,
+            stepped: Arc::default(),
         })
     }
 
@@ -81,8 +84,17 @@ impl Clock {
     pub fn wall(&self) -> SystemTime {
         match &self.0 {
             Source::Real { .. } => SystemTime::now(),
-            Source::Virtual { nanos, wall_origin } => {
-                *wall_origin + Duration::from_nanos(nanos.load(Ordering::Acquire))
+            Source::Virtual {
+                nanos,
+                wall_origin,
+                stepped,
+            } => {
+                let since = [nanos, stepped].map(|nanos| nanos.load(Ordering::Acquire));
+                *wall_origin
+                    + since
+                        .into_iter()
+                        .map(Duration::from_nanos)
+                        .sum::<Duration>()
             }
         }
     }
@@ -95,12 +107,26 @@ impl Clock {
     pub fn advance(&self, by: Duration) {
         match &self.0 {
             Source::Real { .. } => panic!("only a virtual clock can be advanced"),
-            Source::Virtual { nanos, .. } => {
-                let by = u64::try_from(by.as_nanos()).expect("a step of less than 584 years");
-                nanos.fetch_add(by, Ordering::AcqRel);
-            }
+            Source::Virtual { nanos, .. } => add(nanos, by),
         }
     }
+
+    /// Sets only the wall clock of a virtual clock ahead, as somebody may do who finds it slow.
+    ///
+    /// # Panics
+    ///
+    /// On a real clock, which is not ours to set.
+    pub fn step_wall(&self, by: Duration) {
+        match &self.0 {
+            Source::Real { .. } => panic!("only a virtual clock's wall clock can be set"),
+            Source::Virtual { stepped, .. } => add(stepped, by),
+        }
+    }
+}
+
+fn add(nanos: &AtomicU64, by: Duration) {
+    let by = u64::try_from(by.as_nanos()).expect("a step of less than 584 years");
+    nanos.fetch_add(by, Ordering::AcqRel);
 }
 
 #[cfg(test)]

@@ -419,3 +419,6 @@ fn unreadable(error: BodyError) -> Rejection {
         Err(_) => Rejection::bad_request("The request body could not be read."),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -342,3 +342,83 @@ impl std::fmt::Debug for DiskRecords {
         f.debug_struct("DiskRecords").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::idempotency::{OnUnknown, ScopeHash, Terms};
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn clock_at(hours: u32) -> Clock {
+        Clock::virtual_from(SystemTime::UNIX_EPOCH + HOUR * (400_000 + hours))
+    }
+
+    fn bid() -> Bid {
+        Bid {
+            at: Moment::default(),
+            id: RecordId {
+                key: KeyHash([1; 16]),
+                scope: ScopeHash([1; 16]),
+            },
+            fingerprint: Fingerprint([1; 16]),
+            terms: Terms {
+                ttl: HOUR * 24,
+                on_unknown: OnUnknown::Hold,
+                max_keys_per_scope: NonZeroU32::MAX,
+            },
+        }
+    }
+
+    async fn lose_a_key(home: &TempDir, clock: &Clock) {
+        let records = DiskRecords::open(home.path(), Room::default(), clock.clone()).unwrap();
+        match records.claim(&bid()).await.unwrap() {
+            Claim::Won(permit) => records.mark_unknown(permit).await.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn is_known(home: &TempDir, clock: Clock) -> bool {
+        let records = DiskRecords::open(home.path(), Room::default(), clock).unwrap();
+        match records.claim(&bid()).await.unwrap() {
+            Claim::Unknown => true,
+            Claim::Won(_) => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_key_lives_its_time_over_a_restart() {
+        let home = TempDir::new().unwrap();
+        lose_a_key(&home, &clock_at(0)).await;
+        assert!(is_known(&home, clock_at(23)).await);
+        assert!(!is_known(&home, clock_at(48)).await);
+    }
+
+    #[tokio::test]
+    async fn a_wall_clock_set_ahead_while_we_run_makes_no_key_older() {
+        let home = TempDir::new().unwrap();
+        // Opened by a slow clock, set right, and then used.
+        let clock = clock_at(0);
+        let records = DiskRecords::open(home.path(), Room::default(), clock.clone()).unwrap();
+        clock.step_wall(HOUR * 30);
+        match records.claim(&bid()).await.unwrap() {
+            Claim::Won(permit) => records.mark_unknown(permit).await.unwrap(),
+            other => panic!("{other:?}"),
+        }
+        drop(records);
+        assert!(is_known(&home, clock_at(31)).await);
+    }
+
+    #[tokio::test]
+    async fn a_wall_clock_set_back_keeps_a_key_no_longer_than_its_time_from_then() {
+        let home = TempDir::new().unwrap();
+        lose_a_key(&home, &clock_at(1_000)).await;
+        assert!(is_known(&home, clock_at(0)).await);
+        assert!(!is_known(&home, clock_at(25)).await);
+    }
+}

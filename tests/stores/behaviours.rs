@@ -268,6 +268,26 @@ pub(crate) async fn a_scope_has_so_many_keys_and_no_more(kind: Kind) {
     bench.run(three(6, 1), &answer(6)).await;
 }
 
+pub(crate) async fn a_scope_whose_keys_have_expired_is_not_full_whatever_else_has(kind: Kind) {
+    let bench = Bench::new(kind);
+    for scope in 10..=200 {
+        for key in 0..8 {
+            bench.lose(in_scope(bid(key), key, scope)).await;
+        }
+    }
+    bench.clock.advance(Duration::from_secs(1));
+    let two = |key| {
+        let mut bid = bid(key);
+        bid.terms.max_keys_per_scope = NonZeroU32::new(2).unwrap();
+        bid
+    };
+    bench.lose(two(1)).await;
+    bench.lose(two(2)).await;
+    assert!(matches!(bench.claim(two(3)).await, Claim::ScopeFull { .. }));
+    bench.clock.advance(TTL);
+    drop(bench.win(two(3)).await);
+}
+
 pub(crate) async fn a_full_store_takes_no_new_keys_until_some_expire(kind: Kind) {
     let room = Room {
         max_keys: 10,

@@ -47,6 +47,7 @@ on_each_store! {
     whoever_stops_waiting_leaves_nothing_behind,
     every_record_expires_after_its_time_and_none_in_progress_does,
     a_scope_has_so_many_keys_and_no_more,
+    a_scope_whose_keys_have_expired_is_not_full_whatever_else_has,
     a_full_store_takes_no_new_keys_until_some_expire,
     answers_that_do_not_fit_leave_tombstones,
     a_key_is_found_in_every_scope,

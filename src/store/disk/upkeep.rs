@@ -295,3 +295,35 @@ impl Writer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tempfile::TempDir;
+
+    use super::super::Common;
+    use super::super::home::Home;
+    use super::*;
+    use crate::clock::Clock;
+    use crate::store::memory::records::Room;
+
+    #[test]
+    fn upkeep_without_an_engine_ends_however_full_the_store_is() {
+        let dir = TempDir::new().unwrap();
+        let room = Room {
+            max_bytes: 10,
+            ..Room::default()
+        };
+        let common = Arc::new(Common::new(room, Clock::real()));
+        let home = Home::take(dir.path()).unwrap();
+        let mut writer = Writer::open(home, room, common).unwrap();
+        writer.tally.bytes = 1_000;
+        writer.tally.completed = 1;
+        // A count that does not fit what there is, with an engine: the end of the records is the end.
+        writer.look_after();
+        writer.give_up(StoreError::new("for a test"));
+        writer.look_after();
+        writer.look_after_if_due();
+    }
+}
