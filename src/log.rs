@@ -15,6 +15,9 @@ use crate::config::LogFormat;
 /// Lines the queue holds.
 const QUEUE: usize = 65_536;
 
+/// What is logged unless somebody chooses otherwise: of the engine below the store, only what is wrong.
+const USUAL: &str = "info,fjall=warn,lsm_tree=warn";
+
 /// Starts logging; what is returned writes the last lines out when dropped.
 pub fn start(format: LogFormat) -> WorkerGuard {
     let (writer, guard): (NonBlocking, _) = NonBlockingBuilder::default()
@@ -23,7 +26,7 @@ pub fn start(format: LogFormat) -> WorkerGuard {
         .finish(io::stderr());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
     let filter = match chosen.trim() {
-        "" => EnvFilter::new("info"),
+        "" => EnvFilter::new(USUAL),
         chosen => EnvFilter::new(chosen),
     };
     let builder = tracing_subscriber::fmt()

@@ -57,7 +57,9 @@ pub(crate) fn run(path: &Path, records: u32) -> Outcome<()> {
     random.shuffle(&mut numbers);
     numbers.truncate(LOOKUPS as usize);
     numbers.shrink_to_fit();
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
     let cold = runtime.block_on(look_up(&store, &numbers))?;
     let hot = runtime.block_on(look_up(&store, &numbers))?;
     println!(

@@ -70,7 +70,9 @@ fn answer(number: u32) -> Arc<Answer> {
 /// Makes a store with so many records in a directory.
 pub(crate) fn fill(path: &Path, records: u32) -> Outcome<()> {
     let store = open(path)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
     let next = Arc::new(AtomicU32::new(0));
     runtime.block_on(async {
         let mut writers = JoinSet::new();

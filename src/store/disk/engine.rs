@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use fjall::compaction::Leveled;
-use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
+use fjall::config::{
+    BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry, PinningPolicy,
+};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use serde::{Deserialize, Serialize};
 
@@ -118,6 +120,9 @@ impl Engine {
                     .manual_journal_persist(true)
                     .data_block_compression_policy(CompressionPolicy::disabled())
                     .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(bloom)))
+                    // Some ten bytes a record: what tells where a record is stays in memory.
+                    .filter_block_pinning_policy(PinningPolicy::all(true))
+                    .index_block_pinning_policy(PinningPolicy::all(true))
                     .compaction_strategy(Arc::new(
                         Leveled::default().with_table_target_size(TABLE_BYTES),
                     ))
