@@ -24,11 +24,11 @@ use crate::throttle::Seed;
 pub struct Secret([u8; 32]);
 
 /// A key, hashed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub [u8; 16]);
 
 /// A scope, hashed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScopeHash(pub [u8; 16]);
 
 /// What was taken for a hash and is none.
@@ -37,7 +37,7 @@ pub struct ScopeHash(pub [u8; 16]);
 pub struct NotAHash;
 
 /// The name of one record: a key in its scope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordId {
     /// The key.
     pub key: KeyHash,

@@ -315,11 +315,19 @@ impl<S: Records> Shared<S> {
                 Ok(answer.replay())
             }
             Ok(Claim::Won(permit)) => {
+                let asked = Asked::of(request.headers());
+                let Ok(place) = Arc::clone(&self.executions).try_acquire_owned() else {
+                    metrics.exhausted.inc();
+                    // Nothing was sent, so the permit frees its key as it is dropped.
+                    return Ok(self.refusal(&Rejection::TooManyExecutions, &asked));
+                };
+                metrics.claims.inc();
                 let execution = Execution {
-                    asked: Asked::of(request.headers()),
                     shared: self,
                     rule,
                     route,
+                    asked,
+                    _place: place,
                 };
                 execution.detach(permit, request, inner).await
             }

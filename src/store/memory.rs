@@ -13,9 +13,9 @@
 
 pub mod records;
 mod shard;
+mod taken;
 
 use std::future::{Future, ready};
-use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::shard::{Margin, Shard};
+use self::taken::TakenAsHash;
 use crate::clock::{Clock, Moment};
 use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{BucketKey, Buckets, Charge, Outcome, Verdict, decide};
@@ -152,41 +153,6 @@ impl std::fmt::Debug for MemoryBuckets {
             .field("tracked", &self.tracked())
             .field("capacity", &self.capacity)
             .finish_non_exhaustive()
-    }
-}
-
-impl Hash for BucketKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.high);
-    }
-}
-
-/// Bucket keys are keyed hashes already; hashing them again would buy nothing.
-#[derive(Clone, Copy, Debug)]
-struct TakenAsHash;
-
-#[derive(Default)]
-struct Taken(u64);
-
-impl BuildHasher for TakenAsHash {
-    type Hasher = Taken;
-
-    fn build_hasher(&self) -> Taken {
-        Taken::default()
-    }
-}
-
-impl Hasher for Taken {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a bucket key hashes as one u64");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tower::Service;
 
 use super::super::answer::forgo_trailers;
@@ -28,6 +28,8 @@ pub(super) struct Execution<S> {
     pub(super) rule: Arc<Rule>,
     pub(super) route: RouteId,
     pub(super) asked: Asked,
+    /// Its place among the executions underway.
+    pub(super) _place: OwnedSemaphorePermit,
 }
 
 /// What an execution means for its key.
@@ -55,17 +57,8 @@ impl<S: Records> Execution<S> {
     {
         let shared = Arc::clone(&self.shared);
         let asked = self.asked.clone();
-        let Ok(place) = Arc::clone(&shared.executions).try_acquire_owned() else {
-            shared.metrics(self.route).exhausted.inc();
-            // Nothing was sent, so the permit frees its key when it is dropped.
-            return Ok(shared.refusal(&Rejection::TooManyExecutions, &asked));
-        };
-        shared.metrics(self.route).claims.inc();
         let (tell, told) = oneshot::channel();
-        let running = async move {
-            self.run(permit, request, inner, tell).await;
-            drop(place);
-        };
+        let running = self.run(permit, request, inner, tell);
         // Nothing is awaited between the claim and this: there is no moment at which a client that leaves
         // could take the claim with it. In a box of its own, because a task's memory is aligned to a cache
         // line or two, which the allocator is quick to give only for small sizes.

@@ -17,7 +17,7 @@
 mod shard;
 
 use std::future::{Future, ready};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,6 +27,7 @@ use moka::sync::Cache;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::shard::{Dropped, Met, Settled, Shard};
+use super::taken::TakenAsHash;
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, Permit, RecordId,
@@ -73,7 +74,6 @@ pub struct Room {
 
 struct Ledger {
     shards: Box<[Mutex<Shard>]>,
-    picks_shard: RandomState,
     /// By the token of the claim that led to it, which no other claim ever has.
     answers: Cache<u64, Stored>,
     clock: Clock,
@@ -122,7 +122,6 @@ impl MemoryRecords {
             };
             Ledger {
                 shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-                picks_shard: RandomState::new(),
                 answers: Cache::builder()
                     .max_capacity(room.max_bytes)
                     .initial_capacity(room.expected_answers())
@@ -182,7 +181,8 @@ impl MemoryRecords {
 
 impl Ledger {
     fn shard(&self, scope: ScopeHash) -> MutexGuard<'_, Shard> {
-        let hash = self.picks_shard.hash_one(scope);
+        // The upper bits, as the tables of the shards go by the lower ones.
+        let hash = TakenAsHash.hash_one(scope) >> 32;
         let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
         self.shards[index].lock()
     }

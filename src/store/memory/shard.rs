@@ -167,7 +167,7 @@ mod tests {
     use dashmap::DashMap;
     use proptest::prelude::*;
 
-    use super::super::TakenAsHash;
+    use super::super::taken::TakenAsHash;
     use super::*;
 
     const LIMIT: LimitId = LimitId(0);
