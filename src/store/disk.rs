@@ -87,7 +87,7 @@ pub enum OpenError {
         reason: String,
     },
     /// Its thread cannot be started.
-    #[error("cannot start the store's writer: {0}")]
+    #[error("cannot start a thread for the store")]
     Thread(#[source] std::io::Error),
 }
 

@@ -34,14 +34,14 @@ pub(super) struct Home {
 pub enum HomeError {
     /// It cannot be made or read or written.
     #[error(
-        "cannot use the store directory {path}: {source}; make it a directory that this user may read and \
+        "cannot use the store directory {path}: {cause}; make it a directory that this user may read and \
          write, or name another as `store.path`"
     )]
     Io {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
-        source: io::Error,
+        /// What the system says. Not a source: the message is told whole, with its way out at the end.
+        cause: io::Error,
     },
     /// Another process has it.
     #[error(
@@ -95,9 +95,9 @@ impl Home {
     /// Takes the directory at `path`, which is made if there is none.
     pub(super) fn take(path: &Path) -> Result<Self, HomeError> {
         let path = path.to_owned();
-        let io = |source| HomeError::Io {
+        let io = |cause| HomeError::Io {
             path: path.clone(),
-            source,
+            cause,
         };
         // Answers hold what is nobody else's business.
         let mut private = DirBuilder::new();
@@ -145,9 +145,9 @@ impl Home {
 
 /// Takes the lock, and writes into it who has it.
 fn lock(path: &Path) -> Result<File, HomeError> {
-    let io = |source| HomeError::Io {
+    let io = |cause| HomeError::Io {
         path: path.to_owned(),
-        source,
+        cause,
     };
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
