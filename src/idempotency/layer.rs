@@ -4,10 +4,10 @@
 //! left in the request; a request without one, or without a key where none is required, passes.
 //!
 //! A request with a key is read whole, so that it can be told from another under the same key, and only
-//! then is its key claimed: a client that breaks off before has claimed nothing. The winner is carried
-//! out by a task of its own, tracked so that a drain can wait for it, and its caller becomes one of
-//! those who wait: nothing the client does from then on reaches the execution.
+//! then is its key claimed: a client that breaks off before has claimed nothing. What the winner does is
+//! [detached](detach) from its caller: nothing the client does from then on reaches the execution.
 
+mod detach;
 mod run;
 
 use std::pin::Pin;
@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
+use self::detach::Detached;
 use self::run::Execution;
 use super::gather::{Gathered, gather};
 use super::{
@@ -322,6 +323,7 @@ impl<S: Records> Shared<S> {
                     return Ok(self.refusal(&Rejection::TooManyExecutions, &asked));
                 };
                 metrics.claims.inc();
+                let tasks = self.tasks.clone();
                 let execution = Execution {
                     shared: self,
                     rule,
@@ -329,7 +331,10 @@ impl<S: Records> Shared<S> {
                     asked,
                     _place: place,
                 };
-                execution.detach(permit, request, inner).await
+                // Nothing is awaited between the claim and this: there is no moment at which a client that
+                // leaves could take the claim with it.
+                let running = execution.run(permit, request, inner);
+                Detached::new(running, tasks).await
             }
             Ok(Claim::InFlight(waiting)) => {
                 let asked = Asked::of(request.headers());

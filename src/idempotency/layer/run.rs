@@ -1,14 +1,14 @@
 //! The one execution of a key, from its claim to its record.
 //!
-//! It runs in a task of its own and never looks at its caller: whether anybody still listens shows only
-//! when the answer is handed over, after it was recorded.
+//! It never looks at its caller: whether anybody still listens shows only when the answer is handed over,
+//! after it was recorded.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::OwnedSemaphorePermit;
 use tower::Service;
 
 use super::super::answer::forgo_trailers;
@@ -40,44 +40,14 @@ enum Conclusion {
 }
 
 impl<S: Records> Execution<S> {
-    /// Carries `request` out in a task of its own, and waits for what its caller is told.
-    pub(super) async fn detach<Inner, ReqBody, ResBody>(
-        self,
-        permit: Permit,
-        request: Request<ReqBody>,
-        inner: Inner,
-    ) -> Result<Response<Told<ResBody>>, Inner::Error>
-    where
-        Inner: Service<Request<ReqBody>, Response = Response<ResBody>> + Send + 'static,
-        Inner::Future: Send,
-        Inner::Error: Send + 'static,
-        ReqBody: Send + 'static,
-        ResBody: Body<Data = Bytes> + Unpin + Send + 'static,
-        ResBody::Error: Into<BodyError> + Send,
-    {
-        let shared = Arc::clone(&self.shared);
-        let asked = self.asked.clone();
-        let (tell, told) = oneshot::channel();
-        let running = self.run(permit, request, inner, tell);
-        // Nothing is awaited between the claim and this: there is no moment at which a client that leaves
-        // could take the claim with it. In a box of its own, because a task's memory is aligned to a cache
-        // line or two, which the allocator is quick to give only for small sizes.
-        shared.tasks.spawn(Box::pin(running));
-        match told.await {
-            Ok(told) => told,
-            // The execution came to no end: it panicked, or the runtime is going down.
-            Err(_) => Ok(shared.refusal(&Rejection::OutcomeUnknown, &asked)),
-        }
-    }
-
-    /// Carries `request` out, records what came of it, and then tells its caller.
-    async fn run<Inner, ReqBody, ResBody>(
+    /// Carries `request` out, records what came of it, and returns what its caller is told.
+    pub(super) async fn run<Inner, ReqBody, ResBody>(
         self,
         mut permit: Permit,
         request: Request<ReqBody>,
         mut inner: Inner,
-        tell: oneshot::Sender<Result<Response<Told<ResBody>>, Inner::Error>>,
-    ) where
+    ) -> Result<Response<Told<ResBody>>, Inner::Error>
+    where
         Inner: Service<Request<ReqBody>, Response = Response<ResBody>>,
         ResBody: Body<Data = Bytes> + Unpin,
         ResBody::Error: Into<BodyError>,
@@ -100,13 +70,11 @@ impl<S: Records> Execution<S> {
         failpoint!("after-upstream");
         let recorded = self.record(permit, conclusion).await;
         failpoint!("after-commit");
-        let told = match recorded {
+        match recorded {
             Ok(()) => answered,
             // What is not on record is not given out either.
             Err(rejection) => Ok(self.shared.refusal(&rejection, &self.asked)),
-        };
-        // Nobody may be listening any more, and that is fine: the record is there.
-        drop(tell.send(told));
+        }
     }
 
     /// What `response` means, and what the caller is told.
