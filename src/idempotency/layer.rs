@@ -8,22 +8,22 @@
 //! [detached](detach) from its caller: nothing the client does from then on reaches the execution.
 
 mod detach;
+mod future;
 mod run;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response, Version};
 use http_body::Body;
-use pin_project_lite::pin_project;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
 use self::detach::Detached;
+use self::future::Way;
 use self::run::Execution;
 use super::gather::{Gathered, gather};
 use super::{
@@ -39,6 +39,8 @@ use crate::respond::{Asked, Manner, Rejection, problem};
 use crate::route::{RouteId, Routes};
 use crate::throttle::Passage;
 use crate::upstream::headers::asks_for_upgrade;
+
+pub use self::future::AnswerFuture;
 
 /// Puts idempotency around a service.
 #[derive(Debug)]
@@ -136,46 +138,6 @@ impl<Inner, S> Layer<Inner> for IdempotencyLayer<S> {
         Idempotency {
             inner,
             shared: Arc::clone(&self.0),
-        }
-    }
-}
-
-/// The answer to a request with a key.
-type Answering<B, E> = Pin<Box<dyn Future<Output = Result<Response<Told<B>>, E>> + Send>>;
-
-pin_project! {
-    /// The answer to a request. One that passes costs no more than it would without the layer.
-    #[must_use = "futures do nothing unless polled"]
-    pub struct AnswerFuture<F, B, E> {
-        #[pin]
-        way: Way<F, B, E>,
-    }
-}
-
-pin_project! {
-    #[project = WayProjected]
-    enum Way<F, B, E> {
-        Passing { #[pin] inner: F },
-        Keyed { answering: Answering<B, E> },
-        Refused { refusal: Option<Response<Told<B>>> },
-    }
-}
-
-impl<F, B, E> Future for AnswerFuture<F, B, E>
-where
-    F: Future<Output = Result<Response<B>, E>>,
-{
-    type Output = Result<Response<Told<B>>, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().way.project() {
-            WayProjected::Passing { inner } => inner
-                .poll(cx)
-                .map_ok(|response| response.map(Told::passing)),
-            WayProjected::Keyed { answering } => answering.as_mut().poll(cx),
-            WayProjected::Refused { refusal } => {
-                Poll::Ready(Ok(refusal.take().expect("polled once to its end")))
-            }
         }
     }
 }

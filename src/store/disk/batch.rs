@@ -3,14 +3,17 @@
 //! A batch's changes become visible all at once, when it is committed; so no two operations on the same
 //! record are in one batch.
 
+mod after;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use self::after::{After, Landing};
 use super::engine::{Changes, Due, Durability, Engine};
 use super::record::{Claimed, Ended, Outcome, Record};
 use super::tally::Tally;
-use super::writer::{Ack, Op, tell};
+use super::writer::{Ack, Op};
 use super::{Common, Handle, Recent, Room, Stamp, millis};
 use crate::idempotency::{
     Answer, Bid, Claim, Ending, Finding, Flight, Kept, KeyHash, OnUnknown, Permit, RecordId,
@@ -35,23 +38,6 @@ pub(super) struct Batch<'a> {
     touched: HashSet<RecordId>,
     bytes: usize,
     after: After,
-}
-
-/// What is left to do when a batch is on disk, or is not.
-#[derive(Default)]
-pub(super) struct After {
-    won: Vec<(Ack<Claim>, Permit)>,
-    landings: Vec<Landing>,
-    freed: Vec<(RecordId, Ack<bool>)>,
-}
-
-/// An execution that comes to its end.
-struct Landing {
-    ticket: Ticket,
-    ending: Ending,
-    /// Where somebody waits for it to be on disk.
-    ack: Option<Ack<()>>,
-    expires: Stamp,
 }
 
 /// A batch that was written, or was not.
@@ -342,67 +328,5 @@ impl<'a> Batch<'a> {
             outcome: self.changes.commit(self.tally, timeline, self.durability),
             after: self.after,
         }
-    }
-}
-
-impl After {
-    /// Tells everybody, now that it is on disk.
-    pub(super) fn done(self, common: &Common) {
-        for Landing {
-            ticket,
-            ending,
-            ack,
-            expires,
-        } in self.landings
-        {
-            if let Ending::Completed(answer) = &ending {
-                let recent = Recent {
-                    fingerprint: ticket.bid.fingerprint,
-                    expires,
-                    answer: Arc::clone(answer),
-                };
-                common.recent.insert(ticket.bid.id, recent);
-            }
-            common.flights.land(&ticket, ending);
-            tell(ack, Ok(()));
-        }
-        for (ack, permit) in self.won {
-            // If nobody is there to take it, the permit is dropped and its claim released.
-            drop(ack.send(Ok(Claim::Won(permit))));
-        }
-        for (_, ack) in self.freed {
-            drop(ack.send(Ok(true)));
-        }
-    }
-
-    /// Tells everybody that it may not be on disk; claims that nobody holds, if they are.
-    pub(super) fn failed(self, common: &Common, reason: &StoreError) -> Vec<RecordId> {
-        let now = common.timeline.clock.now();
-        let mut doomed = Vec::new();
-        for Landing {
-            ticket,
-            ending,
-            ack,
-            ..
-        } in self.landings
-        {
-            if let Ending::Released(_) = ending {
-                doomed.push(ticket.bid.id);
-                common.flights.land(&ticket, ending);
-            } else {
-                common.flights.lose(&ticket, now);
-            }
-            tell(ack, Err(reason.clone()));
-        }
-        for (ack, permit) in self.won {
-            let ticket = permit.redeem();
-            doomed.push(ticket.bid.id);
-            common.flights.land(&ticket, Ending::Released(None));
-            drop(ack.send(Err(reason.clone())));
-        }
-        for (_, ack) in self.freed {
-            drop(ack.send(Err(reason.clone())));
-        }
-        doomed
     }
 }

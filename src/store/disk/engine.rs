@@ -1,7 +1,9 @@
 //! The engine: fjall, with the five keyspaces of a store.
 
+mod changes;
+mod damage;
+
 use std::fs::{self, File};
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +14,16 @@ use fjall::compaction::Leveled;
 use fjall::config::{
     BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry, PinningPolicy,
 };
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions};
 use serde::{Deserialize, Serialize};
 
+use self::damage::{check_keyspaces, journals};
+use super::Stamp;
 use super::record::{Claimed, Ended, Record};
 use super::tally::Tally;
-use super::{Stamp, Timeline};
 use crate::idempotency::{Fingerprint, KeyHash, RecordId, ScopeHash, StoreError};
+
+pub(super) use self::changes::{Changes, Durability};
 
 /// Blocks of files kept in memory.
 const CACHE_BYTES: u64 = 32 << 20;
@@ -34,9 +39,6 @@ const TABLE_BYTES: u64 = 16 << 20;
 
 /// How often it is looked whether a memtable has been written.
 const ROTATION_POLL: Duration = Duration::from_millis(10);
-
-/// Our five, and the one in which the engine keeps their names.
-const KEYSPACES: usize = 6;
 
 const TALLY: &[u8] = b"tally";
 
@@ -60,12 +62,6 @@ pub(super) struct Engine {
     dropped: Arc<AtomicBool>,
 }
 
-/// Changes that are made together or not at all.
-pub(super) struct Changes<'a> {
-    engine: &'a Engine,
-    batch: fjall::OwnedWriteBatch,
-}
-
 /// What the index of expiries tells of a record, so that it need not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Brief {
@@ -74,17 +70,6 @@ pub(super) struct Brief {
     pub(super) since: u64,
     /// Bytes of the record.
     pub(super) weight: u64,
-}
-
-/// How far changes have to get before they count as made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Durability {
-    /// To the engine. Lost in a crash.
-    Engine,
-    /// To the system. Lost in a power cut.
-    System,
-    /// To the disk.
-    Disk,
 }
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -280,77 +265,6 @@ fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-impl Changes<'_> {
-    pub(super) fn put_claim(&mut self, id: RecordId, claimed: &Claimed) {
-        let name = id.to_bytes();
-        let bytes = claimed.encode(&name);
-        self.batch.insert(&self.engine.claims, name, bytes);
-    }
-
-    pub(super) fn remove_claim(&mut self, id: RecordId) {
-        self.batch.remove(&self.engine.claims, id.to_bytes());
-    }
-
-    /// Writes a record; its weight.
-    pub(super) fn put_record(&mut self, id: RecordId, record: &Record) -> u64 {
-        let name = id.to_bytes();
-        let bytes = record.encode(&name);
-        let weight = bytes.len() as u64;
-        let brief = Brief {
-            ended: record.outcome.ended(),
-            fingerprint: record.fingerprint.0,
-            since: record.since.0,
-            weight,
-        };
-        let due = Due {
-            expires: record.expires,
-            id,
-        };
-        let brief = postcard::to_allocvec(&brief).expect("numbers can always be written");
-        self.batch.insert(&self.engine.records, name, bytes);
-        self.batch
-            .insert(&self.engine.expiries, due.to_bytes(), brief);
-        weight
-    }
-
-    pub(super) fn remove_record(&mut self, due: Due) {
-        self.batch.remove(&self.engine.records, due.id.to_bytes());
-        self.batch.remove(&self.engine.expiries, due.to_bytes());
-    }
-
-    pub(super) fn put_scope(&mut self, scope: ScopeHash, keys: u32) {
-        if keys == 0 {
-            self.batch.remove(&self.engine.scopes, scope.0);
-        } else {
-            self.batch
-                .insert(&self.engine.scopes, scope.0, keys.to_le_bytes());
-        }
-    }
-
-    /// Makes the changes, with the tally as it is then; the tally, with the time.
-    pub(super) fn commit(
-        mut self,
-        tally: Tally,
-        timeline: &Timeline,
-        durability: Durability,
-    ) -> Result<Tally> {
-        let tally = Tally {
-            stamp: timeline.now().0,
-            wall: timeline.wall(),
-            ..tally
-        };
-        let written = postcard::to_allocvec(&tally).expect("numbers can always be written");
-        self.batch.insert(&self.engine.meta, TALLY, written);
-        let mode = match durability {
-            Durability::Engine => None,
-            Durability::System => Some(PersistMode::Buffer),
-            Durability::Disk => Some(PersistMode::SyncData),
-        };
-        self.batch.durability(mode).commit().map_err(failed)?;
-        Ok(tally)
-    }
-}
-
 /// When a record expires, and which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
@@ -381,55 +295,6 @@ impl Brief {
     pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.fingerprint)
     }
-}
-
-/// How many journals there are: one, unless the process died just after another was begun.
-fn journals(path: &Path) -> Result<usize> {
-    let mut journals = 0;
-    for entry in fs::read_dir(path).map_err(StoreError::new)? {
-        let path = entry.map_err(StoreError::new)?.path();
-        journals += usize::from(path.extension().is_some_and(|end| end == "jnl"));
-    }
-    Ok(journals)
-}
-
-/// Whether all keyspaces are there, and the list of tables of each is what was written: what the engine
-/// takes on trust. A keyspace without its `current` is to it one that was never finished, which it deletes
-/// with all it holds; and of a list it writes a checksum that it does not look at.
-fn check_keyspaces(path: &Path) -> Result<()> {
-    let mut whole = 0;
-    for entry in fs::read_dir(path).map_err(StoreError::new)? {
-        let keyspace = entry.map_err(StoreError::new)?.path();
-        if keyspace.is_dir() {
-            check_tables(&keyspace).map_err(|error| {
-                StoreError::new(format_args!("{}: {error}", keyspace.display()))
-            })?;
-            whole += 1;
-        }
-    }
-    if whole < KEYSPACES {
-        return Err(StoreError::new(format_args!(
-            "of {KEYSPACES} keyspaces {whole} are there"
-        )));
-    }
-    Ok(())
-}
-
-/// Whether a keyspace's list of tables is what was written. `current` has its number, its checksum and the
-/// kind of that, 0.
-fn check_tables(keyspace: &Path) -> io::Result<()> {
-    let current = fs::read(keyspace.join("current"))?;
-    let Ok(current): std::result::Result<[u8; 25], _> = current.try_into() else {
-        return Err(io::Error::other("`current` is damaged"));
-    };
-    let (number, sum) = current.split_at(8);
-    let number = u64::from_le_bytes(number.try_into().unwrap_or_default());
-    let list = fs::read(keyspace.join(format!("v{number}")))?;
-    let is = xxhash_rust::xxh3::xxh3_128(&list).to_le_bytes();
-    if sum[..16] != is || sum[16] != 0 {
-        return Err(io::Error::other("the list of tables is damaged"));
-    }
-    Ok(())
 }
 
 fn id(name: &[u8]) -> Result<RecordId> {

@@ -1,0 +1,97 @@
+//! Changes to a store, and how durable they are to be.
+
+use fjall::PersistMode;
+
+use super::super::Timeline;
+use super::super::record::{Claimed, Record};
+use super::super::tally::Tally;
+use super::{Brief, Due, Engine, Result, TALLY, failed};
+use crate::idempotency::{RecordId, ScopeHash};
+
+/// Changes that are made together or not at all.
+pub(in super::super) struct Changes<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) batch: fjall::OwnedWriteBatch,
+}
+
+/// How far changes have to get before they count as made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) enum Durability {
+    /// To the engine. Lost in a crash.
+    Engine,
+    /// To the system. Lost in a power cut.
+    System,
+    /// To the disk.
+    Disk,
+}
+
+impl Changes<'_> {
+    pub(in super::super) fn put_claim(&mut self, id: RecordId, claimed: &Claimed) {
+        let name = id.to_bytes();
+        let bytes = claimed.encode(&name);
+        self.batch.insert(&self.engine.claims, name, bytes);
+    }
+
+    pub(in super::super) fn remove_claim(&mut self, id: RecordId) {
+        self.batch.remove(&self.engine.claims, id.to_bytes());
+    }
+
+    /// Writes a record; its weight.
+    pub(in super::super) fn put_record(&mut self, id: RecordId, record: &Record) -> u64 {
+        let name = id.to_bytes();
+        let bytes = record.encode(&name);
+        let weight = bytes.len() as u64;
+        let brief = Brief {
+            ended: record.outcome.ended(),
+            fingerprint: record.fingerprint.0,
+            since: record.since.0,
+            weight,
+        };
+        let due = Due {
+            expires: record.expires,
+            id,
+        };
+        let brief = postcard::to_allocvec(&brief).expect("numbers can always be written");
+        self.batch.insert(&self.engine.records, name, bytes);
+        self.batch
+            .insert(&self.engine.expiries, due.to_bytes(), brief);
+        weight
+    }
+
+    pub(in super::super) fn remove_record(&mut self, due: Due) {
+        self.batch.remove(&self.engine.records, due.id.to_bytes());
+        self.batch.remove(&self.engine.expiries, due.to_bytes());
+    }
+
+    pub(in super::super) fn put_scope(&mut self, scope: ScopeHash, keys: u32) {
+        if keys == 0 {
+            self.batch.remove(&self.engine.scopes, scope.0);
+        } else {
+            self.batch
+                .insert(&self.engine.scopes, scope.0, keys.to_le_bytes());
+        }
+    }
+
+    /// Makes the changes, with the tally as it is then; the tally, with the time.
+    pub(in super::super) fn commit(
+        mut self,
+        tally: Tally,
+        timeline: &Timeline,
+        durability: Durability,
+    ) -> Result<Tally> {
+        let tally = Tally {
+            stamp: timeline.now().0,
+            wall: timeline.wall(),
+            ..tally
+        };
+        let written = postcard::to_allocvec(&tally).expect("numbers can always be written");
+        self.batch.insert(&self.engine.meta, TALLY, written);
+        let mode = match durability {
+            Durability::Engine => None,
+            Durability::System => Some(PersistMode::Buffer),
+            Durability::Disk => Some(PersistMode::SyncData),
+        };
+        self.batch.durability(mode).commit().map_err(failed)?;
+        Ok(tally)
+    }
+}
