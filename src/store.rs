@@ -4,6 +4,7 @@
 
 pub mod disk;
 pub mod memory;
+pub mod redis;
 
 use std::sync::Arc;
 
