@@ -44,7 +44,7 @@ use tower::{Layer, Service};
 use crate::admin::Metrics;
 use crate::client::Trust;
 use crate::clock::Clock;
-use crate::idempotency::{IdempotencyLayer, Rule, Secret};
+use crate::idempotency::{IdempotencyLayer, Naming, Rule};
 use crate::respond::Manner;
 use crate::route::{Route, RouteId, Routes};
 use crate::store::memory::MemoryBuckets;
@@ -69,7 +69,7 @@ pub struct Embedded {
     routes: Routes,
     buckets: Arc<MemoryBuckets>,
     records: Arc<MemoryRecords>,
-    secret: Secret,
+    naming: Naming,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     clock: Clock,
@@ -105,7 +105,7 @@ impl Embedded {
             manner: Arc::default(),
             buckets: Arc::new(MemoryBuckets::new(MAX_CLIENTS, clock.clone())),
             records: Arc::new(MemoryRecords::new(Room::default(), clock.clone())),
-            secret: Secret::random(),
+            naming: Naming::random(),
             metrics: Arc::new(Metrics::new(&routes, &limits, &[])),
             tasks: TaskTracker::new(),
             routes,
@@ -137,7 +137,7 @@ impl Embedded {
         ThrottleLayer::new(
             &self.routes,
             Arc::clone(&self.buckets),
-            self.secret.seed(),
+            self.naming.clone(),
             Arc::clone(&self.manner),
             Arc::clone(&self.metrics),
             self.clock.clone(),
@@ -149,7 +149,7 @@ impl Embedded {
         IdempotencyLayer::new(
             &self.routes,
             Arc::clone(&self.records),
-            self.secret,
+            self.naming.clone(),
             MAX_EXECUTIONS,
             self.tasks.clone(),
             Arc::clone(&self.manner),

@@ -23,6 +23,7 @@ pub mod identity;
 pub mod judge;
 pub mod key;
 pub mod layer;
+pub mod naming;
 pub mod rule;
 
 pub use answer::Answer;
@@ -36,4 +37,5 @@ pub use identity::{KeyHash, RecordId, ScopeHash, Secret};
 pub use judge::Undone;
 pub use key::{IdempotencyKey, KeyError};
 pub use layer::{Idempotency, IdempotencyLayer};
+pub use naming::{Names, Naming};
 pub use rule::{InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule, Scope};

@@ -22,7 +22,7 @@ use crate::client::ClientId;
 use crate::clock::Clock;
 use crate::config::Policy;
 use crate::gateway::ServerSettings;
-use crate::idempotency::{Idempotency, IdempotencyLayer, Secret, Told};
+use crate::idempotency::{Idempotency, IdempotencyLayer, Naming, Told};
 use crate::intake::{self, RequestBody};
 use crate::path;
 use crate::request_id::{RequestId, X_REQUEST_ID};
@@ -50,7 +50,7 @@ pub struct Shared {
     /// Where its records are.
     pub records: RecordStore,
     /// What names both.
-    pub secret: Secret,
+    pub naming: Naming,
     /// What writes the buckets down, where they are to outlive a restart.
     pub snapshots: Option<Arc<Snapshots>>,
     /// What is counted, by each worker for itself.
@@ -89,7 +89,7 @@ impl Shared {
         Self {
             buckets: Arc::new(MemoryBuckets::new(policy.max_clients, clock.clone())),
             records: RecordStore::Memory(MemoryRecords::new(policy.store.room, clock.clone())),
-            secret: Secret::random(),
+            naming: Naming::random(),
             snapshots: None,
             metrics: (0..policy.server.workers)
                 .map(|_| Arc::new(metrics()))
@@ -111,7 +111,7 @@ impl Pipeline {
             policy,
             buckets,
             records,
-            secret,
+            naming,
             snapshots: _,
             metrics,
             clock,
@@ -129,7 +129,7 @@ impl Pipeline {
         let throttle = ThrottleLayer::new(
             &policy.routes,
             buckets,
-            secret.seed(),
+            naming.clone(),
             Arc::clone(&manner),
             Arc::clone(&metrics),
             clock.clone(),
@@ -137,7 +137,7 @@ impl Pipeline {
         let idempotency = IdempotencyLayer::new(
             &policy.routes,
             Arc::new(records),
-            secret,
+            naming,
             (policy.server.caps.connections / policy.server.workers).max(1),
             tasks,
             Arc::clone(&manner),

@@ -15,7 +15,7 @@ pub mod limit;
 pub mod quota;
 
 pub use bucket::{BucketKey, Seed, Side};
-pub use decision::{Buckets, Charge, Outcome, Verdict, decide};
+pub use decision::{Buckets, Charge, Judgement, Outcome, Verdict, decide};
 pub use layer::{Passage, Throttle, ThrottleLayer};
 pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, RetryAfterForm};
 pub use quota::{Quota, QuotaError, Reading};

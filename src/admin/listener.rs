@@ -24,7 +24,7 @@ use super::problem::Problem;
 use super::{keys, metrics, serving};
 use crate::config::AdminSettings;
 use crate::gateway::Stop;
-use crate::idempotency::Secret;
+use crate::idempotency::Naming;
 use crate::pipeline::Shared;
 use crate::store::RecordStore;
 
@@ -51,7 +51,7 @@ pub struct Overseen {
     /// The records of its idempotency keys.
     pub records: RecordStore,
     /// What names them.
-    pub secret: Secret,
+    pub naming: Naming,
 }
 
 /// What the handlers work with.
@@ -59,7 +59,7 @@ pub(super) struct Office {
     registry: Registry,
     gateway: Stop,
     pub(super) records: RecordStore,
-    pub(super) secret: Secret,
+    pub(super) naming: Naming,
     admission: Admission,
 }
 
@@ -70,7 +70,7 @@ impl Overseen {
             registry: metrics::registry(shared),
             gateway,
             records: shared.records.clone(),
-            secret: shared.secret,
+            naming: shared.naming.clone(),
         }
     }
 }
@@ -183,7 +183,7 @@ impl Office {
             registry: overseen.registry,
             gateway: overseen.gateway,
             records: overseen.records,
-            secret: overseen.secret,
+            naming: overseen.naming,
             admission: Admission::new(settings),
         }
     }

@@ -27,8 +27,8 @@ use self::future::Way;
 use self::run::Execution;
 use super::gather::{Gathered, gather};
 use super::{
-    Answer, Bid, Claim, Ending, Fingerprint, IdempotencyKey, InFlightPolicy, RecordId, Records,
-    Requirement, Rule, Secret, StoreError, Told, Waiting,
+    Answer, Bid, Claim, Ending, Fingerprint, IdempotencyKey, InFlightPolicy, Naming, RecordId,
+    Records, Requirement, Rule, StoreError, Told, Waiting,
 };
 use crate::admin::{KeyedMetrics, Metrics};
 use crate::clock::Clock;
@@ -58,7 +58,7 @@ struct Shared<S> {
     records: Arc<S>,
     /// Executions underway at most. Their clients may have gone, so nothing else bounds them.
     executions: Arc<Semaphore>,
-    secret: Secret,
+    naming: Naming,
     rules: Vec<Option<Arc<Rule>>>,
     tasks: TaskTracker,
     manner: Arc<Manner>,
@@ -84,13 +84,13 @@ struct Keyed {
 }
 
 impl<S: Records> IdempotencyLayer<S> {
-    /// Idempotency over `routes`, with its records in `records`, named by `secret`. Of executions there are
+    /// Idempotency over `routes`, with its records in `records`, named by `naming`. Of executions there are
     /// `max_executions` at once, tracked by `tasks`: whoever shuts down should close it and wait for it.
     #[expect(clippy::too_many_arguments, reason = "what it works with, each once")]
     pub fn new(
         routes: &Routes,
         records: Arc<S>,
-        secret: Secret,
+        naming: Naming,
         max_executions: usize,
         tasks: TaskTracker,
         manner: Arc<Manner>,
@@ -106,7 +106,7 @@ impl<S: Records> IdempotencyLayer<S> {
         Self(Arc::new(Shared {
             records,
             executions: Arc::new(Semaphore::new(places)),
-            secret,
+            naming,
             rules,
             tasks,
             manner,
@@ -222,7 +222,11 @@ impl<S: Records> Shared<S> {
         }
         let client = passage.caller.id();
         Look::Keyed(Keyed {
-            id: self.secret.record(&key, &rule.scope, client, headers),
+            id: self
+                .naming
+                .names()
+                .secret
+                .record(&key, &rule.scope, client, headers),
             rule: Arc::clone(rule),
             route,
         })
@@ -259,7 +263,7 @@ impl<S: Records> Shared<S> {
             }
         };
         let request = Request::from_parts(head, ReqBody::from(body.clone()));
-        let fingerprint = Fingerprint::of(&self.secret, &request, &body);
+        let fingerprint = Fingerprint::of(&self.naming.names().secret, &request, &body);
         // The request has it; whoever waits is not to hold it too.
         drop(body);
         failpoint!("before-claim");

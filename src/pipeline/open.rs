@@ -22,7 +22,7 @@ impl Shared {
         let memory = Self::new(Arc::clone(&policy), clock.clone());
         let snapshots = Snapshots::start(&records, Arc::clone(&memory.buckets), clock)?;
         Ok(Self {
-            secret: records.secret(),
+            naming: records.secret().into(),
             records: RecordStore::Disk(records),
             snapshots: Some(Arc::new(snapshots)),
             ..memory

@@ -85,10 +85,12 @@ fn write_tightest(
 ) {
     let tightest = match verdict.outcome {
         Outcome::Refused { by, .. } => Some(by),
-        Outcome::Admitted { .. } => (0..verdict.readings.len()).min_by_key(|&index| {
-            let Reading { remaining, next } = verdict.readings[index];
-            (remaining, std::cmp::Reverse(next))
-        }),
+        Outcome::Admitted { .. } | Outcome::Unavailable => {
+            (0..verdict.readings.len()).min_by_key(|&index| {
+                let Reading { remaining, next } = verdict.readings[index];
+                (remaining, std::cmp::Reverse(next))
+            })
+        }
     };
     let Some((limit, reading)) =
         tightest.and_then(|index| limits.get(index).zip(verdict.readings.get(index)))

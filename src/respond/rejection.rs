@@ -83,6 +83,8 @@ pub enum Rejection {
     TooManyExecutions,
     /// Idempotency keys cannot be kept at present.
     StoreUnavailable,
+    /// Limits that must not be passed unchecked cannot be checked at present.
+    LimitsUnavailable,
 }
 
 /// When to come back for what is about to be over.
@@ -124,9 +126,10 @@ impl Rejection {
             Self::InFlight | Self::OutcomeUnknown | Self::ResponseNotRetained => {
                 StatusCode::CONFLICT
             }
-            Self::StoreFull | Self::TooManyExecutions | Self::StoreUnavailable => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::StoreFull
+            | Self::TooManyExecutions
+            | Self::StoreUnavailable
+            | Self::LimitsUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -146,9 +149,10 @@ impl Rejection {
             Self::OutcomeUnknown => "idempotency-outcome-unknown",
             Self::ResponseNotRetained => "response-not-retained",
             Self::KeysExhausted { .. } => "idempotency-keys-exhausted",
-            Self::StoreFull | Self::TooManyExecutions | Self::StoreUnavailable => {
-                "store-unavailable"
-            }
+            Self::StoreFull
+            | Self::TooManyExecutions
+            | Self::StoreUnavailable
+            | Self::LimitsUnavailable => "store-unavailable",
         }
     }
 
@@ -169,9 +173,10 @@ impl Rejection {
             Self::OutcomeUnknown => "Outcome unknown",
             Self::ResponseNotRetained => "Response not retained",
             Self::KeysExhausted { .. } => "Idempotency keys exhausted",
-            Self::StoreFull | Self::TooManyExecutions | Self::StoreUnavailable => {
-                "Store unavailable"
-            }
+            Self::StoreFull
+            | Self::TooManyExecutions
+            | Self::StoreUnavailable
+            | Self::LimitsUnavailable => "Store unavailable",
         }
     }
 
@@ -238,6 +243,9 @@ impl Rejection {
             Self::TooManyExecutions => "As many requests with idempotency keys are being carried out as may \
                  be at once, so nothing was done for this one. Try again later with the same key."
                 .into(),
+            Self::LimitsUnavailable => "The limits on this request cannot be checked at present, so it was not \
+                 carried out. Try again later."
+                .into(),
             Self::StoreUnavailable => "Idempotency keys cannot be kept at present, so nothing was carried \
                  out. Try again later with the same key."
                 .into(),
@@ -250,9 +258,10 @@ impl Rejection {
             Self::RateLimited { limit, wait } => Some((*wait, limit.retry_after)),
             Self::InFlight => Some((SHORTLY, RetryAfterForm::Seconds)),
             Self::KeysExhausted { no_sooner, .. } => Some((*no_sooner, RetryAfterForm::Seconds)),
-            Self::StoreFull | Self::TooManyExecutions | Self::StoreUnavailable => {
-                Some((AFTER_A_WHILE, RetryAfterForm::Seconds))
-            }
+            Self::StoreFull
+            | Self::TooManyExecutions
+            | Self::StoreUnavailable
+            | Self::LimitsUnavailable => Some((AFTER_A_WHILE, RetryAfterForm::Seconds)),
             _ => None,
         }
     }

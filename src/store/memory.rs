@@ -26,7 +26,7 @@ use self::shard::{Margin, Shard};
 use self::taken::TakenAsHash;
 use crate::clock::{Clock, Moment};
 use crate::throttle::decision::USUAL_LIMITS;
-use crate::throttle::{BucketKey, Buckets, Charge, Outcome, Verdict, decide};
+use crate::throttle::{BucketKey, Buckets, Charge, Judgement, Outcome, Verdict, decide};
 
 /// Shared buckets of a limit, for clients that cannot be tracked one by one.
 pub const OVERFLOW_BUCKETS: usize = 65_536;
@@ -142,8 +142,22 @@ impl MemoryBuckets {
 }
 
 impl Buckets for MemoryBuckets {
-    fn charge(&self, charges: &[Charge<'_>]) -> impl Future<Output = Verdict> + Send {
-        ready(self.charge_now(charges))
+    fn charge(
+        &self,
+        enforced: &[Charge<'_>],
+        watched: &[Charge<'_>],
+    ) -> impl Future<Output = Judgement> + Send {
+        let verdict = self.charge_now(enforced);
+        let exceeds = |charge| {
+            let verdict = self.charge_now(std::slice::from_ref(charge));
+            matches!(verdict.outcome, Outcome::Refused { .. })
+        };
+        let exceeded = watched.iter().enumerate();
+        let exceeded = exceeded.filter_map(|(place, charge)| exceeds(charge).then_some(place));
+        ready(Judgement {
+            verdict,
+            exceeded: exceeded.collect(),
+        })
     }
 }
 

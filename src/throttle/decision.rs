@@ -37,6 +37,15 @@ pub struct Verdict {
     pub readings: SmallVec<[Reading; USUAL_LIMITS]>,
 }
 
+/// What became of all that a request is charged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// On the charges that count.
+    pub verdict: Verdict,
+    /// The watched charges that would have been refused, by their places.
+    pub exceeded: SmallVec<[usize; USUAL_LIMITS]>,
+}
+
 /// Whether a request may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -52,12 +61,19 @@ pub enum Outcome {
         /// The charge with the longest wait, by its place among the charges.
         by: usize,
     },
+    /// Nobody can tell, and a limit is not to be passed then. None of its charges was made.
+    Unavailable,
 }
 
 /// Whoever keeps the buckets.
 pub trait Buckets: Send + Sync + 'static {
-    /// Makes all charges, or none if any is refused, as one atomic step.
-    fn charge(&self, charges: &[Charge<'_>]) -> impl Future<Output = Verdict> + Send;
+    /// Makes all `enforced` charges, or none if any is refused, as one atomic step; and each of the
+    /// `watched` ones by itself, which changes nothing for anybody else.
+    fn charge(
+        &self,
+        enforced: &[Charge<'_>],
+        watched: &[Charge<'_>],
+    ) -> impl Future<Output = Judgement> + Send;
 }
 
 /// Decides `charges` at `now`, given when each bucket will be full. If the request is admitted,

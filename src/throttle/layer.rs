@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use smallvec::SmallVec;
 use tower::{Layer, Service};
 
 use super::decision::USUAL_LIMITS;
-use super::{Buckets, Charge, Limit, Mode, Outcome, Seed, Side};
+use super::{Buckets, Charge, Limit, Mode, Outcome, Side};
 use crate::admin::Metrics;
 use crate::client::Caller;
 use crate::clock::Clock;
+use crate::idempotency::Naming;
 use crate::respond::{Dialect, Manner, Rejection, problem, rate_limit};
 use crate::route::{Route, RouteId, Routes};
 
@@ -47,12 +48,15 @@ pub struct Throttle<Inner, S> {
 #[derive(Debug)]
 struct Shared<S> {
     buckets: Arc<S>,
-    seed: Seed,
+    naming: Naming,
     rules: Vec<Rules>,
     manner: Arc<Manner>,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
+
+/// Charges by the limits of a route, in their order.
+type Charges<'a> = SmallVec<[Charge<'a>; USUAL_LIMITS]>;
 
 /// What a route's requests are held to.
 #[derive(Debug)]
@@ -87,7 +91,7 @@ impl<S: Buckets> ThrottleLayer<S> {
     pub fn new(
         routes: &Routes,
         buckets: Arc<S>,
-        seed: Seed,
+        naming: Naming,
         manner: Arc<Manner>,
         metrics: Arc<Metrics>,
         clock: Clock,
@@ -95,7 +99,7 @@ impl<S: Buckets> ThrottleLayer<S> {
         let rules = routes.iter().map(|route| Rules::of(route)).collect();
         Self(Arc::new(Shared {
             buckets,
-            seed,
+            naming,
             rules,
             manner,
             metrics,
@@ -161,28 +165,26 @@ where
                 return inner.call(request).await;
             }
 
-            let verdict = if rules.enforced.is_empty() {
-                None
-            } else {
-                let charges = shared.charges(&rules.enforced, rules.cost, passage, &request);
-                Some(shared.buckets.charge(&charges).await)
-            };
-            for limit in &rules.shadow {
-                let charge = shared.charge(limit, rules.cost, passage, &request);
-                let verdict = shared.buckets.charge(&[charge]).await;
-                if let Outcome::Refused { .. } = verdict.outcome {
-                    shared.metrics.limit(limit.id).shadow_refused.inc();
-                }
+            let (enforced, watched) = shared.charges(rules, passage, request.headers());
+            let judgement = shared.buckets.charge(&enforced, &watched).await;
+            for place in judgement.exceeded {
+                let limit = &rules.shadow[place];
+                shared.metrics.limit(limit.id).shadow_refused.inc();
             }
-            let Some(verdict) = verdict else {
+            if rules.enforced.is_empty() {
                 return inner.call(request).await;
-            };
+            }
+            let verdict = judgement.verdict;
 
             let mut response = match verdict.outcome {
                 Outcome::Refused { wait, by } => {
                     let limit = Arc::clone(&rules.enforced[by]);
                     shared.metrics.limit(limit.id).refused.inc();
                     let rejection = Rejection::RateLimited { limit, wait };
+                    problem::response(&rejection, request.headers(), &shared.manner, &shared.clock)
+                }
+                Outcome::Unavailable => {
+                    let rejection = Rejection::LimitsUnavailable;
                     problem::response(&rejection, request.headers(), &shared.manner, &shared.clock)
                 }
                 Outcome::Admitted { delay } => {
@@ -195,7 +197,7 @@ where
                     inner.call(request).await?
                 }
             };
-            if shared.manner.rate_limit != Dialect::Off {
+            if shared.manner.rate_limit != Dialect::Off && !verdict.readings.is_empty() {
                 let dialect = shared.manner.rate_limit;
                 let headers = response.headers_mut();
                 rate_limit::write(headers, dialect, &rules.enforced, &rules.policy, &verdict);
@@ -206,34 +208,21 @@ where
 }
 
 impl<S> Shared<S> {
-    fn charges<'a, B>(
+    /// What a request is charged: by the limits that are enforced, and by those that only watch.
+    fn charges<'a>(
         &self,
-        limits: &'a [Arc<Limit>],
-        cost: NonZeroU32,
+        rules: &'a Rules,
         passage: &Passage,
-        request: &Request<B>,
-    ) -> SmallVec<[Charge<'a>; USUAL_LIMITS]> {
-        limits
-            .iter()
-            .map(|limit| self.charge(limit, cost, passage, request))
-            .collect()
-    }
-
-    fn charge<'a, B>(
-        &self,
-        limit: &'a Limit,
-        cost: NonZeroU32,
-        passage: &Passage,
-        request: &Request<B>,
-    ) -> Charge<'a> {
+        headers: &HeaderMap,
+    ) -> (Charges<'a>, Charges<'a>) {
+        let seed = self.naming.names().seed;
         let client = passage.caller.id();
-        let bucket = self
-            .seed
-            .bucket(limit, passage.side, client, request.headers());
-        Charge {
+        let charge = |limit: &'a Arc<Limit>| Charge {
             limit,
-            bucket,
-            cost,
-        }
+            bucket: seed.bucket(limit, passage.side, client, headers),
+            cost: rules.cost,
+        };
+        let of = |limits: &'a [Arc<Limit>]| limits.iter().map(charge).collect();
+        (of(&rules.enforced), of(&rules.shadow))
     }
 }

@@ -33,7 +33,7 @@ fn layer(max_executions: usize) -> IdempotencyLayer<MemoryRecords> {
     IdempotencyLayer::new(
         &routes,
         Arc::new(MemoryRecords::new(Room::default(), clock.clone())),
-        Secret::random(),
+        Naming::random(),
         max_executions,
         TaskTracker::new(),
         Arc::default(),

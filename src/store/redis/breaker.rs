@@ -1,0 +1,174 @@
+//! Whether Redis is asked at all.
+//!
+//! Limits and records each have a breaker, because they differ in how long they can wait and in what a
+//! Redis must be able to do for them: one that is full can still replay, and one that answers in 100 ms
+//! is too slow for limits and soon enough for records. Requests only ever open a breaker; it is the
+//! [monitor](super::monitor) that finds out when it may be closed, so no request is spent on finding out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// Failures in a row after which nobody asks any more.
+const FAILURES: u32 = 3;
+
+/// What Redis is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Decisions on limits.
+    Limits,
+    /// Idempotency keys.
+    Records,
+}
+
+impl Part {
+    /// Its name, for people and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Limits => "limits",
+            Self::Records => "records",
+        }
+    }
+}
+
+/// Whether Redis is asked for one of its parts.
+#[derive(Debug)]
+pub(super) struct Breaker {
+    part: Part,
+    open: AtomicBool,
+    /// In a row.
+    failures: AtomicU32,
+    /// Ever.
+    all_failures: AtomicU64,
+    why: Mutex<Option<Arc<str>>>,
+}
+
+impl Breaker {
+    /// A breaker that is open until Redis was first reached.
+    pub(super) fn new(part: Part) -> Self {
+        Self {
+            part,
+            open: AtomicBool::new(true),
+            failures: AtomicU32::new(0),
+            all_failures: AtomicU64::new(0),
+            why: Mutex::new(None),
+        }
+    }
+
+    /// Whether Redis is not to be asked.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Why it is not, where that is known.
+    pub(super) fn why(&self) -> Option<Arc<str>> {
+        self.why.lock().clone()
+    }
+
+    /// Times Redis could not do what it was asked.
+    pub(super) fn failures(&self) -> u64 {
+        self.all_failures.load(Ordering::Relaxed)
+    }
+
+    /// Redis did what it was asked.
+    pub(super) fn succeeded(&self) {
+        // Looked at first: all workers would take turns at a line that nearly never changes.
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Redis did not do what it was asked; whether it is not asked any more because of that.
+    pub(super) fn failed(&self, why: &dyn fmt::Display) -> bool {
+        self.all_failures.fetch_add(1, Ordering::Relaxed);
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        failures >= FAILURES && self.open(why)
+    }
+
+    /// Nobody asks from now on; whether that is news.
+    pub(super) fn open(&self, why: &dyn fmt::Display) -> bool {
+        let mut reason = self.why.lock();
+        let news = !self.open.swap(true, Ordering::AcqRel);
+        // Before it was ever reached, the first reason is news, too.
+        if news || reason.is_none() {
+            let why: Arc<str> = why.to_string().into();
+            match self.part {
+                Part::Limits => tracing::error!(
+                    reason = &*why,
+                    "the store is degraded: Redis does not decide on limits, and each is kept as its \
+                     `on_store_error` says"
+                ),
+                Part::Records => tracing::error!(
+                    reason = &*why,
+                    "the store is degraded: Redis does not keep idempotency keys, and requests with one \
+                     are refused"
+                ),
+            }
+            *reason = Some(why);
+        }
+        news
+    }
+
+    /// Redis is asked again.
+    pub(super) fn close(&self) {
+        let mut reason = self.why.lock();
+        self.failures.store(0, Ordering::Relaxed);
+        if self.open.swap(false, Ordering::AcqRel) {
+            match (self.part, reason.is_some()) {
+                (_, false) => {}
+                (Part::Limits, true) => tracing::info!("Redis decides on limits again"),
+                (Part::Records, true) => tracing::info!("Redis keeps idempotency keys again"),
+            }
+        }
+        *reason = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn closed() -> Breaker {
+        let breaker = Breaker::new(Part::Limits);
+        breaker.close();
+        breaker
+    }
+
+    #[test]
+    fn it_is_open_until_redis_was_reached() {
+        let breaker = Breaker::new(Part::Records);
+        assert!(breaker.is_open());
+        breaker.close();
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn failures_in_a_row_open_it_and_a_success_between_them_does_not() {
+        let breaker = closed();
+        for _ in 0..5 {
+            assert!(!breaker.failed(&"late"));
+            assert!(!breaker.failed(&"late"));
+            breaker.succeeded();
+        }
+        assert!(!breaker.is_open());
+        breaker.failed(&"late");
+        breaker.failed(&"late");
+        assert!(breaker.failed(&"late"));
+        assert!(breaker.is_open());
+        assert_eq!(breaker.why().as_deref(), Some("late"));
+        assert_eq!(breaker.failures(), 13);
+        assert!(!breaker.failed(&"late"), "it is open already");
+    }
+
+    #[test]
+    fn the_first_reason_stays_until_it_is_closed() {
+        let breaker = closed();
+        assert!(breaker.open(&"gone"));
+        assert!(!breaker.open(&"late"));
+        assert_eq!(breaker.why().as_deref(), Some("gone"));
+        breaker.close();
+        assert_eq!(breaker.why(), None);
+    }
+}

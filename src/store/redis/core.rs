@@ -1,0 +1,112 @@
+//! What all links to one Redis share.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use redis::RedisError;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio_util::task::TaskTracker;
+
+use super::breaker::{Breaker, Part};
+use super::connection::{Client, ClientError, Connection};
+use super::settings::RedisSettings;
+use crate::clock::Clock;
+use crate::idempotency::{Names, Naming, Secret};
+
+/// What all links to one Redis share.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) settings: RedisSettings,
+    pub(super) clock: Clock,
+    client: Client,
+    limits: Breaker,
+    records: Breaker,
+    /// What names are made with; ours until Redis has told us the fleet's.
+    names: Arc<RwLock<Names>>,
+    /// Goes up whenever Redis turns out to be another one: connections of an earlier epoch are not used.
+    pub(super) epoch: AtomicU64,
+    /// Somebody met trouble, and wants it looked into.
+    pub(super) alarm: Notify,
+    /// What goes on behind the requests runs here.
+    background: Handle,
+    /// Keeps account of what is to be ended before the process is.
+    pub(super) loose_ends: TaskTracker,
+}
+
+impl Core {
+    pub(super) fn new(
+        settings: RedisSettings,
+        clock: Clock,
+        background: Handle,
+    ) -> Result<Self, ClientError> {
+        Ok(Self {
+            client: Client::new(&settings)?,
+            settings,
+            clock,
+            limits: Breaker::new(Part::Limits),
+            records: Breaker::new(Part::Records),
+            names: Arc::new(RwLock::new(Secret::random().into())),
+            epoch: AtomicU64::new(0),
+            alarm: Notify::new(),
+            background,
+            loose_ends: TaskTracker::new(),
+        })
+    }
+
+    pub(super) fn breaker(&self, part: Part) -> &Breaker {
+        match part {
+            Part::Limits => &self.limits,
+            Part::Records => &self.records,
+        }
+    }
+
+    /// How long an answer for `part` is waited for.
+    pub(super) fn patience(&self, part: Part) -> Duration {
+        match part {
+            Part::Limits => self.settings.limits_timeout,
+            Part::Records => self.settings.records_timeout,
+        }
+    }
+
+    /// Connects; how long that may take is bounded, and whoever waits for it may have less time.
+    pub(super) async fn connect(&self) -> Result<Connection, RedisError> {
+        self.client.connect(self.settings.records_timeout).await
+    }
+
+    pub(super) fn naming(&self) -> Naming {
+        Naming::Shared(Arc::clone(&self.names))
+    }
+
+    pub(super) fn secret(&self) -> Secret {
+        self.names.read().secret
+    }
+
+    /// Names are made with `secret` from now on.
+    pub(super) fn adopt(&self, secret: Secret) {
+        *self.names.write() = secret.into();
+    }
+
+    /// Redis is another one: no connection made before is used any more.
+    pub(super) fn begin_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Has the monitor look at Redis now.
+    pub(super) fn sound_alarm(&self) {
+        self.alarm.notify_one();
+    }
+
+    /// Has `work` done behind the requests; the process does not end without it, within reason.
+    pub(super) fn finish_later(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.loose_ends.spawn_on(work, &self.background);
+    }
+
+    /// Has `work` done behind the requests for as long as there are any.
+    pub(super) fn keep_doing(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.background.spawn(work);
+    }
+}

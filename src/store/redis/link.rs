@@ -1,0 +1,209 @@
+//! One user's way to Redis: a connection of its own, deadlines, and what failures mean.
+//!
+//! All requests of a worker share one connection and are written to it as they come, without waiting for
+//! each other's answers. The connection lives on the runtime of whoever uses the link, so no request
+//! crosses threads; that is why a clone of a store gets a link of its own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::{FromRedisValue, RedisError, Value};
+use thiserror::Error;
+use tokio::time::timeout;
+
+use super::breaker::Part;
+use super::connection::Connection;
+use super::core::Core;
+use super::script::Call;
+
+/// A way to Redis.
+pub(super) struct Link {
+    core: Arc<Core>,
+    connection: Mutex<Option<Established>>,
+    /// Held by whoever connects: the others wait for that connection.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// A connection, and the time it is of.
+#[derive(Clone)]
+struct Established {
+    connection: Connection,
+    epoch: u64,
+}
+
+/// Why Redis did not do what it was asked.
+#[derive(Clone, Debug, Error)]
+pub(super) enum Failure {
+    /// It is not even asked.
+    #[error("Redis is not asked since it failed: {0}")]
+    Down(Arc<str>),
+    /// It did not answer in time; whether it did what it was asked is not known.
+    #[error("Redis did not answer within {0:?}")]
+    Late(Duration),
+    /// It has no memory left for it.
+    #[error("Redis has no memory left: {0}")]
+    Full(Arc<str>),
+    /// The connection failed, or Redis refused.
+    #[error("{0}")]
+    Failed(Arc<str>),
+}
+
+impl Link {
+    /// A way to the Redis of `core`, which is taken when it is first needed.
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        Self {
+            core,
+            connection: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Another way to the same Redis.
+    pub(super) fn another(&self) -> Self {
+        Self::new(Arc::clone(&self.core))
+    }
+
+    /// Where it leads.
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Has a script run for `part`.
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        part: Part,
+        call: &Call,
+    ) -> Result<T, Failure> {
+        let breaker = self.core.breaker(part);
+        if breaker.is_open() {
+            return Err(Failure::Down(
+                breaker
+                    .why()
+                    .unwrap_or_else(|| "it was never reached".into()),
+            ));
+        }
+        let within = self.core.patience(part);
+        let value = match timeout(within, self.run(call)).await {
+            Ok(Ok(value)) => value,
+            Ok(Err(error)) => return Err(self.failed(part, &error)),
+            Err(_) => {
+                let late = Failure::Late(within);
+                if breaker.failed(&late) {
+                    self.core.sound_alarm();
+                }
+                return Err(late);
+            }
+        };
+        breaker.succeeded();
+        T::from_redis_value(value).map_err(|error| {
+            Failure::Failed(format!("Redis answered what it should not: {error}").into())
+        })
+    }
+
+    /// Has a script run, on a new connection if the one there is turns out to be gone: a server closes those
+    /// that were idle for long. Every script may run twice: one that charges then charges twice, which is a
+    /// token lost; the others know their own.
+    async fn run(&self, call: &Call) -> Result<Value, RedisError> {
+        let mut established = self.establish().await?;
+        match call.run(&mut established.connection).await {
+            Err(error) if is_gone(&error) => {
+                self.forget(established.epoch);
+                // It may have been restarted, without what it knew.
+                self.core.sound_alarm();
+                let mut established = self.establish().await?;
+                let again = call.run(&mut established.connection).await;
+                if again.as_ref().is_err_and(is_gone) {
+                    self.forget(established.epoch);
+                }
+                again
+            }
+            done => done,
+        }
+    }
+
+    /// The connection, made if there is none.
+    async fn establish(&self) -> Result<Established, RedisError> {
+        if let Some(established) = self.current() {
+            return Ok(established);
+        }
+        let _connecting = self.connecting.lock().await;
+        if let Some(established) = self.current() {
+            return Ok(established);
+        }
+        let epoch = self.core.epoch.load(Ordering::Acquire);
+        let connection = self.core.connect().await?;
+        let established = Established { connection, epoch };
+        *self.connection.lock() = Some(established.clone());
+        Ok(established)
+    }
+
+    fn current(&self) -> Option<Established> {
+        let epoch = self.core.epoch.load(Ordering::Acquire);
+        let current = self.connection.lock();
+        current.as_ref().filter(|it| it.epoch == epoch).cloned()
+    }
+
+    fn forget(&self, epoch: u64) {
+        let mut current = self.connection.lock();
+        if current.as_ref().is_some_and(|it| it.epoch == epoch) {
+            *current = None;
+        }
+    }
+
+    /// What `error` means for those who come after.
+    fn failed(&self, part: Part, error: &RedisError) -> Failure {
+        let breaker = self.core.breaker(part);
+        let why = Failure::from(error);
+        let opened = match why {
+            // Records that are there can be replayed, and claims be concluded.
+            Failure::Full(_) if part == Part::Records => false,
+            _ if is_gone(error) => breaker.failed(&why) | breaker.open(&why),
+            _ => breaker.failed(&why),
+        };
+        if opened {
+            self.core.sound_alarm();
+        }
+        why
+    }
+}
+
+impl From<&RedisError> for Failure {
+    fn from(error: &RedisError) -> Self {
+        let text = describe(error).into();
+        match error.code() {
+            Some("OOM") => Self::Full(text),
+            _ => Self::Failed(text),
+        }
+    }
+}
+
+/// Whether a connection is of no use any more.
+pub(super) fn is_gone(error: &RedisError) -> bool {
+    error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error()
+}
+
+/// What is wrong, with what can be done about it where that is known.
+pub(super) fn describe(error: &RedisError) -> String {
+    let remedy = match error.code() {
+        Some("NOAUTH") => "; it wants a password: set `store.password_file`",
+        Some("WRONGPASS") => "; check `store.user` and `store.password_file`",
+        Some("NOPERM") => "; the user of `store.user` may not do this",
+        Some("READONLY") => "; it is a replica: `store.url` must name the primary",
+        Some("OOM") => "; raise its `maxmemory`",
+        _ if error.kind() == redis::ErrorKind::AuthenticationFailed => {
+            "; check `store.user` and `store.password_file`"
+        }
+        _ if error.kind() == redis::ErrorKind::Parse => "; whatever `store.url` names is not Redis",
+        _ => "",
+    };
+    format!("{error}{remedy}")
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").finish_non_exhaustive()
+    }
+}

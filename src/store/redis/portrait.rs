@@ -1,0 +1,121 @@
+//! What a Redis says of itself, and whether it will do.
+
+use std::fmt;
+use std::sync::Arc;
+
+use redis::Value;
+use thiserror::Error;
+
+/// The oldest version whose scripts can do what ours do.
+const OLDEST: (u32, u32) = (7, 0);
+
+/// What one server says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Portrait {
+    /// Another one after every start.
+    pub(super) run_id: Arc<str>,
+    version: Arc<str>,
+    eviction: Arc<str>,
+    is_replica: bool,
+    append_only: bool,
+}
+
+/// Why a server will not do. Every message ends with a way out.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Unfit {
+    /// Its scripts cannot do what ours do.
+    #[error(
+        "it is version {0}, and its scripts cannot do what is asked of them; use Redis 7.0, Valkey 7.2, or a \
+         later one"
+    )]
+    TooOld(Arc<str>),
+    /// It drops keys when it is full.
+    #[error(
+        "its `maxmemory-policy` is `{0}`, so it would forget idempotency keys when it is full, and their \
+         requests be carried out again; run `CONFIG SET maxmemory-policy noeviction`, and write it in its \
+         configuration"
+    )]
+    Evicts(Arc<str>),
+    /// It takes no writes.
+    #[error("it is a replica and takes no writes; `store.url` must name the primary")]
+    Replica,
+}
+
+impl Portrait {
+    /// What is in the answer to INFO.
+    pub(super) fn parse(info: &str) -> Self {
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .unwrap_or_default()
+                .trim()
+        };
+        // Valkey names a version of Redis, too: one that it can pass for.
+        Self {
+            run_id: field("run_id").into(),
+            version: field("redis_version").into(),
+            eviction: field("maxmemory_policy").into(),
+            is_replica: field("role") == "slave",
+            append_only: field("aof_enabled") == "1",
+        }
+    }
+
+    /// What all servers of a cluster, or the only one, say.
+    pub(super) fn all(info: Value) -> Vec<Self> {
+        match info {
+            Value::Map(nodes) => nodes
+                .into_iter()
+                .flat_map(|(_, info)| Self::all(info))
+                .collect(),
+            Value::Array(nodes) => nodes.into_iter().flat_map(Self::all).collect(),
+            Value::BulkString(text) => vec![Self::parse(&String::from_utf8_lossy(&text))],
+            Value::VerbatimString { text, .. } | Value::SimpleString(text) => {
+                vec![Self::parse(&text)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Why it will do for nothing at all.
+    pub(super) fn unfit(&self) -> Result<(), Unfit> {
+        if self.version() < OLDEST {
+            return Err(Unfit::TooOld(Arc::clone(&self.version)));
+        }
+        if self.is_replica {
+            return Err(Unfit::Replica);
+        }
+        Ok(())
+    }
+
+    /// Why it will not do for idempotency keys.
+    pub(super) fn unfit_for_records(&self) -> Result<(), Unfit> {
+        if self.evicts() {
+            return Err(Unfit::Evicts(Arc::clone(&self.eviction)));
+        }
+        Ok(())
+    }
+
+    /// Whether it may drop keys when it is full.
+    pub(super) fn evicts(&self) -> bool {
+        &*self.eviction != "noeviction"
+    }
+
+    /// Whether it writes down every change; how soon is another question.
+    pub(super) fn is_append_only(&self) -> bool {
+        self.append_only
+    }
+
+    fn version(&self) -> (u32, u32) {
+        let mut numbers = self
+            .version
+            .split('.')
+            .map(|part| part.parse().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Portrait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {}", self.version)
+    }
+}
