@@ -30,7 +30,7 @@ pub use answer::Answer;
 pub use body::Told;
 pub use claim::{
     Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, Permit, Records, State, StoreError,
-    Terms, Ticket, Waiting,
+    Terms, Ticket, Vigil, Waiting,
 };
 pub use fingerprint::Fingerprint;
 pub use identity::{KeyHash, RecordId, ScopeHash, Secret};

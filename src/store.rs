@@ -3,11 +3,14 @@
 //! The traits belong to their users; what is here implements them.
 
 pub mod disk;
+mod flights;
 pub mod memory;
 pub mod redis;
+mod written;
 
 use std::sync::Arc;
 
+use self::redis::records::RedisRecords;
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Finding, Kept, KeyHash, Permit, RecordId, Records, StoreError,
 };
@@ -21,6 +24,8 @@ pub enum RecordStore {
     Memory(MemoryRecords),
     /// On disk: what was acknowledged survives.
     Disk(DiskRecords),
+    /// In Redis: one for a fleet.
+    Redis(RedisRecords),
 }
 
 /// Calls the store there is.
@@ -29,8 +34,25 @@ macro_rules! of_each {
         match $store {
             RecordStore::Memory($records) => $call,
             RecordStore::Disk($records) => $call,
+            RecordStore::Redis($records) => $call,
         }
     };
+}
+
+impl RecordStore {
+    /// Whether other gateways have records in it, too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
+    /// How much there is in all of the store. On one that a fleet shares every record is looked at, so it is
+    /// not to be asked often.
+    pub async fn count(&self) -> Result<Census, StoreError> {
+        match self {
+            Self::Memory(_) | Self::Disk(_) => Ok(self.census()),
+            Self::Redis(records) => records.count().await,
+        }
+    }
 }
 
 impl Records for RecordStore {

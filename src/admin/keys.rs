@@ -38,8 +38,10 @@ pub(super) fn routes() -> Router<Arc<Office>> {
         .route("/idempotency/keys/{*key}", key())
 }
 
-async fn overview(State(office): State<Arc<Office>>) -> Json<Overview> {
-    Json(office.records.census().into())
+async fn overview(State(office): State<Arc<Office>>) -> Result<Json<Overview>, Problem> {
+    let counted = office.records.count().await;
+    let census = counted.map_err(|error| Problem::store_failed(&error))?;
+    Ok(Json(census.into()))
 }
 
 async fn look_up(State(office): State<Arc<Office>>, uri: Uri) -> Result<Json<Found>, Problem> {

@@ -54,7 +54,7 @@ pub trait Records: Send + Sync + 'static {
     /// Frees a key whose outcome is unknown, because somebody found out; `false` if it is not unknown.
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// How much there is.
+    /// How much there is, as far as that is known here without asking anybody.
     fn census(&self) -> Census;
 }
 
@@ -144,6 +144,8 @@ pub struct Ticket {
 pub struct Permit {
     ticket: Ticket,
     sent: bool,
+    /// When the claim stops to hold, unless the store has it renewed; never, on a store of one's own.
+    lapses: Option<Moment>,
     desk: Option<Arc<dyn Desk>>,
 }
 
@@ -162,8 +164,12 @@ pub struct Flight {
     /// When it was made.
     pub since: Moment,
     /// Made when the first duplicate comes; nearly always there is none.
-    ending: Option<watch::Sender<Option<Ending>>>,
+    vigil: Option<Vigil>,
 }
+
+/// Those who wait for an execution, wherever that is carried out.
+#[derive(Debug)]
+pub struct Vigil(watch::Sender<Option<Ending>>);
 
 /// A place among those who wait for an execution. Whoever leaves it leaves nothing behind.
 #[derive(Debug)]
@@ -269,8 +275,20 @@ impl Permit {
         Self {
             ticket,
             sent: false,
+            lapses: None,
             desk: Some(desk),
         }
+    }
+
+    /// The same for a claim that holds until then.
+    pub fn lapsing(mut self, at: Moment) -> Self {
+        self.lapses = Some(at);
+        self
+    }
+
+    /// Whether the claim may not hold any more, so that nothing is to be sent.
+    pub fn has_lapsed(&self, now: Moment) -> bool {
+        self.lapses.is_some_and(|lapses| now >= lapses)
     }
 
     /// The claim it is for.
@@ -318,7 +336,7 @@ impl Flight {
         Self {
             ticket,
             since,
-            ending: None,
+            vigil: None,
         }
     }
 
@@ -327,15 +345,37 @@ impl Flight {
         if bid.fingerprint != self.ticket.bid.fingerprint {
             return Claim::Mismatch;
         }
-        let ending = self.ending.get_or_insert_with(|| watch::Sender::new(None));
-        Claim::InFlight(Waiting(ending.subscribe()))
+        Claim::InFlight(self.vigil.get_or_insert_default().join())
     }
 
     /// Tells those who wait how it ended.
     pub fn land(self, ending: Ending) {
-        if let Some(waiting) = self.ending {
-            waiting.send_replace(Some(ending));
+        if let Some(vigil) = self.vigil {
+            vigil.end(ending);
         }
+    }
+}
+
+impl Vigil {
+    /// One more who waits.
+    pub fn join(&self) -> Waiting {
+        Waiting(self.0.subscribe())
+    }
+
+    /// Whether nobody waits any more.
+    pub fn is_deserted(&self) -> bool {
+        self.0.receiver_count() == 0
+    }
+
+    /// Tells them how it ended.
+    pub fn end(self, ending: Ending) {
+        self.0.send_replace(Some(ending));
+    }
+}
+
+impl Default for Vigil {
+    fn default() -> Self {
+        Self(watch::Sender::new(None))
     }
 }
 

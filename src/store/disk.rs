@@ -24,7 +24,6 @@
 mod batch;
 pub mod buckets;
 mod engine;
-mod flights;
 mod home;
 mod record;
 mod tally;
@@ -43,10 +42,10 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::flights::Flights;
 use self::home::Home;
 use self::tally::Standing;
 use self::writer::{Op, Writer};
+use super::flights::Flights;
 use super::memory::records::Room;
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{

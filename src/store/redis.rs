@@ -18,6 +18,7 @@ mod core;
 mod link;
 mod monitor;
 mod portrait;
+pub mod records;
 mod script;
 pub mod settings;
 
@@ -33,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use self::core::Core;
 use self::link::Link;
 use self::monitor::Monitor;
+use self::records::RedisRecords;
 use self::settings::RedisSettings;
 use crate::clock::Clock;
 use crate::idempotency::Naming;
@@ -131,6 +133,11 @@ impl Redis {
     /// What names are made with.
     pub fn naming(&self) -> Naming {
         self.0.core.naming()
+    }
+
+    /// The records in it.
+    pub fn records(&self) -> RedisRecords {
+        RedisRecords::new(self.clone())
     }
 
     /// How it is.

@@ -53,6 +53,11 @@ impl<S: Records> Execution<S> {
         ResBody::Error: Into<BodyError>,
     {
         failpoint!("after-claim");
+        if permit.has_lapsed(self.shared.clock.now()) {
+            // Nothing was sent, so the permit frees its key as it is dropped.
+            let rejection = Rejection::StoreUnavailable;
+            return Ok(self.shared.refusal(&rejection, &self.asked));
+        }
         permit.sending();
         let (conclusion, answered) = match inner.call(request).await {
             Ok(response) => {

@@ -1,22 +1,12 @@
 //! A record as it lies on disk.
-//!
-//! A version, the record, and a checksum over both and over the name it was written under: a value that
-//! was damaged, or that somehow came to stand under another key, is an error and never an answer, nor
-//! the absence of one.
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use super::Stamp;
 use crate::idempotency::{Answer, Fingerprint, State};
-
-/// The version this writes, and the newest it reads.
-const VERSION: u8 = 1;
-
-const CHECKSUM: usize = 8;
+use crate::store::written::{WrittenAnswer, WrittenError, open, seal};
 
 /// A record as it lies on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,17 +44,6 @@ pub(super) struct Claimed {
     pub(super) ttl: u64,
 }
 
-/// Why bytes are no record.
-#[derive(Debug, Error)]
-pub(super) enum RecordError {
-    #[error("it was written by a newer version (format {0}, this one reads up to {VERSION})")]
-    Newer(u8),
-    #[error("its checksum is wrong")]
-    Checksum,
-    #[error("it makes no sense: {0}")]
-    Malformed(String),
-}
-
 #[derive(Serialize, Deserialize)]
 struct Written<'a> {
     ended: Ended,
@@ -73,15 +52,6 @@ struct Written<'a> {
     expires: u64,
     #[serde(borrow)]
     answer: Option<WrittenAnswer<'a>>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct WrittenAnswer<'a> {
-    status: u16,
-    #[serde(borrow)]
-    headers: Vec<(&'a str, &'a [u8])>,
-    #[serde(with = "serde_bytes")]
-    body: &'a [u8],
 }
 
 impl Outcome {
@@ -107,39 +77,31 @@ impl From<Ended> for State {
 impl Record {
     /// The bytes to be written under `name`.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
-        let (lines, body);
-        let answer = match &self.outcome {
-            Outcome::Completed(answer) => {
-                body = answer.body();
-                lines = answer.lines().collect::<Vec<_>>();
-                let headers = lines.iter().map(|(name, value)| (name.as_str(), &**value));
-                Some(WrittenAnswer {
-                    status: answer.status().as_u16(),
-                    headers: headers.collect(),
-                    body: &body,
-                })
-            }
-            Outcome::Unknown | Outcome::Tombstone => None,
+        let sealed = |answer: Option<WrittenAnswer<'_>>| {
+            let written = Written {
+                ended: self.outcome.ended(),
+                fingerprint: self.fingerprint.0,
+                since: self.since.0,
+                expires: self.expires.0,
+                answer,
+            };
+            seal(name, &written)
         };
-        let written = Written {
-            ended: self.outcome.ended(),
-            fingerprint: self.fingerprint.0,
-            since: self.since.0,
-            expires: self.expires.0,
-            answer,
-        };
-        seal(name, &written)
+        match &self.outcome {
+            Outcome::Completed(answer) => WrittenAnswer::of(answer, |answer| sealed(Some(answer))),
+            Outcome::Unknown | Outcome::Tombstone => sealed(None),
+        }
     }
 
     /// The record whose bytes were written under `name`.
-    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, RecordError> {
+    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, WrittenError> {
         let written: Written<'_> = open(name, bytes)?;
         let outcome = match (written.ended, written.answer) {
             (Ended::Completed, Some(answer)) => Outcome::Completed(Arc::new(answer.read()?)),
             (Ended::Unknown, None) => Outcome::Unknown,
             (Ended::Tombstone, None) => Outcome::Tombstone,
             (Ended::Completed, None) | (_, Some(_)) => {
-                return Err(RecordError::Malformed(
+                return Err(WrittenError::Malformed(
                     "an answer is missing, or too much".into(),
                 ));
             }
@@ -160,63 +122,18 @@ impl Claimed {
     }
 
     /// The claim whose bytes were written under `name`.
-    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, RecordError> {
+    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, WrittenError> {
         open(name, bytes)
     }
-}
-
-impl WrittenAnswer<'_> {
-    fn read(self) -> Result<Answer, RecordError> {
-        let malformed = |error: &dyn std::fmt::Display| RecordError::Malformed(error.to_string());
-        let mut headers = HeaderMap::with_capacity(self.headers.len());
-        for (name, value) in self.headers {
-            let name =
-                HeaderName::from_bytes(name.as_bytes()).map_err(|error| malformed(&error))?;
-            let value = HeaderValue::from_bytes(value).map_err(|error| malformed(&error))?;
-            headers.append(name, value);
-        }
-        let status = StatusCode::from_u16(self.status).map_err(|error| malformed(&error))?;
-        Ok(Answer::new(status, &headers, self.body))
-    }
-}
-
-fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
-    let mut bytes = postcard::to_extend(value, vec![VERSION])
-        .expect("numbers, texts and bytes can always be written");
-    let checksum = checksum(name, &bytes);
-    bytes.extend_from_slice(&checksum);
-    bytes
-}
-
-fn open<'a, T: Deserialize<'a>>(name: &[u8], bytes: &'a [u8]) -> Result<T, RecordError> {
-    match bytes.first() {
-        None => return Err(RecordError::Checksum),
-        Some(&version) if version > VERSION => return Err(RecordError::Newer(version)),
-        Some(_) => {}
-    }
-    let (content, sum) = bytes
-        .split_last_chunk::<CHECKSUM>()
-        .ok_or(RecordError::Checksum)?;
-    if checksum(name, content) != *sum || content.is_empty() {
-        return Err(RecordError::Checksum);
-    }
-    postcard::from_bytes(&content[1..]).map_err(|error| RecordError::Malformed(error.to_string()))
-}
-
-fn checksum(name: &[u8], content: &[u8]) -> [u8; CHECKSUM] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(name);
-    hasher.update(content);
-    let mut sum = [0; CHECKSUM];
-    sum.copy_from_slice(&hasher.finalize().as_bytes()[..CHECKSUM]);
-    sum
 }
 
 #[cfg(test)]
 mod tests {
     use http::header::SET_COOKIE;
+    use http::{HeaderMap, HeaderValue, StatusCode};
 
     use super::*;
+    use crate::store::written::VERSION;
 
     fn record() -> Record {
         let mut headers = HeaderMap::new();
@@ -276,7 +193,7 @@ mod tests {
         let bytes = record().encode(b"k");
         assert!(matches!(
             Record::decode(b"l", &bytes),
-            Err(RecordError::Checksum)
+            Err(WrittenError::Checksum)
         ));
     }
 
@@ -285,6 +202,6 @@ mod tests {
         let mut bytes = record().encode(b"k");
         bytes[0] = VERSION + 1;
         let error = Record::decode(b"k", &bytes).unwrap_err();
-        assert!(matches!(error, RecordError::Newer(version) if version == VERSION + 1));
+        assert!(matches!(error, WrittenError::Newer(version) if version == VERSION + 1));
     }
 }

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubStream};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
 use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, RedisConnectionInfo, RedisError, RedisFuture, TlsCertificates, Value,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
+    Pipeline, ProtocolVersion, RedisConnectionInfo, RedisError, RedisFuture, TlsCertificates,
+    Value,
 };
 use thiserror::Error;
 
@@ -24,7 +26,11 @@ const REDIRECTION_PAUSE: (u64, u64) = (2, 16);
 #[derive(Clone)]
 pub(super) enum Client {
     Single(redis::Client),
-    Cluster(ClusterClient),
+    Cluster {
+        whole: ClusterClient,
+        /// Those that were named, one by one.
+        nodes: Vec<redis::Client>,
+    },
 }
 
 /// A connection; its clones are the same one.
@@ -32,6 +38,15 @@ pub(super) enum Client {
 pub(super) enum Connection {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
+}
+
+/// A server among those a connection leads to.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// The only one.
+    Only,
+    /// One of a cluster.
+    Node { host: String, port: u16 },
 }
 
 /// Why there is nobody to connect to.
@@ -72,33 +87,26 @@ impl Client {
     }
 
     fn with(settings: &RedisSettings, certificates: TlsCertificates) -> Result<Self, RedisError> {
+        let single = |node| single(node, settings, certificates.clone());
         match &settings.nodes {
-            Nodes::Single(node) => {
-                let info = info(node, settings)?;
-                let client = if node.tls {
-                    redis::Client::build_with_tls(info, certificates)
-                } else {
-                    redis::Client::open(info)
-                };
-                client.map(Self::Single)
-            }
-            Nodes::Cluster(nodes) => {
-                let infos: Result<Vec<_>, _> =
-                    nodes.iter().map(|node| info(node, settings)).collect();
-                let (soonest, latest) = REDIRECTION_PAUSE;
-                let mut builder = ClusterClient::builder(infos?)
-                    .use_protocol(ProtocolVersion::RESP3)
-                    .retries(REDIRECTIONS)
-                    .min_retry_wait(soonest)
-                    .max_retry_wait(latest)
-                    .connection_timeout(settings.records_timeout)
-                    .response_timeout(settings.records_timeout);
-                if nodes.iter().any(|node| node.tls) {
-                    builder = builder.certs(certificates);
-                }
-                builder.build().map(Self::Cluster)
-            }
+            Nodes::Single(node) => single(node).map(Self::Single),
+            Nodes::Cluster(nodes) => Ok(Self::Cluster {
+                whole: cluster(nodes, settings, certificates.clone())?,
+                nodes: nodes.iter().map(single).collect::<Result<_, _>>()?,
+            }),
         }
+    }
+
+    /// What is told on `channel`, for as long as the connection for it stands.
+    pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
+        let client = match self {
+            Self::Single(client) => client,
+            // Every node of a cluster tells all that is told; another one is tried every time.
+            Self::Cluster { nodes, .. } => fastrand::choice(nodes).expect("there is one at least"),
+        };
+        let mut listening = client.get_async_pubsub().await?;
+        listening.subscribe(channel).await?;
+        Ok(listening.into_on_message())
     }
 
     /// Connects, within so long.
@@ -112,8 +120,8 @@ impl Client {
                 let connection = client.get_multiplexed_async_connection_with_config(&config);
                 connection.await.map(Connection::Single)
             }
-            Self::Cluster(client) => {
-                let connecting = tokio::time::timeout(within, client.get_async_connection());
+            Self::Cluster { whole, .. } => {
+                let connecting = tokio::time::timeout(within, whole.get_async_connection());
                 let connection = connecting.await.unwrap_or_else(|_| {
                     let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
                     Err(late.into())
@@ -122,6 +130,87 @@ impl Client {
             }
         }
     }
+}
+
+impl Connection {
+    /// All servers that hold something of their own.
+    pub(super) async fn places(&mut self) -> Result<Vec<Place>, RedisError> {
+        let Self::Cluster(connection) = self else {
+            return Ok(vec![Place::Only]);
+        };
+        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let told = connection.route_command(redis::cmd("PING"), everywhere);
+        let Value::Map(told) = told.await? else {
+            return Err((
+                redis::ErrorKind::Client,
+                "a cluster does not name its servers",
+            )
+                .into());
+        };
+        let places = told.into_iter().filter_map(|(address, _)| {
+            let address = String::from_redis_value(address).ok()?;
+            let (host, port) = address.rsplit_once(':')?;
+            Some(Place::Node {
+                host: host.to_owned(),
+                port: port.parse().ok()?,
+            })
+        });
+        Ok(places.collect())
+    }
+
+    /// Has one of them do something.
+    pub(super) async fn ask_at(
+        &mut self,
+        place: &Place,
+        command: Cmd,
+    ) -> Result<Value, RedisError> {
+        match (self, place) {
+            (Self::Cluster(connection), Place::Node { host, port }) => {
+                let there = SingleNodeRoutingInfo::ByAddress {
+                    host: host.clone(),
+                    port: *port,
+                };
+                let answer = connection.route_command(command, RoutingInfo::SingleNode(there));
+                answer.await?.extract_error()
+            }
+            (connection, _) => command.query_async(connection).await,
+        }
+    }
+}
+
+/// A client for one server.
+fn single(
+    node: &Node,
+    settings: &RedisSettings,
+    certificates: TlsCertificates,
+) -> Result<redis::Client, RedisError> {
+    let info = info(node, settings)?;
+    if node.tls {
+        redis::Client::build_with_tls(info, certificates)
+    } else {
+        redis::Client::open(info)
+    }
+}
+
+/// A client for a whole cluster.
+fn cluster(
+    nodes: &[Node],
+    settings: &RedisSettings,
+    certificates: TlsCertificates,
+) -> Result<ClusterClient, RedisError> {
+    let infos: Result<Vec<_>, _> = nodes.iter().map(|node| info(node, settings)).collect();
+    let (soonest, latest) = REDIRECTION_PAUSE;
+    let mut builder = ClusterClient::builder(infos?)
+        .use_protocol(ProtocolVersion::RESP3)
+        .retries(REDIRECTIONS)
+        .min_retry_wait(soonest)
+        .max_retry_wait(latest)
+        .connection_timeout(settings.records_timeout)
+        .response_timeout(settings.records_timeout);
+    if nodes.iter().any(|node| node.tls) {
+        builder = builder.certs(certificates);
+    }
+    builder.build()
 }
 
 /// How `node` is connected to.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use redis::RedisError;
+use redis::aio::PubSubStream;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
@@ -75,6 +76,11 @@ impl Core {
     /// Connects; how long that may take is bounded, and whoever waits for it may have less time.
     pub(super) async fn connect(&self) -> Result<Connection, RedisError> {
         self.client.connect(self.settings.records_timeout).await
+    }
+
+    /// What is told on `channel`, for as long as the connection for it stands.
+    pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
+        self.client.subscribe(channel).await
     }
 
     pub(super) fn naming(&self) -> Naming {

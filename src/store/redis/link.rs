@@ -5,6 +5,7 @@
 //! crosses threads; that is why a clone of a store gets a link of its own.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -77,14 +78,8 @@ impl Link {
         part: Part,
         call: &Call,
     ) -> Result<T, Failure> {
+        self.check(part)?;
         let breaker = self.core.breaker(part);
-        if breaker.is_open() {
-            return Err(Failure::Down(
-                breaker
-                    .why()
-                    .unwrap_or_else(|| "it was never reached".into()),
-            ));
-        }
         let within = self.core.patience(part);
         let value = match timeout(within, self.run(call)).await {
             Ok(Ok(value)) => value,
@@ -101,6 +96,46 @@ impl Link {
         T::from_redis_value(value).map_err(|error| {
             Failure::Failed(format!("Redis answered what it should not: {error}").into())
         })
+    }
+
+    /// A connection for something that is no script.
+    pub(super) async fn connection(&self, part: Part) -> Result<Connection, Failure> {
+        self.check(part)?;
+        let established = self.establish().await;
+        let established = established.map_err(|error| self.failed(part, &error))?;
+        Ok(established.connection)
+    }
+
+    /// How many replicas have what this link had written under `name`, after waiting for `wanted` of them.
+    pub(super) async fn replicas(&self, name: &str, wanted: NonZeroU32) -> Result<u32, Failure> {
+        let part = Part::Records;
+        self.check(part)?;
+        let within = self.core.patience(part);
+        let mut asked = redis::pipe();
+        // On a cluster it is the first of these that says where to wait.
+        asked.cmd("EXISTS").arg(name).ignore();
+        asked.cmd("WAIT").arg(wanted.get()).arg(millis(within));
+        let asking = async {
+            let mut established = self.establish().await?;
+            let (have,): (u32,) = asked.query_async(&mut established.connection).await?;
+            Ok::<_, RedisError>(have)
+        };
+        // Redis itself waits for that long.
+        match timeout(within * 2, asking).await {
+            Ok(Ok(have)) => Ok(have),
+            Ok(Err(error)) => Err(self.failed(part, &error)),
+            Err(_) => Err(Failure::Late(within * 2)),
+        }
+    }
+
+    /// Whether Redis may be asked.
+    fn check(&self, part: Part) -> Result<(), Failure> {
+        let breaker = self.core.breaker(part);
+        if breaker.is_open() {
+            let unknown = || "it was never reached".into();
+            return Err(Failure::Down(breaker.why().unwrap_or_else(unknown)));
+        }
+        Ok(())
     }
 
     /// Has a script run, on a new connection if the one there is turns out to be gone: a server closes those
@@ -178,6 +213,10 @@ impl From<&RedisError> for Failure {
             _ => Self::Failed(text),
         }
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether a connection is of no use any more.

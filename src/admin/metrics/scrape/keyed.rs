@@ -83,7 +83,7 @@ impl Scrape {
         Ok(())
     }
 
-    /// What the store holds.
+    /// What the store holds; of one that a fleet shares, what this gateway has underway in it.
     pub(super) fn encode_records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let census = self.records.census();
         let mut records = encoder.encode_descriptor(
@@ -92,9 +92,17 @@ impl Scrape {
             None,
             MetricType::Gauge,
         )?;
-        for state in State::ALL {
+        let states: &[State] = if self.records.is_shared() {
+            &[State::InProgress]
+        } else {
+            &State::ALL
+        };
+        for state in states {
             let labels = [("state", state.name())];
-            gauge(records.encode_family(&labels)?, level(census.of(state)))?;
+            gauge(records.encode_family(&labels)?, level(census.of(*state)))?;
+        }
+        if self.records.is_shared() {
+            return Ok(());
         }
         gauge(
             encoder.encode_descriptor(

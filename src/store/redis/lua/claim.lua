@@ -1,1 +1,90 @@
-return 0
+-- Answers a bid for a key.
+--
+-- KEYS[1]  the record: a hash of
+--            s  its state: p in progress, c completed, u unknown, t tombstone
+--            f  the fingerprint of the request
+--            o  the token of the claim that led to it
+--            t  since when it is in that state, in ms
+--            l  in progress: when the claim lapses, in ms; from then on it is unknown
+--            x  in progress: how long the record is to be kept after that, in ms
+--            w  in progress: whether somebody on another gateway waits
+--            a  completed: the answer
+-- KEYS[2]  the keys of its scope, each with the time its record expires, in ms
+-- KEYS[3]  there if this claim was called off before it came here
+-- ARGV[1]  the fingerprint of the request
+-- ARGV[2]  the token of the claim
+-- ARGV[3]  how long it holds, in ms
+-- ARGV[4]  how long its record is to be kept, in ms
+-- ARGV[5]  1 if an unknown key can be claimed again
+-- ARGV[6]  how many keys its scope may have
+-- ARGV[7]  the key, as its scope knows it
+--
+-- Returns what became of the bid, and what belongs to it:
+--   0  won             1  replay, the answer       2  in flight, the token
+--   3  mismatch        4  unknown                  5  tombstone
+--   6  scope full, how long until a key of it expires, in ms
+--   7  called off
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function written(ms)
+  return string.format('%.0f', ms)
+end
+
+if redis.call('EXISTS', KEYS[3]) == 1 then
+  return {7}
+end
+
+local record = redis.call('HMGET', KEYS[1], 's', 'f', 'o', 'l')
+local state, fingerprint, owner, lapses = record[1], record[2], record[3], record[4]
+if state then
+  if fingerprint ~= ARGV[1] then
+    return {3}
+  end
+  if state == 'p' and owner == ARGV[2] then
+    return {0}
+  end
+  if state == 'p' and tonumber(lapses) > now then
+    -- A full Redis takes no note of it; whoever waits asks again now and then.
+    redis.pcall('HSET', KEYS[1], 'w', '1')
+    return {2, owner}
+  end
+  if state == 'c' then
+    return {1, redis.call('HGET', KEYS[1], 'a')}
+  end
+  if state == 't' then
+    return {5}
+  end
+  if ARGV[5] ~= '1' then
+    return {4}
+  end
+else
+  -- What has expired no longer counts. Some of it goes with every bid, and all of it before a scope is full.
+  local most = tonumber(ARGV[6])
+  local batch = 8
+  repeat
+    local expired = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', written(now), 'LIMIT', 0, batch)
+    if #expired > 0 then
+      redis.call('ZREM', KEYS[2], unpack(expired))
+    end
+    local full = redis.call('ZCARD', KEYS[2]) >= most
+    if full and #expired < batch then
+      local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+      return {6, math.max(0, tonumber(first[2]) - now)}
+    end
+    batch = 1000
+  until not full
+end
+
+local lapse = now + tonumber(ARGV[3])
+local expiry = lapse + tonumber(ARGV[4])
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 's', 'p', 'f', ARGV[1], 'o', ARGV[2], 't', written(now), 'l', written(lapse), 'x', ARGV[4])
+redis.call('PEXPIREAT', KEYS[1], written(expiry))
+redis.call('ZADD', KEYS[2], written(expiry), ARGV[7])
+-- The list of a scope's keys is kept for as long as the last of them.
+if redis.call('PEXPIREAT', KEYS[2], written(expiry), 'NX') == 0 then
+  redis.call('PEXPIREAT', KEYS[2], written(expiry), 'GT')
+end
+return {0}

@@ -1,1 +1,54 @@
-return 0
+#!lua flags=allow-oom
+-- Ends a claim with a record. A full Redis takes it still: what was carried out is to be known.
+--
+-- KEYS[1]  the record, see claim.lua
+-- KEYS[2]  the keys of its scope
+-- ARGV[1]  the token of the claim
+-- ARGV[2]  the state of the record: c completed, u unknown, t tombstone
+-- ARGV[3]  how long it is to be kept, in ms
+-- ARGV[4]  the fingerprint of the request
+-- ARGV[5]  the key, as its scope knows it
+-- ARGV[6]  the channel on which those who wait elsewhere are told
+-- ARGV[7]  what they are told: the record's name
+-- ARGV[8]  completed: the answer
+--
+-- Returns 1, also if it had been done before; or 0 if the key is somebody else's by now.
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function written(ms)
+  return string.format('%.0f', ms)
+end
+
+local record = redis.call('HMGET', KEYS[1], 's', 'o', 'w')
+local state, owner, waited = record[1], record[2], record[3]
+if state then
+  if owner ~= ARGV[1] then
+    return 0
+  end
+  if state == ARGV[2] then
+    return 1
+  end
+  -- What was given up for unknown may turn out well yet; nothing else is taken back.
+  if state ~= 'p' and state ~= 'u' then
+    return 0
+  end
+end
+
+-- A record that is gone, because Redis was restarted without it, is written all the same: it happened.
+local expiry = now + tonumber(ARGV[3])
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 's', ARGV[2], 'f', ARGV[4], 'o', ARGV[1], 't', written(now))
+if ARGV[2] == 'c' then
+  redis.call('HSET', KEYS[1], 'a', ARGV[8])
+end
+redis.call('PEXPIREAT', KEYS[1], written(expiry))
+redis.call('ZADD', KEYS[2], written(expiry), ARGV[5])
+if redis.call('PEXPIREAT', KEYS[2], written(expiry), 'NX') == 0 then
+  redis.call('PEXPIREAT', KEYS[2], written(expiry), 'GT')
+end
+if waited then
+  redis.call('PUBLISH', ARGV[6], ARGV[7])
+end
+return 1

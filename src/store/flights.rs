@@ -12,16 +12,16 @@ use crate::idempotency::{
 
 const SHARDS: usize = 32;
 
-/// Executions underway. The writer alone adds to them and takes from them; everybody may look.
-pub(super) struct Flights {
+/// Executions underway in this process.
+pub(in crate::store) struct Flights {
     shards: Box<[Mutex<HashMap<RecordId, Held>>]>,
     picks_shard: RandomState,
 }
 
 enum Held {
     Flying(Box<Flight>),
-    /// Its claim is on disk and its end could not be written: unknown, and not to be claimed again
-    /// before the engine can be asked.
+    /// Its claim is kept and its end could not be: unknown, and not to be claimed again before the store
+    /// can be asked.
     Lost(Fingerprint, Moment),
 }
 
@@ -42,7 +42,7 @@ impl Flights {
     }
 
     /// What a bid gets that comes while its key is held, if it is.
-    pub(super) fn meet(&self, bid: &Bid) -> Option<Claim> {
+    pub(in crate::store) fn meet(&self, bid: &Bid) -> Option<Claim> {
         Some(match self.shard(bid.id).get_mut(&bid.id)? {
             Held::Flying(flight) => flight.meet(bid),
             Held::Lost(fingerprint, _) if *fingerprint != bid.fingerprint => Claim::Mismatch,
@@ -52,14 +52,14 @@ impl Flights {
     }
 
     /// An execution begins.
-    pub(super) fn take_off(&self, flight: Flight) {
+    pub(in crate::store) fn take_off(&self, flight: Flight) {
         let id = flight.ticket.bid.id;
         let held = Held::Flying(Box::new(flight));
         self.shard(id).insert(id, held);
     }
 
     /// An execution ends, and those who wait are told how.
-    pub(super) fn land(&self, ticket: &Ticket, ending: Ending) {
+    pub(in crate::store) fn land(&self, ticket: &Ticket, ending: Ending) {
         let id = ticket.bid.id;
         let held = self.shard(id).remove(&id);
         if let Some(Held::Flying(flight)) = held {
@@ -68,7 +68,7 @@ impl Flights {
     }
 
     /// An execution ends, and nothing can be written about it.
-    pub(super) fn lose(&self, ticket: &Ticket, now: Moment) {
+    pub(in crate::store) fn lose(&self, ticket: &Ticket, now: Moment) {
         let bid = &ticket.bid;
         let lost = Held::Lost(bid.fingerprint, now);
         let held = self.shard(bid.id).insert(bid.id, lost);
@@ -78,12 +78,12 @@ impl Flights {
     }
 
     /// Whether an execution is underway.
-    pub(super) fn is_flying(&self, id: RecordId) -> bool {
+    pub(in crate::store) fn is_flying(&self, id: RecordId) -> bool {
         matches!(self.shard(id).get(&id), Some(Held::Flying(_)))
     }
 
-    /// Forgets what was lost, once all of it is on disk.
-    pub(super) fn clear_lost(&self) {
+    /// Forgets what was lost, once all of it is kept.
+    pub(in crate::store) fn clear_lost(&self) {
         for shard in &self.shards {
             shard
                 .lock()
@@ -92,7 +92,7 @@ impl Flights {
     }
 
     /// How many there are.
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::store) fn len(&self) -> u64 {
         let flying = |held: &&Held| matches!(held, Held::Flying(_));
         let counts = self
             .shards
@@ -102,7 +102,7 @@ impl Flights {
     }
 
     /// What is held under a key.
-    pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<Finding> {
+    pub(in crate::store) fn find(&self, key: KeyHash, now: Moment) -> Vec<Finding> {
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();

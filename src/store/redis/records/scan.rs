@@ -1,0 +1,127 @@
+//! Looking at many records, for an operator.
+//!
+//! Redis has no list of all records, and keeping one would cost every request. What is asked for seldom is
+//! found by walking through all names, some hundred at a time, so that nobody else waits for long.
+
+use futures_util::future::try_join_all;
+use redis::{FromRedisValue, RedisError};
+
+use super::super::breaker::Part;
+use super::super::connection::{Connection, Place};
+use super::super::link::{Failure, Link};
+use super::names::Names;
+use super::steps::{self, Peek};
+use crate::idempotency::{Census, Finding, KeyHash, RecordId, State, StoreError};
+
+/// Names looked at in one step.
+const STEP: usize = 500;
+
+/// What there is under a key, in whatever scope; so many of them at most.
+pub(super) async fn find(
+    link: &Link,
+    names: &Names<'_>,
+    key: KeyHash,
+    most: usize,
+) -> Result<Vec<Finding>, StoreError> {
+    let mut found = Vec::new();
+    let mut walk = Walk::new(link, names, Some(key)).await?;
+    while let Some(ids) = walk.step().await? {
+        for id in ids {
+            let call = steps::peek(names, id);
+            let peeked = link.ask(Part::Records, &call).await;
+            let Peek(peeked) = peeked.map_err(StoreError::new)?;
+            // It may have expired since.
+            let Some(peeked) = peeked else { continue };
+            let answer = peeked.answer.map(|answer| steps::read_answer(id, &answer));
+            found.push(Finding {
+                id,
+                state: peeked.state,
+                age: peeked.age,
+                expires_in: (peeked.state != State::InProgress).then_some(peeked.expires_in),
+                fingerprint: peeked.fingerprint,
+                answer: answer.transpose()?,
+            });
+            if found.len() == most {
+                return Ok(found);
+            }
+        }
+    }
+    // A walk may come by a name twice.
+    found.sort_by_key(|finding| finding.id);
+    found.dedup_by_key(|finding| finding.id);
+    Ok(found)
+}
+
+/// How much there is; a record that a walk comes by twice counts twice.
+pub(super) async fn count(link: &Link, names: &Names<'_>) -> Result<Census, StoreError> {
+    let mut census = Census::default();
+    let mut walk = Walk::new(link, names, None).await?;
+    while let Some(ids) = walk.step().await? {
+        let calls: Vec<_> = ids.iter().map(|&id| steps::size_up(names, id)).collect();
+        let peeks = calls.iter().map(|call| link.ask(Part::Records, call));
+        for peeked in try_join_all(peeks).await.map_err(StoreError::new)? {
+            let Peek(Some(peeked)) = peeked else { continue };
+            match peeked.state {
+                State::InProgress => census.in_progress += 1,
+                State::Completed => census.completed += 1,
+                State::Unknown => census.unknown += 1,
+                State::Tombstone => census.tombstones += 1,
+            }
+            census.bytes += peeked.answer_bytes;
+        }
+    }
+    Ok(census)
+}
+
+/// A walk through the names of records, server by server.
+struct Walk<'a> {
+    connection: Connection,
+    names: &'a Names<'a>,
+    pattern: String,
+    /// The servers that are still to be walked through, the one at hand last.
+    places: Vec<Place>,
+    cursor: u64,
+}
+
+impl<'a> Walk<'a> {
+    async fn new(
+        link: &Link,
+        names: &'a Names<'a>,
+        key: Option<KeyHash>,
+    ) -> Result<Self, StoreError> {
+        let connection = link.connection(Part::Records).await;
+        let mut connection = connection.map_err(StoreError::new)?;
+        let places = connection.places().await.map_err(failed)?;
+        Ok(Self {
+            connection,
+            names,
+            pattern: names.pattern(key),
+            places,
+            cursor: 0,
+        })
+    }
+
+    /// The next records, if there are more.
+    async fn step(&mut self) -> Result<Option<Vec<RecordId>>, StoreError> {
+        let Some(place) = self.places.last() else {
+            return Ok(None);
+        };
+        let mut command = redis::cmd("SCAN");
+        command.arg(self.cursor);
+        command.arg("MATCH").arg(&self.pattern);
+        command.arg("COUNT").arg(STEP);
+        let scanned = self.connection.ask_at(place, command).await;
+        let scanned = <(u64, Vec<Vec<u8>>)>::from_redis_value(scanned.map_err(failed)?);
+        let (cursor, found) = scanned.map_err(StoreError::new)?;
+        self.cursor = cursor;
+        if cursor == 0 {
+            self.places.pop();
+        }
+        let ids = found.iter().filter_map(|name| self.names.parse(name));
+        Ok(Some(ids.collect()))
+    }
+}
+
+fn failed(error: RedisError) -> StoreError {
+    StoreError::new(Failure::from(&error))
+}

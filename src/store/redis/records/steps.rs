@@ -1,0 +1,208 @@
+//! The steps in a record's life, as calls of scripts, and what they answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{FromRedisValue, ParsingError, Value};
+
+use super::super::script::{CLAIM, Call, FREE, PEEK, RELEASE, RENEW, SETTLE};
+use super::names::{Names, Token};
+use crate::idempotency::{
+    Answer, Bid, Fingerprint, Kept, OnUnknown, RecordId, State, StoreError, Ticket,
+};
+use crate::store::written::{WrittenAnswer, WrittenError, open, seal};
+
+/// How long a claim that was called off may still be on its way to Redis, in milliseconds.
+const STRAY: u32 = 120_000;
+
+/// What becomes of a bid.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Won,
+    Replay(Vec<u8>),
+    InFlight(Token),
+    Mismatch,
+    Unknown,
+    Tombstone,
+    ScopeFull(Duration),
+    CalledOff,
+}
+
+/// What there is under a key.
+#[derive(Debug)]
+pub(super) struct Peeked {
+    pub(super) state: State,
+    pub(super) owner: Token,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) age: Duration,
+    pub(super) expires_in: Duration,
+    /// What the answer takes.
+    pub(super) answer_bytes: u64,
+    pub(super) answer: Option<Vec<u8>>,
+}
+
+/// A record, or none.
+#[derive(Debug)]
+pub(super) struct Peek(pub(super) Option<Peeked>);
+
+pub(super) fn claim(names: &Names<'_>, bid: &Bid, token: Token, lease: Duration) -> Call {
+    let id = bid.id;
+    let keys = [
+        names.record(id),
+        names.scope(id.scope),
+        names.called_off(id.scope, token),
+    ];
+    CLAIM
+        .on(&keys)
+        .arg(&bid.fingerprint.0)
+        .arg(&token.to_bytes())
+        .arg(millis(lease))
+        .arg(millis(bid.terms.ttl))
+        .arg(u8::from(bid.terms.on_unknown == OnUnknown::Release))
+        .arg(bid.terms.max_keys_per_scope.get())
+        .arg(&id.key.0)
+}
+
+/// Ends a claim with what was kept of it; with nothing, it is unknown.
+pub(super) fn settle(
+    names: &Names<'_>,
+    ticket: &Ticket,
+    token: Token,
+    kept: Option<&Kept>,
+) -> Call {
+    let id = ticket.bid.id;
+    let name = id.to_bytes();
+    let call = SETTLE
+        .on(&[names.record(id), names.scope(id.scope)])
+        .arg(&token.to_bytes());
+    let (state, answer) = match kept {
+        None => ("u", Vec::new()),
+        Some(Kept::Tombstone) => ("t", Vec::new()),
+        Some(Kept::Answer(answer)) => (
+            "c",
+            WrittenAnswer::of(answer, |answer| seal(&name, &answer)),
+        ),
+    };
+    call.arg(state)
+        .arg(millis(ticket.bid.terms.ttl))
+        .arg(&ticket.bid.fingerprint.0)
+        .arg(&id.key.0)
+        .arg(names.channel())
+        .arg(&name)
+        .arg(&answer)
+}
+
+/// Ends a claim as if it had never been. If it is not there, it may be `stray`: still on its way.
+pub(super) fn release(names: &Names<'_>, id: RecordId, token: Token, stray: bool) -> Call {
+    let keys = [
+        names.record(id),
+        names.scope(id.scope),
+        names.called_off(id.scope, token),
+    ];
+    RELEASE
+        .on(&keys)
+        .arg(&token.to_bytes())
+        .arg(&id.key.0)
+        .arg(names.channel())
+        .arg(&id.to_bytes())
+        .arg(if stray { STRAY } else { 0 })
+}
+
+pub(super) fn renew(names: &Names<'_>, id: RecordId, token: Token, lease: Duration) -> Call {
+    RENEW
+        .on(&[names.record(id), names.scope(id.scope)])
+        .arg(&token.to_bytes())
+        .arg(millis(lease))
+        .arg(&id.key.0)
+}
+
+pub(super) fn peek(names: &Names<'_>, id: RecordId) -> Call {
+    PEEK.on(&[names.record(id)]).arg(1)
+}
+
+/// The same without the answer.
+pub(super) fn size_up(names: &Names<'_>, id: RecordId) -> Call {
+    PEEK.on(&[names.record(id)]).arg(0)
+}
+
+pub(super) fn free(names: &Names<'_>, id: RecordId) -> Call {
+    FREE.on(&[names.record(id), names.scope(id.scope)])
+        .arg(&id.key.0)
+}
+
+/// The answer that was written in the record of `id`.
+pub(super) fn read_answer(id: RecordId, bytes: &[u8]) -> Result<Arc<Answer>, StoreError> {
+    let read = || -> Result<Answer, WrittenError> {
+        open::<WrittenAnswer<'_>>(&id.to_bytes(), bytes)?.read()
+    };
+    read()
+        .map(Arc::new)
+        .map_err(|error| StoreError::new(format!("the record of a key cannot be used: {error}")))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl FromRedisValue for Reply {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let Value::Array(parts) = value else {
+            return Err("a bid is answered with a list".into());
+        };
+        let mut parts = parts.into_iter();
+        let code = u8::from_redis_value(parts.next().unwrap_or(Value::Nil))?;
+        let detail = parts.next().unwrap_or(Value::Nil);
+        Ok(match code {
+            0 => Self::Won,
+            1 => Self::Replay(Vec::from_redis_value(detail)?),
+            2 => Self::InFlight(token(detail)?),
+            3 => Self::Mismatch,
+            4 => Self::Unknown,
+            5 => Self::Tombstone,
+            6 => Self::ScopeFull(Duration::from_millis(u64::from_redis_value(detail)?)),
+            7 => Self::CalledOff,
+            _ => return Err("no such answer to a bid".into()),
+        })
+    }
+}
+
+impl FromRedisValue for Peek {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let Value::Array(parts) = value else {
+            return Err("a record is a list".into());
+        };
+        if parts.is_empty() {
+            return Ok(Self(None));
+        }
+        let mut parts = parts.into_iter();
+        let mut next = || parts.next().unwrap_or(Value::Nil);
+        let state = match &*String::from_redis_value(next())? {
+            "p" => State::InProgress,
+            "c" => State::Completed,
+            "u" => State::Unknown,
+            "t" => State::Tombstone,
+            _ => return Err("no such state".into()),
+        };
+        let owner = token(next())?;
+        let fingerprint = Vec::<u8>::from_redis_value(next())?;
+        let fingerprint = <[u8; 16]>::try_from(fingerprint)
+            .map_err(|_| ParsingError::from("a fingerprint is 16 bytes"))?;
+        let age = u64::from_redis_value(next())?;
+        let left = i64::from_redis_value(next())?;
+        let answer_bytes = u64::from_redis_value(next())?;
+        Ok(Self(Some(Peeked {
+            state,
+            owner,
+            fingerprint: Fingerprint(fingerprint),
+            age: Duration::from_millis(age),
+            expires_in: Duration::from_millis(u64::try_from(left).unwrap_or(0)),
+            answer_bytes,
+            answer: Option::from_redis_value(next())?,
+        })))
+    }
+}
+
+fn token(value: Value) -> Result<Token, ParsingError> {
+    let bytes = Vec::<u8>::from_redis_value(value)?;
+    Token::from_bytes(&bytes).ok_or_else(|| ParsingError::from("a token is 16 bytes"))
+}

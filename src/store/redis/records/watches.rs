@@ -1,0 +1,162 @@
+//! Executions on other gateways that somebody here waits for.
+//!
+//! Redis tells when one has ended, because whoever met it left a note in its record. Messages can be
+//! lost, with the connection or with a gateway that died; so all of them are looked at now and then, too.
+
+use std::collections::HashMap;
+use std::sync::Weak;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::super::breaker::Part;
+use super::Ledger;
+use super::names::Token;
+use super::steps::{self, Peek};
+use crate::idempotency::{Ending, RecordId, State, Vigil, Waiting};
+
+/// Between two looks at all of them.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Between two attempts to hear what Redis tells.
+const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Executions elsewhere that somebody here waits for.
+#[derive(Debug, Default)]
+pub(super) struct Watches(Mutex<HashMap<RecordId, Watch>>);
+
+#[derive(Debug)]
+struct Watch {
+    owner: Token,
+    vigil: Vigil,
+}
+
+impl Watches {
+    /// One more who waits for the claim `owner`.
+    pub(super) fn join(&self, id: RecordId, owner: Token) -> Waiting {
+        let mut watches = self.0.lock();
+        match watches.get(&id) {
+            Some(watch) if watch.owner == owner => watch.vigil.join(),
+            _ => {
+                let vigil = Vigil::default();
+                let waiting = vigil.join();
+                let earlier = watches.insert(id, Watch { owner, vigil });
+                if let Some(earlier) = earlier {
+                    // Somebody claimed the key anew, so the claim before it left nothing.
+                    earlier.vigil.end(Ending::Released(None));
+                }
+                waiting
+            }
+        }
+    }
+
+    /// Tells those who wait for the claim `owner` how it ended.
+    pub(super) fn end(&self, id: RecordId, owner: Token, ending: &Ending) {
+        let mut watches = self.0.lock();
+        if watches.get(&id).is_some_and(|watch| watch.owner == owner)
+            && let Some(watch) = watches.remove(&id)
+        {
+            watch.vigil.end(ending.clone());
+        }
+    }
+
+    /// All that somebody still waits for.
+    fn open(&self) -> Vec<(RecordId, Token)> {
+        let mut watches = self.0.lock();
+        watches.retain(|_, watch| !watch.vigil.is_deserted());
+        watches
+            .iter()
+            .map(|(&id, watch)| (id, watch.owner))
+            .collect()
+    }
+
+    fn owner(&self, id: RecordId) -> Option<Token> {
+        self.0.lock().get(&id).map(|watch| watch.owner)
+    }
+}
+
+/// Looks at all of them now and then, while there is a ledger.
+pub(super) async fn look(ledger: Weak<Ledger>) {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let Some(ledger) = ledger.upgrade() else {
+            return;
+        };
+        for (id, owner) in ledger.watches.open() {
+            look_at(&ledger, id, owner).await;
+        }
+    }
+}
+
+/// Listens to what Redis tells of them, while there is a ledger.
+pub(super) async fn listen(ledger: Weak<Ledger>) {
+    loop {
+        let Some(subscription) = subscribe(&ledger).await else {
+            return;
+        };
+        if let Some(mut told) = subscription {
+            while let Some(name) = told.next().await {
+                let Some(ledger) = ledger.upgrade() else {
+                    return;
+                };
+                let id = RecordId::from_bytes(&name);
+                if let Some(owner) = ledger.watches.owner(id) {
+                    look_at(&ledger, id, owner).await;
+                }
+            }
+        }
+        tokio::time::sleep(SUBSCRIBE_AGAIN).await;
+    }
+}
+
+/// The names of records that Redis tells of, or nothing if it cannot be heard, or not even that if there is
+/// no ledger any more.
+async fn subscribe(ledger: &Weak<Ledger>) -> Option<Option<BoxStream<'static, [u8; 32]>>> {
+    let ledger = ledger.upgrade()?;
+    let core = ledger.core();
+    if core.breaker(Part::Records).is_open() {
+        return Some(None);
+    }
+    let told = match core.subscribe(&ledger.names().channel()).await {
+        Ok(told) => told,
+        Err(error) => {
+            tracing::debug!(%error, "Redis cannot be heard");
+            return Some(None);
+        }
+    };
+    let names = told.filter_map(async |message| {
+        let name: Vec<u8> = message.get_payload().ok()?;
+        <[u8; 32]>::try_from(name).ok()
+    });
+    Some(Some(names.boxed()))
+}
+
+async fn look_at(ledger: &Ledger, id: RecordId, owner: Token) {
+    let call = steps::peek(&ledger.names(), id);
+    let Ok(Peek(peeked)) = ledger.background.ask(Part::Records, &call).await else {
+        return;
+    };
+    let ending = match peeked {
+        // It left nothing, and somebody else may have claimed the key since.
+        None => Ending::Released(None),
+        Some(peeked) => match (peeked.state, peeked.answer) {
+            (State::InProgress, _) if peeked.owner == owner => return,
+            (State::InProgress, _) => Ending::Released(None),
+            (State::Tombstone, _) => Ending::Tombstone,
+            (State::Completed, Some(answer)) => match steps::read_answer(id, &answer) {
+                Ok(answer) => Ending::Completed(answer),
+                Err(error) => {
+                    tracing::error!(%error, "an answer is of no use");
+                    Ending::Tombstone
+                }
+            },
+            (State::Completed, None) | (State::Unknown, _) => Ending::Unknown,
+        },
+    };
+    ledger.watches.end(id, owner, &ending);
+}

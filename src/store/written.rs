@@ -1,0 +1,105 @@
+//! Values as they are written down.
+//!
+//! A version, the value, and a checksum over both and over the name it was written under: a value that
+//! was damaged, or that somehow came to stand under another name, is an error and never an answer, nor
+//! the absence of one.
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::idempotency::Answer;
+
+/// The version this writes, and the newest it reads.
+pub(in crate::store) const VERSION: u8 = 1;
+
+const CHECKSUM: usize = 8;
+
+/// Why bytes are not what was written.
+#[derive(Debug, Error)]
+pub(in crate::store) enum WrittenError {
+    #[error("it was written by a newer version (format {0}, this one reads up to {VERSION})")]
+    Newer(u8),
+    #[error("its checksum is wrong")]
+    Checksum,
+    #[error("it makes no sense: {0}")]
+    Malformed(String),
+}
+
+/// An answer as it is written down.
+#[derive(Serialize, Deserialize)]
+pub(in crate::store) struct WrittenAnswer<'a> {
+    status: u16,
+    #[serde(borrow)]
+    headers: Vec<(&'a str, &'a [u8])>,
+    #[serde(with = "serde_bytes")]
+    body: &'a [u8],
+}
+
+impl WrittenAnswer<'_> {
+    /// Hands `answer` over as it is written down.
+    pub(in crate::store) fn of<T>(
+        answer: &Answer,
+        write: impl FnOnce(WrittenAnswer<'_>) -> T,
+    ) -> T {
+        let body = answer.body();
+        let lines: Vec<_> = answer.lines().collect();
+        let headers = lines.iter().map(|(name, value)| (name.as_str(), &**value));
+        write(WrittenAnswer {
+            status: answer.status().as_u16(),
+            headers: headers.collect(),
+            body: &body,
+        })
+    }
+
+    /// The answer that was written down.
+    pub(in crate::store) fn read(self) -> Result<Answer, WrittenError> {
+        let malformed = |error: &dyn std::fmt::Display| WrittenError::Malformed(error.to_string());
+        let mut headers = HeaderMap::with_capacity(self.headers.len());
+        for (name, value) in self.headers {
+            let name =
+                HeaderName::from_bytes(name.as_bytes()).map_err(|error| malformed(&error))?;
+            let value = HeaderValue::from_bytes(value).map_err(|error| malformed(&error))?;
+            headers.append(name, value);
+        }
+        let status = StatusCode::from_u16(self.status).map_err(|error| malformed(&error))?;
+        Ok(Answer::new(status, &headers, self.body))
+    }
+}
+
+/// The bytes to be written under `name`.
+pub(in crate::store) fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = postcard::to_extend(value, vec![VERSION])
+        .expect("numbers, texts and bytes can always be written");
+    let checksum = checksum(name, &bytes);
+    bytes.extend_from_slice(&checksum);
+    bytes
+}
+
+/// The value whose bytes were written under `name`.
+pub(in crate::store) fn open<'a, T: Deserialize<'a>>(
+    name: &[u8],
+    bytes: &'a [u8],
+) -> Result<T, WrittenError> {
+    match bytes.first() {
+        None => return Err(WrittenError::Checksum),
+        Some(&version) if version > VERSION => return Err(WrittenError::Newer(version)),
+        Some(_) => {}
+    }
+    let (content, sum) = bytes
+        .split_last_chunk::<CHECKSUM>()
+        .ok_or(WrittenError::Checksum)?;
+    if checksum(name, content) != *sum || content.is_empty() {
+        return Err(WrittenError::Checksum);
+    }
+    postcard::from_bytes(&content[1..]).map_err(|error| WrittenError::Malformed(error.to_string()))
+}
+
+fn checksum(name: &[u8], content: &[u8]) -> [u8; CHECKSUM] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(name);
+    hasher.update(content);
+    let mut sum = [0; CHECKSUM];
+    sum.copy_from_slice(&hasher.finalize().as_bytes()[..CHECKSUM]);
+    sum
+}
