@@ -29,7 +29,7 @@ CLIENTS := $(abspath $(TARGET))/clients
 export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 
 # What is needed beyond a Rust toolchain, as command=package.
-TEST_NEEDS := cc=gcc
+TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux
 CLIENT_NEEDS := python3=python3
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk
 

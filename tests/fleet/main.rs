@@ -1,0 +1,15 @@
+//! Gateways that share a Redis: several of them on one server or one cluster, and what can happen to it.
+//!
+//! `servers` is about the servers that the others are tested against: that they do what a test asks for.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../support/redis.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "what is shared with other tests is not all used here"
+)]
+mod redis;
+
+mod servers;
