@@ -32,7 +32,8 @@ use tidegate::clock::Clock;
 use tidegate::respond::retry_after::whole_seconds;
 use tidegate::store::memory::MemoryBuckets;
 use tidegate::throttle::{
-    Charge, Exceed, KeyPart, Limit, LimitId, Mode, Outcome, Quota, RetryAfterForm, Seed, Side,
+    Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota, RetryAfterForm,
+    Seed, Side,
 };
 
 /// When the client calls, in milliseconds.
@@ -47,6 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         exceed: Exceed::Reject,
         mode: Mode::Enforce,
         retry_after: RetryAfterForm::Seconds,
+        on_store_error: OnStoreError::Local,
     };
     let headers = HeaderMap::new();
     let caller = Trust::default().identify([192, 0, 2, 1].into(), &headers)?;

@@ -6,7 +6,8 @@
 //! at the first fault, and everything it reports has a place: see [`Problem`].
 //!
 //! Files named in a configuration are taken as they are written, so a relative path starts at the
-//! working directory. Of these only `token_file` is read here; certificates are read by who uses them.
+//! working directory. Of these only those that hold a secret (`token_file`, `password_file`) are read here;
+//! certificates are read by who uses them.
 
 mod environment;
 mod file;
@@ -16,6 +17,7 @@ mod policy;
 mod problem;
 mod scalar;
 mod schema;
+mod secrets;
 mod shape;
 mod source;
 mod suggest;
@@ -26,14 +28,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use toml::Spanned;
-use toml::de::{DeTable, Deserializer};
+use toml::de::Deserializer;
 
 use crate::client::Trust;
 use crate::gateway::ServerSettings;
 use crate::respond::Manner;
 use crate::route::Routes;
 use crate::store::memory::records::Room;
+use crate::store::redis::settings::RedisSettings;
 use crate::throttle::Limit;
 use crate::upstream::Upstream;
 
@@ -84,7 +86,7 @@ pub struct AdminSettings {
 pub struct StoreSettings {
     /// What remembers them.
     pub backend: Backend,
-    /// How many are remembered at most, and what their answers may take.
+    /// How many are remembered at most, and what their answers may take. Redis sees to its own.
     pub room: Room,
 }
 
@@ -99,6 +101,8 @@ pub enum Backend {
         /// Where it is, or is to be.
         path: PathBuf,
     },
+    /// A Redis, which other gateways may share.
+    Redis(RedisSettings),
 }
 
 /// `[log]` of the configuration.
@@ -204,8 +208,8 @@ fn read(
     let schema = schema();
     overrides::apply_environment(table.get_mut(), &schema, env, findings);
     overrides::apply_flags(table.get_mut(), overrides, findings);
+    secrets::hide(table.get_ref(), &schema, findings);
     environment::interpolate(table.get_mut(), env, findings);
-    hide_token(&table, findings);
     shape::check(&mut table, &schema, findings);
     let file = match File::deserialize(Deserializer::from(table)) {
         Ok(file) => file,
@@ -219,17 +223,6 @@ fn read(
         }
     };
     policy::resolve(&file, findings)
-}
-
-/// Keeps the admin token out of whatever is reported from here on.
-fn hide_token(table: &Spanned<DeTable<'_>>, findings: &mut Findings) {
-    let admin = table.get_ref().get("admin");
-    let token = admin.and_then(|admin| admin.get_ref().get("token"));
-    if let Some(token) = token
-        && !findings.sources.text(&token.span()).contains("${")
-    {
-        findings.sources.redact(&token.span());
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use tidegate::client::ClientId;
 use tidegate::clock::Clock;
 use tidegate::store::memory::MemoryBuckets;
 use tidegate::throttle::{
-    Charge, Exceed, KeyPart, Limit, LimitId, Mode, Outcome, Quota, RetryAfterForm, Seed, Side,
+    Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota, RetryAfterForm,
+    Seed, Side,
 };
 
 #[global_allocator]
@@ -132,6 +133,7 @@ fn limit(id: u16, interval: Duration) -> Limit {
         exceed: Exceed::Reject,
         mode: Mode::Enforce,
         retry_after: RetryAfterForm::Seconds,
+        on_store_error: OnStoreError::Local,
     }
 }
 

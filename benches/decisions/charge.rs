@@ -15,8 +15,8 @@ use tidegate::client::ClientId;
 use tidegate::clock::Clock;
 use tidegate::store::memory::MemoryBuckets;
 use tidegate::throttle::{
-    Charge, Exceed, KeyPart, Limit, LimitId, Mode, Outcome, Quota, RetryAfterForm, Seed, Side,
-    Verdict,
+    Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota, RetryAfterForm,
+    Seed, Side, Verdict,
 };
 
 /// Room for a million clients under one limit, with what their uneven spread over shards takes.
@@ -102,6 +102,7 @@ impl Throttle {
                     exceed: Exceed::Reject,
                     mode: Mode::Enforce,
                     retry_after: RetryAfterForm::Seconds,
+                    on_store_error: OnStoreError::Local,
                 })
             })
             .collect();

@@ -93,7 +93,7 @@ impl Expansion<'_> {
             let Some(end) = from.find('}') else {
                 self.error(
                     from,
-                    format!("`{from}` is never closed"),
+                    "a `${` is never closed".into(),
                     "close it with `}`, or write `$${` for a plain `${`",
                 );
                 return expanded;

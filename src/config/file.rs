@@ -6,6 +6,7 @@
 //! types, the required ones too: by the time a file is decoded, whatever was wrong in it has been
 //! reported and taken out, and the rest is still worth checking.
 
+mod limit;
 mod route;
 mod store;
 
@@ -16,10 +17,11 @@ use serde::Deserialize;
 
 use super::located::{Located, Many, Named};
 use super::scalar::{
-    Cidr, HeaderText, HostChoice, HumanDuration, KeyText, Label, LimitName, Listen, MethodName,
-    Origin, Rate, ResponseHeader, ServerUrl, Size, Timeout, TokenText, ValueText,
+    Cidr, HeaderText, HostChoice, HumanDuration, Label, LimitName, Listen, MethodName, Origin,
+    ResponseHeader, ServerUrl, Size, Timeout, TokenText, ValueText,
 };
 
+pub(super) use limit::{ExceedWord, LimitSection, ModeWord, OnStoreErrorWord, RetryAfterWord};
 pub(super) use route::{
     IdempotencySection, IdempotencyWord, InFlightWord, OnServerErrorWord, OnUnknownWord,
     RouteSection,
@@ -231,61 +233,4 @@ pub(super) struct UpstreamSection {
     pub(super) timeout: Option<Located<Timeout>>,
     /// Certificates to trust instead of the system's, PEM.
     pub(super) ca_file: Option<Located<PathBuf>>,
-}
-
-/// A named quota.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LimitSection {
-    /// What buckets are told apart by: one thing, or a list.
-    #[schemars(extend("default" = "client"))]
-    pub(super) key: Option<Many<KeyText>>,
-    /// Requests per time, in the long run.
-    #[schemars(required)]
-    pub(super) rate: Option<Located<Rate>>,
-    /// Requests at once above the steady rate. Default: one less than the rate's number.
-    #[schemars(range(max = 2_147_483_647))]
-    pub(super) burst: Option<Located<u32>>,
-    /// What happens to a request beyond the quota.
-    #[schemars(extend("default" = "reject"))]
-    pub(super) on_exceed: Option<Located<ExceedWord>>,
-    /// With `delay`: the longest a request is made to wait.
-    #[schemars(extend("default" = "1s"))]
-    pub(super) max_delay: Option<Located<Timeout>>,
-    /// Whether the limit acts or only watches.
-    #[schemars(extend("default" = "enforce"))]
-    pub(super) mode: Option<Located<ModeWord>>,
-    /// How the wait is written in `Retry-After`.
-    #[schemars(extend("default" = "seconds"))]
-    pub(super) retry_after: Option<Located<RetryAfterWord>>,
-}
-
-/// What happens to a request beyond the quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum ExceedWord {
-    /// It is refused.
-    Reject,
-    /// It waits for its slot.
-    Delay,
-}
-
-/// Whether a limit acts or only watches.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum ModeWord {
-    /// It acts.
-    Enforce,
-    /// It only watches.
-    Shadow,
-}
-
-/// How the wait is written in `Retry-After`.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum RetryAfterWord {
-    /// Whole seconds.
-    Seconds,
-    /// An HTTP date.
-    HttpDate,
 }

@@ -79,17 +79,30 @@ impl<T: JsonSchema> JsonSchema for Many<T> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        OneOrMany::<T>::json_schema(generator)
+    }
+}
+
+/// One value, or a list of at least one, where a list of one is not the same as the one.
+///
+/// serde's untagged enums lose spans, so the choice is made by hand.
+#[derive(Clone, Debug)]
+pub(super) enum OneOrMany<T> {
+    One(T),
+    Many(Vec<Located<T>>),
+}
+
+impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("OneOrMany_{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let one = generator.subschema_for::<T>();
         json_schema!({
             "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }]
         })
     }
-}
-
-/// serde's untagged enums lose spans, so the choice is made by hand.
-enum OneOrMany<T> {
-    One(T),
-    Many(Vec<Located<T>>),
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {

@@ -114,6 +114,7 @@ impl<'i> Setting<'i, '_> {
             },
             _ => {
                 let spare = &rest[0];
+                self.hide_value();
                 self.findings.error(
                     &spare.span,
                     format!("`{path}` has no key `{}`", spare.text.to_lowercase()),

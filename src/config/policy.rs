@@ -12,6 +12,8 @@ mod routes;
 mod store;
 mod upstreams;
 
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -20,7 +22,7 @@ use super::file::{
 };
 use super::located::Located;
 use super::problem::Findings;
-use super::scalar::{Cidr, HumanDuration, Listen, Size, Timeout, TokenText};
+use super::scalar::{Cidr, Fault, HumanDuration, Listen, Size, Timeout, TokenText};
 use super::{AdminSettings, LogFormat, LogSettings, Policy};
 use crate::client::Trust;
 use crate::gateway::{Caps, Deadlines, ServerSettings, TlsFiles};
@@ -31,12 +33,18 @@ const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 /// Makes a policy of a file; `None` if anything about it was reported as an error.
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     listeners::check(file, findings);
-    let store = store::resolve(&file.store, findings);
+    let mut store = store::resolve(&file.store, findings);
     let admin = admin(&file.admin, findings);
     let manner = respond::resolve(&file.respond, findings);
     let upstreams = upstreams::resolve(&file.upstream);
-    let limits = limits::resolve(&file.limit, findings);
-    let routes = routes::resolve(file, &limits, store.room, findings);
+    let limits = limits::resolve(
+        &file.limit,
+        store::is_remote(&file.store, findings),
+        findings,
+    );
+    let max_bytes = store::bytes_for_answers(&store);
+    let routes = routes::resolve(file, &limits, max_bytes, findings);
+    store::set_lease(&mut store, file, &upstreams, &routes, findings);
     if findings.has_errors() {
         return None;
     }
@@ -115,7 +123,7 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
             None
         }
         (Some(token), None) => Some(token.value.clone()),
-        (None, Some(file)) => read_token(file, findings),
+        (None, Some(file)) => read_secret("token", file, findings),
         (None, None) => None,
     };
     let given = section.token.as_ref().map(|token| &token.span);
@@ -144,20 +152,25 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
     })
 }
 
-fn read_token(file: &Located<std::path::PathBuf>, findings: &mut Findings) -> Option<TokenText> {
+/// Reads a file that holds a secret: `what` it is called.
+fn read_secret<T: FromStr<Err = Fault>>(
+    what: &str,
+    file: &Located<PathBuf>,
+    findings: &mut Findings,
+) -> Option<T> {
     let text = match std::fs::read_to_string(&file.value) {
         Ok(text) => text,
         Err(error) => {
             findings.error(
                 &file.span,
-                format!("cannot read the token: {error}"),
-                "name a file that holds the token and that the gateway may read",
+                format!("cannot read the {what}: {error}"),
+                format!("name a file that holds the {what} and that the gateway may read"),
             );
             return None;
         }
     };
     match text.trim_end_matches(['\r', '\n']).parse() {
-        Ok(token) => Some(token),
+        Ok(secret) => Some(secret),
         Err(fault) => {
             findings.error(
                 &file.span,

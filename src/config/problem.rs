@@ -8,6 +8,7 @@ use std::fmt;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
+use super::secrets;
 use super::source::{Place, SourceMap, Span};
 
 /// Whether a problem keeps the configuration from being used.
@@ -174,7 +175,7 @@ impl Findings {
         let place = self.sources.place(span);
         self.problems.push(Problem {
             severity,
-            title,
+            title: secrets::masked(&title).into_owned(),
             help,
             file: place.file.clone(),
             line: place.line,

@@ -10,6 +10,7 @@ mod message;
 mod name;
 mod net;
 mod number;
+mod redis;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,6 +26,9 @@ pub(super) use message::{
 };
 pub(super) use net::{Cidr, Listen, ServerUrl};
 pub(super) use number::{HumanDuration, Rate, Size, Timeout};
+pub(super) use redis::{
+    LONGEST_LEASE, Lease, PasswordText, RedisUrl, StorePrefix, StoreTimeout, UserText,
+};
 
 pub(super) use name::{BackendWord, KeyText, Label, LimitName};
 
@@ -103,7 +107,13 @@ scalars! {
     Origin, "string", r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+", ["https://app.example", "*"];
     TokenText, "string", r"\S+", ["${TIDEGATE_ADMIN_TOKEN}"];
     KeyText, "string", "client|global|header:.+", ["client", "global", "header:x-api-key"];
-    BackendWord, "string", "memory|disk", ["memory", "disk"];
+    BackendWord, "string", "memory|disk|redis", ["memory", "disk", "redis"];
+    RedisUrl, "string", r"rediss?://(?:[^/?#@\s]+@)?[^/?#@\s]+(?:/[0-9]*)?", ["redis://127.0.0.1:6379", "rediss://redis.example/1"];
+    StorePrefix, "string", r"[!-)+->@-Z^-z|~]{1,64}", ["tidegate"];
+    UserText, "string", r"\S+", ["tidegate"];
+    PasswordText, "string", ".+", ["${REDIS_PASSWORD}"];
+    StoreTimeout, "string", "0*[1-9][0-9]*(?:ms|s)", ["50ms", "500ms", "10s"];
+    Lease, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["65s", "5m"];
     KeyedMethod, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["POST", "PATCH"];
     KeyHeader, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["Idempotency-Key"];
     ScopeText, "string", "client|shared|header:.+", ["header:x-api-key", "client", "shared"];
@@ -155,6 +165,11 @@ mod tests {
             KeyHeader::json_schema(&mut generator),
             ScopeText::json_schema(&mut generator),
             BackendWord::json_schema(&mut generator),
+            RedisUrl::json_schema(&mut generator),
+            StorePrefix::json_schema(&mut generator),
+            UserText::json_schema(&mut generator),
+            StoreTimeout::json_schema(&mut generator),
+            Lease::json_schema(&mut generator),
         ];
         for schema in schemas {
             let format = schema.get("format").and_then(|f| f.as_str());

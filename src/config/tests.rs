@@ -81,7 +81,8 @@ fn the_reference_says_what_is_so_without_it() {
                 &limit.key,
                 limit.exceed,
                 limit.mode,
-                limit.retry_after
+                limit.retry_after,
+                limit.on_store_error
             ),
             (
                 &upstream.servers,
@@ -103,6 +104,16 @@ fn the_reference_says_what_is_so_without_it() {
 fn a_burst_left_out_is_one_less_than_the_rate() {
     let policy = policy(&MINIMAL.replace("burst = 3", "").replace("1/s", "5/s"), &[]);
     assert_eq!(policy.limits[0].quota.capacity().get(), 5);
+}
+
+#[test]
+fn a_limit_says_what_happens_without_its_store() {
+    use crate::throttle::OnStoreError::{Closed, Local, Open};
+    assert_eq!(policy(MINIMAL, &[]).limits[0].on_store_error, Local);
+    for (word, meaning) in [("local", Local), ("open", Open), ("closed", Closed)] {
+        let env = [("TIDEGATE__LIMIT__CLIENT__ON_STORE_ERROR", word)];
+        assert_eq!(policy(MINIMAL, &env).limits[0].on_store_error, meaning);
+    }
 }
 
 #[test]
@@ -297,6 +308,14 @@ fn what_is_doubtful_but_usable_gets_a_warning() {
 
     let unused = MINIMAL.replace("limits = [\"client\"]", "");
     assert_eq!(warnings(&unused), ["no route uses the limit `client`"]);
+
+    for word in ["local", "open", "closed"] {
+        let told = MINIMAL.replace("rate =", &format!("on_store_error = \"{word}\"\nrate ="));
+        let [warning] = warnings(&told).try_into().expect("one warning");
+        assert!(warning.starts_with("`on_store_error` has no effect"));
+        let redis = format!("{told}\n[store]\nbackend = \"redis\"\nurl = \"redis://h\"\n");
+        assert!(warnings(&redis).is_empty());
+    }
 
     let open = format!("{MINIMAL}\n[admin]\nlisten = \"0.0.0.0:9\"\n");
     assert!(warnings(&open)[0].contains("anybody"));

@@ -6,6 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::Findings;
+use super::secrets;
 use super::source::Span;
 
 /// A value of the tree.
@@ -17,6 +18,9 @@ pub(super) type Node<'i> = Spanned<DeValue<'i>>;
 /// the rest is guesswork, so nothing else is looked for in a file that has one.
 pub(super) fn read<'i>(text: &'i str, findings: &mut Findings) -> Option<Spanned<DeTable<'i>>> {
     let (table, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        secrets::hide_unread(text, findings);
+    }
     let mut last_line = 0;
     for error in &errors {
         let span = error.span().unwrap_or(0..0);

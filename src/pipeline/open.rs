@@ -3,6 +3,7 @@
 //! Memory is always there; anything else can fail, and then the gateway does not start: to go on without
 //! the store that was asked for would forget promises that somebody relies on.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::Shared;
@@ -15,8 +16,10 @@ use crate::store::disk::{DiskRecords, OpenError};
 impl Shared {
     /// Everything a policy needs to be put to work, kept where it says.
     pub fn open(policy: Arc<Policy>, clock: Clock) -> Result<Self, OpenError> {
-        let Backend::Disk { path } = &policy.store.backend else {
-            return Ok(Self::new(policy, clock));
+        let path = match &policy.store.backend {
+            Backend::Memory => return Ok(Self::new(policy, clock)),
+            Backend::Disk { path } => path,
+            Backend::Redis(_) => return Err(OpenError::Thread(ErrorKind::Unsupported.into())),
         };
         let records = DiskRecords::open(path, policy.store.room, clock.clone())?;
         let memory = Self::new(Arc::clone(&policy), clock.clone());

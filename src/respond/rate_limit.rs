@@ -150,7 +150,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::throttle::{Exceed, KeyPart, LimitId, Mode, RetryAfterForm};
+    use crate::throttle::{Exceed, KeyPart, LimitId, Mode, OnStoreError, RetryAfterForm};
 
     const AT_ONCE: Outcome = Outcome::Admitted {
         delay: Duration::ZERO,
@@ -165,6 +165,7 @@ mod tests {
             exceed: Exceed::Reject,
             mode: Mode::Enforce,
             retry_after: RetryAfterForm::Seconds,
+            on_store_error: OnStoreError::Local,
         })
     }
 

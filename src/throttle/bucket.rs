@@ -135,7 +135,7 @@ mod tests {
     use siphasher::sip128::Hash128;
 
     use super::*;
-    use crate::throttle::{Exceed, LimitId, Mode, Quota, RetryAfterForm};
+    use crate::throttle::{Exceed, LimitId, Mode, OnStoreError, Quota, RetryAfterForm};
 
     const SEED: Seed = Seed(1, 2);
 
@@ -152,6 +152,7 @@ mod tests {
             exceed: Exceed::Reject,
             mode: Mode::Enforce,
             retry_after: RetryAfterForm::Seconds,
+            on_store_error: OnStoreError::Local,
         }
     }
 

@@ -144,7 +144,7 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::throttle::{KeyPart, LimitId, Mode, Quota, RetryAfterForm};
+    use crate::throttle::{KeyPart, LimitId, Mode, OnStoreError, Quota, RetryAfterForm};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -157,6 +157,7 @@ mod tests {
             exceed,
             mode: Mode::Enforce,
             retry_after: RetryAfterForm::Seconds,
+            on_store_error: OnStoreError::Local,
         }
     }
 

@@ -28,6 +28,8 @@ pub struct Limit {
     pub mode: Mode,
     /// How the wait is written in `Retry-After`.
     pub retry_after: RetryAfterForm,
+    /// What happens to a request while the store of the buckets cannot be asked.
+    pub on_store_error: OnStoreError,
 }
 
 impl Limit {
@@ -41,6 +43,7 @@ impl Limit {
             exceed: Exceed::Reject,
             mode: Mode::Enforce,
             retry_after: RetryAfterForm::Seconds,
+            on_store_error: OnStoreError::Local,
         }
     }
 }
@@ -84,4 +87,16 @@ pub enum RetryAfterForm {
     Seconds,
     /// An HTTP date.
     HttpDate,
+}
+
+/// What happens to a request while the store of the buckets cannot be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreError {
+    /// It is held to a bucket of this gateway's own: the quota is then each gateway's, not the fleet's.
+    #[default]
+    Local,
+    /// It passes: to be available matters more than the limit.
+    Open,
+    /// It is refused: the limit matters more than to be available.
+    Closed,
 }

@@ -19,8 +19,8 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tidegate::clock::Clock;
 use tidegate::throttle::{
-    BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, Outcome, Quota, RetryAfterForm,
-    Verdict,
+    BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
+    RetryAfterForm, Verdict,
 };
 
 /// This many cases, with failures remembered.
@@ -75,6 +75,7 @@ fn limit(id: u16, quota: Quota, exceed: Exceed) -> Limit {
         exceed,
         mode: Mode::Enforce,
         retry_after: RetryAfterForm::Seconds,
+        on_store_error: OnStoreError::Local,
     }
 }
 

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::file::{ExceedWord, LimitSection, ModeWord, RetryAfterWord};
+use super::super::file::{ExceedWord, LimitSection, ModeWord, OnStoreErrorWord, RetryAfterWord};
 use super::super::located::{Located, Named};
 use super::super::problem::Findings;
 use super::super::scalar::{KeyText, LimitName, Rate};
 use super::timeout;
 use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
-use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, Quota, QuotaError, RetryAfterForm};
+use crate::throttle::{
+    Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Quota, QuotaError, RetryAfterForm,
+};
 
 /// How long a delaying limit makes a request wait where nothing is said.
 const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(1);
@@ -18,13 +20,18 @@ const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(1);
 /// Limits by name, in the order of their ids; `None` for one that has a fault.
 pub(super) type Limits<'f> = BTreeMap<&'f str, Option<Arc<Limit>>>;
 
+/// `remote` if the store of the buckets is somewhere it can fail to be reached.
 pub(super) fn resolve<'f>(
     sections: &'f Named<LimitName, LimitSection>,
+    remote: bool,
     findings: &mut Findings,
 ) -> Limits<'f> {
     let mut limits = Limits::new();
     for (at, (name, section)) in sections.0.iter().enumerate() {
         let limit = if let Ok(id) = u16::try_from(at) {
+            if !remote {
+                doubt(&section.value, findings);
+            }
             limit(LimitId(id), name, &section.value, findings)
         } else {
             findings.error(
@@ -62,7 +69,23 @@ fn limit(
             Some(RetryAfterWord::Seconds) | None => RetryAfterForm::Seconds,
             Some(RetryAfterWord::HttpDate) => RetryAfterForm::HttpDate,
         },
+        on_store_error: match section.on_store_error.as_ref().map(|word| word.value) {
+            Some(OnStoreErrorWord::Local) | None => OnStoreError::Local,
+            Some(OnStoreErrorWord::Open) => OnStoreError::Open,
+            Some(OnStoreErrorWord::Closed) => OnStoreError::Closed,
+        },
     })
+}
+
+/// A warning and no error: a fleet may share its limits and not its store.
+fn doubt(section: &LimitSection, findings: &mut Findings) {
+    if let Some(word) = &section.on_store_error {
+        findings.warning(
+            &word.span,
+            "`on_store_error` has no effect: buckets are in this process, and can always be asked",
+            "set `backend = \"redis\"` in [store], or remove `on_store_error`",
+        );
+    }
 }
 
 fn key(section: &LimitSection, findings: &mut Findings) -> Box<[KeyPart]> {

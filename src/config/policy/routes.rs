@@ -13,7 +13,6 @@ use super::idempotency::{self, Surroundings};
 use super::limits::Limits;
 use super::plain;
 use crate::route::{Route, RouteId, Routes, check_pattern, find_shadowed};
-use crate::store::memory::records::Room;
 use crate::throttle::Limit;
 use crate::upstream::UpstreamId;
 
@@ -21,7 +20,7 @@ use crate::upstream::UpstreamId;
 pub(super) fn resolve(
     file: &File,
     limits: &Limits<'_>,
-    room: Room,
+    max_bytes: u64,
     findings: &mut Findings,
 ) -> Vec<Route> {
     if file.route.is_empty() && !findings.has_errors() {
@@ -34,7 +33,7 @@ pub(super) fn resolve(
     let mut resolver = Resolver {
         upstreams: file.upstream.0.keys().map(|n| n.value.0.as_str()).collect(),
         limits,
-        max_bytes: room.max_bytes,
+        max_bytes,
         access_log: plain(file.log.access.as_ref(), true),
         names: BTreeMap::new(),
         used_upstreams: BTreeSet::new(),

@@ -1,21 +1,36 @@
 //! Where buckets and idempotency keys are kept, and how many.
 
+mod redis;
+
 use super::super::file::StoreSection;
 use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::scalar::{BackendWord, Size};
+use super::super::source::Span;
 use super::super::{Backend, StoreSettings};
 use super::plain;
 use crate::store::memory::records::Room;
+
+pub(super) use redis::set_lease;
 
 /// Bytes that answers may take on disk where nothing is said.
 const DEFAULT_DISK_BYTES: u64 = 4 << 30;
 
 pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreSettings {
-    let backend = backend(section, findings);
+    // The word may be gone for a fault of its own, which is to be mended first.
+    if section.backend.is_some() || !findings.has_errors() {
+        misplaced(section, findings);
+    }
+    let backend = match word(section) {
+        BackendWord::Memory => Backend::Memory,
+        BackendWord::Disk => disk(section, findings),
+        BackendWord::Redis => {
+            redis::resolve(section, findings).map_or(Backend::Memory, Backend::Redis)
+        }
+    };
     let default = Room::default();
     let max_bytes = match backend {
-        Backend::Memory => default.max_bytes,
+        Backend::Memory | Backend::Redis(_) => default.max_bytes,
         Backend::Disk { .. } => DEFAULT_DISK_BYTES,
     };
     StoreSettings {
@@ -30,44 +45,95 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreS
     }
 }
 
-/// The backend; where it has a fault, whatever will do for the checks that follow.
-fn backend(section: &StoreSection, findings: &mut Findings) -> Backend {
-    let disk = section
-        .backend
-        .as_ref()
-        .filter(|word| word.value == BackendWord::Disk);
-    match (disk, &section.path) {
-        (None, None) => Backend::Memory,
-        // The other key may be gone for a fault of its own: that one is to be mended first.
-        (None, Some(_)) if section.backend.is_none() && findings.has_errors() => Backend::Memory,
-        (Some(_), None) if findings.has_errors() => Backend::Memory,
-        (None, Some(path)) => {
-            findings.error(
-                &path.span,
-                "`path` has no effect: everything is kept in memory",
-                "add `backend = \"disk\"` to [store], or remove `path`",
-            );
-            Backend::Memory
+/// Bytes the answers of all keys may take, as far as the gateway has a say in it.
+pub(super) fn bytes_for_answers(store: &StoreSettings) -> u64 {
+    match store.backend {
+        Backend::Memory | Backend::Disk { .. } => store.room.max_bytes,
+        Backend::Redis(_) => u64::MAX,
+    }
+}
+
+/// Whether the store may be out of reach; where the word for it has a fault, it may.
+pub(super) fn is_remote(section: &StoreSection, findings: &Findings) -> bool {
+    let lost = section.backend.is_none() && findings.has_errors();
+    lost || word(section) == BackendWord::Redis
+}
+
+fn word(section: &StoreSection) -> BackendWord {
+    plain(section.backend.as_ref(), BackendWord::Memory)
+}
+
+/// The directory; where it has a fault, whatever will do for the checks that follow.
+fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
+    let Some(path) = &section.path else {
+        missing(
+            section,
+            "nothing says where on disk",
+            "add a directory to [store]: `path = \"data/tidegate\"`",
+            findings,
+        );
+        return Backend::Memory;
+    };
+    if path.value.as_os_str().is_empty() {
+        findings.error(
+            &path.span,
+            "an empty `path` names no directory",
+            "write a directory, such as `path = \"data/tidegate\"`",
+        );
+    }
+    Backend::Disk {
+        path: path.value.clone(),
+    }
+}
+
+/// Reports a key that a backend needs, unless it may be gone for a fault of its own.
+fn missing(section: &StoreSection, title: &str, help: &str, findings: &mut Findings) {
+    if let Some(backend) = &section.backend
+        && !findings.has_errors()
+    {
+        findings.error(&backend.span, title, help);
+    }
+}
+
+/// Reports keys that belong to another backend.
+fn misplaced(section: &StoreSection, findings: &mut Findings) {
+    let word = word(section);
+    let kept = match word {
+        BackendWord::Memory => "everything is kept in memory",
+        BackendWord::Disk => "everything is kept on disk",
+        BackendWord::Redis => "everything is kept in Redis",
+    };
+    let place = if section.backend.is_some() {
+        ("set", "in")
+    } else {
+        ("add", "to")
+    };
+    let mut report = |key: &str, span: &Span, backend: &str| {
+        let (set, within) = place;
+        findings.error(
+            span,
+            format!("`{key}` has no effect: {kept}"),
+            format!("{set} `backend = \"{backend}\"` {within} [store], or remove `{key}`"),
+        );
+    };
+    if let Some(path) = section.path.as_ref().filter(|_| word != BackendWord::Disk) {
+        report("path", &path.span, "disk");
+    }
+    if word != BackendWord::Redis {
+        for (key, span) in redis::keys(section) {
+            report(key, span, "redis");
         }
-        (Some(disk), None) => {
+        return;
+    }
+    let keys = section.max_keys.as_ref().map(|keys| &keys.span);
+    let bytes = section.max_bytes.as_ref().map(|bytes| &bytes.span);
+    for (key, span) in [("max_keys", keys), ("max_bytes", bytes)] {
+        if let Some(span) = span {
             findings.error(
-                &disk.span,
-                "nothing says where on disk",
-                "add a directory to [store]: `path = \"data/tidegate\"`",
+                span,
+                format!("`{key}` has no effect: Redis bounds what it keeps itself"),
+                format!("set `maxmemory` in Redis itself, and remove `{key}`"),
             );
-            Backend::Memory
-        }
-        (Some(_), Some(path)) => {
-            if path.value.as_os_str().is_empty() {
-                findings.error(
-                    &path.span,
-                    "an empty `path` names no directory",
-                    "write a directory, such as `path = \"data/tidegate\"`",
-                );
-            }
-            Backend::Disk {
-                path: path.value.clone(),
-            }
         }
     }
 }

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::store::memory::records::Room;
     use crate::throttle::{
-        Charge, Exceed, KeyPart, Limit, LimitId, Mode, Outcome, Quota, RetryAfterForm,
+        Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota, RetryAfterForm,
     };
 
     const HOUR: Duration = Duration::from_hours(1);
@@ -227,6 +227,7 @@ mod tests {
             exceed: Exceed::Reject,
             mode: Mode::Enforce,
             retry_after: RetryAfterForm::Seconds,
+            on_store_error: OnStoreError::Local,
         }
     }
 

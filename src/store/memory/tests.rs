@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, Quota, RetryAfterForm};
+use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Quota, RetryAfterForm};
 
 fn limit(id: u16, interval: Duration, burst: u32) -> Limit {
     Limit {
@@ -16,6 +16,7 @@ fn limit(id: u16, interval: Duration, burst: u32) -> Limit {
         exceed: Exceed::Reject,
         mode: Mode::Enforce,
         retry_after: RetryAfterForm::Seconds,
+        on_store_error: OnStoreError::Local,
     }
 }
 

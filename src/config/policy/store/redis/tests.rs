@@ -1,0 +1,225 @@
+use super::*;
+use crate::config::{ConfigErrors, Environment, Loaded, Overrides, parse};
+
+const ROUTES: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+                      [upstream.slow]\nservers = [\"http://127.0.0.1:9001\"]\ntimeout = \"50s\"\n\
+                      [[route]]\nname = \"all\"\npath = \"/\"\nupstream = \"api\"\nidempotency = {}\n\
+                      [[route]]\nname = \"slow\"\npath = \"/slow\"\nmethods = [\"PUT\"]\nupstream = \"slow\"\n";
+
+fn load(store: &str, routes: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
+    // The catch-all comes last.
+    let (head, tail) = routes.split_at(routes.rfind("[[route]]").expect("two routes"));
+    let (upstreams, all) = head.split_at(head.find("[[route]]").expect("two routes"));
+    let text = format!("[store]\nbackend = \"redis\"\n{store}\n{upstreams}{tail}{all}");
+    let env: Environment = env.iter().copied().collect();
+    parse("test.toml", &text, &env, &Overrides::default())
+}
+
+fn redis_with(store: &str, routes: &str, env: &[(&str, &str)]) -> RedisSettings {
+    let loaded = load(store, routes, env).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    match loaded.policy.store.backend {
+        Backend::Redis(redis) => redis,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn redis(store: &str) -> RedisSettings {
+    redis_with(store, ROUTES, &[])
+}
+
+/// The only fault of a store.
+fn fault(store: &str, routes: &str) -> (String, String) {
+    let errors = load(store, routes, &[]).expect_err(store);
+    let [problem] = errors.problems() else {
+        panic!("{errors}");
+    };
+    (problem.title.clone(), problem.help.clone())
+}
+
+fn node(url: &str) -> Node {
+    url.parse::<RedisUrl>().expect(url).0
+}
+
+#[test]
+fn a_url_alone_gets_every_default() {
+    let expected = RedisSettings {
+        nodes: Nodes::Single(node("redis://127.0.0.1:6379")),
+        prefix: "tidegate".into(),
+        user: None,
+        password: None,
+        ca_file: None,
+        limits_timeout: Duration::from_millis(50),
+        records_timeout: Duration::from_millis(500),
+        lease: Duration::from_secs(65),
+        wait_replicas: None,
+    };
+    assert_eq!(redis("url = \"redis://127.0.0.1\""), expected);
+}
+
+#[test]
+fn everything_can_be_said_otherwise() {
+    let expected = RedisSettings {
+        nodes: Nodes::Cluster(vec![node("rediss://a"), node("rediss://b:7000")]),
+        prefix: "fleet-2".into(),
+        user: Some("gate".into()),
+        password: Some("s3cret".into()),
+        ca_file: Some("ca.pem".into()),
+        limits_timeout: Duration::from_millis(5),
+        records_timeout: Duration::from_secs(10),
+        lease: Duration::from_secs(36),
+        wait_replicas: NonZeroU32::new(2),
+    };
+    let spelt = "url = [\"rediss://a\", \"rediss://b:7000\"]\nprefix = \"fleet-2\"\nuser = \"gate\"\n\
+                 password = \"s3cret\"\nca_file = \"ca.pem\"\nlimits_timeout = \"5ms\"\n\
+                 records_timeout = \"10s\"\nlease = \"36s\"\nwait_replicas = 2";
+    assert_eq!(redis(spelt), expected);
+}
+
+#[test]
+fn a_list_of_one_is_a_cluster() {
+    let cluster = redis("url = [\"redis://a\"]").nodes;
+    assert_eq!(cluster, Nodes::Cluster(vec![node("redis://a")]));
+}
+
+#[test]
+fn the_environment_has_its_say() {
+    let url = "url = \"redis://a\"";
+    let one = [("TIDEGATE__STORE__URL", "redis://b/2")];
+    assert_eq!(
+        redis_with(url, ROUTES, &one).nodes,
+        Nodes::Single(node("redis://b/2"))
+    );
+    let list = [("TIDEGATE__STORE__URL", "[\"redis://b\", \"redis://c\"]")];
+    let nodes = Nodes::Cluster(vec![node("redis://b"), node("redis://c")]);
+    assert_eq!(redis_with(url, ROUTES, &list).nodes, nodes);
+    assert_eq!(redis_with("", ROUTES, &list).nodes, nodes);
+    let others = [
+        ("TIDEGATE__STORE__PASSWORD", "12345"),
+        ("TIDEGATE__STORE__WAIT_REPLICAS", "1"),
+        ("TIDEGATE__STORE__LEASE", "1h"),
+    ];
+    let settings = redis_with(url, ROUTES, &others);
+    assert_eq!(settings.password, Some("12345".into()));
+    assert_eq!(settings.wait_replicas, Some(NonZeroU32::MIN));
+    assert_eq!(settings.lease, Duration::from_hours(1));
+    let reference = [("URL", "redis://:s3cret@d")];
+    let settings = redis_with("url = \"${URL}\"", ROUTES, &reference);
+    assert_eq!(settings.nodes, Nodes::Single(node("redis://:s3cret@d")));
+}
+
+#[test]
+fn a_password_is_read_from_its_file_without_the_newline() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let store = format!(
+        "url = \"redis://a\"\npassword_file = '{}'",
+        file.path().display()
+    );
+    std::fs::write(file.path(), "two words\r\n").expect("written");
+    let password = redis(&store).password.expect("a password");
+    assert_eq!(password.reveal(), "two words");
+
+    std::fs::write(file.path(), "\n").expect("written");
+    assert!(
+        fault(&store, ROUTES)
+            .0
+            .contains("in this file: an empty password")
+    );
+}
+
+#[test]
+fn a_lease_outlives_the_slowest_execution_of_a_key() {
+    let lease = |routes: &str| redis_with("url = \"redis://a\"", routes, &[]).lease;
+    let unkeyed = ROUTES.replace("idempotency = {}", "");
+    assert_eq!(lease(&unkeyed), Duration::from_secs(30));
+    let off = ROUTES.replace("{}", "{ mode = \"off\" }");
+    assert_eq!(lease(&off), Duration::from_secs(30));
+    let both = format!("{ROUTES}idempotency = {{ methods = \"PUT\" }}\n");
+    assert_eq!(lease(&both), Duration::from_secs(80));
+    let exact = both.replace("\"50s\"", "\"2500ms\"\nfirst_byte_timeout = \"5m\"");
+    assert_eq!(lease(&exact), Duration::from_secs(65));
+    let endless = both.replace("\"50s\"", "\"2h\"");
+    assert_eq!(lease(&endless), Duration::from_hours(1));
+}
+
+#[test]
+fn a_lease_no_longer_than_an_execution_says_how_long_that_is() {
+    let lease = |lease: &str| format!("url = \"redis://a\"\nlease = \"{lease}\"");
+    assert_eq!(
+        redis(&lease("35001ms")).lease,
+        Duration::from_millis(35_001)
+    );
+    let (title, help) = fault(&lease("35s"), ROUTES);
+    assert!(title.contains("`api` may take 35s"), "{title}");
+    assert!(help.contains("\"65s\""), "{help}");
+
+    let both = format!("{ROUTES}idempotency = {{ methods = \"PUT\" }}\n");
+    let (title, _) = fault(&lease("36s"), &both);
+    assert!(title.contains("`slow` may take 50s"), "{title}");
+    let (title, help) = fault(&lease("1h"), &both.replace("\"50s\"", "\"2h\""));
+    assert!(title.contains("may take 7200s"), "{title}");
+    assert!(help.contains("[upstream.slow]"), "{help}");
+
+    let unkeyed = ROUTES.replace("idempotency = {}", "");
+    let settings = redis_with(&lease("1s"), &unkeyed, &[]);
+    assert_eq!(settings.lease, Duration::from_secs(1));
+}
+
+#[test]
+fn who_we_are_is_said_once_and_proven() {
+    for (store, title) in [
+        ("url = \"redis://a\"\nuser = \"gate\"", "without a password"),
+        ("url = \"redis://:x@a\"\nuser = \"gate\"", "in `url` too"),
+        ("url = [\"redis://:x@a\"]\npassword = \"y\"", "in `url` too"),
+        (
+            "url = \"redis://a\"\npassword = \"x\"\npassword_file = \"y\"",
+            "given twice",
+        ),
+        (
+            "url = \"redis://a\"\npassword_file = \"/nonexistent\"",
+            "cannot read the password",
+        ),
+        ("url = [\"redis://:x@a\", \"redis://:y@b\"]", "these differ"),
+        ("url = [\"redis://:x@a\", \"redis://b\"]", "these differ"),
+        (
+            "url = [\"redis://x:x@a\", \"redis://y:x@b\"]",
+            "these differ",
+        ),
+    ] {
+        let found = fault(store, ROUTES).0;
+        assert!(found.contains(title), "{store}: {found}");
+    }
+    let same = redis("url = [\"redis://u:p@a\", \"redis://u:p@b\"]");
+    assert_eq!(same.nodes.all().len(), 2);
+}
+
+#[test]
+fn a_fault_in_a_url_is_the_only_one() {
+    for store in [
+        "url = \"http://a\"\nuser = \"x\"\nca_file = \"y\"",
+        "url = [\"redis\"]\npassword = \"x\"",
+        "url = []",
+        "url = 5",
+        "url = \"${MISSING}\"",
+    ] {
+        fault(store, ROUTES);
+    }
+}
+
+#[test]
+fn large_answers_are_for_redis_to_refuse() {
+    let routes = ROUTES.replace("{}", "{ max_response = \"8GiB\" }");
+    redis_with("url = \"redis://a\"", &routes, &[]);
+}
+
+#[test]
+fn settings_can_be_shown() {
+    let settings = redis("url = \"redis://gate:s3cret@a\"");
+    let shown = format!("{settings:?} {}", settings.nodes);
+    assert!(
+        shown.contains("redis://a:6379") && !shown.contains("s3cret"),
+        "{shown}"
+    );
+    let settings = redis("url = \"redis://a\"\npassword = \"s3cret\"");
+    assert!(!format!("{settings:?}").contains("s3cret"));
+}

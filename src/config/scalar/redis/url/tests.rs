@@ -1,0 +1,178 @@
+use super::*;
+
+fn node(text: &str) -> Node {
+    match text.parse() {
+        Ok(RedisUrl(node)) => node,
+        Err(fault) => panic!("{text}: {fault}"),
+    }
+}
+
+fn fault(text: &str) -> Fault {
+    text.parse::<RedisUrl>().expect_err(text)
+}
+
+#[test]
+fn a_url_is_a_scheme_a_host_and_perhaps_more() {
+    let plain = Node {
+        host: "redis.example".into(),
+        port: 6379,
+        tls: false,
+        database: 0,
+        user: None,
+        password: None,
+    };
+    assert_eq!(node("redis://redis.example"), plain);
+    assert_eq!(node("redis://redis.example:6379/0"), plain);
+    assert_eq!(node("redis://redis.example/"), plain);
+    let all = Node {
+        host: "10.0.0.1".into(),
+        port: 6390,
+        tls: true,
+        database: 3,
+        user: Some("gate".into()),
+        password: Some("s3cret".into()),
+    };
+    assert_eq!(node("rediss://gate:s3cret@10.0.0.1:6390/3"), all);
+    let nameless = Node { user: None, ..all };
+    assert_eq!(node("rediss://:s3cret@10.0.0.1:6390/3"), nameless);
+}
+
+#[test]
+fn an_ipv6_address_stands_in_brackets() {
+    let six = node("redis://[2001:db8::7]:7000");
+    assert_eq!((&*six.host, six.port), ("2001:db8::7", 7000));
+    assert_eq!(node("redis://[::1]").port, 6379);
+    for text in ["redis://::1", "redis://2001:db8::7:7000"] {
+        assert!(fault(text).help.contains("in brackets"), "{text}");
+    }
+    for text in [
+        "redis://[::1",
+        "redis://[a]",
+        "redis://[::1]6379",
+        "redis://[10.0.0.1]",
+    ] {
+        assert!(text.parse::<RedisUrl>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn user_and_password_may_have_escapes() {
+    let node = node("redis://g%2Fte:p%40s%3As%25%C3%BC+@h");
+    assert_eq!(node.user.as_deref(), Some("g/te"));
+    let password = node.password.expect("a password");
+    assert_eq!(password.reveal(), "p@s:s%ü+");
+    for text in [
+        "redis://:a%@h",
+        "redis://:a%4@h",
+        "redis://:a%4x@h",
+        "redis://:%FF@h",
+    ] {
+        assert!(fault(text).title.contains("broken escape"), "{text}");
+    }
+}
+
+#[test]
+fn a_user_comes_with_a_password() {
+    for text in [
+        "redis://gate@h",
+        "redis://gate:@h",
+        "redis://:@h",
+        "redis://@h",
+    ] {
+        let fault = fault(text);
+        assert!(
+            fault.title.contains("without a password"),
+            "{}",
+            fault.title
+        );
+    }
+    assert!(fault("redis://a%20b:c@h").title.contains("spaces"));
+}
+
+#[test]
+fn whatever_else_stands_in_a_url_is_a_fault() {
+    for (text, title) in [
+        ("", "not the URL"),
+        ("localhost:6379", "not the URL"),
+        ("redis:/h", "not the URL"),
+        ("http://h", "neither"),
+        ("redis+unix:///run/redis.sock", "neither"),
+        ("REDIS://h", "neither"),
+        ("redis://", "no host"),
+        ("redis:///1", "no host"),
+        ("redis://:6379", "no host"),
+        ("redis://a b", "no host"),
+        ("redis://größe", "no host"),
+        ("redis://10.0.0.256", "no host"),
+        ("redis://h:", "no port"),
+        ("redis://h:0", "no port"),
+        ("redis://h:+1", "no port"),
+        ("redis://h:65536", "no port"),
+        ("redis://h/db", "a path"),
+        ("redis://h/+1", "a path"),
+        ("redis://h/1/", "a path"),
+        ("redis://h/4294967296", "a path"),
+        ("redis://h?db=1", "a query"),
+        ("redis://h#1", "a fragment"),
+        ("redis://h/1?protocol=3", "a path"),
+    ] {
+        let fault = fault(text);
+        assert!(fault.title.contains(title), "{text}: {}", fault.title);
+        assert!(fault.help.starts_with("write "), "{text}: {}", fault.help);
+    }
+}
+
+#[test]
+fn no_fault_shows_a_password() {
+    for text in [
+        "http://gate:s3cret@h",
+        "gate:s3cret@h",
+        "gate:s3cret@redis://h",
+        ":s3cret@h:6379",
+        "redis://s3cret@h",
+        "redis://:s3cret",
+        "redis://gate:s3cret/0",
+        "redis://:s3/cret@h",
+        "redis://:s3#cret@h",
+        "redis://:s3?cret@h",
+        "redis://:s3@cret@h",
+        "redis://:s3cret%@h",
+        "redis://a%20b:s3cret@h",
+        "redis://:s3cret@",
+        "redis://:s3cret@h:x",
+        "redis://:s3cret@h/x",
+        "redis://:s3cret@h?x",
+    ] {
+        let shown = fault(text).to_string();
+        assert!(!shown.contains("s3") && !shown.contains("cret"), "{shown}");
+    }
+    assert!(
+        fault("redis://gate:s3cret@h/x")
+            .title
+            .contains("`redis://gate:***@h/x`")
+    );
+}
+
+#[test]
+fn debugging_shows_no_password() {
+    let url: RedisUrl = "redis://gate:s3cret@h".parse().expect("a URL");
+    let shown = format!("{url:?}");
+    assert!(
+        shown.contains("gate") && !shown.contains("s3cret"),
+        "{shown}"
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_password_can_be_written_with_escapes(password in "\\PC{1,20}") {
+        let escaped: String = password.bytes().map(|octet| format!("%{octet:02x}")).collect();
+        let node = node(&format!("redis://:{escaped}@h"));
+        proptest::prop_assert_eq!(node.password.as_ref().map(Password::reveal), Some(&*password));
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "(redis://)?[ -~ü]{0,40}") {
+        let _ = text.parse::<RedisUrl>();
+    }
+}

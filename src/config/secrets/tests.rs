@@ -1,0 +1,107 @@
+use super::*;
+use crate::config::{Environment, Overrides, parse};
+
+/// Everything that is said about a faulty configuration.
+fn told(text: &str, env: &[(&str, &str)]) -> String {
+    let env: Environment = env.iter().copied().collect();
+    let errors = parse("test.toml", text, &env, &Overrides::default()).expect_err(text);
+    format!("{errors}\n{errors:?}")
+}
+
+#[test]
+fn the_password_in_a_url_is_found_however_broken_the_url() {
+    for (url, shown) in [
+        ("redis://h:6379/1", "redis://h:6379/1"),
+        ("redis://[::1]", "redis://[::1]"),
+        ("redis://[fe80::ab]:6379", "redis://[fe80::ab]:6379"),
+        ("redis://u:p@h:6379", "redis://u:***@h:6379"),
+        ("redis://:p@h", "redis://:***@h"),
+        ("redis://p@h", "redis://***@h"),
+        ("redis://:p:q/r@s@h", "redis://:***@h"),
+        ("u:p@h", "u:***@h"),
+        ("u:p@redis://h", "u:***@redis://h"),
+        ("redis://:p", "redis://:***"),
+        ("redis://:6p/0", "redis://:***"),
+        ("redis://@h", "redis://@h"),
+        ("h:6379", "h:6379"),
+        ("", ""),
+    ] {
+        assert_eq!(masked_url(url), shown, "{url}");
+    }
+}
+
+#[test]
+fn a_message_is_left_alone_unless_there_is_a_password_in_it() {
+    let plain = "no upstream is called `a@b`: http://c:80";
+    assert_eq!(masked(plain), plain);
+    assert_eq!(masked("`x://u:p@h` is wrong"), "`x://u:***@h` is wrong");
+}
+
+#[test]
+fn references_to_variables_are_not_secret() {
+    let parts = |text: &str| -> Vec<String> {
+        let parts = without_variables(text, 0..text.len()).into_iter();
+        parts.map(|part| text[part].to_owned()).collect()
+    };
+    assert!(parts("${A}").is_empty());
+    assert_eq!(parts("a${B}c${D}"), ["a", "c"]);
+    assert_eq!(parts("a${b"), ["a${b"]);
+    assert_eq!(parts("$${a}${B}"), ["$${a}${B}"]);
+}
+
+#[test]
+fn no_fault_anywhere_shows_a_secret() {
+    for store in [
+        "backend = \"redis\"\nurl = \"redis://:s3cret@h/x\"",
+        "backend = \"redis\"\nurl = \"redis://:s3cret\"",
+        "backend = \"redis\"\nurl = \"redis://:\\u0073s3cret@h?\"",
+        "backend = \"redis\"\nurl = [\"redis://:s3cret@h/1\", 'redis://:s3cret@i/2']",
+        "backend = \"redis\"\nurl = '''redis://:s3cret@h'''\nuser = \"me\"",
+        "backend = \"redis://:s3cret@h\"",
+        "url = \"redis://:s3cret@h\"",
+        "ulr = \"redis://:s3cret@h\"",
+        "backend = \"redis\"\npasword = \"s3cret\"\nurl = \"redis://h\"",
+        "password = \"s3cret\"",
+        "password = [\"s3cret\"]",
+        "password = \"s3cret${MISSING}\"",
+        "url = \"redis://:s3cret${MISSING}@h\"",
+        "backend = \"redis\"\nurl = \"redis://h\"\npassword = \"s3cret\"\npassword_file = \"x\"",
+        "path = \"redis://:s3cret@h\"",
+        "url = \"redis://:s3cret@h",
+        "password = s3cret",
+        "\"password\" = \"s3cret",
+    ] {
+        let text = format!("[store]\n{store}\n[[route]]\n");
+        let told = told(&text, &[]);
+        assert!(!told.contains("s3cret"), "{told}");
+    }
+    let inline = told("admin = { token = \"s3cret\", listen = }\n", &[]);
+    assert!(!inline.contains("s3cret"), "{inline}");
+}
+
+#[test]
+fn no_fault_in_a_variable_shows_a_secret() {
+    let redis = "[store]\nbackend = \"redis\"\n";
+    for (name, value) in [
+        ("TIDEGATE__STORE__URL", "redis://:s3cret@h/x"),
+        ("TIDEGATE__STORE__URL", "[\"redis://:s3cret@h/1\"]"),
+        ("TIDEGATE__STORE__URL__0", "redis://:s3cret@h"),
+        ("TIDEGATE__STORE__ULR", "redis://:s3cret@h"),
+        ("TIDEGATE__STORE__PASSWORD__FILE", "s3cret"),
+        ("TIDEGATE__STORE__PREFIX", "redis://:s3cret@h *"),
+    ] {
+        let told = told(redis, &[(name, value)]);
+        assert!(!told.contains("s3cret") && told.contains(name), "{told}");
+    }
+    let referred = format!("{redis}url = \"${{URL}}\"\n");
+    let told = told(&referred, &[("URL", "redis://:s3cret@h/x")]);
+    assert!(!told.contains("s3cret"), "{told}");
+    assert!(told.contains("`redis://:***@h/x` has a path"), "{told}");
+}
+
+#[test]
+fn what_is_not_secret_can_still_be_read() {
+    let text = "[store]\nbackend = \"redis\"\nurl = \"redis://me:${PASS}x@h/y\"\n";
+    let told = told(text, &[]);
+    assert!(told.contains("url = \"redis://me:${PASS}*@h/y\""), "{told}");
+}
