@@ -20,7 +20,7 @@ impl RedisCluster {
     /// Starts one, and returns when every node can be asked for every key.
     ///
     /// That takes two seconds and a bit, because a master waits for two seconds after its start before it
-    /// believes that its cluster is well, whatever it is told. One under [`fake_time`](Self::in_fake_time)
+    /// believes that its cluster is well, whatever it is told. One [in fake time](Self::in_fake_time)
     /// is made to believe that they have passed.
     pub(crate) fn start() -> Self {
         Self::with(Options::default())
