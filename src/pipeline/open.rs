@@ -1,34 +1,68 @@
 //! Opening the store a policy asks for.
 //!
-//! Memory is always there; anything else can fail, and then the gateway does not start: to go on without
-//! the store that was asked for would forget promises that somebody relies on.
+//! Memory is always there. A store on disk that cannot be opened keeps the gateway from starting: to go on
+//! without it would forget promises that somebody relies on. A Redis that cannot be reached does not: it
+//! is somebody else's, and may be back before the first request; only one that would break promises does.
 
-use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
+
+use thiserror::Error;
 
 use super::Shared;
 use crate::clock::Clock;
 use crate::config::{Backend, Policy};
 use crate::store::RecordStore;
 use crate::store::disk::buckets::Snapshots;
-use crate::store::disk::{DiskRecords, OpenError};
+use crate::store::disk::{self, DiskRecords};
+use crate::store::redis::settings::RedisSettings;
+use crate::store::redis::{self, Redis};
+
+/// Why a store cannot be opened. Every message ends with a way out.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The one on disk.
+    #[error(transparent)]
+    Disk(#[from] disk::OpenError),
+    /// The one in Redis.
+    #[error(transparent)]
+    Redis(#[from] redis::OpenError),
+}
 
 impl Shared {
     /// Everything a policy needs to be put to work, kept where it says.
     pub fn open(policy: Arc<Policy>, clock: Clock) -> Result<Self, OpenError> {
-        let path = match &policy.store.backend {
-            Backend::Memory => return Ok(Self::new(policy, clock)),
-            Backend::Disk { path } => path,
-            Backend::Redis(_) => return Err(OpenError::Thread(ErrorKind::Unsupported.into())),
-        };
-        let records = DiskRecords::open(path, policy.store.room, clock.clone())?;
-        let memory = Self::new(Arc::clone(&policy), clock.clone());
-        let snapshots = Snapshots::start(&records, Arc::clone(&memory.buckets), clock)?;
+        let backend = policy.store.backend.clone();
+        let memory = Self::new(policy, clock);
+        match backend {
+            Backend::Memory => Ok(memory),
+            Backend::Disk { path } => Ok(memory.on_disk(&path)?),
+            Backend::Redis(settings) => Ok(memory.in_redis(settings)?),
+        }
+    }
+
+    /// The same with its records on disk, and its buckets written down there.
+    fn on_disk(self, path: &Path) -> Result<Self, disk::OpenError> {
+        let records = DiskRecords::open(path, self.policy.store.room, self.clock.clone())?;
+        let buckets = Arc::clone(&self.buckets);
+        let snapshots = Snapshots::start(&records, buckets, self.clock.clone())?;
         Ok(Self {
             naming: records.secret().into(),
             records: RecordStore::Disk(records),
             snapshots: Some(Arc::new(snapshots)),
-            ..memory
+            ..self
+        })
+    }
+
+    /// The same with its records in Redis.
+    fn in_redis(self, settings: RedisSettings) -> Result<Self, redis::OpenError> {
+        let mut routes = self.policy.routes.iter();
+        let keyed = routes.any(|route| route.idempotency.is_some());
+        let redis = Redis::open(settings, keyed, self.clock.clone())?;
+        Ok(Self {
+            naming: redis.naming(),
+            records: RecordStore::Redis(redis.records()),
+            ..self
         })
     }
 }

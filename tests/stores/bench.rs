@@ -16,6 +16,9 @@ use tidegate::idempotency::{
 use tidegate::store::RecordStore;
 use tidegate::store::disk::DiskRecords;
 use tidegate::store::memory::records::{MemoryRecords, Room};
+use tidegate::store::redis::Redis;
+
+use crate::server::Server;
 
 /// How long records are kept in these tests.
 pub(crate) const TTL: Duration = Duration::from_hours(1);
@@ -25,6 +28,8 @@ pub(crate) const TTL: Duration = Duration::from_hours(1);
 pub(crate) enum Kind {
     Memory,
     Disk,
+    Redis,
+    Cluster,
 }
 
 impl Kind {
@@ -32,17 +37,25 @@ impl Kind {
     pub(crate) fn is_durable(self) -> bool {
         match self {
             Self::Memory => false,
-            Self::Disk => true,
+            Self::Disk | Self::Redis | Self::Cluster => true,
         }
+    }
+
+    /// Whether several gateways can have it.
+    pub(crate) fn is_shared(self) -> bool {
+        matches!(self, Self::Redis | Self::Cluster)
     }
 }
 
 pub(crate) struct Bench {
+    pub(crate) kind: Kind,
     room: Room,
     pub(crate) clock: Clock,
     pub(crate) records: RecordStore,
     /// Where it is, if it is on disk. Dropped after the store.
     home: TempDir,
+    /// Where it is, if it is in Redis.
+    server: Option<Arc<Server>>,
 }
 
 impl Bench {
@@ -56,12 +69,58 @@ impl Bench {
         let records = match kind {
             Kind::Memory => RecordStore::Memory(MemoryRecords::new(room, clock.clone())),
             Kind::Disk => on_disk(home.path(), room, &clock),
+            Kind::Redis | Kind::Cluster => return Self::on(Arc::new(Server::start(kind))),
         };
         Self {
+            kind,
             room,
             clock,
             records,
             home,
+            server: None,
+        }
+    }
+
+    /// A store on `server` that has nothing to do with others there.
+    pub(crate) fn on(server: Arc<Server>) -> Self {
+        let clock = Clock::virtual_from(SystemTime::now());
+        let redis = Redis::open(server.settings(), true, clock.clone()).unwrap();
+        Self {
+            kind: server.kind(),
+            room: Room::default(),
+            records: RecordStore::Redis(redis.records()),
+            clock,
+            home: TempDir::new().unwrap(),
+            server: Some(server),
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn advance(&self, time: Duration) {
+        self.clock.advance(time);
+        if let Some(server) = &self.server {
+            server.advance(time);
+        }
+    }
+
+    /// How much more time may pass than was asked for: a server goes by real time besides.
+    pub(crate) fn slack(&self) -> Duration {
+        if self.kind.is_shared() {
+            Duration::from_secs(10)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// A moment before a record expires.
+    pub(crate) fn just_before(&self) -> Duration {
+        TTL - self.slack().max(Duration::from_millis(1))
+    }
+
+    /// Returns when what was dropped has had its effect.
+    pub(crate) async fn settle(&self) {
+        if let RecordStore::Redis(records) = &self.records {
+            records.settled().await;
         }
     }
 
@@ -89,6 +148,7 @@ impl Bench {
                 self.records = on_disk(left.path(), self.room, &self.clock);
                 self.home = left;
             }
+            RecordStore::Redis(_) => panic!("a gateway that dies is a story of its own"),
         }
         drop(underway);
     }
@@ -98,7 +158,7 @@ impl Bench {
         if let RecordStore::Disk(records) = &self.records {
             records.sweep().await;
         }
-        self.records.census()
+        self.records.count().await.unwrap()
     }
 
     /// A claim that must be won.

@@ -1,10 +1,11 @@
 //! Random histories, compared with a model that knows nothing of how a store works.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
+use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use tidegate::clock::Moment;
 use tidegate::idempotency::{
     Bid, Census, Claim, Ending, Fingerprint, Kept, OnUnknown, Permit, RecordId, Records, State,
@@ -12,6 +13,7 @@ use tidegate::idempotency::{
 };
 
 use crate::bench::{Bench, Kind, TTL, answer, bid, id};
+use crate::server::Server;
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
@@ -195,7 +197,9 @@ impl Trial {
                     self.model.0.remove(&id);
                 }
             }
-            Event::Pass(time) => self.bench.clock.advance(time),
+            Event::Pass(time) => self.bench.advance(time),
+            // There it is another gateway that takes over, when the claims have lapsed: a story of its own.
+            Event::Crash if self.kind.is_shared() => {}
             Event::Crash => {
                 self.waiting.clear();
                 self.bench.crash(std::mem::take(&mut self.underway));
@@ -269,6 +273,7 @@ impl Trial {
             How::Dropped => {
                 let sent = permit.is_sent();
                 drop(permit);
+                self.bench.settle().await;
                 if sent {
                     self.model.end(&bid, State::Unknown, None, now);
                 } else {
@@ -302,13 +307,17 @@ impl Trial {
 }
 
 fn holds(kind: Kind, events: &[Event]) {
+    holds_on(Bench::new(kind), events);
+}
+
+fn holds_on(bench: Bench, events: &[Event]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .build();
     runtime.unwrap().block_on(async {
         let mut trial = Trial {
-            kind,
-            bench: Bench::new(kind),
+            kind: bench.kind,
+            bench,
             model: Model::default(),
             underway: Vec::new(),
             waiting: Vec::new(),
@@ -347,4 +356,28 @@ proptest! {
     ) {
         holds(Kind::Disk, &events);
     }
+}
+
+/// Histories on one server, each under names of its own.
+fn every_history_is_as_the_model_has_it(kind: Kind) {
+    let server = Arc::new(Server::start(kind));
+    let mut runner = TestRunner::new(cases(40));
+    let histories = proptest::collection::vec(any_event(), 1..80);
+    let outcome = runner.run(&histories, |events| {
+        holds_on(Bench::on(Arc::clone(&server)), &events);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn every_history_in_redis_is_as_the_model_has_it() {
+    every_history_is_as_the_model_has_it(Kind::Redis);
+}
+
+#[test]
+fn every_history_in_a_cluster_is_as_the_model_has_it() {
+    every_history_is_as_the_model_has_it(Kind::Cluster);
 }

@@ -9,48 +9,69 @@
 mod behaviours;
 mod bench;
 mod history;
+#[path = "../support/redis.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "what is shared is not all used here"
+)]
+mod redis;
+mod server;
 
-/// Makes a test of each behaviour for each store.
-macro_rules! on_each_store {
-    ($($behaviour:ident,)*) => {
-        mod memory {
+/// Makes a test of each behaviour for a store.
+macro_rules! on {
+    ($store:ident, $kind:ident, [$($behaviour:ident,)*]) => {
+        mod $store {
             $(
                 #[tokio::test]
                 async fn $behaviour() {
-                    super::behaviours::$behaviour(super::bench::Kind::Memory).await;
-                }
-            )*
-        }
-
-        mod disk {
-            $(
-                #[tokio::test]
-                async fn $behaviour() {
-                    super::behaviours::$behaviour(super::bench::Kind::Disk).await;
+                    crate::behaviours::$behaviour(crate::bench::Kind::$kind).await;
                 }
             )*
         }
     };
 }
 
+/// The promises of stores of any kind, and of those that bound themselves how much they hold: in Redis it is
+/// Redis that does that.
+macro_rules! on_each_store {
+    (any: $any:tt, bounded: $bounded:tt) => {
+        mod any {
+            on!(memory, Memory, $any);
+            on!(disk, Disk, $any);
+            on!(redis, Redis, $any);
+            on!(cluster, Cluster, $any);
+        }
+
+        mod bounded {
+            on!(memory, Memory, $bounded);
+            on!(disk, Disk, $bounded);
+        }
+    };
+}
+
 on_each_store! {
-    of_any_number_of_bids_exactly_one_wins,
-    a_completed_key_is_answered_from_its_record,
-    one_key_is_another_in_another_scope,
-    a_key_stands_for_one_request_whatever_became_of_it,
-    those_who_wait_are_told_the_answer,
-    a_released_key_can_be_claimed_again_and_those_who_wait_get_its_answer,
-    those_who_wait_for_an_answer_that_is_not_kept_are_told_so,
-    a_permit_dropped_before_the_request_was_sent_frees_its_key,
-    a_permit_dropped_afterwards_leaves_its_key_unknown,
-    an_unknown_key_is_held_or_released_as_the_route_says,
-    whoever_stops_waiting_leaves_nothing_behind,
-    every_record_expires_after_its_time_and_none_in_progress_does,
-    a_scope_has_so_many_keys_and_no_more,
-    a_scope_whose_keys_have_expired_is_not_full_whatever_else_has,
-    a_full_store_takes_no_new_keys_until_some_expire,
-    answers_that_do_not_fit_leave_tombstones,
-    a_key_is_found_in_every_scope,
-    only_an_unknown_key_can_be_freed,
-    a_bid_whose_caller_left_claims_nothing,
+    any: [
+        of_any_number_of_bids_exactly_one_wins,
+        a_completed_key_is_answered_from_its_record,
+        one_key_is_another_in_another_scope,
+        a_key_stands_for_one_request_whatever_became_of_it,
+        those_who_wait_are_told_the_answer,
+        a_released_key_can_be_claimed_again_and_those_who_wait_get_its_answer,
+        those_who_wait_for_an_answer_that_is_not_kept_are_told_so,
+        a_permit_dropped_before_the_request_was_sent_frees_its_key,
+        a_permit_dropped_afterwards_leaves_its_key_unknown,
+        an_unknown_key_is_held_or_released_as_the_route_says,
+        whoever_stops_waiting_leaves_nothing_behind,
+        every_record_expires_after_its_time_and_none_in_progress_does,
+        a_scope_has_so_many_keys_and_no_more,
+        a_scope_whose_keys_have_expired_is_not_full_whatever_else_has,
+        a_key_is_found_in_every_scope,
+        only_an_unknown_key_can_be_freed,
+        a_bid_whose_caller_left_claims_nothing,
+    ],
+    bounded: [
+        a_full_store_takes_no_new_keys_until_some_expire,
+        answers_that_do_not_fit_leave_tombstones,
+    ]
 }

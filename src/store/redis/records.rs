@@ -332,6 +332,10 @@ impl Records for RedisRecords {
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
+        // A claim of our own may have lapsed without being given up.
+        if self.ledger.flights.is_flying(id) {
+            return Ok(false);
+        }
         let call = steps::free(&self.ledger.names(), id);
         let freed = self.link.ask(Part::Records, &call).await;
         freed.map_err(StoreError::new)
