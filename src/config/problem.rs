@@ -150,7 +150,7 @@ impl Findings {
         title: impl Into<String>,
         help: impl Into<String>,
     ) -> &mut Self {
-        self.push(Severity::Error, span, title.into(), help.into())
+        self.push(Severity::Error, span, &title.into(), help.into())
     }
 
     /// Reports what somebody should look at.
@@ -160,7 +160,7 @@ impl Findings {
         title: impl Into<String>,
         help: impl Into<String>,
     ) -> &mut Self {
-        self.push(Severity::Warning, span, title.into(), help.into())
+        self.push(Severity::Warning, span, &title.into(), help.into())
     }
 
     /// Shows a second place along with the problem just reported.
@@ -171,11 +171,11 @@ impl Findings {
         }
     }
 
-    fn push(&mut self, severity: Severity, span: &Span, title: String, help: String) -> &mut Self {
+    fn push(&mut self, severity: Severity, span: &Span, title: &str, help: String) -> &mut Self {
         let place = self.sources.place(span);
         self.problems.push(Problem {
             severity,
-            title: secrets::masked(&title).into_owned(),
+            title: secrets::masked(title).into_owned(),
             help,
             file: place.file.clone(),
             line: place.line,

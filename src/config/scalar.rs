@@ -108,7 +108,8 @@ scalars! {
     TokenText, "string", r"\S+", ["${TIDEGATE_ADMIN_TOKEN}"];
     KeyText, "string", "client|global|header:.+", ["client", "global", "header:x-api-key"];
     BackendWord, "string", "memory|disk|redis", ["memory", "disk", "redis"];
-    RedisUrl, "string", r"rediss?://(?:[^/?#@\s]+@)?[^/?#@\s]+(?:/[0-9]*)?", ["redis://127.0.0.1:6379", "rediss://redis.example/1"];
+    RedisUrl, "string", r"rediss?://(?:[^/?#@]+@)?[^/?#@]+(?:/[0-9]*)?",
+        ["redis://127.0.0.1:6379", "rediss://redis.example/1"];
     StorePrefix, "string", r"[!-)+->@-Z^-z|~]{1,64}", ["tidegate"];
     UserText, "string", r"\S+", ["tidegate"];
     PasswordText, "string", ".+", ["${REDIS_PASSWORD}"];

@@ -228,6 +228,41 @@ fn check_warns_of_keys_that_a_retry_would_not_find() {
 }
 
 #[test]
+fn no_command_shows_the_password_of_a_store() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("redis.toml");
+    let name = path.to_str().expect("a plain name");
+    let write = |url: &str| {
+        let config = format!(
+            "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n\
+             [store]\nbackend = \"redis\"\nurl = \"{url}\"\n"
+        );
+        std::fs::write(&path, config).expect("a file");
+    };
+    let explain = [
+        "explain", "--config", name, "--method", "GET", "--path", "/",
+    ];
+    write("redis://gate:s3cret@127.0.0.1");
+    for arguments in [&["check", name][..], &explain] {
+        let output = Process::run(arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let said = stdout(&output) + &stderr(&output);
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+    write("redis://gate:s3cret@127.0.0.1/cache");
+    for arguments in [&["check", name][..], &explain, &["serve", "--config", name]] {
+        let output = Process::run(arguments);
+        assert!(!output.status.success());
+        let said = stdout(&output) + &stderr(&output);
+        assert!(
+            said.contains("`redis://gate:***@127.0.0.1/cache` has a path"),
+            "{said}"
+        );
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+}
+
+#[test]
 fn the_schema_is_one_and_takes_every_shipped_configuration() {
     let output = Process::run(&["schema"]);
     assert!(output.status.success());

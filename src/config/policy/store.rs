@@ -1,5 +1,6 @@
 //! Where buckets and idempotency keys are kept, and how many.
 
+mod lease;
 mod redis;
 
 use super::super::file::StoreSection;
@@ -11,7 +12,7 @@ use super::super::{Backend, StoreSettings};
 use super::plain;
 use crate::store::memory::records::Room;
 
-pub(super) use redis::set_lease;
+pub(super) use lease::set_lease;
 
 /// Bytes that answers may take on disk where nothing is said.
 const DEFAULT_DISK_BYTES: u64 = 4 << 30;

@@ -1,27 +1,17 @@
 //! Redis: where it is, who we are to it, and what is asked of it.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::time::Duration;
 
-use super::super::super::file::{File, StoreSection};
+use super::super::super::file::StoreSection;
 use super::super::super::located::{Located, OneOrMany};
 use super::super::super::problem::Findings;
-use super::super::super::scalar::{
-    LONGEST_LEASE, Lease, PasswordText, RedisUrl, StoreTimeout, UserText,
-};
+use super::super::super::scalar::{PasswordText, RedisUrl, StoreTimeout, UserText};
 use super::super::super::source::Span;
-use super::super::super::{Backend, StoreSettings};
 use super::super::read_secret;
-use super::missing;
-use crate::route::Route;
+use super::{lease, missing};
 use crate::store::redis::settings::{
     LIMITS_TIMEOUT, Node, Nodes, PREFIX, Password, RECORDS_TIMEOUT, RedisSettings,
 };
-use crate::upstream::{Timeouts, Upstream};
-
-/// How much longer than any execution a claim holds where nothing is said.
-const LEASE_MARGIN: Duration = Duration::from_secs(30);
 
 /// The keys of `[store]` that only Redis has, where they are given.
 pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str, &Span)> {
@@ -88,7 +78,7 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> Option
         ca_file: section.ca_file.as_ref().map(|file| file.value.clone()),
         limits_timeout: timeout(&section.limits_timeout, LIMITS_TIMEOUT),
         records_timeout: timeout(&section.records_timeout, RECORDS_TIMEOUT),
-        lease: LEASE_MARGIN,
+        lease: lease::MARGIN,
         wait_replicas: section
             .wait_replicas
             .as_ref()
@@ -203,79 +193,6 @@ fn check_credentials(
             "a user without a password is nobody to Redis",
             "add `password = \"${REDIS_PASSWORD}\"` or `password_file` to [store], or remove `user`",
         );
-    }
-}
-
-/// How long a claim holds: longer than what it is made for can take.
-pub(in super::super) fn set_lease(
-    store: &mut StoreSettings,
-    file: &File,
-    upstreams: &[Arc<Upstream>],
-    routes: &[Route],
-    findings: &mut Findings,
-) {
-    // A fault elsewhere may have taken out the deadline that counts.
-    let Backend::Redis(redis) = &mut store.backend else {
-        return;
-    };
-    if findings.has_errors() {
-        return;
-    }
-    let keyed = routes.iter().filter(|route| route.idempotency.is_some());
-    let slowest = keyed
-        .map(|route| &upstreams[route.upstream.0])
-        .max_by_key(|upstream| whole(&upstream.timeouts));
-    let deadline = slowest.map_or(Duration::ZERO, |upstream| whole(&upstream.timeouts));
-    let enough = (deadline + LEASE_MARGIN).min(LONGEST_LEASE);
-    let Some(Located {
-        span,
-        value: Lease(lease),
-    }) = &file.store.lease
-    else {
-        redis.lease = enough;
-        return;
-    };
-    redis.lease = *lease;
-    let Some(slowest) = slowest.filter(|_| *lease <= deadline) else {
-        return;
-    };
-    let (name, deadline) = (&slowest.name, written(deadline));
-    let help = if enough > whole(&slowest.timeouts) {
-        format!(
-            "set `lease` to more than \"{deadline}\", such as \"{}\", or leave it out",
-            written(enough)
-        )
-    } else {
-        format!(
-            "set a `timeout` under \"{}\" in [upstream.{name}]",
-            written(LONGEST_LEASE)
-        )
-    };
-    findings.error(
-        span,
-        format!(
-            "a claim must outlive what it was made for, and a request with a key to `{name}` may take {deadline}"
-        ),
-        help,
-    );
-    if let Some((upstream, _)) = file.upstream.0.iter().nth(slowest.id.0) {
-        findings.note(&upstream.span, format!("its `timeout`, or its `connect_timeout` and `first_byte_timeout`, add up to {deadline}"));
-    }
-}
-
-/// How long an exchange may take until its answer begins, or at all where that is bounded.
-fn whole(timeouts: &Timeouts) -> Duration {
-    timeouts
-        .total
-        .unwrap_or(timeouts.connect + timeouts.first_byte)
-}
-
-/// A duration as the configuration would have it.
-fn written(duration: Duration) -> String {
-    if duration.subsec_millis() == 0 {
-        format!("{}s", duration.as_secs())
-    } else {
-        format!("{}ms", duration.as_millis())
     }
 }
 

@@ -1,0 +1,91 @@
+//! How long a claim on Redis holds: longer than what it is made for can take.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::super::file::File;
+use super::super::super::located::Located;
+use super::super::super::problem::Findings;
+use super::super::super::scalar::{LONGEST_LEASE, Lease};
+use super::super::super::{Backend, StoreSettings};
+use crate::route::Route;
+use crate::upstream::{Timeouts, Upstream};
+
+/// How much longer than any execution a claim holds where nothing is said.
+pub(super) const MARGIN: Duration = Duration::from_secs(30);
+
+/// Sets the lease once it is known what keys are for.
+pub(in super::super) fn set_lease(
+    store: &mut StoreSettings,
+    file: &File,
+    upstreams: &[Arc<Upstream>],
+    routes: &[Route],
+    findings: &mut Findings,
+) {
+    let Backend::Redis(redis) = &mut store.backend else {
+        return;
+    };
+    // A fault elsewhere may have taken out the deadline that counts.
+    if findings.has_errors() {
+        return;
+    }
+    let keyed = routes.iter().filter(|route| route.idempotency.is_some());
+    let slowest = keyed
+        .map(|route| &upstreams[route.upstream.0])
+        .max_by_key(|upstream| whole(&upstream.timeouts));
+    let deadline = slowest.map_or(Duration::ZERO, |upstream| whole(&upstream.timeouts));
+    let enough = (deadline + MARGIN).min(LONGEST_LEASE);
+    let given = file.store.lease.as_ref();
+    redis.lease = given.map_or(enough, |given| given.value.0);
+
+    let (
+        Some(Located {
+            span,
+            value: Lease(lease),
+        }),
+        Some(slowest),
+    ) = (given, slowest)
+    else {
+        return;
+    };
+    if *lease > deadline {
+        return;
+    }
+    let name = &slowest.name;
+    let longest = written(deadline);
+    let help = if enough > deadline {
+        let enough = written(enough);
+        format!("set `lease` to more than \"{longest}\", such as \"{enough}\", or leave it out")
+    } else {
+        let most = written(LONGEST_LEASE);
+        format!("set a `timeout` under \"{most}\" in [upstream.{name}], or leave `lease` out")
+    };
+    findings.error(
+        span,
+        format!(
+            "a claim must outlive what it was made for, and a request with a key to `{name}` may take {longest}"
+        ),
+        help,
+    );
+    if let Some((upstream, _)) = file.upstream.0.iter().nth(slowest.id.0) {
+        findings.note(
+            &upstream.span,
+            "`timeout`, or else `connect_timeout` and `first_byte_timeout`",
+        );
+    }
+}
+
+/// How long a request may take altogether, or at least until its answer begins.
+fn whole(timeouts: &Timeouts) -> Duration {
+    let until_answer = timeouts.connect + timeouts.first_byte;
+    timeouts.total.unwrap_or(until_answer)
+}
+
+/// A duration as the configuration would have it.
+fn written(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+    let whole = units.iter().find(|(_, unit)| millis.is_multiple_of(*unit));
+    let (unit, size) = whole.unwrap_or(&("ms", 1));
+    format!("{}{unit}", millis / size)
+}
