@@ -8,6 +8,7 @@
 
 mod behaviours;
 mod bench;
+mod fleet;
 mod history;
 #[path = "../support/redis.rs"]
 #[allow(

@@ -60,31 +60,26 @@ if state then
     return {4}
   end
 else
-  -- What has expired no longer counts. Some of it goes with every bid, and all of it before a scope is full.
-  local most = tonumber(ARGV[6])
-  local batch = 8
-  repeat
-    local expired = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', written(now), 'LIMIT', 0, batch)
-    if #expired > 0 then
-      redis.call('ZREM', KEYS[2], unpack(expired))
-    end
-    local full = redis.call('ZCARD', KEYS[2]) >= most
-    if full and #expired < batch then
-      local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-      return {6, math.max(0, tonumber(first[2]) - now)}
-    end
-    batch = 1000
-  until not full
+  -- What has expired no longer counts.
+  local since = '(' .. written(now)
+  if redis.call('ZCOUNT', KEYS[2], since, '+inf') >= tonumber(ARGV[6]) then
+    local first = redis.call('ZRANGEBYSCORE', KEYS[2], since, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    return {6, tonumber(first[2]) - now}
+  end
 end
 
+-- The first thing written is one that takes memory: after any other a script is let go on in a full Redis.
 local lapse = now + tonumber(ARGV[3])
 local expiry = lapse + tonumber(ARGV[4])
-redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 's', 'p', 'f', ARGV[1], 'o', ARGV[2], 't', written(now), 'l', written(lapse), 'x', ARGV[4])
 redis.call('PEXPIREAT', KEYS[1], written(expiry))
 redis.call('ZADD', KEYS[2], written(expiry), ARGV[7])
--- The list of a scope's keys is kept for as long as the last of them.
+-- The list of a scope's keys is kept for as long as the last of them, and sheds those that have expired.
 if redis.call('PEXPIREAT', KEYS[2], written(expiry), 'NX') == 0 then
   redis.call('PEXPIREAT', KEYS[2], written(expiry), 'GT')
+end
+local expired = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', written(now), 'LIMIT', 0, 8)
+if #expired > 0 then
+  redis.call('ZREM', KEYS[2], unpack(expired))
 end
 return {0}

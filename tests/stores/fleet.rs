@@ -1,0 +1,325 @@
+//! What several gateways promise together, one record at a time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::clock::Clock;
+use tidegate::idempotency::{
+    Answer, Bid, Claim, Ending, Kept, OnUnknown, Permit, Records, State, Waiting,
+};
+use tidegate::store::redis::Redis;
+use tidegate::store::redis::records::RedisRecords;
+use tidegate::store::redis::settings::RedisSettings;
+
+use crate::bench::{Kind, answer, bid, id};
+use crate::redis::RedisServer;
+use crate::server::Server;
+
+/// How long a claim holds where that is what a test is about.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// More than anything takes that is bound to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two gateways on one server.
+struct Fleet {
+    settings: RedisSettings,
+    gateways: [RedisRecords; 2],
+    server: Server,
+}
+
+impl Fleet {
+    fn start() -> Self {
+        Self::with(|settings| settings)
+    }
+
+    fn with(change: impl FnOnce(RedisSettings) -> RedisSettings) -> Self {
+        let server = Server::start(Kind::Redis);
+        let settings = change(server.settings());
+        let gateways = [0, 1].map(|_| join(&settings));
+        Self {
+            settings,
+            gateways,
+            server,
+        }
+    }
+
+    /// One whose claims lapse soon.
+    fn with_short_leases() -> Self {
+        Self::with(|settings| RedisSettings {
+            lease: LEASE,
+            ..settings
+        })
+    }
+
+    fn redis(&self) -> &RedisServer {
+        match &self.server {
+            Server::Redis(server, _) => server,
+            Server::Cluster(..) => panic!("a single server was started"),
+        }
+    }
+}
+
+/// One more gateway.
+fn join(settings: &RedisSettings) -> RedisRecords {
+    let redis = Redis::open(settings.clone(), true, Clock::real()).unwrap();
+    redis.records()
+}
+
+async fn win(gateway: &RedisRecords, bid: Bid) -> Permit {
+    match gateway.claim(&bid).await.unwrap() {
+        Claim::Won(mut permit) => {
+            permit.sending();
+            permit
+        }
+        other => panic!("the bid was not won: {other:?}"),
+    }
+}
+
+async fn wait(gateway: &RedisRecords, bid: Bid) -> Waiting {
+    match gateway.claim(&bid).await.unwrap() {
+        Claim::InFlight(waiting) => waiting,
+        other => panic!("nothing is in flight: {other:?}"),
+    }
+}
+
+async fn ended(waiting: Waiting) -> Ending {
+    let ended = tokio::time::timeout(PATIENCE, waiting.ended());
+    ended.await.expect("those who wait are told")
+}
+
+async fn replays(gateway: &RedisRecords, bid: Bid, expected: &Arc<Answer>) {
+    match gateway.claim(&bid).await.unwrap() {
+        Claim::Replay(replayed) => assert_eq!(replayed, *expected),
+        other => panic!("no replay: {other:?}"),
+    }
+}
+
+/// Bids until the answer is another one than that it is in flight.
+async fn when_over(gateway: &RedisRecords, bid: Bid) -> Claim {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match gateway.claim(&bid).await {
+            Ok(Claim::InFlight(_)) | Err(_) => {}
+            Ok(claim) => return claim,
+        }
+        assert!(Instant::now() < deadline, "it never ends");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn retried(key: u16) -> Bid {
+    let mut bid = bid(key);
+    bid.terms.on_unknown = OnUnknown::Release;
+    bid
+}
+
+#[tokio::test]
+async fn duplicates_on_another_gateway_wait_and_get_the_same_answer() {
+    let Fleet {
+        gateways: [a, b],
+        server: _server,
+        ..
+    } = Fleet::start();
+    let permit = win(&a, bid(1)).await;
+    let waiting = [wait(&b, bid(1)).await, wait(&b, bid(1)).await];
+    a.complete(permit, Kept::Answer(answer(1))).await.unwrap();
+    for waiting in waiting {
+        match ended(waiting).await {
+            Ending::Completed(told) => assert_eq!(told, answer(1)),
+            other => panic!("{other:?}"),
+        }
+    }
+    replays(&b, bid(1), &answer(1)).await;
+}
+
+#[tokio::test]
+async fn those_who_wait_elsewhere_learn_that_a_key_was_released_and_nothing_else() {
+    let Fleet {
+        gateways: [a, b],
+        server: _server,
+        ..
+    } = Fleet::start();
+    let permit = win(&a, bid(1)).await;
+    let (here, there) = (wait(&a, bid(1)).await, wait(&b, bid(1)).await);
+    a.release(permit, Some(answer(1))).await.unwrap();
+    assert!(matches!(ended(here).await, Ending::Released(Some(_))));
+    assert!(matches!(ended(there).await, Ending::Released(None)));
+    drop(win(&b, bid(1)).await);
+}
+
+#[tokio::test]
+async fn those_who_wait_elsewhere_are_told_of_tombstones_and_of_what_nobody_knows() {
+    let Fleet {
+        gateways: [a, b],
+        server: _server,
+        ..
+    } = Fleet::start();
+    let entombed = win(&a, bid(1)).await;
+    let lost = win(&a, bid(2)).await;
+    let waiting = (wait(&b, bid(1)).await, wait(&b, bid(2)).await);
+    a.complete(entombed, Kept::Tombstone).await.unwrap();
+    a.mark_unknown(lost).await.unwrap();
+    assert!(matches!(ended(waiting.0).await, Ending::Tombstone));
+    assert!(matches!(ended(waiting.1).await, Ending::Unknown));
+}
+
+#[tokio::test]
+async fn a_claim_holds_for_as_long_as_its_execution_runs() {
+    let fleet = Fleet::with_short_leases();
+    let [a, b] = &fleet.gateways;
+    let permit = win(a, bid(1)).await;
+    let until = Instant::now() + LEASE * 3;
+    while Instant::now() < until {
+        drop(wait(b, bid(1)).await);
+        tokio::time::sleep(LEASE / 5).await;
+    }
+    a.complete(permit, Kept::Answer(answer(1))).await.unwrap();
+    replays(b, bid(1), &answer(1)).await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_dies_leaves_a_claim_that_becomes_unknown_when_its_lease_is_over() {
+    let fleet = Fleet::start();
+    let [a, b] = &fleet.gateways;
+    // Nobody renews a claim of a clock that stands still.
+    let permit = win(a, bid(1)).await;
+    let waiting = wait(b, bid(1)).await;
+    fleet.server.advance(fleet.settings.lease);
+    assert!(matches!(ended(waiting).await, Ending::Unknown));
+    assert!(matches!(when_over(b, bid(1)).await, Claim::Unknown));
+    let found = b.find(id(1, 1).key, 10).await.unwrap();
+    assert_eq!(found[0].state, State::Unknown);
+    // Its own token may still say how it ended.
+    a.complete(permit, Kept::Answer(answer(1))).await.unwrap();
+    replays(b, bid(1), &answer(1)).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_lapsed_cannot_end_another() {
+    let fleet = Fleet::start();
+    let [a, b] = &fleet.gateways;
+    for (key, how) in [(1, "complete"), (2, "unknown"), (3, "release")] {
+        let lapsed = win(a, retried(key)).await;
+        fleet.server.advance(fleet.settings.lease);
+        let permit = win(b, retried(key)).await;
+        match how {
+            "complete" => {
+                let kept = Kept::Answer(answer(7));
+                a.complete(lapsed, kept).await.unwrap_err();
+            }
+            "unknown" => a.mark_unknown(lapsed).await.unwrap(),
+            _ => a.release(lapsed, None).await.unwrap(),
+        }
+        drop(wait(&join(&fleet.settings), bid(key)).await);
+        b.complete(permit, Kept::Answer(answer(key))).await.unwrap();
+        for gateway in [a, b] {
+            replays(gateway, bid(key), &answer(key)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_is_called_off_even_if_it_comes_late() {
+    let fleet = Fleet::with(|settings| RedisSettings {
+        records_timeout: Duration::from_millis(200),
+        ..settings
+    });
+    let [a, b] = &fleet.gateways;
+    // So that there is a connection for the claim to be stuck in.
+    drop(win(a, bid(9)).await);
+    fleet.redis().freeze();
+    a.claim(&bid(1)).await.unwrap_err();
+    fleet.redis().thaw();
+    match when_over(b, bid(1)).await {
+        Claim::Won(permit) => drop(permit),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_full_server_takes_no_new_keys_and_still_concludes_and_replays() {
+    let fleet = Fleet::start();
+    let [a, b] = &fleet.gateways;
+    let permits = [win(a, bid(1)).await, win(a, bid(2)).await];
+    let [completed, lost] = permits;
+    let waiting = wait(b, bid(1)).await;
+    fleet.redis().fill();
+    assert!(matches!(a.claim(&bid(3)).await.unwrap(), Claim::StoreFull));
+    drop(wait(b, bid(2)).await);
+    a.complete(completed, Kept::Answer(answer(1)))
+        .await
+        .unwrap();
+    a.mark_unknown(lost).await.unwrap();
+    assert!(matches!(ended(waiting).await, Ending::Completed(_)));
+    replays(b, bid(1), &answer(1)).await;
+    assert!(matches!(b.claim(&bid(2)).await.unwrap(), Claim::Unknown));
+    fleet.redis().unfill();
+    drop(win(b, bid(3)).await);
+}
+
+#[tokio::test]
+async fn what_was_carried_out_while_redis_lost_everything_is_recorded_all_the_same() {
+    let fleet = Fleet::start();
+    let [a, b] = &fleet.gateways;
+    let permit = win(a, bid(1)).await;
+    fleet.redis().restart_empty();
+    a.complete(permit, Kept::Answer(answer(1))).await.unwrap();
+    match when_over(b, bid(1)).await {
+        Claim::Replay(replayed) => assert_eq!(replayed, answer(1)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_recorded_when_redis_is_back_and_given_up_when_the_lease_is_over() {
+    let fleet = Fleet::with(|settings| RedisSettings {
+        lease: Duration::from_secs(3),
+        records_timeout: Duration::from_millis(200),
+        ..settings
+    });
+    let [a, b] = &fleet.gateways;
+    let (soon, late) = (win(a, bid(1)).await, win(a, bid(2)).await);
+    fleet.redis().freeze();
+    let kept = || Kept::Answer(answer(1));
+    let thaw = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        fleet.redis().thaw();
+    };
+    let (recorded, ()) = tokio::join!(a.complete(soon, kept()), thaw);
+    recorded.unwrap();
+    replays(b, bid(1), &answer(1)).await;
+
+    let waiting = wait(a, bid(2)).await;
+    fleet.redis().freeze();
+    a.complete(late, kept()).await.unwrap_err();
+    assert!(matches!(ended(waiting).await, Ending::Unknown));
+    fleet.redis().thaw();
+    // What Redis had been told while it stood still it does now: its token may still say how it ended.
+    match when_over(b, bid(2)).await {
+        Claim::Unknown => {}
+        Claim::Replay(replayed) => assert_eq!(replayed, answer(1)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn gateways_make_names_alike_whoever_was_first_and_also_when_redis_lost_everything() {
+    let server = Server::start(Kind::Redis);
+    let settings = server.settings();
+    let open = || Redis::open(settings.clone(), true, Clock::real()).unwrap();
+    let (first, second) = (open(), open());
+    let secret = |redis: &Redis| *redis.naming().names().secret.as_bytes();
+    assert_eq!(secret(&first), secret(&second));
+    let Server::Redis(redis, _) = &server else {
+        panic!("a single server was started");
+    };
+    redis.restart_empty();
+    // Whoever comes first now says what it is, and may be new.
+    let third = open();
+    let deadline = Instant::now() + PATIENCE;
+    while secret(&first) != secret(&third) || secret(&second) != secret(&third) {
+        assert!(Instant::now() < deadline, "they never agree");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
