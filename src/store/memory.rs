@@ -23,10 +23,11 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::shard::{Margin, Shard};
-use self::taken::TakenAsHash;
 use crate::clock::{Clock, Moment};
 use crate::throttle::decision::USUAL_LIMITS;
-use crate::throttle::{BucketKey, Buckets, Charge, Judgement, Outcome, Verdict, decide};
+use crate::throttle::{BucketKey, Buckets, Charge, Judgement, LimitId, Outcome, Verdict, decide};
+
+pub(in crate::store) use self::taken::TakenAsHash;
 
 /// Shared buckets of a limit, for clients that cannot be tracked one by one.
 pub const OVERFLOW_BUCKETS: usize = 65_536;
@@ -100,6 +101,16 @@ impl MemoryBuckets {
             if !left.is_zero() {
                 shard.restore(bucket, self.clock.now().after(left));
             }
+        }
+    }
+
+    /// Somebody else saw that `bucket` will be full no sooner than `full_at`.
+    pub fn observe(&self, limit: LimitId, bucket: BucketKey, full_at: Moment) {
+        let index = self.shard_of(bucket);
+        let mut shard = Shard::new(self.table.shards()[index].write(), &self.margins[index]);
+        let now = self.clock.now();
+        if full_at > now && full_at > shard.full_at(limit, bucket) {
+            shard.put(limit, bucket, full_at, now);
         }
     }
 

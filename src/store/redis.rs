@@ -13,6 +13,7 @@
 //! buckets of one request may lie in several, and are charged one slot at a time.
 
 mod breaker;
+pub mod buckets;
 mod connection;
 mod core;
 mod link;
@@ -31,6 +32,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
+use self::buckets::RedisBuckets;
 use self::core::Core;
 use self::link::Link;
 use self::monitor::Monitor;
@@ -153,6 +155,11 @@ impl Redis {
                 failures: breaker.failures(),
             }
         })
+    }
+
+    /// The buckets in it. While it cannot be asked, as many as `max_clients` are tracked here instead.
+    pub fn buckets(&self, max_clients: usize) -> RedisBuckets {
+        RedisBuckets::new(self, max_clients)
     }
 
     /// A way to it for one user.

@@ -37,6 +37,13 @@ pub struct Verdict {
     pub readings: SmallVec<[Reading; USUAL_LIMITS]>,
 }
 
+impl Verdict {
+    /// Whether it may pass, now or later.
+    pub fn is_admitted(&self) -> bool {
+        matches!(self.outcome, Outcome::Admitted { .. })
+    }
+}
+
 /// What became of all that a request is charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {

@@ -8,10 +8,10 @@ use crate::throttle::BucketKey;
 
 /// Takes a name for its own hash.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TakenAsHash;
+pub(in crate::store) struct TakenAsHash;
 
 #[derive(Default)]
-pub(super) struct Taken(u64);
+pub(in crate::store) struct Taken(u64);
 
 impl BuildHasher for TakenAsHash {
     type Hasher = Taken;

@@ -1,1 +1,50 @@
-return 0
+-- Takes back what buckets were charged at one moment, by a request that was then refused elsewhere.
+--
+-- KEYS  the buckets
+-- ARGV  the TIME of the charge, in seconds and microseconds; then for each bucket
+--         what it was charged, in seconds and nanoseconds
+--         what it owed before, in seconds and nanoseconds
+--
+-- A bucket that is still as the charge left it becomes what it was. One that was charged since owes less by
+-- what may be left of our charge, which shrinks by a second a second, and no more: had it been full without
+-- us, then a later charge has begun where ours ended, or when ours had been paid off, and to take back all of
+-- it would let through more than the quota. What is taken back too little comes back with time.
+
+local GIGA = 1000000000
+
+local function ordered(s, ns)
+  if ns >= GIGA then return s + 1, ns - GIGA end
+  if ns < 0 then return s - 1, ns + GIGA end
+  return s, ns
+end
+
+local time = redis.call('TIME')
+local now_s, now_ns = tonumber(time[1]), time[2] * 1000
+local charged_s, charged_ns = tonumber(ARGV[1]), ARGV[2] * 1000
+local passed_s, passed_ns = ordered(now_s - charged_s, now_ns - charged_ns)
+if passed_s < 0 then passed_s, passed_ns = 0, 0 end
+
+local kept = redis.call('MGET', unpack(KEYS))
+for i = 1, #KEYS do
+  local full = kept[i] or ''
+  local full_s, full_ns = tonumber(string.sub(full, 1, -10)), tonumber(string.sub(full, -9))
+  if full_s and full_ns then
+    local at = 4 * i - 1
+    local cost_s, cost_ns = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
+    local s, ns = ordered(charged_s + ARGV[at + 2], charged_ns + ARGV[at + 3])
+    local left_s, left_ns = ordered(s + cost_s, ns + cost_ns)
+    if full ~= string.format('%d%09d', left_s, left_ns) then
+      local back_s, back_ns = ordered(cost_s - passed_s, cost_ns - passed_ns)
+      if back_s < 0 then back_s, back_ns = 0, 0 end
+      s, ns = ordered(full_s - back_s, full_ns - back_ns)
+    end
+    if s < now_s or (s == now_s and ns <= now_ns) then
+      redis.call('DEL', KEYS[i])
+    else
+      local until_ms = s * 1000 + math.floor(ns / 1000000) + 1
+      redis.call('SET', KEYS[i], string.format('%d%09d', s, ns), 'PXAT', until_ms)
+    end
+  end
+end
+
+return 1

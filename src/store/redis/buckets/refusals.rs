@@ -1,0 +1,156 @@
+//! Clients known to be refused, without asking Redis.
+//!
+//! A bucket that refused cannot admit before a moment that is known when it refuses: charges only move it
+//! away. So whoever comes back too early, and those are the ones who come often, is refused here. What is
+//! remembered of a bucket is when it will be full *no sooner* than, which decides, and *no later* than if
+//! nobody charges it again, which is what the client is told: a `Retry-After` must not be too short. Both
+//! are on this gateway's monotonic clock. The first counts from before Redis was asked and is a little
+//! shorter than Redis said, as its clock may be the faster one; so nobody is refused here whom Redis would
+//! admit. What is between the two is asked of Redis.
+//!
+//! All of it is true of one Redis: one that was restarted empty admits everybody. And it is only a cache:
+//! where there is no room, it is emptied.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::Wanted;
+use crate::clock::Moment;
+use crate::store::memory::TakenAsHash;
+use crate::throttle::decision::USUAL_LIMITS;
+use crate::throttle::{BucketKey, Charge, Judgement, Outcome, Verdict, decide};
+
+/// Parts with locks of their own.
+const SHARDS: usize = 64;
+
+/// Buckets remembered in each.
+const ROOM: usize = 1_024;
+
+/// By which part of a wait clocks may differ.
+const DRIFT: u32 = 1_000;
+
+/// Buckets that are known not to be full.
+#[derive(Debug)]
+pub(super) struct Refusals(Box<[Mutex<Shard>]>);
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// The time of Redis that all of this is from.
+    epoch: u64,
+    bounds: HashMap<BucketKey, Bounds, TakenAsHash>,
+}
+
+/// When a bucket will be full.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    no_sooner: Moment,
+    no_later: Moment,
+}
+
+/// When something was learnt, and for how long it can be relied on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// The time of Redis that was asked.
+    pub(super) epoch: u64,
+    /// Before it was.
+    pub(super) asked: Moment,
+    /// When it had answered.
+    pub(super) answered: Moment,
+    /// How long nothing can have changed for the better.
+    pub(super) reliable: Duration,
+}
+
+impl Refusals {
+    pub(super) fn new() -> Self {
+        Self((0..SHARDS).map(|_| Mutex::default()).collect())
+    }
+
+    /// What becomes of a request, if that is certain: its enforced charges are refused (or there are none),
+    /// and so is every watched one, as one that is not has to be made.
+    pub(super) fn judge(&self, wanted: &Wanted<'_>, epoch: u64, now: Moment) -> Option<Judgement> {
+        let verdict = if wanted.enforced.is_empty() {
+            decide(&[], &mut [], now)
+        } else {
+            self.refuse(wanted.enforced, epoch, now)?
+        };
+        let mut watched = wanted.watched.iter();
+        let all = watched.all(|it| self.refuse(std::slice::from_ref(it), epoch, now).is_some());
+        all.then(|| Judgement {
+            verdict,
+            exceeded: (0..wanted.watched.len()).collect(),
+        })
+    }
+
+    /// The refusal of `charges`, if it is certain.
+    fn refuse(&self, charges: &[Charge<'_>], epoch: u64, now: Moment) -> Option<Verdict> {
+        let bounds: SmallVec<[Bounds; USUAL_LIMITS]> = charges
+            .iter()
+            .map(|charge| self.bounds(charge.bucket, epoch))
+            .collect();
+        let refused = |full_at: fn(&Bounds) -> Moment| {
+            let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> =
+                bounds.iter().map(full_at).collect();
+            let verdict = decide(charges, &mut full_at, now);
+            matches!(verdict.outcome, Outcome::Refused { .. }).then_some(verdict)
+        };
+        refused(|it| it.no_sooner)?;
+        refused(|it| it.no_later)
+    }
+
+    fn bounds(&self, bucket: BucketKey, epoch: u64) -> Bounds {
+        let shard = self.shard(bucket).lock();
+        let known = shard.bounds.get(&bucket);
+        known
+            .filter(|_| shard.epoch == epoch)
+            .copied()
+            .unwrap_or(Bounds {
+                no_sooner: Moment::default(),
+                no_later: Moment::default(),
+            })
+    }
+
+    /// Takes note of a bucket that owed so much when Redis was asked.
+    pub(super) fn note(&self, bucket: BucketKey, owed: Duration, span: Span) {
+        if owed.is_zero() {
+            return;
+        }
+        let bounds = Bounds {
+            no_sooner: span.asked.after((owed - owed / DRIFT).min(span.reliable)),
+            no_later: span.answered.after(owed),
+        };
+        self.shard(bucket).lock().note(bucket, bounds, span);
+    }
+
+    /// Forgets a bucket that is to owe less.
+    pub(super) fn forget(&self, bucket: BucketKey) {
+        self.shard(bucket).lock().bounds.remove(&bucket);
+    }
+
+    fn shard(&self, bucket: BucketKey) -> &Mutex<Shard> {
+        // The other half of a bucket's name picks its place within the shard.
+        &self.0[(bucket.low % SHARDS as u64) as usize]
+    }
+}
+
+impl Shard {
+    fn note(&mut self, bucket: BucketKey, bounds: Bounds, span: Span) {
+        if span.epoch < self.epoch {
+            return;
+        }
+        if span.epoch > self.epoch {
+            self.epoch = span.epoch;
+            self.bounds.clear();
+        }
+        if self.bounds.len() >= ROOM && !self.bounds.contains_key(&bucket) {
+            self.bounds.retain(|_, it| it.no_sooner > span.answered);
+            // To look through all of them for every newcomer would be slow.
+            if self.bounds.len() > ROOM / 2 {
+                self.bounds.clear();
+            }
+        }
+        self.bounds.insert(bucket, bounds);
+    }
+}
