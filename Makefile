@@ -9,6 +9,7 @@
 #   make disk            the store on disk with a million records, and durable requests a second
 #   make peers           CPU per request beside nginx and HAProxy
 #   make peers-keyed     CPU per request with an idempotency key, beside nginx's cache and without a key
+#   make peers-fleet     limits in Redis beside Redis itself, and beside limits in memory
 #   make peers-clients   CPU per request with a thousand and with a million tracked clients
 
 SHELL := /usr/bin/env bash
@@ -31,7 +32,7 @@ export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 # What is needed beyond a Rust toolchain, as command=package.
 TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux
 CLIENT_NEEDS := python3=python3
-PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk
+PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk redis-server=redis-server redis-benchmark=redis-tools
 
 # Installs the packages named in the shell's list `missing`.
 define install_missing
@@ -51,7 +52,7 @@ define install
 	fi
 endef
 
-.PHONY: test clients lint fmt crash bench disk peers peers-clients peers-keyed
+.PHONY: test clients lint fmt crash bench disk peers peers-clients peers-fleet peers-keyed
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -111,7 +112,7 @@ disk:
 
 # The gateway measured is the one people get, the release build. What drives it need not be fast, and
 # built in the bench profile it would put another gateway in that one's place.
-peers peers-clients peers-keyed:
+peers peers-clients peers-fleet peers-keyed:
 	$(call install,$(PEER_NEEDS))
 	$(CARGO) build --locked --release
 	PEERS_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \

@@ -1,7 +1,8 @@
 //! What a request costs in CPU time: the gateway beside nginx and HAProxy doing the same work.
 //!
 //! Run with `make peers`; `make peers-clients` compares the gateway with itself, tracking a thousand
-//! clients and a million, and `make peers-keyed` shows what an idempotency key costs. Everything runs on loopback and on one machine, load included, so throughput
+//! clients and a million, `make peers-keyed` shows what an idempotency key costs, and `make peers-fleet`
+//! what limits in Redis do. Everything runs on loopback and on one machine, load included, so throughput
 //! and latency say as much about the machine as about the gateway. CPU time per request is what stays
 //! comparable, and what the project holds itself to.
 //!
@@ -13,10 +14,18 @@
 //! `PEERS_TIDEGATE` names the gateway's binary.
 
 mod clients;
+mod fleet;
 mod gateways;
 mod keyed;
 mod load;
 mod process;
+#[path = "../../tests/support/redis.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "what is shared is not all used here"
+)]
+mod redis;
 mod scene;
 mod table;
 
@@ -69,6 +78,8 @@ fn main() -> Outcome<()> {
         clients::compare(&scene, &load)
     } else if asked("keyed") {
         keyed::compare(&scene, &load)
+    } else if asked("fleet") {
+        fleet::compare(&scene, &load)
     } else {
         compare(&scene, &load)
     }
