@@ -8,6 +8,7 @@
 
 mod behaviours;
 mod bench;
+mod buckets;
 mod history;
 #[path = "../support/redis.rs"]
 #[allow(
