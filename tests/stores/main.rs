@@ -1,13 +1,14 @@
-//! What every store of idempotency records promises, asked of each of them.
+//! What every store promises, asked of each of them.
 //!
-//! `behaviours` are the promises one by one, `history` compares random histories with a model that
-//! knows nothing of how a store works. A new store is one more line in [`bench::Kind`] and in the
-//! lists below.
+//! Of idempotency records: `behaviours` are the promises one by one, `history` compares random histories
+//! with a model that knows nothing of how a store works, and `fleet` is about several gateways on one store.
+//! Of buckets: `buckets`. A new store is one more line in [`bench::Kind`] and in the lists below.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod behaviours;
 mod bench;
+mod buckets;
 mod fleet;
 mod history;
 #[path = "../support/redis.rs"]

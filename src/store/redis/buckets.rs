@@ -179,9 +179,6 @@ impl RedisBuckets {
                 && group.enforced > 0
             {
                 calls.push(scripts::refund(wanted, group, told));
-                for &place in &group.places[..group.enforced] {
-                    self.beside.refusals.forget(wanted.get(place).bucket);
-                }
             }
         }
         if calls.is_empty() {

@@ -119,3 +119,52 @@ impl fmt::Display for Portrait {
         write!(f, "version {}", self.version)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "# Server\r\nredis_version:7.2.4\r\nrun_id:abc\r\n\r\n# Replication\r\nrole:master\r\n\
+                        # Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
+
+    #[test]
+    fn a_server_that_is_well_will_do_for_everything() {
+        let portrait = Portrait::parse(INFO);
+        assert_eq!(&*portrait.run_id, "abc");
+        assert_eq!(portrait.unfit(), Ok(()));
+        assert_eq!(portrait.unfit_for_records(), Ok(()));
+        assert!(portrait.is_append_only());
+        assert_eq!(portrait.to_string(), "version 7.2.4");
+    }
+
+    #[test]
+    fn what_will_not_do_is_told_with_a_way_out() {
+        let old = Portrait::parse(&INFO.replace("7.2.4", "6.2.14"));
+        let unfit = old.unfit().unwrap_err().to_string();
+        assert!(unfit.contains("6.2.14") && unfit.contains("use Redis 7.0"));
+
+        let replica = Portrait::parse(&INFO.replace("role:master", "role:slave"));
+        assert_eq!(replica.unfit(), Err(Unfit::Replica));
+
+        let evicting = Portrait::parse(&INFO.replace("noeviction", "allkeys-lru"));
+        assert_eq!(evicting.unfit(), Ok(()));
+        let unfit = evicting.unfit_for_records().unwrap_err().to_string();
+        assert!(unfit.contains("allkeys-lru") && unfit.contains("noeviction"));
+    }
+
+    #[test]
+    fn each_server_of_a_cluster_speaks_for_itself() {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let other = INFO.replace("abc", "def");
+        let told = Value::Map(vec![
+            (bulk("127.0.0.1:1"), bulk(INFO)),
+            (bulk("127.0.0.1:2"), bulk(&other)),
+        ]);
+        let runs: Vec<_> = Portrait::all(told)
+            .into_iter()
+            .map(|it| it.run_id)
+            .collect();
+        assert_eq!(runs, ["abc".into(), "def".into()]);
+        assert!(Portrait::all(Value::Nil).is_empty());
+    }
+}

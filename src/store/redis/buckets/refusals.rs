@@ -114,19 +114,11 @@ impl Refusals {
 
     /// Takes note of a bucket that owed so much when Redis was asked.
     pub(super) fn note(&self, bucket: BucketKey, owed: Duration, span: Span) {
-        if owed.is_zero() {
-            return;
-        }
         let bounds = Bounds {
             no_sooner: span.asked.after((owed - owed / DRIFT).min(span.reliable)),
             no_later: span.answered.after(owed),
         };
         self.shard(bucket).lock().note(bucket, bounds, span);
-    }
-
-    /// Forgets a bucket that is to owe less.
-    pub(super) fn forget(&self, bucket: BucketKey) {
-        self.shard(bucket).lock().bounds.remove(&bucket);
     }
 
     fn shard(&self, bucket: BucketKey) -> &Mutex<Shard> {

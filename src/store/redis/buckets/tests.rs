@@ -208,3 +208,92 @@ fn the_script_decides_as_the_arithmetic_does_at_every_step() {
     });
     outcome.unwrap();
 }
+
+/// A bucket in Redis, to be charged and refunded one by one.
+struct Refunded {
+    server: RedisServer,
+    buckets: RedisBuckets,
+    runtime: tokio::runtime::Runtime,
+    limit: Limit,
+    bucket: BucketKey,
+}
+
+impl Refunded {
+    fn new() -> Self {
+        let server = RedisServer::start();
+        let interval = Duration::from_nanos(3_600_000_000_007);
+        let quota = Quota::new(NonZeroU32::MIN, interval, 9).unwrap();
+        Self {
+            buckets: buckets(&server),
+            server,
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap(),
+            limit: Limit::per_client("device", quota),
+            bucket: BucketKey { high: 1, low: 2 },
+        }
+    }
+
+    fn with<T>(&self, work: impl AsyncFnOnce(&Wanted<'_>, &Groups) -> T) -> T {
+        let charge = Charge {
+            limit: &self.limit,
+            bucket: self.bucket,
+            cost: NonZeroU32::new(2).unwrap(),
+        };
+        let wanted = Wanted {
+            enforced: &[charge],
+            watched: &[],
+        };
+        let groups = place::groups(&wanted, PREFIX, false);
+        self.runtime.block_on(work(&wanted, &groups))
+    }
+
+    fn charge(&self) -> Answers {
+        self.with(async |wanted, groups| self.buckets.ask(wanted, groups).await)
+    }
+
+    fn refund(&self, answers: &Answers) {
+        self.with(async |wanted, groups| self.buckets.take_back(wanted, groups, answers).await);
+    }
+
+    /// When it will be full, in nanoseconds since 1970; zero if it is.
+    fn full_at(&self) -> u128 {
+        let name = place::name(PREFIX, self.bucket);
+        match self.server.command(&["GET", &name]) {
+            servers::Reply::Nil => 0,
+            kept => kept.text().parse().unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_bucket_that_nobody_else_charged_is_what_it_was_after_a_refund() {
+    let it = Refunded::new();
+    let first = it.charge();
+    let before = it.full_at();
+    let second = it.charge();
+    assert_eq!(it.full_at(), before + 2 * 3_600_000_000_007);
+    it.refund(&second);
+    assert_eq!(it.full_at(), before);
+    it.refund(&first);
+    assert_eq!(it.full_at(), 0);
+    // One that is gone stays so.
+    it.refund(&first);
+    assert_eq!(it.full_at(), 0);
+}
+
+#[test]
+fn what_is_taken_back_from_under_a_later_charge_shrinks_with_time() {
+    let it = Refunded::new();
+    let first = it.charge();
+    sleep(Duration::from_millis(30));
+    it.charge();
+    let before = it.full_at();
+    it.refund(&first);
+    let back = before - it.full_at();
+    let cost = 2 * 3_600_000_000_007;
+    let shrunk = Duration::from_nanos(u64::try_from(cost - back).unwrap());
+    assert!(shrunk >= Duration::from_millis(30), "{shrunk:?}");
+    assert!(shrunk < Duration::from_secs(30), "{shrunk:?}");
+}

@@ -1,0 +1,200 @@
+//! Buckets on the bench. Time is real: that of Redis cannot be told to stand still.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate::clock::Clock;
+use tidegate::store::BucketStore;
+use tidegate::store::memory::MemoryBuckets;
+use tidegate::store::redis::Redis;
+use tidegate::store::redis::settings::{Node, Nodes, RedisSettings};
+use tidegate::throttle::{
+    BucketKey, Buckets as _, Charge, Exceed, Judgement, Limit, LimitId, Outcome, Quota, Verdict,
+};
+
+use crate::redis::{RedisCluster, RedisServer};
+
+/// So long that no token comes back during a test.
+pub(crate) const HOUR: Duration = Duration::from_hours(1);
+
+pub(crate) const AT_ONCE: Outcome = Outcome::Admitted {
+    delay: Duration::ZERO,
+};
+
+/// Which store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Memory,
+    Redis,
+    Cluster,
+}
+
+/// What keeps the buckets. One of each will do for all tests that run at the same time: every limit has
+/// buckets of its own.
+enum Keeper {
+    Memory(BucketStore),
+    Redis(Arc<RedisServer>),
+    Cluster(Arc<RedisCluster>),
+}
+
+pub(crate) struct Bench(Keeper);
+
+impl Bench {
+    pub(crate) fn new(kind: Kind) -> Self {
+        static REDIS: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
+        static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
+        Self(match kind {
+            Kind::Memory => {
+                let buckets = MemoryBuckets::new(1_000, Clock::real());
+                Keeper::Memory(BucketStore::Memory(Arc::new(buckets)))
+            }
+            Kind::Redis => Keeper::Redis(shared(&REDIS, RedisServer::start)),
+            Kind::Cluster => Keeper::Cluster(shared(&CLUSTER, RedisCluster::start)),
+        })
+    }
+
+    /// The buckets, as one more gateway has them.
+    pub(crate) fn gateway(&self) -> BucketStore {
+        match &self.0 {
+            Keeper::Memory(buckets) => buckets.clone(),
+            Keeper::Redis(server) => gateway_of(server),
+            Keeper::Cluster(cluster) => {
+                let ports = cluster.nodes().iter().map(RedisServer::port);
+                connected(Nodes::Cluster(ports.map(node).collect()))
+            }
+        }
+    }
+}
+
+/// The one that somebody else has, or a new one.
+fn shared<T>(known: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
+    let mut known = known.lock();
+    known.upgrade().unwrap_or_else(|| {
+        let started = Arc::new(start());
+        *known = Arc::downgrade(&started);
+        started
+    })
+}
+
+/// A gateway's buckets on a server of the test's own.
+pub(crate) fn gateway_of(server: &RedisServer) -> BucketStore {
+    connected(Nodes::Single(node(server.port())))
+}
+
+/// The same for a gateway that does not wait for long.
+pub(crate) fn impatient_gateway_of(server: &RedisServer) -> BucketStore {
+    let patient = settings(Nodes::Single(node(server.port())));
+    opened(RedisSettings {
+        limits_timeout: Duration::from_millis(100),
+        records_timeout: Duration::from_millis(500),
+        ..patient
+    })
+}
+
+fn connected(nodes: Nodes) -> BucketStore {
+    opened(settings(nodes))
+}
+
+fn opened(settings: RedisSettings) -> BucketStore {
+    let redis = Redis::open(settings, false, Clock::real()).unwrap();
+    BucketStore::Redis(redis.buckets(1_000))
+}
+
+fn node(port: u16) -> Node {
+    Node {
+        host: "127.0.0.1".into(),
+        port,
+        tls: false,
+        database: 0,
+        user: None,
+        password: None,
+    }
+}
+
+fn settings(nodes: Nodes) -> RedisSettings {
+    RedisSettings {
+        nodes,
+        prefix: "gate".into(),
+        user: None,
+        password: None,
+        ca_file: None,
+        // Far longer than by default: the machine may be busy with other tests.
+        limits_timeout: Duration::from_secs(5),
+        records_timeout: Duration::from_secs(5),
+        lease: Duration::from_mins(1),
+        wait_replicas: None,
+    }
+}
+
+/// A limit, and the one bucket that a test draws from.
+#[derive(Clone, Debug)]
+pub(crate) struct Tap {
+    pub(crate) limit: Limit,
+    pub(crate) bucket: BucketKey,
+}
+
+impl Tap {
+    /// `burst + 1` at once, then one per interval.
+    pub(crate) fn new(interval: Duration, burst: u32) -> Self {
+        let quota = Quota::new(NonZeroU32::MIN, interval, burst).unwrap();
+        Self {
+            limit: Limit {
+                id: LimitId(fastrand::u16(..)),
+                ..Limit::per_client("device", quota)
+            },
+            bucket: BucketKey {
+                high: fastrand::u64(..),
+                low: fastrand::u64(..),
+            },
+        }
+    }
+
+    pub(crate) fn delaying(mut self, max: Duration) -> Self {
+        self.limit.exceed = Exceed::Delay { max };
+        self
+    }
+
+    pub(crate) fn charge(&self, cost: u32) -> Charge<'_> {
+        Charge {
+            limit: &self.limit,
+            bucket: self.bucket,
+            cost: NonZeroU32::new(cost).unwrap(),
+        }
+    }
+
+    /// What the bucket is called in Redis.
+    pub(crate) fn name(&self) -> String {
+        format!("gate:b:{:016x}{:016x}", self.bucket.high, self.bucket.low)
+    }
+
+    /// A request that has only this limit.
+    pub(crate) async fn draw(&self, from: &BucketStore) -> Outcome {
+        draw(from, &[self]).await.outcome
+    }
+}
+
+/// A request with these limits, all enforced.
+pub(crate) async fn draw(from: &BucketStore, taps: &[&Tap]) -> Verdict {
+    judge(from, taps, &[]).await.verdict
+}
+
+/// A request with limits that are enforced and others that are watched.
+pub(crate) async fn judge(from: &BucketStore, enforced: &[&Tap], watched: &[&Tap]) -> Judgement {
+    let (enforced, watched) = (charges(enforced), charges(watched));
+    from.charge(&enforced, &watched).await
+}
+
+fn charges<'a>(taps: &[&'a Tap]) -> Vec<Charge<'a>> {
+    taps.iter().map(|tap| tap.charge(1)).collect()
+}
+
+/// How long a refused request is to wait, and because of which limit.
+#[track_caller]
+pub(crate) fn refused(outcome: Outcome) -> (Duration, usize) {
+    match outcome {
+        Outcome::Refused { wait, by } => (wait, by),
+        other => panic!("not refused: {other:?}"),
+    }
+}

@@ -1,0 +1,156 @@
+//! What each limit does while Redis cannot be asked.
+
+use std::time::{Duration, Instant};
+
+use tidegate::store::BucketStore;
+use tidegate::throttle::{OnStoreError, Outcome};
+use tokio::time::sleep;
+
+use super::bench::{AT_ONCE, HOUR, Tap, draw, gateway_of, impatient_gateway_of, judge, refused};
+use crate::redis::RedisServer;
+
+fn tap(burst: u32, on_store_error: OnStoreError) -> Tap {
+    let mut tap = Tap::new(HOUR, burst);
+    tap.limit.on_store_error = on_store_error;
+    tap
+}
+
+#[tokio::test]
+async fn an_outage_hands_nobody_a_fresh_burst() {
+    let server = RedisServer::start();
+    let gateway = gateway_of(&server);
+    let (known, unknown) = (tap(3, OnStoreError::Local), tap(1, OnStoreError::Local));
+    for _ in 0..3 {
+        assert_eq!(known.draw(&gateway).await, AT_ONCE);
+    }
+    server.kill();
+    // What Redis told is known here: one is left.
+    let verdict = draw(&gateway, &[&known]).await;
+    assert_eq!(verdict.outcome, AT_ONCE);
+    assert_eq!(verdict.readings[0].remaining, 0);
+    let (wait, _) = refused(known.draw(&gateway).await);
+    assert!(wait <= HOUR);
+    // And who was never seen has what the quota says, of this gateway.
+    assert_eq!(unknown.draw(&gateway).await, AT_ONCE);
+    assert_eq!(unknown.draw(&gateway).await, AT_ONCE);
+    refused(unknown.draw(&gateway).await);
+}
+
+#[tokio::test]
+async fn whoever_was_refused_before_an_outage_still_is() {
+    let server = RedisServer::start();
+    let gateway = gateway_of(&server);
+    let tap = tap(0, OnStoreError::Local);
+    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+    refused(tap.draw(&gateway).await);
+    server.kill();
+    down(&gateway).await;
+    refused(tap.draw(&gateway).await);
+}
+
+#[tokio::test]
+async fn an_open_limit_is_passed_over_and_a_closed_one_is_not() {
+    let server = RedisServer::start();
+    let gateway = gateway_of(&server);
+    let open = tap(0, OnStoreError::Open);
+    assert_eq!(open.draw(&gateway).await, AT_ONCE);
+    refused(open.draw(&gateway).await);
+    server.kill();
+    down(&gateway).await;
+    for _ in 0..5 {
+        let verdict = draw(&gateway, &[&open]).await;
+        assert_eq!(verdict.outcome, AT_ONCE);
+        assert_eq!(verdict.readings[0].remaining, 1);
+    }
+    let closed = tap(9, OnStoreError::Closed);
+    assert_eq!(closed.draw(&gateway).await, Outcome::Unavailable);
+}
+
+#[tokio::test]
+async fn what_is_not_available_charges_nothing_and_readings_keep_their_order() {
+    let server = RedisServer::start();
+    let gateway = gateway_of(&server);
+    server.kill();
+    let (closed, local, open, tight) = (
+        tap(9, OnStoreError::Closed),
+        tap(2, OnStoreError::Local),
+        tap(5, OnStoreError::Open),
+        tap(0, OnStoreError::Local),
+    );
+    for _ in 0..5 {
+        let outcome = draw(&gateway, &[&local, &closed]).await.outcome;
+        assert_eq!(outcome, Outcome::Unavailable);
+    }
+    let left = |verdict: &tidegate::throttle::Verdict| -> Vec<_> {
+        verdict.readings.iter().map(|it| it.remaining).collect()
+    };
+    let verdict = draw(&gateway, &[&open, &local, &tight]).await;
+    assert_eq!(verdict.outcome, AT_ONCE);
+    assert_eq!(left(&verdict), [6, 2, 0]);
+    let verdict = draw(&gateway, &[&open, &local, &tight]).await;
+    assert_eq!(refused(verdict.outcome).1, 2);
+    assert_eq!(left(&verdict), [6, 2, 0]);
+}
+
+#[tokio::test]
+async fn watched_limits_go_on_being_counted() {
+    let server = RedisServer::start();
+    let gateway = gateway_of(&server);
+    server.kill();
+    let watched = tap(1, OnStoreError::Closed);
+    for request in 0..4 {
+        let judgement = judge(&gateway, &[], &[&watched]).await;
+        assert_eq!(judgement.verdict.outcome, AT_ONCE);
+        assert_eq!(judgement.exceeded.is_empty(), request < 2);
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_is_back_decides_again_and_a_full_one_does_not() {
+    let server = RedisServer::start();
+    let gateway = gateway_of(&server);
+    let closed = tap(9, OnStoreError::Closed);
+    assert_eq!(closed.draw(&gateway).await, AT_ONCE);
+    server.kill();
+    down(&gateway).await;
+    server.restart();
+    eventually(&gateway, AT_ONCE).await;
+    server.fill();
+    down(&gateway).await;
+    server.unfill();
+    eventually(&gateway, AT_ONCE).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_hangs_holds_nobody_up_for_long() {
+    let server = RedisServer::start();
+    let gateway = impatient_gateway_of(&server);
+    eventually(&gateway, AT_ONCE).await;
+    let local = tap(99, OnStoreError::Local);
+    server.freeze();
+    // The first wait for as long as they may; after that nobody does.
+    for _ in 0..3 {
+        down(&gateway).await;
+    }
+    let began = Instant::now();
+    for _ in 0..50 {
+        assert_eq!(local.draw(&gateway).await, AT_ONCE);
+    }
+    assert!(began.elapsed() < Duration::from_secs(1));
+    server.thaw();
+    eventually(&gateway, AT_ONCE).await;
+}
+
+/// Waits until it is known that Redis cannot be asked.
+async fn down(gateway: &BucketStore) {
+    eventually(gateway, Outcome::Unavailable).await;
+}
+
+/// Waits until a limit that stands and falls with Redis gives this.
+async fn eventually(gateway: &BucketStore, outcome: Outcome) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while tap(999, OnStoreError::Closed).draw(gateway).await != outcome {
+        assert!(Instant::now() < deadline, "never {outcome:?}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
