@@ -29,16 +29,18 @@ use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::respond::cors::preflight_method;
 use crate::respond::{Body, Manner, Rejection, problem};
 use crate::route::RouteId;
-use crate::store::RecordStore;
 use crate::store::disk::buckets::Snapshots;
 use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::MemoryRecords;
+use crate::store::redis::Redis;
+use crate::store::{BucketStore, RecordStore};
 use crate::throttle::{Passage, Side, Throttle, ThrottleLayer};
 use crate::upstream::Forward;
 use crate::upstream::connect::ConnectorError;
 use crate::wire::Violation;
 
 pub use arrival::{Arrival, Connection};
+pub use open::OpenError;
 
 /// What all workers share.
 #[derive(Clone, Debug)]
@@ -46,11 +48,13 @@ pub struct Shared {
     /// What the gateway runs on.
     pub policy: Arc<Policy>,
     /// Where its buckets are.
-    pub buckets: Arc<MemoryBuckets>,
+    pub buckets: BucketStore,
     /// Where its records are.
     pub records: RecordStore,
     /// What names both.
     pub naming: Naming,
+    /// The Redis that both are in, where they are.
+    pub redis: Option<Redis>,
     /// What writes the buckets down, where they are to outlive a restart.
     pub snapshots: Option<Arc<Snapshots>>,
     /// What is counted, by each worker for itself.
@@ -66,7 +70,7 @@ pub struct Pipeline {
     clock: Clock,
     metrics: Arc<Metrics>,
     manner: Arc<Manner>,
-    chain: Throttle<Idempotency<Forward, RecordStore>, MemoryBuckets>,
+    chain: Throttle<Idempotency<Forward, RecordStore>, BucketStore>,
 }
 
 /// The body of an answer.
@@ -87,9 +91,13 @@ impl Shared {
     pub fn new(policy: Arc<Policy>, clock: Clock) -> Self {
         let metrics = || Metrics::new(&policy.routes, &policy.limits, &policy.upstreams);
         Self {
-            buckets: Arc::new(MemoryBuckets::new(policy.max_clients, clock.clone())),
+            buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(
+                policy.max_clients,
+                clock.clone(),
+            ))),
             records: RecordStore::Memory(MemoryRecords::new(policy.store.room, clock.clone())),
             naming: Naming::random(),
+            redis: None,
             snapshots: None,
             metrics: (0..policy.server.workers)
                 .map(|_| Arc::new(metrics()))
@@ -112,6 +120,7 @@ impl Pipeline {
             buckets,
             records,
             naming,
+            redis: _,
             snapshots: _,
             metrics,
             clock,
@@ -128,7 +137,7 @@ impl Pipeline {
         )?;
         let throttle = ThrottleLayer::new(
             &policy.routes,
-            buckets,
+            Arc::new(buckets),
             naming.clone(),
             Arc::clone(&manner),
             Arc::clone(&metrics),

@@ -10,12 +10,44 @@ mod written;
 
 use std::sync::Arc;
 
+use self::memory::MemoryBuckets;
+use self::redis::buckets::RedisBuckets;
 use self::redis::records::RedisRecords;
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Finding, Kept, KeyHash, Permit, RecordId, Records, StoreError,
 };
+use crate::throttle::{Buckets, Charge, Judgement};
 use disk::DiskRecords;
 use memory::records::MemoryRecords;
+
+/// Buckets wherever the configuration wants them.
+#[derive(Clone, Debug)]
+pub enum BucketStore {
+    /// In memory, whether or not they are written down now and then.
+    Memory(Arc<MemoryBuckets>),
+    /// In Redis: one for a fleet. A clone has a connection of its own.
+    Redis(RedisBuckets),
+}
+
+impl BucketStore {
+    /// The buckets that this gateway tracks by itself; with Redis, for when it cannot be asked.
+    pub fn local(&self) -> &MemoryBuckets {
+        match self {
+            Self::Memory(buckets) => buckets,
+            Self::Redis(buckets) => buckets.local(),
+        }
+    }
+}
+
+impl Buckets for BucketStore {
+    async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
+        match self {
+            Self::Memory(buckets) => buckets.charge(enforced, watched).await,
+            // Boxed, or every request would have room for it, those that are decided in memory included.
+            Self::Redis(buckets) => Box::pin(buckets.charge(enforced, watched)).await,
+        }
+    }
+}
 
 /// Records wherever the configuration wants them.
 #[derive(Clone, Debug)]

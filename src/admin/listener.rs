@@ -27,6 +27,7 @@ use crate::gateway::Stop;
 use crate::idempotency::Naming;
 use crate::pipeline::Shared;
 use crate::store::RecordStore;
+use crate::store::redis::{Health, Redis};
 
 /// The text format Prometheus reads.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -52,6 +53,8 @@ pub struct Overseen {
     pub records: RecordStore,
     /// What names them.
     pub naming: Naming,
+    /// The Redis they are in, where they are.
+    pub redis: Option<Redis>,
 }
 
 /// What the handlers work with.
@@ -60,6 +63,7 @@ pub(super) struct Office {
     gateway: Stop,
     pub(super) records: RecordStore,
     pub(super) naming: Naming,
+    redis: Option<Redis>,
     admission: Admission,
 }
 
@@ -71,6 +75,7 @@ impl Overseen {
             gateway,
             records: shared.records.clone(),
             naming: shared.naming.clone(),
+            redis: shared.redis.clone(),
         }
     }
 }
@@ -141,9 +146,19 @@ async fn nowhere() -> Problem {
 
 async fn readyz(State(office): State<Arc<Office>>) -> Response {
     if office.gateway.is_draining() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
-    } else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    }
+    // It serves without its store, if not all that is asked of it: to be taken out would help nobody.
+    let health = office.redis.iter().flat_map(Redis::health);
+    let degraded: Vec<_> = health
+        .filter_map(|Health { part, degraded, .. }| {
+            Some(format!("ready, degraded: {}: {}\n", part.name(), degraded?))
+        })
+        .collect();
+    if degraded.is_empty() {
         "ready\n".into_response()
+    } else {
+        degraded.concat().into_response()
     }
 }
 
@@ -184,6 +199,7 @@ impl Office {
             gateway: overseen.gateway,
             records: overseen.records,
             naming: overseen.naming,
+            redis: overseen.redis,
             admission: Admission::new(settings),
         }
     }

@@ -12,11 +12,12 @@ use thiserror::Error;
 use super::Shared;
 use crate::clock::Clock;
 use crate::config::{Backend, Policy};
-use crate::store::RecordStore;
 use crate::store::disk::buckets::Snapshots;
 use crate::store::disk::{self, DiskRecords};
+use crate::store::memory::MemoryBuckets;
 use crate::store::redis::settings::RedisSettings;
 use crate::store::redis::{self, Redis};
+use crate::store::{BucketStore, RecordStore};
 
 /// Why a store cannot be opened. Every message ends with a way out.
 #[derive(Debug, Error)]
@@ -44,9 +45,11 @@ impl Shared {
     /// The same with its records on disk, and its buckets written down there.
     fn on_disk(self, path: &Path) -> Result<Self, disk::OpenError> {
         let records = DiskRecords::open(path, self.policy.store.room, self.clock.clone())?;
-        let buckets = Arc::clone(&self.buckets);
-        let snapshots = Snapshots::start(&records, buckets, self.clock.clone())?;
+        let buckets = MemoryBuckets::new(self.policy.max_clients, self.clock.clone());
+        let buckets = Arc::new(buckets);
+        let snapshots = Snapshots::start(&records, Arc::clone(&buckets), self.clock.clone())?;
         Ok(Self {
+            buckets: BucketStore::Memory(buckets),
             naming: records.secret().into(),
             records: RecordStore::Disk(records),
             snapshots: Some(Arc::new(snapshots)),
@@ -54,14 +57,16 @@ impl Shared {
         })
     }
 
-    /// The same with its records in Redis.
+    /// The same with its buckets and its records in Redis.
     fn in_redis(self, settings: RedisSettings) -> Result<Self, redis::OpenError> {
         let mut routes = self.policy.routes.iter();
         let keyed = routes.any(|route| route.idempotency.is_some());
         let redis = Redis::open(settings, keyed, self.clock.clone())?;
         Ok(Self {
             naming: redis.naming(),
+            buckets: BucketStore::Redis(redis.buckets(self.policy.max_clients)),
             records: RecordStore::Redis(redis.records()),
+            redis: Some(redis),
             ..self
         })
     }

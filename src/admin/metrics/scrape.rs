@@ -1,6 +1,7 @@
 //! The counters of all workers as Prometheus reads them.
 
 mod keyed;
+mod store;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,16 +15,17 @@ use super::latency::Snapshot;
 use super::upstream::Failure;
 use super::{Count, Latency, LimitMetrics, Metrics, STATUSES};
 use crate::pipeline::Shared;
-use crate::store::RecordStore;
-use crate::store::memory::MemoryBuckets;
+use crate::store::redis::Redis;
+use crate::store::{BucketStore, RecordStore};
 
 /// What all workers count, and what the stores hold, ready to be scraped.
 pub fn registry(shared: &Shared) -> Registry {
     let mut registry = Registry::with_prefix("tidegate");
     let scrape = Scrape {
         workers: Arc::clone(&shared.metrics),
-        buckets: Arc::clone(&shared.buckets),
+        buckets: shared.buckets.clone(),
         records: shared.records.clone(),
+        redis: shared.redis.clone(),
     };
     registry.register_collector(Box::new(scrape));
     registry
@@ -33,8 +35,9 @@ pub fn registry(shared: &Shared) -> Registry {
 #[derive(Debug)]
 struct Scrape {
     workers: Arc<[Arc<Metrics>]>,
-    buckets: Arc<MemoryBuckets>,
+    buckets: BucketStore,
     records: RecordStore,
+    redis: Option<Redis>,
 }
 
 impl Collector for Scrape {
@@ -44,17 +47,19 @@ impl Collector for Scrape {
         self.encode_upstreams(&mut encoder)?;
         self.encode_keyed(&mut encoder)?;
         self.encode_records(&mut encoder)?;
+        self.encode_store(&mut encoder)?;
+        let buckets = self.buckets.local();
         let connections = self
             .workers
             .iter()
             .map(|worker| worker.connections.get())
             .sum();
         for (name, help, value) in [
-            ("buckets", "Buckets tracked", size(self.buckets.tracked())),
+            ("buckets", "Buckets tracked", size(buckets.tracked())),
             (
                 "buckets_max",
                 "Buckets tracked at most",
-                size(self.buckets.capacity()),
+                size(buckets.capacity()),
             ),
             ("connections", "Client connections open", connections),
         ] {

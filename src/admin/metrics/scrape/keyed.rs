@@ -151,9 +151,9 @@ mod tests {
     use crate::clock::Clock;
     use crate::idempotency::Rule;
     use crate::route::{Route, RouteId, Routes};
-    use crate::store::RecordStore;
     use crate::store::memory::MemoryBuckets;
     use crate::store::memory::records::{MemoryRecords, Room};
+    use crate::store::{BucketStore, RecordStore};
     use crate::upstream::UpstreamId;
 
     fn route(place: usize, name: &str, rule: Option<Rule>) -> Route {
@@ -184,8 +184,9 @@ mod tests {
         let mut registry = Registry::with_prefix("tidegate");
         registry.register_collector(Box::new(Scrape {
             workers: workers.into(),
-            buckets: Arc::new(MemoryBuckets::new(1, Clock::real())),
+            buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(1, Clock::real()))),
             records: RecordStore::Memory(MemoryRecords::new(Room::default(), Clock::real())),
+            redis: None,
         }));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
