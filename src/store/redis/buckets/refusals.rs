@@ -114,8 +114,9 @@ impl Refusals {
 
     /// Takes note of a bucket that owed so much when Redis was asked.
     pub(super) fn note(&self, bucket: BucketKey, owed: Duration, span: Span) {
+        let certain = owed.saturating_sub(owed / DRIFT).min(span.reliable);
         let bounds = Bounds {
-            no_sooner: span.asked.after((owed - owed / DRIFT).min(span.reliable)),
+            no_sooner: span.asked.after(certain),
             no_later: span.answered.after(owed),
         };
         self.shard(bucket).lock().note(bucket, bounds, span);
@@ -123,7 +124,8 @@ impl Refusals {
 
     fn shard(&self, bucket: BucketKey) -> &Mutex<Shard> {
         // The other half of a bucket's name picks its place within the shard.
-        &self.0[(bucket.low % SHARDS as u64) as usize]
+        let shard = bucket.low % SHARDS as u64;
+        &self.0[usize::try_from(shard).expect("less than a usize")]
     }
 }
 
