@@ -118,6 +118,7 @@ where
     IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
 {
     Box::pin(async move {
+        let connection = Arc::new(connection);
         let (wire, exchanges) = Wire::new(io, early, &terms.caps, terms.deadlines);
         let service = service_fn(|request: Request<Incoming>| {
             let exchange = exchanges.begin();
@@ -166,12 +167,13 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     Box::pin(async move {
+        let connection = Arc::new(connection);
         let pipeline = terms.pipeline.clone();
         let streams = Streams::default();
         let opened = streams.clone();
         let service = service_fn(move |request| {
             let (pipeline, connection, stream) =
-                (pipeline.clone(), connection.clone(), opened.begin());
+                (pipeline.clone(), Arc::clone(&connection), opened.begin());
             async move {
                 let response = pipeline.answer(&connection, request, None).await;
                 Ok::<_, Infallible>(response.map(|body| stream.until_end_of(body)))
