@@ -1,6 +1,7 @@
 //! One connection: which HTTP it speaks, and speaking it.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::drain::Drain;
+use super::echo::Echoes;
 use super::streams::Streams;
 use super::{Caps, Deadlines, Seat, keep_alive};
 use crate::pipeline::{Connection, Pipeline};
@@ -148,12 +150,13 @@ where
             .max_buf_size(H1_BUFFER.max(terms.caps.head_bytes.saturating_mul(2)))
             .serve_connection(TokioIo::new(wire), service)
             .with_upgrades();
-        let mut serving = pin!(serving);
+        let (mut serving, mut echoes) = (pin!(serving), Echoes::default());
         tokio::select! {
             biased;
-            outcome = serving.as_mut() => return outcome,
-            () = terms.drain.watch() => serving.as_mut().graceful_shutdown(),
+            outcome = poll_fn(|cx| echoes.poll(serving.as_mut(), cx)) => return outcome,
+            () = terms.drain.watch() => {}
         }
+        serving.as_mut().graceful_shutdown();
         serving.await
     })
 }
