@@ -10,6 +10,7 @@
 
 mod connection;
 mod drain;
+pub(crate) mod echo;
 mod listen;
 mod seat;
 mod streams;

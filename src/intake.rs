@@ -119,21 +119,13 @@ fn check_expectation<B>(request: &Request<B>) -> Result<(), Rejection> {
 }
 
 fn check_length<B>(request: &Request<B>, limit: u64) -> Result<(), Rejection> {
-    if request
-        .headers()
-        .get_all(CONTENT_LENGTH)
-        .iter()
-        .nth(1)
-        .is_some()
-    {
+    let mut lines = request.headers().get_all(CONTENT_LENGTH).iter();
+    let declared = lines.next().and_then(|length| length.to_str().ok());
+    if lines.next().is_some() {
         return Err(Rejection::bad_request(
             "The request has more than one Content-Length.",
         ));
     }
-    let declared = request
-        .headers()
-        .get(CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok());
     match declared.map(str::parse::<u64>) {
         None => Ok(()),
         Some(Ok(length)) if length <= limit => Ok(()),

@@ -7,19 +7,20 @@
 mod arrival;
 mod open;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::ORIGIN;
 use http::uri::PathAndQuery;
-use http::{Request, Response, Uri};
+use http::{Method, Request, Response, Uri};
 use hyper::body::Incoming;
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
 use crate::admin::Metrics;
 use crate::client::ClientId;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::config::Policy;
 use crate::gateway::ServerSettings;
 use crate::idempotency::{Idempotency, IdempotencyLayer, Naming, Told};
@@ -70,15 +71,21 @@ pub struct Pipeline {
     clock: Clock,
     metrics: Arc<Metrics>,
     manner: Arc<Manner>,
+    /// Whether there are requests that the access log is to tell of.
+    logs: bool,
     chain: Throttle<Idempotency<Forward, RecordStore>, BucketStore>,
 }
 
 /// The body of an answer.
 pub type Answered = Told<Body>;
 
-/// What the access log tells of a request besides its answer.
-#[derive(Default)]
+/// What is seen of a request on its way, for its answer and for the access log.
 struct Seen {
+    /// When it came, where that is to be logged.
+    started: Option<Moment>,
+    peer: IpAddr,
+    method: Method,
+    request_id: RequestId,
     client: Option<ClientId>,
     route: Option<RouteId>,
     /// Its target, where it is to be logged.
@@ -158,6 +165,7 @@ impl Pipeline {
         // ever kept, and nothing the gateway says for itself.
         let chain = throttle.layer(idempotency.layer(forward));
         Ok(Self {
+            logs: policy.log.access || policy.routes.iter().any(|route| route.access_log),
             policy,
             clock,
             metrics,
@@ -178,77 +186,99 @@ impl Pipeline {
 
     /// The answer to `request`, which came by `connection`; if there was a `violation`, it only stands
     /// for bytes that were none.
-    pub async fn answer(
+    ///
+    /// Not an `async fn`: the stages that only look are done at once, and the future has no room for the
+    /// request they looked at, which is on its way when it is made.
+    pub fn answer(
         &self,
-        connection: &Connection,
+        connection: &Arc<Connection>,
         mut request: Request<Incoming>,
         violation: Option<Violation>,
-    ) -> Response<Answered> {
-        let started = self.clock.now();
-        let method = request.method().clone();
+    ) -> impl Future<Output = Response<Answered>> + Send + use<'_> {
+        let mut seen = Seen {
+            started: self.logs.then(|| self.clock.now()),
+            peer: connection.peer,
+            method: request.method().clone(),
+            request_id: RequestId::of(request.headers()),
+            client: None,
+            route: None,
+            target: None,
+        };
         let origin = self
             .manner
             .cors
             .as_ref()
             .and_then(|_| request.headers().get(ORIGIN).cloned());
-        let request_id = RequestId::of(request.headers());
-        let mut seen = Seen::default();
-
         let entered = match violation {
             Some(violation) => Err(violation.into()),
-            None => self.enter(connection, &mut request, &request_id, &mut seen),
+            None => self.enter(connection, &mut request, &mut seen),
         };
-        let mut response = match entered {
+        let answering = match entered {
             Ok(Entered::Onward) => {
-                let mut chain = self.chain.clone();
                 let server = &self.policy.server;
                 let request = request.map(|body| {
                     RequestBody::coming(body, server.caps.body_bytes, server.deadlines.body)
                 });
-                let Ok(mut response) = chain.call(request).await;
-                if let Some(cors) = &self.manner.cors {
-                    cors.complete(response.headers_mut(), origin, self.manner.rate_limit);
-                }
-                response
+                Answering::Onward(self.chain.clone().call(request))
             }
-            Ok(Entered::Preflight(response)) => *response,
+            Ok(Entered::Preflight(response)) => Answering::Made(Box::new((*response, request))),
             Err(rejection) => {
                 if seen.route.is_none() && self.policy.log.access && is_logged() {
                     seen.target = Some(request.uri().clone());
                 }
-                problem::response(&rejection, request.headers(), &self.manner, &self.clock)
+                let headers = request.headers();
+                let response = problem::response(&rejection, headers, &self.manner, &self.clock);
+                Answering::Made(Box::new((response, request)))
             }
         };
+        async move {
+            match answering {
+                Answering::Onward(coming) => {
+                    let Ok(mut response) = coming.await;
+                    if let Some(cors) = &self.manner.cors {
+                        cors.complete(response.headers_mut(), origin, self.manner.rate_limit);
+                    }
+                    self.dismiss(&mut response, &seen);
+                    response
+                }
+                Answering::Made(made) => {
+                    let (mut response, _unread) = *made;
+                    self.dismiss(&mut response, &seen);
+                    response
+                }
+            }
+        }
+    }
 
+    /// Marks, counts and logs an answer that is ready to go.
+    fn dismiss(&self, response: &mut Response<Answered>, seen: &Seen) {
         response
             .headers_mut()
-            .insert(X_REQUEST_ID, request_id.to_header());
+            .insert(X_REQUEST_ID, seen.request_id.to_header());
         let status = response.status();
         self.metrics.route(seen.route).answered(status);
         let route = seen.route.and_then(|id| self.policy.routes.get(id));
-        if let Some(target) = seen.target {
+        if let (Some(target), Some(started)) = (&seen.target, seen.started) {
             tracing::info!(
                 target: "tidegate::access",
-                peer = %connection.peer,
+                peer = %seen.peer,
                 client = seen.client.map(tracing::field::display),
-                method = %method,
+                method = %seen.method,
                 path = target.path(),
                 route = route.map(|route| &*route.name),
                 status = status.as_u16(),
                 micros = micros(self.clock.now().since(started)),
-                %request_id,
+                request_id = %seen.request_id,
                 "request"
             );
         }
-        response
     }
 
     /// Takes a request through the stages that only look, and leaves in it what they found.
     fn enter(
         &self,
-        connection: &Connection,
+        connection: &Arc<Connection>,
         request: &mut Request<Incoming>,
-        request_id: &RequestId,
         seen: &mut Seen,
     ) -> Result<Entered, Rejection> {
         let policy = &*self.policy;
@@ -283,23 +313,22 @@ impl Pipeline {
         } else {
             Side::Main
         };
-        let passage = Passage {
-            caller,
-            route: route.id,
-            side,
-        };
         let rewritten = rewritten(request.uri(), path.forward())?;
         if let Some(uri) = rewritten {
             *request.uri_mut() = uri;
         }
         let arrival = Arrival {
-            connection: connection.clone(),
+            connection: Arc::clone(connection),
             upstream: route.upstream,
             host,
-            request_id: request_id.clone(),
+            request_id: seen.request_id.clone(),
         };
-        request.extensions_mut().insert(passage);
-        request.extensions_mut().insert(arrival);
+        request.extensions_mut().insert(Passage {
+            caller,
+            route: route.id,
+            side,
+            arrival: Some(arrival),
+        });
         Ok(Entered::Onward)
     }
 }
@@ -310,6 +339,13 @@ enum Entered {
     Onward,
     /// It is a CORS preflight, and this is its answer.
     Preflight(Box<Response<Answered>>),
+}
+
+/// An answer on its way, or made already.
+enum Answering<Coming> {
+    Onward(Coming),
+    /// With its request: hyper gives up a connection whose request is dropped before it could read on.
+    Made(Box<(Response<Answered>, Request<Incoming>)>),
 }
 
 /// In 64 bits, which every reader of JSON takes for a number.

@@ -1,6 +1,7 @@
 //! One connection: which HTTP it speaks, and speaking it.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::drain::Drain;
+use super::echo::Echoes;
 use super::streams::Streams;
 use super::{Caps, Deadlines, Seat, keep_alive};
 use crate::pipeline::{Connection, Pipeline};
@@ -118,6 +120,7 @@ where
     IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
 {
     Box::pin(async move {
+        let connection = Arc::new(connection);
         let (wire, exchanges) = Wire::new(io, early, &terms.caps, terms.deadlines);
         let service = service_fn(|request: Request<Incoming>| {
             let exchange = exchanges.begin();
@@ -147,12 +150,13 @@ where
             .max_buf_size(H1_BUFFER.max(terms.caps.head_bytes.saturating_mul(2)))
             .serve_connection(TokioIo::new(wire), service)
             .with_upgrades();
-        let mut serving = pin!(serving);
+        let (mut serving, mut echoes) = (pin!(serving), Echoes::default());
         tokio::select! {
             biased;
-            outcome = serving.as_mut() => return outcome,
-            () = terms.drain.watch() => serving.as_mut().graceful_shutdown(),
+            outcome = poll_fn(|cx| echoes.poll(serving.as_mut(), cx)) => return outcome,
+            () = terms.drain.watch() => {}
         }
+        serving.as_mut().graceful_shutdown();
         serving.await
     })
 }
@@ -166,12 +170,13 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     Box::pin(async move {
+        let connection = Arc::new(connection);
         let pipeline = terms.pipeline.clone();
         let streams = Streams::default();
         let opened = streams.clone();
         let service = service_fn(move |request| {
             let (pipeline, connection, stream) =
-                (pipeline.clone(), connection.clone(), opened.begin());
+                (pipeline.clone(), Arc::clone(&connection), opened.begin());
             async move {
                 let response = pipeline.answer(&connection, request, None).await;
                 Ok::<_, Infallible>(response.map(|body| stream.until_end_of(body)))

@@ -26,9 +26,13 @@ impl<B> Told<B> {
         Self(Source::Passing(body))
     }
 
-    /// What was read of a body already, and the rest as it comes.
-    pub(super) fn resumed(held: Bytes, rest: B) -> Self {
-        Self(Source::Resumed { held, rest })
+    /// Puts back in front of a passing body what was already read of it.
+    pub(super) fn put_back(&mut self, held: Bytes) {
+        let source = std::mem::replace(&mut self.0, Source::Whole(Bytes::new()));
+        self.0 = match source {
+            Source::Passing(rest) => Source::Resumed { held, rest },
+            other => other,
+        };
     }
 }
 

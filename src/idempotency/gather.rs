@@ -1,22 +1,16 @@
 //! A body read to its end, up to a cap.
 
-use std::pin::Pin;
-
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
 
 /// What came of reading a body.
-pub(super) enum Gathered<B> {
+pub(super) enum Gathered {
     /// All of it. Trailers are dropped.
     Whole(Bytes),
-    /// More than fits.
-    TooLarge {
-        /// What was read of it, which is a part more than fits at most.
-        held: Bytes,
-        /// What is still to come.
-        rest: B,
-    },
+    /// More than fits. This was read of it, which is a part more than fits at most; the rest is still to
+    /// come.
+    TooLarge(Bytes),
 }
 
 /// What was read of a body so far. Nearly every body comes in one part, which then is not copied; of more
@@ -55,27 +49,26 @@ impl Held {
     }
 }
 
-/// Reads `body` to its end, or until it is longer than `cap`.
-pub(super) async fn gather<B>(mut body: B, cap: usize) -> Result<Gathered<B>, B::Error>
+/// Reads `body` to its end, or until it is longer than `cap`. It is read where it is: to move it in and
+/// out again would cost more than to read the usual one.
+pub(super) async fn gather<B>(body: &mut B, cap: usize) -> Result<Gathered, B::Error>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let announced = body.size_hint().lower();
     if announced > cap as u64 {
-        let (held, rest) = (Bytes::new(), body);
-        return Ok(Gathered::TooLarge { held, rest });
+        return Ok(Gathered::TooLarge(Bytes::new()));
     }
     let mut held = Held::Part(Bytes::new());
     while !body.is_end_stream() {
-        let Some(frame) = Pin::new(&mut body).frame().await else {
+        let Some(frame) = body.frame().await else {
             break;
         };
         if let Ok(part) = frame?.into_data() {
             held.add(part);
         }
         if held.len() > cap {
-            let (held, rest) = (held.into_bytes(), body);
-            return Ok(Gathered::TooLarge { held, rest });
+            return Ok(Gathered::TooLarge(held.into_bytes()));
         }
     }
     Ok(Gathered::Whole(held.into_bytes()))
@@ -84,6 +77,7 @@ where
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::pin::Pin;
     use std::task::{Context, Poll};
 
     use http_body::Frame;
@@ -109,9 +103,11 @@ mod tests {
         }
     }
 
-    async fn of(parts: Vec<&'static str>, cap: usize) -> Gathered<Parts> {
-        match gather(Parts(parts.into_iter()), cap).await {
-            Ok(gathered) => gathered,
+    /// What came of reading it, and what is still to come.
+    async fn of(parts: Vec<&'static str>, cap: usize) -> (Gathered, Parts) {
+        let mut body = Parts(parts.into_iter());
+        match gather(&mut body, cap).await {
+            Ok(gathered) => (gathered, body),
         }
     }
 
@@ -122,17 +118,17 @@ mod tests {
             vec!["ab", "", "cd"],
             vec!["", "a", "b", "c", "d"],
         ] {
-            let Gathered::Whole(whole) = of(parts, 4).await else {
+            let (Gathered::Whole(whole), _) = of(parts, 4).await else {
                 panic!("too large");
             };
             assert_eq!(whole, "abcd");
         }
-        assert!(matches!(of(vec![], 0).await, Gathered::Whole(whole) if whole.is_empty()));
+        assert!(matches!(of(vec![], 0).await, (Gathered::Whole(whole), _) if whole.is_empty()));
     }
 
     #[tokio::test]
     async fn of_what_is_too_large_nothing_is_lost() {
-        let Gathered::TooLarge { held, rest } = of(vec!["ab", "cd", "ef", "gh"], 4).await else {
+        let (Gathered::TooLarge(held), rest) = of(vec!["ab", "cd", "ef", "gh"], 4).await else {
             panic!("it does not fit");
         };
         assert_eq!(held, "abcdef");

@@ -12,7 +12,6 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
-use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::{IdempotencyKey, Scope};
@@ -94,7 +93,7 @@ impl Secret {
     /// The name of the record of `key` in the scope of a request from `client` with these headers.
     pub fn record(
         &self,
-        key: &IdempotencyKey,
+        key: &IdempotencyKey<'_>,
         scope: &Scope,
         client: ClientId,
         headers: &HeaderMap,
@@ -106,8 +105,8 @@ impl Secret {
     }
 
     /// A key by itself.
-    pub fn key(&self, key: &IdempotencyKey) -> KeyHash {
-        KeyHash(self.hash(Subject::Key, |parts| parts.add(key.as_str().as_bytes())))
+    pub fn key(&self, key: &IdempotencyKey<'_>) -> KeyHash {
+        KeyHash(self.hash(Subject::Key, |parts| parts.add(key.as_bytes())))
     }
 
     fn scope(&self, scope: &Scope, client: ClientId, headers: &HeaderMap) -> ScopeHash {
@@ -130,12 +129,12 @@ impl Secret {
     /// The hash of what `fill` puts together. 128 bits are plenty: two of a billion records collide with a
     /// chance of one in 10²⁰.
     pub(super) fn hash(&self, subject: Subject, fill: impl FnOnce(&mut Parts)) -> [u8; 16] {
-        let mut parts = Parts(SmallVec::new());
+        let mut parts = Parts::default();
         parts.tag(subject as u8);
         fill(&mut parts);
         // All at once: blake3's incremental state takes two kilobytes, and most of what is hashed here a
         // hundred bytes.
-        let hash = blake3::keyed_hash(&self.0, &parts.0);
+        let hash = blake3::keyed_hash(&self.0, parts.all());
         let mut short = [0; 16];
         short.copy_from_slice(&hash.as_bytes()[..16]);
         short
@@ -143,25 +142,78 @@ impl Secret {
 }
 
 /// What is to be hashed, in parts that each carry their length.
-pub(super) struct Parts(SmallVec<[u8; 256]>);
+pub(super) struct Parts {
+    /// Room for nearly all there is to hash.
+    short: [u8; SHORT],
+    /// How much of it is filled.
+    filled: usize,
+    /// All there is, once it is longer than that.
+    long: Vec<u8>,
+}
+
+/// Bytes that are put together without allocating.
+const SHORT: usize = 256;
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self {
+            short: [0; SHORT],
+            filled: 0,
+            long: Vec::new(),
+        }
+    }
+}
 
 impl Parts {
+    fn all(&self) -> &[u8] {
+        if self.long.is_empty() {
+            &self.short[..self.filled]
+        } else {
+            &self.long
+        }
+    }
+
+    /// Inlined, because most of what is put is of a length known where it is: then this is one store.
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.filled + bytes.len();
+        match self.short.get_mut(self.filled..end) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                self.filled = end;
+            }
+            None => self.put_long(bytes),
+        }
+    }
+
+    #[cold]
+    fn put_long(&mut self, bytes: &[u8]) {
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.filled]);
+            // From here on nothing fits any more.
+            self.filled = SHORT;
+        }
+        self.long.extend_from_slice(bytes);
+    }
+
     pub(super) fn tag(&mut self, tag: u8) {
-        self.0.push(tag);
+        self.put(&[tag]);
     }
 
     pub(super) fn add(&mut self, part: &[u8]) {
         self.number(part.len());
-        self.0.extend_from_slice(part);
+        self.put(part);
     }
 
     pub(super) fn add_lower_case(&mut self, part: &[u8]) {
         self.number(part.len());
-        self.0.extend(part.iter().map(u8::to_ascii_lowercase));
+        for byte in part {
+            self.tag(byte.to_ascii_lowercase());
+        }
     }
 
     fn number(&mut self, number: usize) {
-        self.0.extend_from_slice(&(number as u64).to_le_bytes());
+        self.put(&(number as u64).to_le_bytes());
     }
 
     /// Every line of a header; without one, or with nothing in it, the caller stands for itself: a scope
@@ -289,7 +341,7 @@ mod tests {
             })
     }
 
-    fn key(text: &str) -> IdempotencyKey {
+    fn key(text: &str) -> IdempotencyKey<'_> {
         IdempotencyKey::parse(text.as_bytes()).unwrap()
     }
 
@@ -337,6 +389,25 @@ mod tests {
             &[("x-a", "1x-b2")],
         ] {
             assert_ne!(of(lines), plain, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn parts_are_put_together_in_order_however_long_they_are() {
+        for lengths in [
+            [1, 20, 3],
+            [250, 6, 1],
+            [256, 0, 300],
+            [300, 1, 0],
+            [9, 600, 9],
+        ] {
+            let (mut parts, mut plain) = (Parts::default(), Vec::new());
+            for (octet, length) in (1..).zip(lengths) {
+                let part = vec![octet; length];
+                parts.put(&part);
+                plain.extend(part);
+            }
+            assert_eq!(parts.all(), plain, "{lengths:?}");
         }
     }
 

@@ -83,10 +83,11 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
     let Some(Ok(kind)) = headers.get(CONTENT_TYPE).map(|value| value.to_str()) else {
         return false;
     };
-    let essence = kind.split(';').next().unwrap_or_default().trim();
+    let mut parts = kind.as_bytes().split(|&byte| byte == b';');
+    let essence = parts.next().unwrap_or_default().trim_ascii();
     STREAMS
         .iter()
-        .any(|stream| stream.eq_ignore_ascii_case(essence))
+        .any(|stream| stream.as_bytes().eq_ignore_ascii_case(essence))
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! Both spell the same key. Anything that could be read in two ways is no key: two header lines, which a
 //! proxy may have joined or not, or a space or a control character in a bare one.
 
+use std::borrow::Cow;
+
 use http::header::GetAll;
 use http::{HeaderName, HeaderValue};
 use thiserror::Error;
@@ -14,9 +16,10 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key
 /// The longest a key may be, without its quotes.
 pub const MAX_LENGTH: usize = 255;
 
-/// What a client calls one thing it wants done, however often it has to ask.
+/// What a client calls one thing it wants done, however often it has to ask. Spelt bare, as nearly every
+/// key is, it is the header's own bytes; only quotes and escapes have to be taken out of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IdempotencyKey(String);
+pub struct IdempotencyKey<'a>(Cow<'a, [u8]>);
 
 /// Why a header holds no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -38,9 +41,9 @@ pub enum KeyError {
     NotVisible,
 }
 
-impl IdempotencyKey {
+impl<'a> IdempotencyKey<'a> {
     /// The key in `lines`; `None` if there is no line.
-    pub fn of(lines: &GetAll<'_, HeaderValue>) -> Result<Option<Self>, KeyError> {
+    pub fn of(lines: &GetAll<'a, HeaderValue>) -> Result<Option<Self>, KeyError> {
         let mut lines = lines.iter();
         let Some(line) = lines.next() else {
             return Ok(None);
@@ -52,11 +55,11 @@ impl IdempotencyKey {
     }
 
     /// The key that `line` spells.
-    pub fn parse(line: &[u8]) -> Result<Self, KeyError> {
+    pub fn parse(line: &'a [u8]) -> Result<Self, KeyError> {
         let key = if line.first() == Some(&b'"') {
-            quoted(line)?
+            Cow::Owned(quoted(line)?.into_bytes())
         } else {
-            bare(line)?
+            Cow::Borrowed(bare(line)?)
         };
         match key.len() {
             0 => Err(KeyError::Empty),
@@ -66,8 +69,18 @@ impl IdempotencyKey {
     }
 
     /// The key, without quotes.
-    pub fn as_str(&self) -> &str {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The same, to be shown.
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).expect("visible ASCII and spaces")
+    }
+
+    /// The key by itself, whatever becomes of the line it was in.
+    pub fn into_owned(self) -> IdempotencyKey<'static> {
+        IdempotencyKey(Cow::Owned(self.0.into_owned()))
     }
 }
 
@@ -82,9 +95,9 @@ fn quoted(line: &[u8]) -> Result<String, KeyError> {
     }
 }
 
-fn bare(line: &[u8]) -> Result<String, KeyError> {
+fn bare(line: &[u8]) -> Result<&[u8], KeyError> {
     if line.iter().all(u8::is_ascii_graphic) {
-        Ok(line.iter().copied().map(char::from).collect())
+        Ok(line)
     } else {
         Err(KeyError::NotVisible)
     }

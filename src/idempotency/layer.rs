@@ -169,7 +169,7 @@ where
             Look::Refuse(rejection) => {
                 let asked = Asked::of(request.headers());
                 Way::Refused {
-                    refusal: Some(self.shared.refusal(&rejection, &asked)),
+                    refusal: Some(Box::new(self.shared.refusal(&rejection, &asked))),
                 }
             }
             Look::Keyed(keyed) => {
@@ -233,12 +233,16 @@ impl<S: Records> Shared<S> {
     }
 
     /// The answer to a request with a key.
-    async fn answer<Inner, ReqBody, ResBody>(
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps room for its arguments twice, and this future is moved to where it runs"
+    )]
+    fn answer<Inner, ReqBody, ResBody>(
         self: Arc<Self>,
-        request: Request<ReqBody>,
+        mut request: Request<ReqBody>,
         keyed: Keyed,
         inner: Inner,
-    ) -> Result<Response<Told<ResBody>>, Inner::Error>
+    ) -> impl Future<Output = Result<Response<Told<ResBody>>, Inner::Error>> + Send
     where
         Inner: Service<Request<ReqBody>, Response = Response<ResBody>> + Send + 'static,
         Inner::Future: Send,
@@ -248,76 +252,81 @@ impl<S: Records> Shared<S> {
         ResBody: Body<Data = Bytes> + Unpin + Send + 'static,
         ResBody::Error: Into<BodyError> + Send,
     {
-        let Keyed { id, rule, route } = keyed;
-        let (head, body) = request.into_parts();
-        let body = match gather(body, rule.max_request).await {
+        async move {
+            let claimed = self.claim(&mut request, &keyed).await;
+            let Keyed { rule, route, .. } = keyed;
+            let metrics = self.metrics(route);
+            match claimed {
+                Ok(Claim::Replay(answer)) => {
+                    metrics.replays.inc();
+                    Ok(answer.replay())
+                }
+                Ok(Claim::Won(permit)) => {
+                    let asked = Asked::of(request.headers());
+                    let Ok(place) = Arc::clone(&self.executions).try_acquire_owned() else {
+                        metrics.exhausted.inc();
+                        // Nothing was sent, so the permit frees its key as it is dropped.
+                        return Ok(self.refusal(&Rejection::TooManyExecutions, &asked));
+                    };
+                    metrics.claims.inc();
+                    let tasks = self.tasks.clone();
+                    let execution = Execution {
+                        shared: self,
+                        rule,
+                        route,
+                        asked,
+                        _place: place,
+                    };
+                    // Nothing is awaited between the claim and this: there is no moment at which a client
+                    // that leaves could take the claim with it.
+                    let running = execution.run(permit, request, inner);
+                    Detached::new(running, tasks).await
+                }
+                Ok(Claim::InFlight(waiting)) => {
+                    let asked = Asked::of(request.headers());
+                    drop(request);
+                    // Boxed: the timer in it would make every request's future large and aligned to cache
+                    // lines.
+                    let waited = Box::pin(self.wait(waiting, &rule, metrics)).await;
+                    Ok(waited.unwrap_or_else(|rejection| self.refusal(&rejection, &asked)))
+                }
+                Ok(refused) => {
+                    let rejection = refused_by(&refused, &rule, metrics);
+                    Ok(self.refusal(&rejection, &Asked::of(request.headers())))
+                }
+                Err(rejection) => Ok(self.refusal(&rejection, &Asked::of(request.headers()))),
+            }
+        }
+    }
+
+    /// Reads a request whole and bids for its key.
+    async fn claim<B>(&self, request: &mut Request<B>, keyed: &Keyed) -> Result<Claim, Rejection>
+    where
+        B: Body<Data = Bytes> + From<Bytes> + Unpin,
+        B::Error: Into<BodyError>,
+    {
+        let rule = &keyed.rule;
+        let body = match gather(request.body_mut(), rule.max_request).await {
             Ok(Gathered::Whole(body)) => body,
-            Ok(Gathered::TooLarge { .. }) => {
+            Ok(Gathered::TooLarge(_)) => {
                 let limit = rule.max_request as u64;
-                let asked = Asked::of(&head.headers);
-                return Ok(self.refusal(&Rejection::PayloadTooLarge { limit }, &asked));
+                return Err(Rejection::PayloadTooLarge { limit });
             }
-            Err(error) => {
-                let asked = Asked::of(&head.headers);
-                return Ok(self.refusal(&unreadable(error.into()), &asked));
-            }
+            Err(error) => return Err(unreadable(error.into())),
         };
-        let request = Request::from_parts(head, ReqBody::from(body.clone()));
-        let fingerprint = Fingerprint::of(&self.naming.names().secret, &request, &body);
-        // The request has it; whoever waits is not to hold it too.
-        drop(body);
+        let fingerprint = Fingerprint::of(&self.naming.names().secret, request, &body);
+        *request.body_mut() = body.into();
         failpoint!("before-claim");
         let bid = Bid {
             at: self.clock.now(),
-            id,
+            id: keyed.id,
             fingerprint,
             terms: rule.terms,
         };
         let claim = self.records.claim(&bid).await;
-        let metrics = self.metrics(route);
+        let metrics = self.metrics(keyed.route);
         metrics.claim_latency.record(self.clock.now().since(bid.at));
-        match claim {
-            Ok(Claim::Replay(answer)) => {
-                metrics.replays.inc();
-                Ok(answer.replay())
-            }
-            Ok(Claim::Won(permit)) => {
-                let asked = Asked::of(request.headers());
-                let Ok(place) = Arc::clone(&self.executions).try_acquire_owned() else {
-                    metrics.exhausted.inc();
-                    // Nothing was sent, so the permit frees its key as it is dropped.
-                    return Ok(self.refusal(&Rejection::TooManyExecutions, &asked));
-                };
-                metrics.claims.inc();
-                let tasks = self.tasks.clone();
-                let execution = Execution {
-                    shared: self,
-                    rule,
-                    route,
-                    asked,
-                    _place: place,
-                };
-                // Nothing is awaited between the claim and this: there is no moment at which a client that
-                // leaves could take the claim with it.
-                let running = execution.run(permit, request, inner);
-                Detached::new(running, tasks).await
-            }
-            Ok(Claim::InFlight(waiting)) => {
-                let asked = Asked::of(request.headers());
-                drop(request);
-                // Boxed: the timer in it would make every request's future large and aligned to cache lines.
-                let waited = Box::pin(self.wait(waiting, &rule, metrics)).await;
-                Ok(waited.unwrap_or_else(|rejection| self.refusal(&rejection, &asked)))
-            }
-            Ok(refused) => {
-                let rejection = refused_by(&refused, &rule, metrics);
-                Ok(self.refusal(&rejection, &Asked::of(request.headers())))
-            }
-            Err(error) => {
-                let rejection = store_failed("claim", &error, metrics);
-                Ok(self.refusal(&rejection, &Asked::of(request.headers())))
-            }
-        }
+        claim.map_err(|error| store_failed("claim", &error, metrics))
     }
 
     /// What a duplicate gets that came while the first was running.

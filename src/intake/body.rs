@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::time::Sleep;
 
+use crate::gateway::echo;
 use crate::respond::Rejection;
 use crate::wire::Violation;
 
@@ -82,7 +83,12 @@ impl From<Bytes> for RequestBody {
 impl Coming {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
         loop {
-            let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+            let noted = echo::noted();
+            let frame = Pin::new(&mut self.body).poll_frame(cx);
+            if self.body.is_end_stream() {
+                noted.and_no_more();
+            }
+            let frame = match frame {
                 Poll::Pending => {
                     ready!(self.poll_stalled(cx));
                     return Poll::Ready(Some(Err(RequestBodyError::Stalled(self.timeout))));

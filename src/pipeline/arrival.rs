@@ -12,7 +12,7 @@ use crate::request_id::RequestId;
 use crate::upstream::UpstreamId;
 
 /// The connection a request came by.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Connection {
     /// Who is at its other end.
     pub peer: IpAddr,
@@ -58,7 +58,7 @@ impl Connection {
 #[derive(Clone, Debug)]
 pub struct Arrival {
     /// The connection it came by.
-    pub connection: Connection,
+    pub connection: Arc<Connection>,
     /// Where it goes.
     pub upstream: UpstreamId,
     /// The host it is for.

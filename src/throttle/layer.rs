@@ -20,6 +20,7 @@ use crate::admin::Metrics;
 use crate::client::Caller;
 use crate::clock::Clock;
 use crate::idempotency::Naming;
+use crate::pipeline::Arrival;
 use crate::respond::{Dialect, Manner, Rejection, problem, rate_limit};
 use crate::route::{Route, RouteId, Routes};
 
@@ -32,6 +33,9 @@ pub struct Passage {
     pub route: RouteId,
     /// The bucket it draws from: a forwarded CORS preflight never spends the real request's token.
     pub side: Side,
+    /// What only the gateway's own forwarder asks for. Here and not by itself: each kind of thing that a
+    /// request carries costs it two allocations.
+    pub arrival: Option<Arrival>,
 }
 
 /// Puts a throttle around a service.

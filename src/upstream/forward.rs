@@ -198,9 +198,9 @@ impl Shared {
             .extensions_mut()
             .remove()
             .expect("routed before it is forwarded");
-        let arrival: Arrival = request
-            .extensions_mut()
-            .remove()
+        let arrival = passage
+            .arrival
+            .as_ref()
             .expect("received before it is forwarded");
         let target = &self.targets[arrival.upstream.0];
         let asked = Asked::of(request.headers());
@@ -208,7 +208,7 @@ impl Shared {
         let in_flight = self.metrics.upstream(target.upstream.id).in_flight();
 
         let outcome = self
-            .exchange(request, target, &passage, &arrival, in_flight)
+            .exchange(request, target, &passage, arrival, in_flight)
             .await;
         let metrics = self.metrics.upstream(target.upstream.id);
         match outcome {

@@ -5,10 +5,10 @@
 //! their pieces.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What is copied together at most; it has to fit on the stack.
@@ -26,11 +26,13 @@ pub(super) fn poll_write_gathered<IO: AsyncWrite>(
     if pieces.iter().map(|piece| piece.len()).sum::<usize>() > SMALL {
         return io.poll_write_vectored(cx, pieces);
     }
-    let mut whole: SmallVec<[u8; SMALL]> = SmallVec::new();
+    // Uninitialised, as to clear it would cost more than to fill it.
+    let mut room = [MaybeUninit::uninit(); SMALL];
+    let mut whole = ReadBuf::uninit(&mut room);
     for piece in pieces {
-        whole.extend_from_slice(piece);
+        whole.put_slice(piece);
     }
-    io.poll_write(cx, &whole)
+    io.poll_write(cx, whole.filled())
 }
 
 /// A connection whose small vectored writes are gathered.

@@ -115,7 +115,8 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), Stop> {
     let target_end = control_or_space(bytes, target_start);
     space(bytes, target_start, target_end, Violation::Target)?;
     // The parser behind wants a string: a target that is none has no reading there.
-    if str::from_utf8(&bytes[target_start..target_end]).is_err() {
+    let target = &bytes[target_start..target_end];
+    if !target.is_ascii() && str::from_utf8(target).is_err() {
         return Err(Violation::Target.into());
     }
     let version_start = target_end + 1;

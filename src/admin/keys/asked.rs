@@ -14,7 +14,7 @@ const KEYS: &str = "/idempotency/keys/";
 #[derive(Debug)]
 pub(super) struct Asked {
     /// The key.
-    pub(super) key: IdempotencyKey,
+    pub(super) key: IdempotencyKey<'static>,
     /// Whose it is, where only that one is meant.
     pub(super) scope: Option<ScopeHash>,
     /// Whether the answers are to be shown.
@@ -26,7 +26,9 @@ impl Asked {
         let encoded = uri.path().strip_prefix(KEYS).unwrap_or_default();
         let key = decode(encoded)
             .ok_or_else(|| Problem::bad_request("The path has a broken percent escape."))?;
-        let key = IdempotencyKey::parse(&key).map_err(Problem::key_invalid)?;
+        let key = IdempotencyKey::parse(&key)
+            .map_err(Problem::key_invalid)?
+            .into_owned();
         let (mut scope, mut body) = (None, None);
         let query = uri.query().unwrap_or_default();
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {

@@ -25,7 +25,8 @@ pin_project! {
     pub(super) enum Way<F, B, E> {
         Passing { #[pin] inner: F },
         Keyed { answering: Answering<B, E> },
-        Refused { refusal: Option<Response<Told<B>>> },
+        // Boxed: it is rare, and would make the way of every other request as large as a response.
+        Refused { refusal: Option<Box<Response<Told<B>>>> },
     }
 }
 
@@ -42,7 +43,7 @@ where
                 .map_ok(|response| response.map(Told::passing)),
             WayProjected::Keyed { answering } => answering.as_mut().poll(cx),
             WayProjected::Refused { refusal } => {
-                Poll::Ready(Ok(refusal.take().expect("polled once to its end")))
+                Poll::Ready(Ok(*refusal.take().expect("polled once to its end")))
             }
         }
     }

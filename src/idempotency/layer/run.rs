@@ -41,100 +41,101 @@ enum Conclusion {
 
 impl<S: Records> Execution<S> {
     /// Carries `request` out, records what came of it, and returns what its caller is told.
-    pub(super) async fn run<Inner, ReqBody, ResBody>(
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps room for its arguments twice, and this future is moved to where it runs"
+    )]
+    pub(super) fn run<Inner, ReqBody, ResBody>(
         self,
         mut permit: Permit,
         request: Request<ReqBody>,
         mut inner: Inner,
-    ) -> Result<Response<Told<ResBody>>, Inner::Error>
+    ) -> impl Future<Output = Result<Response<Told<ResBody>>, Inner::Error>> + Send
     where
-        Inner: Service<Request<ReqBody>, Response = Response<ResBody>>,
-        ResBody: Body<Data = Bytes> + Unpin,
-        ResBody::Error: Into<BodyError>,
+        Inner: Service<Request<ReqBody>, Response = Response<ResBody>> + Send,
+        Inner::Future: Send,
+        Inner::Error: Send,
+        ReqBody: Send,
+        ResBody: Body<Data = Bytes> + Unpin + Send,
+        ResBody::Error: Into<BodyError> + Send,
     {
-        failpoint!("after-claim");
-        if permit.has_lapsed(self.shared.clock.now()) {
-            // Nothing was sent, so the permit frees its key as it is dropped.
-            let rejection = Rejection::StoreUnavailable;
-            return Ok(self.shared.refusal(&rejection, &self.asked));
-        }
-        permit.sending();
-        let (conclusion, answered) = match inner.call(request).await {
-            Ok(response) => {
-                let (conclusion, response) = self.conclude(response).await;
-                (conclusion, Ok(response))
+        async move {
+            failpoint!("after-claim");
+            if permit.has_lapsed(self.shared.clock.now()) {
+                // Nothing was sent, so the permit frees its key as it is dropped.
+                let rejection = Rejection::StoreUnavailable;
+                return Ok(self.shared.refusal(&rejection, &self.asked));
             }
-            Err(error) => {
-                let conclusion = match lost(&self.rule) {
-                    Course::Release => Conclusion::Release(None),
-                    _ => Conclusion::Unknown,
-                };
-                (conclusion, Err(error))
+            permit.sending();
+            let (conclusion, answered) = match inner.call(request).await {
+                Ok(response) => {
+                    let mut response = response.map(Told::passing);
+                    let conclusion = self.conclude(&mut response).await;
+                    (conclusion, Ok(response))
+                }
+                Err(error) => {
+                    let conclusion = match lost(&self.rule) {
+                        Course::Release => Conclusion::Release(None),
+                        _ => Conclusion::Unknown,
+                    };
+                    (conclusion, Err(error))
+                }
+            };
+            failpoint!("after-upstream");
+            let recorded = self.record(permit, conclusion).await;
+            failpoint!("after-commit");
+            match recorded {
+                Ok(()) => answered,
+                // What is not on record is not given out either.
+                Err(rejection) => Ok(self.shared.refusal(&rejection, &self.asked)),
             }
-        };
-        failpoint!("after-upstream");
-        let recorded = self.record(permit, conclusion).await;
-        failpoint!("after-commit");
-        match recorded {
-            Ok(()) => answered,
-            // What is not on record is not given out either.
-            Err(rejection) => Ok(self.shared.refusal(&rejection, &self.asked)),
         }
     }
 
-    /// What `response` means, and what the caller is told.
-    async fn conclude<B>(&self, response: Response<B>) -> (Conclusion, Response<Told<B>>)
+    /// What `response` means; it is left as the caller is told it.
+    async fn conclude<B>(&self, response: &mut Response<Told<B>>) -> Conclusion
     where
         B: Body<Data = Bytes> + Unpin,
         B::Error: Into<BodyError>,
     {
         let undone = response.extensions().get::<Undone>().copied();
-        let (mut head, body) = response.into_parts();
-        let course = judge(&self.rule, head.status, &head.headers, undone);
-        let release = match course {
-            Course::Unknown => {
-                let response = Response::from_parts(head, Told::passing(body));
-                return (Conclusion::Unknown, response);
-            }
-            Course::Stream => {
-                let response = Response::from_parts(head, Told::passing(body));
-                return (Conclusion::Complete(Kept::Tombstone), response);
-            }
+        let release = match judge(&self.rule, response.status(), response.headers(), undone) {
+            Course::Unknown => return Conclusion::Unknown,
+            Course::Stream => return Conclusion::Complete(Kept::Tombstone),
             Course::Keep => false,
-            Course::Release if is_stream(&head.headers) => {
-                let response = Response::from_parts(head, Told::passing(body));
-                return (Conclusion::Release(None), response);
-            }
+            Course::Release if is_stream(response.headers()) => return Conclusion::Release(None),
             Course::Release => true,
         };
-        match gather(body, self.rule.max_response).await {
+        match gather(response.body_mut(), self.rule.max_response).await {
             Ok(Gathered::Whole(body)) => {
-                forgo_trailers(&mut head);
-                let answer = Answer::of(&head, &body, &self.rule.exclude_headers);
+                forgo_trailers(response.headers_mut());
+                let exclude = &self.rule.exclude_headers;
+                let answer = Answer::without(exclude, response.status(), response.headers(), &body);
                 let answer = Arc::new(answer);
-                let conclusion = if release {
+                *response.body_mut() = body.into();
+                if release {
                     Conclusion::Release(Some(answer))
                 } else {
                     Conclusion::Complete(Kept::Answer(answer))
-                };
-                (conclusion, Response::from_parts(head, body.into()))
+                }
             }
-            Ok(Gathered::TooLarge { held, rest }) => {
-                let conclusion = if release {
+            Ok(Gathered::TooLarge(held)) => {
+                response.body_mut().put_back(held);
+                if release {
                     Conclusion::Release(None)
                 } else {
                     Conclusion::Complete(Kept::Tombstone)
-                };
-                (
-                    conclusion,
-                    Response::from_parts(head, Told::resumed(held, rest)),
-                )
+                }
             }
-            Err(error) => self.broke_off(&error.into()),
+            Err(error) => {
+                let (conclusion, refusal) = self.broke_off(&error.into());
+                *response = refusal;
+                conclusion
+            }
         }
     }
 
-    /// What an answer means that broke off.
+    /// What an answer means that broke off, and what the caller is told instead.
     fn broke_off<B>(&self, error: &BodyError) -> (Conclusion, Response<Told<B>>) {
         tracing::warn!(%error, "the answer to a keyed request broke off");
         let rejection = match error.downcast_ref::<RelayError>() {

@@ -53,6 +53,7 @@ fn request(key: &str) -> Request<Body> {
         caller,
         route: RouteId(0),
         side: Side::Main,
+        arrival: None,
     });
     request
 }

@@ -27,7 +27,7 @@ use moka::sync::Cache;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::shard::{Dropped, Met, Settled, Shard};
-use super::taken::TakenAsHash;
+use super::taken::{Spread, TakenAsHash};
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, Permit, RecordId,
@@ -75,7 +75,7 @@ pub struct Room {
 struct Ledger {
     shards: Box<[Mutex<Shard>]>,
     /// By the token of the claim that led to it, which no other claim ever has.
-    answers: Cache<u64, Stored>,
+    answers: Cache<u64, Stored, Spread>,
     clock: Clock,
     max_keys: usize,
     keys: AtomicUsize,
@@ -132,7 +132,7 @@ impl MemoryRecords {
                     // The other policy would turn away answers asked for less often than those there are.
                     .eviction_policy(moka::policy::EvictionPolicy::lru())
                     .eviction_listener(evicted)
-                    .build(),
+                    .build_with_hasher(Spread),
                 clock,
                 max_keys: room.max_keys,
                 keys: AtomicUsize::new(0),

@@ -1,5 +1,6 @@
-//! Names that are keyed hashes already, taken for their own hash: hashing them again would buy nothing.
-//! Nobody who does not know the secret they are made with can aim them at a place in a table.
+//! Hashing what needs none: names that are keyed hashes already are taken for their own hash, and numbers
+//! of our own are only spread. Nobody who does not know the secret that names are made with can aim them at
+//! a place in a table.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -32,6 +33,37 @@ impl Hasher for Taken {
 
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
+    }
+}
+
+/// Spreads numbers that are counted up, by one multiplication. Nobody outside has a say in them, so no
+/// secret is needed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spread;
+
+#[derive(Default)]
+pub(super) struct Spreading(u64);
+
+impl BuildHasher for Spread {
+    type Hasher = Spreading;
+
+    fn build_hasher(&self) -> Spreading {
+        Spreading::default()
+    }
+}
+
+impl Hasher for Spreading {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a number hashes as one u64");
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2⁶⁴ divided by the golden ratio.
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 
