@@ -20,5 +20,18 @@ mod failpoints;
 mod full_disk;
 mod harness;
 mod ledger;
+#[path = "../support/redis.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the bench can have its store in Redis, and has it on disk here"
+)]
+mod redis;
 mod scene;
+#[path = "../stores/server.rs"]
+#[allow(
+    dead_code,
+    reason = "the bench can have its store in Redis, and has it on disk here"
+)]
+mod server;
 mod space;

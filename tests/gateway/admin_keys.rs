@@ -40,9 +40,12 @@ impl Office {
         let client = caller.expect("a client").id();
         let bid = Bid {
             at: shared.clock.now(),
-            id: shared
-                .secret
-                .record(&key, &Scope::Credential, client, &HeaderMap::new()),
+            id: shared.naming.names().secret.record(
+                &key,
+                &Scope::Credential,
+                client,
+                &HeaderMap::new(),
+            ),
             fingerprint: Fingerprint([0xc4; 16]),
             terms: Terms::default(),
         };
