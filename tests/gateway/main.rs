@@ -8,6 +8,7 @@ mod clients;
 mod commands;
 mod connections;
 mod cors;
+mod degraded;
 mod delay;
 mod forwarding;
 mod idempotency;
