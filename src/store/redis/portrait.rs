@@ -164,7 +164,7 @@ mod tests {
             .into_iter()
             .map(|it| it.run_id)
             .collect();
-        assert_eq!(runs, ["abc".into(), "def".into()]);
+        assert_eq!(runs, ["abc", "def"].map(Arc::from));
         assert!(Portrait::all(Value::Nil).is_empty());
     }
 }
