@@ -148,3 +148,90 @@ impl Shard {
         self.bounds.insert(bucket, bounds);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::throttle::{Limit, Quota};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    /// Redis was asked at the first and had answered at the second.
+    fn span(epoch: u64, asked: u64, answered: u64) -> Span {
+        Span {
+            epoch,
+            asked: at(asked),
+            answered: at(answered),
+            reliable: Duration::MAX,
+        }
+    }
+
+    fn bucket(number: u64) -> BucketKey {
+        BucketKey {
+            high: number,
+            low: number,
+        }
+    }
+
+    /// What a request of one limit, ten seconds a token and no burst, is told without asking.
+    fn told(refusals: &Refusals, number: u64, epoch: u64, now: Moment) -> Option<Duration> {
+        let quota = Quota::new(NonZeroU32::MIN, SECOND * 10, 0).unwrap();
+        let charge = Charge {
+            limit: &Limit::per_client("device", quota),
+            bucket: bucket(number),
+            cost: NonZeroU32::MIN,
+        };
+        let wanted = Wanted {
+            enforced: &[charge],
+            watched: &[],
+        };
+        match refusals.judge(&wanted, epoch, now)?.verdict.outcome {
+            Outcome::Refused { wait, .. } => Some(wait),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nobody_is_refused_too_long_or_told_too_little() {
+        let refusals = Refusals::new();
+        refusals.note(bucket(1), SECOND * 10, span(0, 1_000, 1_400));
+        assert_eq!(told(&refusals, 1, 0, at(1_400)), Some(SECOND * 10));
+        // It is full at some time between 11.0 s and 11.4 s, or 10 ms earlier by a faster clock.
+        assert_eq!(
+            told(&refusals, 1, 0, at(10_989)),
+            Some(SECOND * 411 / 1_000)
+        );
+        assert_eq!(told(&refusals, 1, 0, at(10_990)), None);
+        assert_eq!(told(&refusals, 2, 0, at(1_400)), None);
+    }
+
+    #[test]
+    fn what_one_redis_told_is_not_true_of_another() {
+        let refusals = Refusals::new();
+        refusals.note(bucket(1), SECOND * 10, span(1, 0, 0));
+        assert!(told(&refusals, 1, 1, at(1)).is_some());
+        assert!(told(&refusals, 1, 2, at(1)).is_none());
+        refusals.note(bucket(1), SECOND * 5, span(2, 0, 0));
+        refusals.note(bucket(1), SECOND * 10, span(1, 0, 0));
+        assert_eq!(told(&refusals, 1, 2, at(0)), Some(SECOND * 5));
+    }
+
+    #[test]
+    fn it_holds_so_many_and_no_more() {
+        let refusals = Refusals::new();
+        let most = (SHARDS * ROOM) as u64;
+        for number in 0..most * 3 {
+            refusals.note(bucket(number), SECOND * 10, span(0, 0, 0));
+        }
+        let held: usize = refusals.0.iter().map(|it| it.lock().bounds.len()).sum();
+        assert!(held as u64 <= most, "{held}");
+        // The last to come is known, whoever had to go.
+        assert!(told(&refusals, most * 3 - 1, 0, at(1)).is_some());
+    }
+}
