@@ -75,6 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 format!("{wait:?}"),
                 whole_seconds(wait)
             ),
+            Outcome::Unavailable => unreachable!("memory is always there"),
         }
     }
     Ok(())
