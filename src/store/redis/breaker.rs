@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::settings::Nodes;
+
 /// Failures in a row after which nobody asks any more.
 const FAILURES: u32 = 3;
 
@@ -37,6 +39,8 @@ impl Part {
 #[derive(Debug)]
 pub(super) struct Breaker {
     part: Part,
+    /// Where Redis is, for whoever reads that it fails.
+    nodes: Arc<str>,
     open: AtomicBool,
     /// In a row.
     failures: AtomicU32,
@@ -47,9 +51,10 @@ pub(super) struct Breaker {
 
 impl Breaker {
     /// A breaker that is open until Redis was first reached.
-    pub(super) fn new(part: Part) -> Self {
+    pub(super) fn new(part: Part, nodes: &Nodes) -> Self {
         Self {
             part,
+            nodes: nodes.to_string().into(),
             open: AtomicBool::new(true),
             failures: AtomicU32::new(0),
             all_failures: AtomicU64::new(0),
@@ -94,13 +99,16 @@ impl Breaker {
         // Before it was ever reached, the first reason is news, too.
         if news || reason.is_none() {
             let why: Arc<str> = why.to_string().into();
+            let nodes = &*self.nodes;
             match self.part {
                 Part::Limits => tracing::error!(
+                    nodes,
                     reason = &*why,
                     "the store is degraded: Redis does not decide on limits, and each is kept as its \
                      `on_store_error` says"
                 ),
                 Part::Records => tracing::error!(
+                    nodes,
                     reason = &*why,
                     "the store is degraded: Redis does not keep idempotency keys, and requests with one \
                      are refused"
@@ -130,15 +138,19 @@ impl Breaker {
 mod tests {
     use super::*;
 
+    fn nodes() -> Nodes {
+        Nodes::Cluster(Vec::new())
+    }
+
     fn closed() -> Breaker {
-        let breaker = Breaker::new(Part::Limits);
+        let breaker = Breaker::new(Part::Limits, &nodes());
         breaker.close();
         breaker
     }
 
     #[test]
     fn it_is_open_until_redis_was_reached() {
-        let breaker = Breaker::new(Part::Records);
+        let breaker = Breaker::new(Part::Records, &nodes());
         assert!(breaker.is_open());
         breaker.close();
         assert!(!breaker.is_open());

@@ -46,10 +46,10 @@ impl Core {
     ) -> Result<Self, ClientError> {
         Ok(Self {
             client: Client::new(&settings)?,
+            limits: Breaker::new(Part::Limits, &settings.nodes),
+            records: Breaker::new(Part::Records, &settings.nodes),
             settings,
             clock,
-            limits: Breaker::new(Part::Limits),
-            records: Breaker::new(Part::Records),
             names: Arc::new(RwLock::new(Secret::random().into())),
             epoch: AtomicU64::new(0),
             alarm: Notify::new(),
