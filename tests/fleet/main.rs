@@ -1,6 +1,9 @@
 //! Gateways that share a Redis: several of them on one server or one cluster, and what can happen to it.
 //!
-//! `servers` is about the servers that the others are tested against: that they do what a test asks for.
+//! Gateways, servers and sockets are real, and so is what happens to them. `duplicates` come to all gateways
+//! at once; `frozen` is about one that stands still or dies; `reached` and `bad_input` are about getting to
+//! Redis at all. `servers` is about the servers that the others are tested against: that they do what a
+//! test asks for.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,4 +15,11 @@
 )]
 mod redis;
 
+mod api;
+mod bad_input;
+mod duplicates;
+mod frozen;
+mod gateways;
+mod harness;
+mod reached;
 mod servers;

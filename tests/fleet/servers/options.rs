@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::certificates::Certificates;
+use crate::harness::Certificates;
 use crate::redis::{RedisServer, Reply};
 
 /// What a stranger is told on the port.

@@ -1,0 +1,122 @@
+//! A Redis that is not what the configuration says: somebody is told what is wrong, and all is served that can be.
+
+use crate::api::Api;
+use crate::gateways::{Setup, is_unavailable};
+use crate::redis::{Garbage, RedisServer, Silent};
+
+/// Three at once and no more for a long time.
+const SCARCE: &str = "rate = \"1/m\"\nburst = 2";
+
+/// A gateway with this Redis starts, says what is wrong, keeps its limits itself, and refuses keys.
+async fn serves_without(setup: impl FnOnce(&Api) -> Setup, wrong: &str) {
+    let api = Api::start();
+    let gateway = setup(&api).limit(SCARCE).start();
+    gateway.says(wrong);
+    let log = gateway.log();
+    let degraded = |line: &&str| line.contains("the store is degraded");
+    for part in ["on_store_error", "idempotency keys"] {
+        let mut lines = log.lines().filter(degraded);
+        assert!(
+            lines.any(|line| line.contains(part) && line.contains(wrong)),
+            "{log}"
+        );
+    }
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        statuses.push(gateway.get().await.status);
+        let refused = gateway.pay("key").await;
+        assert!(is_unavailable(&refused), "{refused:?}");
+    }
+    let limited = statuses.pop();
+    assert_eq!(limited, Some(429));
+    assert!(
+        statuses.iter().all(|it| (200..300).contains(it)),
+        "{statuses:?}"
+    );
+    assert_eq!(api.times("key"), 0, "no key is carried out");
+}
+
+#[tokio::test]
+async fn no_password_is_given_where_one_is_wanted() {
+    let redis = RedisServer::options().password("s3cret").start();
+    let setup = |api: &Api| Setup::before(api, &redis.url());
+    serves_without(setup, "store.password_file").await;
+}
+
+#[tokio::test]
+async fn the_password_is_wrong() {
+    let redis = RedisServer::options().password("s3cret").start();
+    let setup = |api: &Api| Setup::before(api, &redis.url()).store("password = \"guess\"");
+    serves_without(setup, "check `store.user` and `store.password_file`").await;
+}
+
+#[tokio::test]
+async fn the_user_may_not_do_what_is_asked() {
+    let redis = RedisServer::options().user("app", "on >s3cret ~other:* &* +@all");
+    let redis = redis.start();
+    let setup = |api: &Api| {
+        let setup = Setup::before(api, &redis.url());
+        setup.store("user = \"app\"\npassword = \"s3cret\"")
+    };
+    serves_without(setup, "the user of `store.user` may not do this").await;
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    let redis = RedisServer::start();
+    redis.kill();
+    let setup = |api: &Api| Setup::before(api, &redis.url());
+    serves_without(setup, "Connection refused").await;
+}
+
+#[tokio::test]
+async fn the_name_is_nobodys() {
+    let setup = |api: &Api| Setup::before(api, "redis://redis.invalid:6379");
+    serves_without(setup, "redis.invalid").await;
+}
+
+#[tokio::test]
+async fn it_speaks_something_else() {
+    let garbage = Garbage::start();
+    let setup = |api: &Api| Setup::before(api, &garbage.url());
+    serves_without(setup, "whatever `store.url` names is not Redis").await;
+}
+
+#[tokio::test]
+async fn it_says_nothing() {
+    let silent = Silent::start();
+    let setup = |api: &Api| Setup::before(api, &silent.url());
+    serves_without(setup, "timed out").await;
+}
+
+#[tokio::test]
+async fn it_is_a_replica() {
+    let primary = RedisServer::start();
+    let replica = RedisServer::options().replica_of(&primary).start();
+    let setup = |api: &Api| Setup::before(api, &replica.url());
+    serves_without(setup, "`store.url` must name the primary").await;
+}
+
+fn forgetful() -> RedisServer {
+    let options = RedisServer::options().arg("--maxmemory", "100mb");
+    options.arg("--maxmemory-policy", "allkeys-lru").start()
+}
+
+#[tokio::test]
+async fn one_that_forgets_keys_is_not_started_with() {
+    let (api, redis) = (Api::start(), forgetful());
+    let (mut process, _dir) = Setup::before(&api, &redis.url()).launch(&[]);
+    assert!(!process.end().success());
+    process.line_with("`maxmemory-policy` is `allkeys-lru`");
+    process.line_with("CONFIG SET maxmemory-policy noeviction");
+}
+
+#[tokio::test]
+async fn one_that_forgets_buckets_is_put_up_with() {
+    let (api, redis) = (Api::start(), forgetful());
+    let gateway = Setup::before(&api, &redis.url()).keyless().start();
+    gateway.says("set its `maxmemory-policy` to `noeviction`");
+    assert!(!gateway.log().contains("degraded"), "{}", gateway.log());
+    let answer = gateway.get().await;
+    assert!((200..300).contains(&answer.status), "{answer:?}");
+}

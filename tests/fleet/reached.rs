@@ -1,0 +1,122 @@
+//! How Redis is reached: later than the gateway, through TLS, and together with its replicas.
+
+use std::time::{Duration, Instant};
+
+use crate::api::{Api, Print};
+use crate::gateways::{Gateway, Setup, is_unavailable};
+use crate::harness::{Certificates, eventually};
+use crate::redis::RedisServer;
+
+/// How soon a gateway is well again when its Redis is.
+const RECOVERY: Duration = Duration::from_secs(2);
+
+/// Waits until keys can be had, which must not take long; each attempt has a key of its own.
+async fn recovers(gateway: &Gateway) {
+    let began = Instant::now();
+    let mut attempt = 0;
+    eventually("keys can be had", async || {
+        attempt += 1;
+        let answer = gateway.pay(&format!("again-{attempt}")).await;
+        assert!(
+            is_unavailable(&answer) || Print::of(&answer).is_some(),
+            "{answer:?}"
+        );
+        Print::of(&answer).is_some()
+    })
+    .await;
+    let took = began.elapsed();
+    eprintln!("well again after {took:?}");
+    assert!(took < RECOVERY, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_gateway_may_be_there_before_its_redis() {
+    let (api, redis) = (Api::start(), RedisServer::start());
+    redis.kill();
+    let gateways = [(); 2].map(|()| Setup::before(&api, &redis.url()).start());
+    for gateway in &gateways {
+        let refused = gateway.pay("key").await;
+        assert!(is_unavailable(&refused), "{refused:?}");
+        let answer = gateway.get().await;
+        assert!((200..300).contains(&answer.status), "{answer:?}");
+    }
+    redis.restart();
+    for gateway in &gateways {
+        recovers(gateway).await;
+    }
+    // From then on they are one fleet, though each had begun by itself.
+    let first = gateways[0].execute("key").await;
+    assert_eq!(gateways[1].replay("key").await, first);
+    assert_eq!(api.times("key"), 1);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_before_a_replica_has_the_claim() {
+    let (api, redis) = (Api::start(), RedisServer::start());
+    let replica = RedisServer::options().replica_of(&redis).start();
+    let setup = Setup::before(&api, &redis.url()).store("wait_replicas = 1");
+    let gateways = [setup.start(), setup.start()];
+    let first = gateways[0].execute("key").await;
+    assert_eq!(gateways[1].replay("key").await, first);
+
+    replica.freeze();
+    for gateway in &gateways {
+        let refused = gateway.pay("later").await;
+        assert!(is_unavailable(&refused), "{refused:?}");
+        // What is on record takes nobody's word.
+        assert_eq!(gateway.replay("key").await, first);
+    }
+    assert_eq!(api.times("later"), 0, "nothing was sent");
+
+    replica.thaw();
+    recovers(&gateways[0]).await;
+    let mut later = None;
+    eventually(
+        "the claims that came to nothing are called off",
+        async || {
+            let answer = gateways[1].pay("later").await;
+            later = Print::of(&answer);
+            later.is_some()
+        },
+    )
+    .await;
+    assert_eq!(Some(gateways[0].replay("later").await), later);
+    assert_eq!(api.times("later"), 1);
+}
+
+/// What a gateway's user needs, and no more.
+const RULES: &str = "on >s3cret ~tidegate:* &tidegate:* +@read +@write +@scripting +@pubsub \
+                     +@connection -@dangerous +time +wait +info";
+
+#[tokio::test]
+async fn redis_is_spoken_to_through_tls_as_a_user_of_its_own() {
+    let certificates = Certificates::for_localhost();
+    let (certificate, key) = (certificates.cert_file(), certificates.key_file());
+    let redis = RedisServer::options()
+        .tls(&certificate, &key, &certificate)
+        .password("not this one")
+        .user("gate", RULES)
+        .start();
+    let api = Api::start();
+    let dir = tempfile::tempdir().unwrap();
+    let password = dir.path().join("password");
+    std::fs::write(&password, "s3cret\n").unwrap();
+    let setup = Setup::before(&api, &redis.url())
+        .store(&format!("user = \"gate\"\npassword_file = {password:?}"));
+    let trusting = setup.clone().store(&format!("ca_file = {certificate:?}"));
+    let gateways = [trusting.start(), trusting.start()];
+    let first = gateways[0].execute("key").await;
+    assert_eq!(gateways[1].replay("key").await, first);
+    for gateway in &gateways {
+        let answer = gateway.get().await;
+        assert!((200..300).contains(&answer.status), "{answer:?}");
+        assert!(!gateway.log().contains("degraded"), "{}", gateway.log());
+        assert!(!gateway.log().contains("s3cret"), "{}", gateway.log());
+    }
+
+    // Whoever does not know the certificate says so, and does without.
+    let wary = setup.start();
+    wary.says("certificate");
+    let refused = wary.pay("key").await;
+    assert!(is_unavailable(&refused), "{refused:?}");
+}
