@@ -21,6 +21,12 @@ async fn serves_without(setup: impl FnOnce(&Api) -> Setup, wrong: &str) {
             "{log}"
         );
     }
+    let ready = gateway.readiness().await;
+    for part in ["limits", "records"] {
+        let said = format!("ready, degraded: {part}: ");
+        let mut lines = ready.lines();
+        assert!(lines.any(|line| line.starts_with(&said)), "{ready}");
+    }
     let mut statuses = Vec::new();
     for _ in 0..4 {
         statuses.push(gateway.get().await.status);

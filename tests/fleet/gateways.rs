@@ -52,19 +52,19 @@ impl Setup {
 
     /// One more line of `[store]`.
     pub(crate) fn store(mut self, line: &str) -> Self {
-        self.store += &format!("\n{line}");
+        self.store = format!("{}\n{line}", self.store);
         self
     }
 
     /// One more line of `[server]`.
     pub(crate) fn server(mut self, line: &str) -> Self {
-        self.server += &format!("\n{line}");
+        self.server = format!("{}\n{line}", self.server);
         self
     }
 
     /// One more line of the upstream's section.
     pub(crate) fn upstream(mut self, line: &str) -> Self {
-        self.upstream += &format!("\n{line}");
+        self.upstream = format!("{}\n{line}", self.upstream);
         self
     }
 
@@ -218,6 +218,12 @@ impl Gateway {
     /// Lets it go on.
     pub(crate) fn thaw(&self) {
         self.process.signal(Signal::CONT);
+    }
+
+    /// Has it come to its end, as it does when it is told to.
+    pub(crate) fn stop(mut self) {
+        self.process.signal(Signal::TERM);
+        assert!(self.process.end().success(), "{}", self.log());
     }
 
     /// Kills it, as a crash would.

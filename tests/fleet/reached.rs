@@ -1,4 +1,4 @@
-//! How Redis is reached: later than the gateway, through TLS, and together with its replicas.
+//! How Redis is reached: later than the gateway, through TLS, together with its replicas, and when it is full.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ async fn recovers(gateway: &Gateway) {
             is_unavailable(&answer) || Print::of(&answer).is_some(),
             "{answer:?}"
         );
-        Print::of(&answer).is_some()
+        Print::of(&answer).is_some() && gateway.readiness().await == "ready\n"
     })
     .await;
     let took = began.elapsed();
@@ -119,4 +119,22 @@ async fn redis_is_spoken_to_through_tls_as_a_user_of_its_own() {
     wary.says("certificate");
     let refused = wary.pay("key").await;
     assert!(is_unavailable(&refused), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_full_redis_replays_and_takes_no_new_keys() {
+    let (api, redis) = (Api::start(), RedisServer::start());
+    let setup = Setup::before(&api, &redis.url());
+    let gateways = [setup.start(), setup.start()];
+    let known = gateways[0].execute("known").await;
+    redis.fill();
+    for gateway in &gateways {
+        assert_eq!(gateway.replay("known").await, known);
+        let refused = gateway.pay("new").await;
+        assert!(is_unavailable(&refused), "{refused:?}");
+    }
+    assert_eq!(api.times("new"), 0);
+    redis.unfill();
+    let new = gateways[1].execute("new").await;
+    assert_eq!(gateways[0].replay("new").await, new);
 }
