@@ -24,6 +24,10 @@ const REDIRECTION_PAUSE: (u64, u64) = (2, 16);
 
 /// Who is connected to.
 #[derive(Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one of them in a process"
+)]
 pub(super) enum Client {
     Single(redis::Client),
     Cluster {
@@ -83,10 +87,10 @@ impl Client {
             client_tls: None,
             root_cert,
         };
-        Self::with(settings, certificates).map_err(ClientError::Refused)
+        Self::with(settings, &certificates).map_err(ClientError::Refused)
     }
 
-    fn with(settings: &RedisSettings, certificates: TlsCertificates) -> Result<Self, RedisError> {
+    fn with(settings: &RedisSettings, certificates: &TlsCertificates) -> Result<Self, RedisError> {
         let single = |node| single(node, settings, certificates.clone());
         match &settings.nodes {
             Nodes::Single(node) => single(node).map(Self::Single),

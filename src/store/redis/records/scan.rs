@@ -91,7 +91,7 @@ impl<'a> Walk<'a> {
     ) -> Result<Self, StoreError> {
         let connection = link.connection(Part::Records).await;
         let mut connection = connection.map_err(StoreError::new)?;
-        let places = connection.places().await.map_err(failed)?;
+        let places = connection.places().await.map_err(|error| failed(&error))?;
         Ok(Self {
             connection,
             names,
@@ -111,7 +111,8 @@ impl<'a> Walk<'a> {
         command.arg("MATCH").arg(&self.pattern);
         command.arg("COUNT").arg(STEP);
         let scanned = self.connection.ask_at(place, command).await;
-        let scanned = <(u64, Vec<Vec<u8>>)>::from_redis_value(scanned.map_err(failed)?);
+        let scanned =
+            <(u64, Vec<Vec<u8>>)>::from_redis_value(scanned.map_err(|error| failed(&error))?);
         let (cursor, found) = scanned.map_err(StoreError::new)?;
         self.cursor = cursor;
         if cursor == 0 {
@@ -122,6 +123,6 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn failed(error: RedisError) -> StoreError {
-    StoreError::new(Failure::from(&error))
+fn failed(error: &RedisError) -> StoreError {
+    StoreError::new(Failure::from(error))
 }
