@@ -114,7 +114,7 @@ impl Bench {
 
     /// A moment before a record expires.
     pub(crate) fn just_before(&self) -> Duration {
-        TTL - self.slack().max(Duration::from_millis(1))
+        TTL.saturating_sub(self.slack().max(Duration::from_millis(1)))
     }
 
     /// Returns when what was dropped has had its effect.
