@@ -238,7 +238,15 @@ pub(super) fn describe(error: &RedisError) -> String {
         _ if error.kind() == redis::ErrorKind::Parse => "; whatever `store.url` names is not Redis",
         _ => "",
     };
-    format!("{error}{remedy}")
+    if error.is_connection_refusal() {
+        return format!("nobody listens there: {error}");
+    }
+    let what = if error.is_connection_dropped() {
+        "the connection was lost: "
+    } else {
+        ""
+    };
+    format!("{what}{error}{remedy}")
 }
 
 impl fmt::Debug for Link {

@@ -194,36 +194,53 @@ impl Monitor {
 
     /// What Redis says of itself, and what it does.
     async fn see(&mut self) -> Result<Sight, Failure> {
-        let within = self.core.patience(Part::Records);
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self
-                .core
-                .connect()
-                .await
-                .map_err(|error| Failure::from(&error))?,
-        };
-        let sight = async {
-            let info: Value = redis::cmd("INFO").query_async(&mut connection).await?;
-            let (secret, written) = self.leave_mark(&mut connection).await?;
-            let fsync = self.fsync(&mut connection).await;
-            Ok::<_, RedisError>(Sight {
+        if let Some(mut connection) = self.connection.take() {
+            match self.examine(&mut connection).await {
+                // A server closes a connection when it is restarted, and when it feels like it: that alone says
+                // nothing of how it is now.
+                Ok(Err(error)) if is_gone(&error) => {}
+                seen => return self.keep(connection, seen),
+            }
+        }
+        let connected = self.core.connect().await;
+        let mut connection = connected.map_err(|error| Failure::from(&error))?;
+        let seen = self.examine(&mut connection).await;
+        self.keep(connection, seen)
+    }
+
+    /// What was seen by a connection, which is used again if it was of use.
+    fn keep(
+        &mut self,
+        connection: Connection,
+        seen: Result<Result<Sight, RedisError>, Failure>,
+    ) -> Result<Sight, Failure> {
+        let sight = seen?.map_err(|error| Failure::from(&error))?;
+        if sight.servers.is_empty() {
+            return Err(Failure::Failed("it does not say what it is".into()));
+        }
+        self.connection = Some(connection);
+        Ok(sight)
+    }
+
+    /// Looks at Redis by this connection, for not too long.
+    async fn examine(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<Result<Sight, RedisError>, Failure> {
+        let within = self.core.patience(Part::Records) * 2;
+        let looking = async {
+            let info: Value = redis::cmd("INFO").query_async(connection).await?;
+            let (secret, written) = self.leave_mark(connection).await?;
+            let fsync = self.fsync(connection).await;
+            Ok(Sight {
                 servers: Portrait::all(info),
                 secret,
                 written,
                 fsync,
             })
         };
-        let sight = match timeout(within * 2, sight).await {
-            Ok(Ok(sight)) => sight,
-            Ok(Err(error)) => return Err(Failure::from(&error)),
-            Err(_) => return Err(Failure::Late(within * 2)),
-        };
-        if sight.servers.is_empty() {
-            return Err(Failure::Failed("it does not say what it is".into()));
-        }
-        self.connection = Some(connection);
-        Ok(sight)
+        let seen = timeout(within, looking).await;
+        seen.map_err(|_| Failure::Late(within))
     }
 
     /// Finds the fleet's secret, or plants ours, and writes something to see whether that can be done.
