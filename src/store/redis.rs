@@ -22,6 +22,7 @@ mod portrait;
 pub mod records;
 mod script;
 pub mod settings;
+mod way;
 
 use std::io;
 use std::sync::{Arc, mpsc};

@@ -4,13 +4,10 @@
 //! each other's answers. The connection lives on the runtime of whoever uses the link, so no request
 //! crosses threads; that is why a clone of a store gets a link of its own.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use redis::{FromRedisValue, RedisError, Value};
 use thiserror::Error;
 use tokio::time::timeout;
@@ -19,21 +16,11 @@ use super::breaker::Part;
 use super::connection::Connection;
 use super::core::Core;
 use super::script::Call;
+use super::way::Way;
 
 /// A way to Redis.
-pub(super) struct Link {
-    core: Arc<Core>,
-    connection: Mutex<Option<Established>>,
-    /// Held by whoever connects: the others wait for that connection.
-    connecting: tokio::sync::Mutex<()>,
-}
-
-/// A connection, and the time it is of.
-#[derive(Clone)]
-struct Established {
-    connection: Connection,
-    epoch: u64,
-}
+#[derive(Debug)]
+pub(super) struct Link(Arc<Way>);
 
 /// Why Redis did not do what it was asked.
 #[derive(Clone, Debug, Error)]
@@ -55,21 +42,17 @@ pub(super) enum Failure {
 impl Link {
     /// A way to the Redis of `core`, which is taken when it is first needed.
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Self {
-            core,
-            connection: Mutex::new(None),
-            connecting: tokio::sync::Mutex::new(()),
-        }
+        Self(Arc::new(Way::new(core)))
     }
 
     /// Another way to the same Redis.
     pub(super) fn another(&self) -> Self {
-        Self::new(Arc::clone(&self.core))
+        Self::new(Arc::clone(self.core()))
     }
 
     /// Where it leads.
     pub(super) fn core(&self) -> &Arc<Core> {
-        &self.core
+        self.0.core()
     }
 
     /// Has a script run for `part`.
@@ -79,15 +62,15 @@ impl Link {
         call: &Call,
     ) -> Result<T, Failure> {
         self.check(part)?;
-        let breaker = self.core.breaker(part);
-        let within = self.core.patience(part);
+        let breaker = self.core().breaker(part);
+        let within = self.core().patience(part);
         let value = match timeout(within, self.run(call)).await {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => return Err(self.failed(part, &error)),
             Err(_) => {
                 let late = Failure::Late(within);
                 if breaker.failed(&late) {
-                    self.core.sound_alarm();
+                    self.core().sound_alarm();
                 }
                 return Err(late);
             }
@@ -101,7 +84,7 @@ impl Link {
     /// A connection for something that is no script.
     pub(super) async fn connection(&self, part: Part) -> Result<Connection, Failure> {
         self.check(part)?;
-        let established = self.establish().await;
+        let established = self.0.establish().await;
         let established = established.map_err(|error| self.failed(part, &error))?;
         Ok(established.connection)
     }
@@ -110,13 +93,13 @@ impl Link {
     pub(super) async fn replicas(&self, name: &str, wanted: NonZeroU32) -> Result<u32, Failure> {
         let part = Part::Records;
         self.check(part)?;
-        let within = self.core.patience(part);
+        let within = self.core().patience(part);
         let mut asked = redis::pipe();
         // On a cluster it is the first of these that says where to wait.
         asked.cmd("EXISTS").arg(name).ignore();
         asked.cmd("WAIT").arg(wanted.get()).arg(millis(within));
         let asking = async {
-            let mut established = self.establish().await?;
+            let mut established = self.0.establish().await?;
             let (have,): (u32,) = asked.query_async(&mut established.connection).await?;
             Ok::<_, RedisError>(have)
         };
@@ -130,7 +113,7 @@ impl Link {
 
     /// Whether Redis may be asked.
     fn check(&self, part: Part) -> Result<(), Failure> {
-        let breaker = self.core.breaker(part);
+        let breaker = self.core().breaker(part);
         if breaker.is_open() {
             let unknown = || "it was never reached".into();
             return Err(Failure::Down(breaker.why().unwrap_or_else(unknown)));
@@ -142,16 +125,16 @@ impl Link {
     /// that were idle for long. Every script may run twice: one that charges then charges twice, which is a
     /// token lost; the others know their own.
     async fn run(&self, call: &Call) -> Result<Value, RedisError> {
-        let mut established = self.establish().await?;
+        let mut established = self.0.establish().await?;
         match call.run(&mut established.connection).await {
             Err(error) if is_gone(&error) => {
-                self.forget(established.epoch);
+                self.0.forget(&established);
                 // It may have been restarted, without what it knew.
-                self.core.sound_alarm();
-                let mut established = self.establish().await?;
+                self.core().sound_alarm();
+                let mut established = self.0.establish().await?;
                 let again = call.run(&mut established.connection).await;
                 if again.as_ref().is_err_and(is_gone) {
-                    self.forget(established.epoch);
+                    self.0.forget(&established);
                 }
                 again
             }
@@ -159,38 +142,9 @@ impl Link {
         }
     }
 
-    /// The connection, made if there is none.
-    async fn establish(&self) -> Result<Established, RedisError> {
-        if let Some(established) = self.current() {
-            return Ok(established);
-        }
-        let _connecting = self.connecting.lock().await;
-        if let Some(established) = self.current() {
-            return Ok(established);
-        }
-        let epoch = self.core.epoch.load(Ordering::Acquire);
-        let connection = self.core.connect().await?;
-        let established = Established { connection, epoch };
-        *self.connection.lock() = Some(established.clone());
-        Ok(established)
-    }
-
-    fn current(&self) -> Option<Established> {
-        let epoch = self.core.epoch.load(Ordering::Acquire);
-        let current = self.connection.lock();
-        current.as_ref().filter(|it| it.epoch == epoch).cloned()
-    }
-
-    fn forget(&self, epoch: u64) {
-        let mut current = self.connection.lock();
-        if current.as_ref().is_some_and(|it| it.epoch == epoch) {
-            *current = None;
-        }
-    }
-
     /// What `error` means for those who come after.
     fn failed(&self, part: Part, error: &RedisError) -> Failure {
-        let breaker = self.core.breaker(part);
+        let breaker = self.core().breaker(part);
         let why = Failure::from(error);
         let opened = match why {
             // Records that are there can be replayed, and claims be concluded.
@@ -199,7 +153,7 @@ impl Link {
             _ => breaker.failed(&why),
         };
         if opened {
-            self.core.sound_alarm();
+            self.core().sound_alarm();
         }
         why
     }
@@ -247,10 +201,4 @@ pub(super) fn describe(error: &RedisError) -> String {
         ""
     };
     format!("{what}{error}{remedy}")
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").finish_non_exhaustive()
-    }
 }

@@ -85,7 +85,12 @@ pub(crate) fn gateway_of(server: &RedisServer) -> BucketStore {
 
 /// The same for a gateway that does not wait for long.
 pub(crate) fn impatient_gateway_of(server: &RedisServer) -> BucketStore {
-    let patient = settings(Nodes::Single(node(server.port())));
+    impatient_gateway_at(server.port())
+}
+
+/// The same for a server that is reached in a way of its own.
+pub(crate) fn impatient_gateway_at(port: u16) -> BucketStore {
+    let patient = settings(Nodes::Single(node(port)));
     opened(RedisSettings {
         limits_timeout: Duration::from_millis(100),
         records_timeout: Duration::from_millis(500),

@@ -1,12 +1,16 @@
 //! What each limit does while Redis cannot be asked.
 
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use tidegate::store::BucketStore;
 use tidegate::throttle::{OnStoreError, Outcome};
 use tokio::time::sleep;
 
-use super::bench::{AT_ONCE, HOUR, Tap, draw, gateway_of, impatient_gateway_of, judge, refused};
+use super::bench::{
+    AT_ONCE, HOUR, Tap, draw, gateway_of, impatient_gateway_at, impatient_gateway_of, judge,
+    refused,
+};
 use crate::redis::RedisServer;
 
 fn tap(burst: u32, on_store_error: OnStoreError) -> Tap {
@@ -142,6 +146,39 @@ async fn a_redis_that_hangs_holds_nobody_up_for_long() {
 }
 
 /// Waits until it is known that Redis cannot be asked.
+/// A way to `server` on which it takes longer to get there than a decision may take.
+fn long_way(server: &RedisServer) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (here, there) = (listener.local_addr().unwrap().port(), server.port());
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let near = near.unwrap();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(250));
+                let Ok(far) = TcpStream::connect(("127.0.0.1", there)) else {
+                    return;
+                };
+                let (mut back, mut to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut back, &mut to));
+                // Whoever leaves first ends it.
+                let _ = std::io::copy(&mut &near, &mut &far);
+                let _ = far.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    here
+}
+
+#[tokio::test]
+async fn a_connection_that_takes_long_to_make_is_made_all_the_same() {
+    let server = RedisServer::start();
+    let gateway = impatient_gateway_at(long_way(&server));
+    eventually(&gateway, AT_ONCE).await;
+    let tap = tap(0, OnStoreError::Closed);
+    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+    refused(tap.draw(&gateway_of(&server)).await);
+}
+
 async fn down(gateway: &BucketStore) {
     eventually(gateway, Outcome::Unavailable).await;
 }
