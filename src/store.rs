@@ -14,7 +14,8 @@ use self::memory::MemoryBuckets;
 use self::redis::buckets::RedisBuckets;
 use self::redis::records::RedisRecords;
 use crate::idempotency::{
-    Answer, Bid, Census, Claim, Finding, Kept, KeyHash, Permit, RecordId, Records, StoreError,
+    Answer, Bid, Census, Claim, Finding, Kept, KeyHash, Permit, RecordId, Records, ScopeHash,
+    StoreError,
 };
 use crate::throttle::{Buckets, Charge, Judgement};
 use disk::DiskRecords;
@@ -104,8 +105,13 @@ impl Records for RecordStore {
         of_each!(self, records => records.mark_unknown(permit).await)
     }
 
-    async fn find(&self, key: KeyHash, most: usize) -> Result<Vec<Finding>, StoreError> {
-        of_each!(self, records => records.find(key, most).await)
+    async fn find(
+        &self,
+        key: KeyHash,
+        scope: Option<ScopeHash>,
+        most: usize,
+    ) -> Result<Vec<Finding>, StoreError> {
+        of_each!(self, records => records.find(key, scope, most).await)
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {

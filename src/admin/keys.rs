@@ -88,12 +88,13 @@ async fn free(State(office): State<Arc<Office>>, uri: Uri) -> Result<StatusCode,
 async fn find(office: &Office, asked: &Asked) -> Result<Vec<Finding>, Problem> {
     let found = office
         .records
-        .find(office.naming.names().secret.key(&asked.key), MOST_FOUND)
+        .find(
+            office.naming.names().secret.key(&asked.key),
+            asked.scope,
+            MOST_FOUND,
+        )
         .await;
     let mut found = found.map_err(|error| Problem::store_failed(&error))?;
-    if let Some(scope) = asked.scope {
-        found.retain(|finding| finding.id.scope == scope);
-    }
     if found.is_empty() {
         let detail = match asked.scope {
             None => {

@@ -136,7 +136,12 @@ impl Running {
             .name("tidegate-signals".into())
             .spawn(move || runtime.block_on(watch(&mut signals, &watching)))
             .context("cannot listen for signals")?;
+        let redis = self.gateway.shared().redis.clone();
         self.gateway.join()?;
+        // The admin listener has one, too, and goes on to the end of the process.
+        if let Some(redis) = redis {
+            redis.close();
+        }
         // The watcher ends with the process; only its first half is waited for.
         drop(watcher);
         tracing::info!("stopped");

@@ -18,7 +18,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::rule::OnUnknown;
-use super::{Answer, Fingerprint, KeyHash, RecordId};
+use super::{Answer, Fingerprint, KeyHash, RecordId, ScopeHash};
 use crate::clock::Moment;
 
 /// Whoever keeps the records.
@@ -44,10 +44,11 @@ pub trait Records: Send + Sync + 'static {
     /// Ends a claim whose outcome nobody knows.
     fn mark_unknown(&self, permit: Permit) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// What there is under a key, in whatever scope; so many of them at most.
+    /// What there is under a key, in one scope or in whatever scope; so many of them at most.
     fn find(
         &self,
         key: KeyHash,
+        scope: Option<ScopeHash>,
         most: usize,
     ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
 
@@ -228,6 +229,8 @@ pub struct Census {
 pub struct StoreError {
     /// What is wrong with it.
     pub reason: Arc<str>,
+    /// Whether it was found out just now. A store that is known to be down is not asked, and has said so before.
+    pub is_news: bool,
 }
 
 impl State {
@@ -395,6 +398,15 @@ impl StoreError {
     pub fn new(reason: impl fmt::Display) -> Self {
         Self {
             reason: reason.to_string().into(),
+            is_news: true,
+        }
+    }
+
+    /// Because of `reason`, which was told before.
+    pub fn known(reason: impl fmt::Display) -> Self {
+        Self {
+            is_news: false,
+            ..Self::new(reason)
         }
     }
 }

@@ -27,10 +27,11 @@ use self::future::Way;
 use self::run::Execution;
 use super::gather::{Gathered, gather};
 use super::{
-    Answer, Bid, Claim, Ending, Fingerprint, IdempotencyKey, InFlightPolicy, Naming, RecordId,
-    Records, Requirement, Rule, StoreError, Told, Waiting,
+    Answer, Bid, Claim, Ending, Fingerprint, IdempotencyKey, InFlightPolicy, Naming, Records,
+    Requirement, Rule, StoreError, Told, Waiting,
 };
 use crate::admin::{KeyedMetrics, Metrics};
+use crate::client::ClientId;
 use crate::clock::Clock;
 use crate::failpoint::failpoint;
 use crate::intake::RequestBodyError;
@@ -78,7 +79,7 @@ enum Look {
 
 /// What is known of a request with a key before its body is read.
 struct Keyed {
-    id: RecordId,
+    client: ClientId,
     rule: Arc<Rule>,
     route: RouteId,
 }
@@ -200,8 +201,8 @@ impl<S: Records> Shared<S> {
             return Look::Pass;
         }
         let headers = request.headers();
-        let key = match IdempotencyKey::of(&headers.get_all(&rule.header)) {
-            Ok(Some(key)) => key,
+        match IdempotencyKey::of(&headers.get_all(&rule.header)) {
+            Ok(Some(_)) => {}
             Ok(None) if rule.requirement == Requirement::Optional => return Look::Pass,
             Ok(None) => {
                 self.metrics(route).invalid.inc();
@@ -213,20 +214,15 @@ impl<S: Records> Shared<S> {
                 let header = rule.header.clone();
                 return Look::Refuse(Rejection::KeyInvalid { header, error });
             }
-        };
+        }
         if request.version() == Version::HTTP_11 && asks_for_upgrade(headers) {
             return Look::Refuse(Rejection::bad_request(
                 "A request with an idempotency key cannot switch protocols: what follows could not be \
                  replayed. Leave out the key or the Upgrade header.",
             ));
         }
-        let client = passage.caller.id();
         Look::Keyed(Keyed {
-            id: self
-                .naming
-                .names()
-                .secret
-                .record(&key, &rule.scope, client, headers),
+            client: passage.caller.id(),
             rule: Arc::clone(rule),
             route,
         })
@@ -314,15 +310,20 @@ impl<S: Records> Shared<S> {
             }
             Err(error) => return Err(unreadable(error.into())),
         };
-        let fingerprint = Fingerprint::of(&self.naming.names().secret, request, &body);
-        *request.body_mut() = body.into();
         failpoint!("before-claim");
+        // Named as late as can be, and all of it with one secret: a store may have told another while the body
+        // came, and what is claimed under an old name would be carried out again under the new one.
+        let secret = self.naming.names().secret;
+        let headers = request.headers();
+        let key = IdempotencyKey::of(&headers.get_all(&rule.header));
+        let key = key.ok().flatten().expect("it was there before the body");
         let bid = Bid {
             at: self.clock.now(),
-            id: keyed.id,
-            fingerprint,
+            id: secret.record(&key, &rule.scope, keyed.client, headers),
+            fingerprint: Fingerprint::of(&secret, request, &body),
             terms: rule.terms,
         };
+        *request.body_mut() = body.into();
         let claim = self.records.claim(&bid).await;
         let metrics = self.metrics(keyed.route);
         metrics.claim_latency.record(self.clock.now().since(bid.at));
@@ -396,7 +397,11 @@ fn refused_by(claim: &Claim, rule: &Rule, metrics: &KeyedMetrics) -> Rejection {
 /// What a request is told whose key cannot be claimed because the store failed.
 fn store_failed(step: &str, error: &StoreError, metrics: &KeyedMetrics) -> Rejection {
     metrics.store_errors.inc();
-    tracing::error!(step, %error, "the idempotency store failed");
+    if error.is_news {
+        tracing::error!(step, %error, "the idempotency store failed");
+    } else {
+        tracing::debug!(step, %error, "the idempotency store was not asked");
+    }
     Rejection::StoreUnavailable
 }
 

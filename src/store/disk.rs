@@ -50,7 +50,7 @@ use super::memory::records::Room;
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Desk, Finding, Fingerprint, Kept, KeyHash, Permit, RecordId,
-    Records, Secret, StoreError, Ticket,
+    Records, ScopeHash, Secret, StoreError, Ticket,
 };
 
 pub use home::HomeError;
@@ -298,8 +298,15 @@ impl Records for DiskRecords {
         self.0.ask(|ack| Op::Lose(ticket, Some(ack))).await
     }
 
-    async fn find(&self, key: KeyHash, most: usize) -> Result<Vec<Finding>, StoreError> {
-        self.0.ask(|ack| Op::Find(key, most, ack)).await
+    async fn find(
+        &self,
+        key: KeyHash,
+        scope: Option<ScopeHash>,
+        most: usize,
+    ) -> Result<Vec<Finding>, StoreError> {
+        let mut found = self.0.ask(|ack| Op::Find(key, most, ack)).await?;
+        found.retain(|finding| scope.is_none_or(|scope| finding.id.scope == scope));
+        Ok(found)
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {

@@ -22,6 +22,7 @@ mod portrait;
 pub mod records;
 mod script;
 pub mod settings;
+mod sight;
 mod way;
 
 use std::io;
@@ -34,6 +35,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use self::buckets::RedisBuckets;
+use self::connection::Client;
 use self::core::Core;
 use self::link::Link;
 use self::monitor::Monitor;
@@ -98,11 +100,14 @@ impl Redis {
     /// not long.
     pub fn open(settings: RedisSettings, keyed: bool, clock: Clock) -> Result<Self, OpenError> {
         let nodes = settings.nodes.to_string();
+        // Before there is a runtime: one that is dropped where another one runs panics.
+        let client = Client::new(&settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(OpenError::Thread)?;
-        let core = Arc::new(Core::new(settings, clock, runtime.handle().clone())?);
+        let background = runtime.handle().clone();
+        let core = Arc::new(Core::new(settings, client, clock, background));
         let done = CancellationToken::new();
         let (first, seen) = mpsc::sync_channel(1);
         let monitor = Monitor::new(Arc::clone(&core), keyed);
@@ -163,14 +168,19 @@ impl Redis {
         RedisBuckets::new(self, max_clients)
     }
 
+    /// Lets go of it, and waits until what was still to be told to it is told, though not for long.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
     /// A way to it for one user.
     fn link(&self) -> Link {
         Link::new(Arc::clone(&self.0.core))
     }
 }
 
-impl Drop for Kept {
-    fn drop(&mut self) {
+impl Kept {
+    fn close(&self) {
         self.done.cancel();
         let thread = self.thread.lock().take();
         // Its own thread may be the last to hold it, for a moment; it does not wait for itself.
@@ -180,5 +190,11 @@ impl Drop for Kept {
         {
             tracing::error!("the thread that looks after Redis has crashed");
         }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.close();
     }
 }

@@ -371,7 +371,7 @@ pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
     bench.run(bid(2), &answer(2)).await;
     bench.advance(Duration::from_secs(5));
 
-    let mut found = bench.records.find(id(1, 1).key, 10).await.unwrap();
+    let mut found = bench.records.find(id(1, 1).key, None, 10).await.unwrap();
     found.sort_by_key(|finding| finding.id);
     let states: Vec<_> = found.iter().map(|finding| finding.state).collect();
     assert_eq!(
@@ -396,13 +396,21 @@ pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
     assert!(
         bench
             .records
-            .find(id(3, 1).key, 10)
+            .find(id(3, 1).key, None, 10)
             .await
             .unwrap()
             .is_empty()
     );
     bench.advance(TTL);
-    assert_eq!(bench.records.find(id(1, 1).key, 10).await.unwrap().len(), 1);
+    assert_eq!(
+        bench
+            .records
+            .find(id(1, 1).key, None, 10)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
     drop(underway);
 }
 

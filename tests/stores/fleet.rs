@@ -188,7 +188,7 @@ async fn a_gateway_that_dies_leaves_a_claim_that_becomes_unknown_when_its_lease_
     fleet.server.advance(fleet.settings.lease);
     assert!(matches!(ended(waiting).await, Ending::Unknown));
     assert!(matches!(when_over(b, bid(1)).await, Claim::Unknown));
-    let found = b.find(id(1, 1).key, 10).await.unwrap();
+    let found = b.find(id(1, 1).key, None, 10).await.unwrap();
     assert_eq!(found[0].state, State::Unknown);
     // Its own token may still say how it ended.
     a.complete(permit, Kept::Answer(answer(1))).await.unwrap();

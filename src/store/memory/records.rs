@@ -321,11 +321,13 @@ impl Records for MemoryRecords {
     fn find(
         &self,
         key: KeyHash,
+        scope: Option<ScopeHash>,
         most: usize,
     ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send {
         let now = self.0.clock.now();
         let shards = self.0.shards.iter();
         let found = shards.flat_map(|shard| shard.lock().find(key, now));
+        let found = found.filter(|finding| scope.is_none_or(|scope| finding.id.scope == scope));
         ready(Ok(found.take(most).collect()))
     }
 

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -15,6 +16,15 @@ use super::settings::Nodes;
 
 /// Failures in a row after which nobody asks any more.
 const FAILURES: u32 = 3;
+
+/// One that is opened again this soon was closed in vain.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// How long it is then kept open, and twice as long every time.
+const RELAPSE: Duration = Duration::from_millis(50);
+
+/// And never longer: a Redis that is back is to be used soon.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// What Redis is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +56,33 @@ pub(super) struct Breaker {
     failures: AtomicU32,
     /// Ever.
     all_failures: AtomicU64,
-    why: Mutex<Option<Arc<str>>>,
+    story: Mutex<Story>,
+}
+
+/// How it came to this.
+#[derive(Debug)]
+struct Story {
+    /// Why it is open, where that is known.
+    why: Option<Arc<str>>,
+    opened: Instant,
+    closed: Option<Instant>,
+    /// How often in a row it was opened soon after it had been closed.
+    relapses: u32,
+}
+
+impl Story {
+    fn open(&mut self, why: Arc<str>) {
+        let relapsed = self.closed.is_some_and(|closed| closed.elapsed() < STEADY);
+        self.relapses = if relapsed { self.relapses + 1 } else { 0 };
+        self.opened = Instant::now();
+        self.why = Some(why);
+    }
+
+    /// Whether it has been open for long enough, given how often closing it was of no use.
+    fn may_close(&self) -> bool {
+        let doubled = RELAPSE.saturating_mul(1 << self.relapses.min(10));
+        self.relapses == 0 || self.opened.elapsed() >= doubled.min(LONGEST)
+    }
 }
 
 impl Breaker {
@@ -58,7 +94,12 @@ impl Breaker {
             open: AtomicBool::new(true),
             failures: AtomicU32::new(0),
             all_failures: AtomicU64::new(0),
-            why: Mutex::new(None),
+            story: Mutex::new(Story {
+                why: None,
+                opened: Instant::now(),
+                closed: None,
+                relapses: 0,
+            }),
         }
     }
 
@@ -69,7 +110,7 @@ impl Breaker {
 
     /// Why it is not, where that is known.
     pub(super) fn why(&self) -> Option<Arc<str>> {
-        self.why.lock().clone()
+        self.story.lock().why.clone()
     }
 
     /// Times Redis could not do what it was asked.
@@ -94,10 +135,10 @@ impl Breaker {
 
     /// Nobody asks from now on; whether that is news.
     pub(super) fn open(&self, why: &dyn fmt::Display) -> bool {
-        let mut reason = self.why.lock();
+        let mut story = self.story.lock();
         let news = !self.open.swap(true, Ordering::AcqRel);
         // Before it was ever reached, the first reason is news, too.
-        if news || reason.is_none() {
+        if news || story.why.is_none() {
             let why: Arc<str> = why.to_string().into();
             let nodes = &*self.nodes;
             match self.part {
@@ -114,23 +155,31 @@ impl Breaker {
                      are refused"
                 ),
             }
-            *reason = Some(why);
+            story.open(why);
         }
         news
     }
 
-    /// Redis is asked again.
-    pub(super) fn close(&self) {
-        let mut reason = self.why.lock();
-        self.failures.store(0, Ordering::Relaxed);
-        if self.open.swap(false, Ordering::AcqRel) {
-            match (self.part, reason.is_some()) {
-                (_, false) => {}
-                (Part::Limits, true) => tracing::info!("Redis decides on limits again"),
-                (Part::Records, true) => tracing::info!("Redis keeps idempotency keys again"),
-            }
+    /// Redis seems to be well and is asked again, unless that was of no use just before; whether it is.
+    pub(super) fn close(&self) -> bool {
+        let mut story = self.story.lock();
+        if !self.is_open() {
+            return true;
         }
-        *reason = None;
+        if !story.may_close() {
+            return false;
+        }
+        self.failures.store(0, Ordering::Relaxed);
+        self.open.store(false, Ordering::Release);
+        // The first time there is nothing that it could have failed at.
+        if story.why.take().is_some() {
+            match self.part {
+                Part::Limits => tracing::info!("Redis decides on limits again"),
+                Part::Records => tracing::info!("Redis keeps idempotency keys again"),
+            }
+            story.closed = Some(Instant::now());
+        }
+        true
     }
 }
 
@@ -182,5 +231,18 @@ mod tests {
         assert_eq!(breaker.why().as_deref(), Some("gone"));
         breaker.close();
         assert_eq!(breaker.why(), None);
+    }
+
+    #[test]
+    fn one_that_was_closed_in_vain_stays_open_for_a_while() {
+        let breaker = closed();
+        breaker.open(&"gone");
+        assert!(breaker.close());
+        breaker.open(&"gone again");
+        let since = Instant::now();
+        while !breaker.close() {
+            assert!(since.elapsed() < LONGEST * 20, "never closed");
+        }
+        assert!(since.elapsed() >= RELAPSE, "{:?}", since.elapsed());
     }
 }

@@ -41,6 +41,9 @@ use crate::throttle::{Buckets, Charge, Judgement, Outcome};
 /// whoever comes back is asked for again, if not every time.
 const HEARSAY: Duration = Duration::from_secs(1);
 
+/// How long a refusal by a single server is relied on, in case somebody has emptied it, or set its clock.
+const NEWS: Duration = Duration::from_secs(10);
+
 /// All buckets of a fleet. A clone has a connection of its own and shares the rest.
 #[derive(Debug)]
 pub struct RedisBuckets {
@@ -162,9 +165,11 @@ impl RedisBuckets {
                 None => refused,
                 Some(place) => judgement.exceeded.contains(&place),
             };
+            let refusals = &self.beside.refusals;
             if refused {
-                let owed = before.since(span.asked);
-                self.beside.refusals.note(charge.bucket, owed, span);
+                refusals.note(charge.bucket, before.since(span.asked), span);
+            } else {
+                refusals.renew(charge.bucket, after.since(span.asked), span);
             }
         }
     }
@@ -233,7 +238,7 @@ impl Buckets for RedisBuckets {
             epoch,
             asked,
             answered,
-            reliable: if clustered { HEARSAY } else { Duration::MAX },
+            reliable: if clustered { HEARSAY } else { NEWS },
         };
         self.learn(&wanted, &before, &after, &judgement, span);
         if !judgement.verdict.is_admitted() {

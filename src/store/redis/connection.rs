@@ -6,7 +6,8 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubStream};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
-use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
+use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
     Pipeline, ProtocolVersion, RedisConnectionInfo, RedisError, RedisFuture, TlsCertificates,
@@ -21,6 +22,9 @@ const REDIRECTIONS: u32 = 3;
 
 /// Before it is asked again, in milliseconds: it is moving keys, which is soon over.
 const REDIRECTION_PAUSE: (u64, u64) = (2, 16);
+
+/// How long a connection is silent before it is looked after.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Who is connected to.
 #[derive(Clone)]
@@ -45,7 +49,7 @@ pub(super) enum Connection {
 }
 
 /// A server among those a connection leads to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     /// The only one.
     Only,
@@ -142,24 +146,17 @@ impl Connection {
         let Self::Cluster(connection) = self else {
             return Ok(vec![Place::Only]);
         };
-        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        let told = connection.route_command(redis::cmd("PING"), everywhere);
-        let Value::Map(told) = told.await? else {
-            return Err((
-                redis::ErrorKind::Client,
-                "a cluster does not name its servers",
-            )
-                .into());
-        };
-        let places = told.into_iter().filter_map(|(address, _)| {
-            let address = String::from_redis_value(address).ok()?;
-            let (host, port) = address.rsplit_once(':')?;
-            Some(Place::Node {
-                host: host.to_owned(),
-                port: port.parse().ok()?,
-            })
-        });
-        Ok(places.collect())
+        let mut asked = redis::cmd("CLUSTER");
+        asked.arg("SLOTS");
+        let told: Vec<Value> = asked.query_async(connection).await?;
+        let mut places: Vec<_> = told.into_iter().filter_map(primary).collect();
+        places.sort();
+        places.dedup();
+        if places.is_empty() {
+            let unfit = "a cluster that does not say where its servers are";
+            return Err((redis::ErrorKind::Client, unfit).into());
+        }
+        Ok(places)
     }
 
     /// Has one of them do something.
@@ -180,6 +177,32 @@ impl Connection {
             (connection, _) => command.query_async(connection).await,
         }
     }
+}
+
+/// The primary of a range of slots: the first server named behind the first and the last of them.
+fn primary(range: Value) -> Option<Place> {
+    let Value::Array(range) = range else {
+        return None;
+    };
+    let Value::Array(server) = range.into_iter().nth(2)? else {
+        return None;
+    };
+    let mut server = server.into_iter();
+    Some(Place::Node {
+        host: String::from_redis_value(server.next()?).ok()?,
+        port: u16::from_redis_value(server.next()?).ok()?,
+    })
+}
+
+/// Nothing waits to be sent along with something else, and a peer that is gone without a word is found out.
+fn tcp(settings: &RedisSettings) -> TcpSettings {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE);
+    TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive)
+        .set_user_timeout(settings.records_timeout * 4)
 }
 
 /// A client for one server.
@@ -210,7 +233,8 @@ fn cluster(
         .min_retry_wait(soonest)
         .max_retry_wait(latest)
         .connection_timeout(settings.records_timeout)
-        .response_timeout(settings.records_timeout);
+        .response_timeout(settings.records_timeout)
+        .tcp_settings(tcp(settings));
     if nodes.iter().any(|node| node.tls) {
         builder = builder.certs(certificates);
     }
@@ -240,7 +264,10 @@ fn info(node: &Node, settings: &RedisSettings) -> Result<ConnectionInfo, RedisEr
     if let Some(password) = settings.password.as_ref().or(node.password.as_ref()) {
         login = login.set_password(password.reveal());
     }
-    Ok(address.into_connection_info()?.set_redis_settings(login))
+    let info = address.into_connection_info()?;
+    Ok(info
+        .set_redis_settings(login)
+        .set_tcp_settings(tcp(settings)))
 }
 
 impl ConnectionLike for Connection {

@@ -1,6 +1,7 @@
 //! What all links to one Redis share.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,10 +11,11 @@ use redis::RedisError;
 use redis::aio::PubSubStream;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::breaker::{Breaker, Part};
-use super::connection::{Client, ClientError, Connection};
+use super::connection::{Client, Connection};
 use super::settings::RedisSettings;
 use crate::clock::Clock;
 use crate::idempotency::{Names, Naming, Secret};
@@ -41,11 +43,12 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(
         settings: RedisSettings,
+        client: Client,
         clock: Clock,
         background: Handle,
-    ) -> Result<Self, ClientError> {
-        Ok(Self {
-            client: Client::new(&settings)?,
+    ) -> Self {
+        Self {
+            client,
             limits: Breaker::new(Part::Limits, &settings.nodes),
             records: Breaker::new(Part::Records, &settings.nodes),
             settings,
@@ -55,7 +58,7 @@ impl Core {
             alarm: Notify::new(),
             background,
             loose_ends: TaskTracker::new(),
-        })
+        }
     }
 
     pub(super) fn breaker(&self, part: Part) -> &Breaker {
@@ -80,7 +83,10 @@ impl Core {
 
     /// What is told on `channel`, for as long as the connection for it stands.
     pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
-        self.client.subscribe(channel).await
+        let subscribing = self.client.subscribe(channel);
+        let within = self.settings.records_timeout;
+        let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        timeout(within, subscribing).await.unwrap_or_else(late)
     }
 
     pub(super) fn naming(&self) -> Naming {
@@ -94,6 +100,16 @@ impl Core {
     /// Names are made with `secret` from now on.
     pub(super) fn adopt(&self, secret: Secret) {
         *self.names.write() = secret.into();
+    }
+
+    /// What the secret is called. It and the mark lie in one slot of a cluster, for one script.
+    pub(super) fn secret_name(&self) -> String {
+        format!("{}:{{fleet}}:secret", self.settings.prefix)
+    }
+
+    /// What shows that somebody was there.
+    pub(super) fn mark_name(&self) -> String {
+        format!("{}:{{fleet}}:mark", self.settings.prefix)
     }
 
     /// Redis is another one: no connection made before is used any more.

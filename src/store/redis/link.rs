@@ -6,6 +6,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisError, Value};
@@ -17,6 +18,10 @@ use super::connection::Connection;
 use super::core::Core;
 use super::script::Call;
 use super::way::Way;
+use crate::idempotency::StoreError;
+
+/// How long what was written to be waited for stays, in milliseconds.
+const WITNESS: u32 = 1_000;
 
 /// A way to Redis.
 #[derive(Debug)]
@@ -64,10 +69,13 @@ impl Link {
         self.check(part)?;
         let breaker = self.core().breaker(part);
         let within = self.core().patience(part);
-        let value = match timeout(within, self.run(call)).await {
+        let used = AtomicU64::new(0);
+        let value = match timeout(within, self.run(call, &used)).await {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => return Err(self.failed(part, &error)),
             Err(_) => {
+                // Its other end may be gone without a word; a new one costs little.
+                self.0.forget(used.load(Ordering::Relaxed));
                 let late = Failure::Late(within);
                 if breaker.failed(&late) {
                     self.core().sound_alarm();
@@ -89,14 +97,22 @@ impl Link {
         Ok(established.connection)
     }
 
-    /// How many replicas have what this link had written under `name`, after waiting for `wanted` of them.
+    /// How many replicas have all that was written before, by anybody, where `name` is, after waiting for
+    /// `wanted` of them. Redis counts from the last write of the connection that waits, so this one writes `name`;
+    /// and whoever comes behind on that connection waits as well, so it is used for nothing else.
     pub(super) async fn replicas(&self, name: &str, wanted: NonZeroU32) -> Result<u32, Failure> {
         let part = Part::Records;
         self.check(part)?;
         let within = self.core().patience(part);
         let mut asked = redis::pipe();
         // On a cluster it is the first of these that says where to wait.
-        asked.cmd("EXISTS").arg(name).ignore();
+        asked
+            .cmd("SET")
+            .arg(name)
+            .arg(1)
+            .arg("PX")
+            .arg(WITNESS)
+            .ignore();
         asked.cmd("WAIT").arg(wanted.get()).arg(millis(within));
         let asking = async {
             let mut established = self.0.establish().await?;
@@ -123,18 +139,20 @@ impl Link {
 
     /// Has a script run, on a new connection if the one there is turns out to be gone: a server closes those
     /// that were idle for long. Every script may run twice: one that charges then charges twice, which is a
-    /// token lost; the others know their own.
-    async fn run(&self, call: &Call) -> Result<Value, RedisError> {
+    /// token lost; the others know their own. The connection last `used` is told by its number.
+    async fn run(&self, call: &Call, used: &AtomicU64) -> Result<Value, RedisError> {
         let mut established = self.0.establish().await?;
+        used.store(established.number, Ordering::Relaxed);
         match call.run(&mut established.connection).await {
             Err(error) if is_gone(&error) => {
-                self.0.forget(&established);
+                self.0.forget(established.number);
                 // It may have been restarted, without what it knew.
                 self.core().sound_alarm();
                 let mut established = self.0.establish().await?;
+                used.store(established.number, Ordering::Relaxed);
                 let again = call.run(&mut established.connection).await;
                 if again.as_ref().is_err_and(is_gone) {
-                    self.0.forget(&established);
+                    self.0.forget(established.number);
                 }
                 again
             }
@@ -156,6 +174,15 @@ impl Link {
             self.core().sound_alarm();
         }
         why
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Down(_) => Self::known(failure),
+            _ => Self::new(failure),
+        }
     }
 }
 
@@ -192,6 +219,9 @@ pub(super) fn describe(error: &RedisError) -> String {
         _ if error.kind() == redis::ErrorKind::Parse => "; whatever `store.url` names is not Redis",
         _ => "",
     };
+    if error.is_timeout() {
+        return "it did not answer in time".to_owned();
+    }
     if error.is_connection_refusal() {
         return format!("nobody listens there: {error}");
     }

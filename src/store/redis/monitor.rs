@@ -8,16 +8,14 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use redis::{RedisError, Value};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 
 use super::breaker::Part;
 use super::connection::Connection;
 use super::core::Core;
-use super::link::{Failure, describe, is_gone};
+use super::link::{Failure, is_gone};
 use super::portrait::{Portrait, Unfit};
-use crate::idempotency::Secret;
+use super::sight::Sight;
 
 /// Between two looks at a Redis that is well.
 const CALM: Duration = Duration::from_secs(1);
@@ -31,9 +29,6 @@ const LATEST: Duration = Duration::from_millis(500);
 /// Between two looks however many call for one.
 const BREATH: Duration = Duration::from_millis(20);
 
-/// How long the mark of a look stays.
-const MARK_MILLIS: u32 = 10_000;
-
 /// Looks at Redis.
 pub(super) struct Monitor {
     core: Arc<Core>,
@@ -41,18 +36,7 @@ pub(super) struct Monitor {
     keyed: bool,
     connection: Option<Connection>,
     /// The runs its servers were in when they were last seen; none if they never were.
-    runs: Mutex<Vec<Arc<str>>>,
-}
-
-/// What a look at Redis showed.
-struct Sight {
-    servers: Vec<Portrait>,
-    /// How the fleet's secret was found, if it was.
-    secret: Option<Secret>,
-    /// Whether it takes writes, and how soon.
-    written: Result<Duration, Failure>,
-    /// How soon a change is safe on its disk, if it tells.
-    fsync: Option<String>,
+    runs: Vec<Arc<str>>,
 }
 
 impl Monitor {
@@ -61,7 +45,7 @@ impl Monitor {
             core,
             keyed,
             connection: None,
-            runs: Mutex::default(),
+            runs: Vec::new(),
         }
     }
 
@@ -115,7 +99,7 @@ impl Monitor {
         self.recognise(&sight);
         let mut well = true;
         match &sight.written {
-            Ok(took) if *took <= self.core.patience(Part::Limits) => limits.close(),
+            Ok(took) if *took <= self.core.patience(Part::Limits) => well &= limits.close(),
             Ok(took) => {
                 limits.open(&Failure::Late(*took));
                 well = false;
@@ -138,22 +122,22 @@ impl Monitor {
                 records.open(&"it keeps no secret of the fleet, and takes none");
                 well = false;
             }
-            _ => records.close(),
+            _ => well &= records.close(),
         }
         Ok(well)
     }
 
     /// Takes note of who this is, and says so if it is not who it was.
-    fn recognise(&self, sight: &Sight) {
+    fn recognise(&mut self, sight: &Sight) {
         let mut runs: Vec<_> = sight
             .servers
             .iter()
             .map(|it| Arc::clone(&it.run_id))
             .collect();
         runs.sort();
-        let mut known = self.runs.lock();
-        let others: Vec<_> = runs.iter().filter(|run| !known.contains(run)).collect();
-        if known.is_empty() {
+        let others = runs.iter().filter(|run| !self.runs.contains(run));
+        let others: Vec<_> = others.collect();
+        if self.runs.is_empty() {
             self.greet(sight);
         } else if !others.is_empty() {
             tracing::warn!(
@@ -163,7 +147,7 @@ impl Monitor {
             );
             self.core.begin_epoch();
         }
-        *known = runs;
+        self.runs = runs;
         if let Some(secret) = sight.secret
             && secret.as_bytes() != self.core.secret().as_bytes()
         {
@@ -183,8 +167,7 @@ impl Monitor {
                  `maxmemory-policy` to `noeviction`"
             );
         }
-        let appends = sight.servers.iter().all(Portrait::is_append_only);
-        if self.keyed && !(appends && sight.fsync.as_deref() == Some("always")) {
+        if self.keyed && !sight.servers.iter().all(Portrait::is_durable) {
             tracing::warn!(
                 "Redis may lose idempotency keys when it is killed, and their requests be carried out again: \
                  set its `appendonly` to `yes` and its `appendfsync` to `always` where that must not be"
@@ -194,118 +177,26 @@ impl Monitor {
 
     /// What Redis says of itself, and what it does.
     async fn see(&mut self) -> Result<Sight, Failure> {
+        let is_new = self.runs.is_empty();
         if let Some(mut connection) = self.connection.take() {
-            match self.examine(&mut connection).await {
+            match Sight::of(&self.core, &mut connection, is_new).await {
                 // A server closes a connection when it is restarted, and when it feels like it: that alone says
                 // nothing of how it is now.
-                Ok(Err(error)) if is_gone(&error) => {}
-                seen => return self.keep(connection, seen),
+                Err(error) if is_gone(&error) && !error.is_timeout() => {}
+                Err(error) => return Err(Failure::from(&error)),
+                Ok(sight) => {
+                    self.connection = Some(connection);
+                    return Ok(sight);
+                }
             }
         }
-        let connected = self.core.connect().await;
-        let mut connection = connected.map_err(|error| Failure::from(&error))?;
-        let seen = self.examine(&mut connection).await;
-        self.keep(connection, seen)
-    }
-
-    /// What was seen by a connection, which is used again if it was of use.
-    fn keep(
-        &mut self,
-        connection: Connection,
-        seen: Result<Result<Sight, RedisError>, Failure>,
-    ) -> Result<Sight, Failure> {
-        let sight = seen?.map_err(|error| Failure::from(&error))?;
-        if sight.servers.is_empty() {
-            return Err(Failure::Failed("it does not say what it is".into()));
-        }
+        let see = async {
+            let mut connection = self.core.connect().await?;
+            let sight = Sight::of(&self.core, &mut connection, is_new).await?;
+            Ok((connection, sight))
+        };
+        let (connection, sight) = see.await.map_err(|error| Failure::from(&error))?;
         self.connection = Some(connection);
         Ok(sight)
-    }
-
-    /// Looks at Redis by this connection, for not too long.
-    async fn examine(
-        &self,
-        connection: &mut Connection,
-    ) -> Result<Result<Sight, RedisError>, Failure> {
-        let within = self.core.patience(Part::Records) * 2;
-        let looking = async {
-            let info: Value = redis::cmd("INFO").query_async(connection).await?;
-            let (secret, written) = self.leave_mark(connection).await?;
-            let fsync = self.fsync(connection).await;
-            Ok(Sight {
-                servers: Portrait::all(info),
-                secret,
-                written,
-                fsync,
-            })
-        };
-        let seen = timeout(within, looking).await;
-        seen.map_err(|_| Failure::Late(within))
-    }
-
-    /// Finds the fleet's secret, or plants ours, and writes something to see whether that can be done.
-    async fn leave_mark(
-        &self,
-        connection: &mut Connection,
-    ) -> Result<(Option<Secret>, Result<Duration, Failure>), RedisError> {
-        let prefix = &self.core.settings.prefix;
-        let name = format!("{prefix}:secret");
-        let mut kept: Option<Vec<u8>> =
-            redis::cmd("GET").arg(&name).query_async(connection).await?;
-        let began = Instant::now();
-        let mut marked: Result<Value, RedisError> = redis::cmd("SET")
-            .arg(format!("{prefix}:mark"))
-            .arg(1)
-            .arg("PX")
-            .arg(MARK_MILLIS)
-            .query_async(connection)
-            .await;
-        let took = began.elapsed();
-        if marked.is_ok() && kept.is_none() {
-            let own = self.core.secret();
-            marked = redis::cmd("SET")
-                .arg(&name)
-                .arg(own.as_bytes())
-                .arg("NX")
-                .query_async(connection)
-                .await;
-            kept = redis::cmd("GET").arg(&name).query_async(connection).await?;
-        }
-        if let Err(error) = &marked
-            && is_gone(error)
-        {
-            return Err(error.clone());
-        }
-        let secret = kept.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-        let written = marked.map(|_| took);
-        Ok((
-            secret.map(Secret::from_bytes),
-            written.map_err(|error| Failure::Failed(describe(&error).into())),
-        ))
-    }
-
-    /// How soon a change is safe on disk, if whoever we are may ask.
-    async fn fsync(&self, connection: &mut Connection) -> Option<String> {
-        if !self.runs.lock().is_empty() {
-            return None;
-        }
-        let mut asked = redis::cmd("CONFIG");
-        asked.arg("GET").arg("appendfsync");
-        let answer: Value = asked.query_async(connection).await.ok()?;
-        last_text(answer)
-    }
-}
-
-/// The last text in an answer, however it is nested: a cluster answers for each of its servers.
-fn last_text(value: Value) -> Option<String> {
-    match value {
-        Value::BulkString(text) => String::from_utf8(text).ok(),
-        Value::SimpleString(text) => Some(text),
-        Value::Array(values) => values.into_iter().filter_map(last_text).next_back(),
-        Value::Map(pairs) => pairs
-            .into_iter()
-            .filter_map(|(_, it)| last_text(it))
-            .next_back(),
-        _ => None,
     }
 }

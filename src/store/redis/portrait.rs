@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::Value;
 use thiserror::Error;
 
 /// The oldest version whose scripts can do what ours do.
@@ -18,6 +17,8 @@ pub(super) struct Portrait {
     eviction: Arc<str>,
     is_replica: bool,
     append_only: bool,
+    /// Whether a change is on disk before it is acknowledged, if it is written down at all.
+    pub(super) syncs_always: bool,
 }
 
 /// Why a server will not do. Every message ends with a way out.
@@ -57,22 +58,7 @@ impl Portrait {
             eviction: field("maxmemory_policy").into(),
             is_replica: field("role") == "slave",
             append_only: field("aof_enabled") == "1",
-        }
-    }
-
-    /// What all servers of a cluster, or the only one, say.
-    pub(super) fn all(info: Value) -> Vec<Self> {
-        match info {
-            Value::Map(nodes) => nodes
-                .into_iter()
-                .flat_map(|(_, info)| Self::all(info))
-                .collect(),
-            Value::Array(nodes) => nodes.into_iter().flat_map(Self::all).collect(),
-            Value::BulkString(text) => vec![Self::parse(&String::from_utf8_lossy(&text))],
-            Value::VerbatimString { text, .. } | Value::SimpleString(text) => {
-                vec![Self::parse(&text)]
-            }
-            _ => Vec::new(),
+            syncs_always: false,
         }
     }
 
@@ -100,9 +86,9 @@ impl Portrait {
         &*self.eviction != "noeviction"
     }
 
-    /// Whether it writes down every change; how soon is another question.
-    pub(super) fn is_append_only(&self) -> bool {
-        self.append_only
+    /// Whether what it has acknowledged survives its end.
+    pub(super) fn is_durable(&self) -> bool {
+        self.append_only && self.syncs_always
     }
 
     fn version(&self) -> (u32, u32) {
@@ -133,7 +119,13 @@ mod tests {
         assert_eq!(&*portrait.run_id, "abc");
         assert_eq!(portrait.unfit(), Ok(()));
         assert_eq!(portrait.unfit_for_records(), Ok(()));
-        assert!(portrait.is_append_only());
+        assert!(!portrait.is_durable(), "it has not said how soon it syncs");
+        let syncs_always = true;
+        let synced = Portrait {
+            syncs_always,
+            ..portrait.clone()
+        };
+        assert!(synced.is_durable());
         assert_eq!(portrait.to_string(), "version 7.2.4");
     }
 
@@ -150,21 +142,5 @@ mod tests {
         assert_eq!(evicting.unfit(), Ok(()));
         let unfit = evicting.unfit_for_records().unwrap_err().to_string();
         assert!(unfit.contains("allkeys-lru") && unfit.contains("noeviction"));
-    }
-
-    #[test]
-    fn each_server_of_a_cluster_speaks_for_itself() {
-        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let other = INFO.replace("abc", "def");
-        let told = Value::Map(vec![
-            (bulk("127.0.0.1:1"), bulk(INFO)),
-            (bulk("127.0.0.1:2"), bulk(&other)),
-        ]);
-        let runs: Vec<_> = Portrait::all(told)
-            .into_iter()
-            .map(|it| it.run_id)
-            .collect();
-        assert_eq!(runs, ["abc", "def"].map(Arc::from));
-        assert!(Portrait::all(Value::Nil).is_empty());
     }
 }

@@ -35,7 +35,7 @@ use super::link::{Failure, Link};
 use crate::clock::Moment;
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, Permit, RecordId,
-    Records, StoreError, Ticket,
+    Records, ScopeHash, StoreError, Ticket,
 };
 use crate::store::flights::Flights;
 
@@ -48,6 +48,8 @@ const LATEST: Duration = Duration::from_millis(500);
 /// All records of a fleet, as one gateway sees them. A clone has a connection of its own.
 pub struct RedisRecords {
     link: Link,
+    /// For waiting until replicas have what was written.
+    witness: Link,
     ledger: Arc<Ledger>,
     /// Looks after the Redis for as long as there are records.
     redis: Redis,
@@ -98,6 +100,7 @@ impl RedisRecords {
         core.keep_doing(watches::listen(Arc::downgrade(&ledger)));
         Self {
             link: redis.link(),
+            witness: redis.link(),
             ledger,
             redis,
         }
@@ -128,7 +131,7 @@ impl RedisRecords {
                         tracing::debug!(%why, "a key was refused");
                         Ok(Claim::StoreFull)
                     }
-                    failure => Err(StoreError::new(failure)),
+                    failure => Err(failure.into()),
                 };
             }
         };
@@ -153,14 +156,30 @@ impl RedisRecords {
         let Some(wanted) = self.ledger.core().settings.wait_replicas else {
             return Ok(());
         };
-        let name = self.ledger.names().record(id);
-        let have = self.link.replicas(&name, wanted).await;
-        match have.map_err(StoreError::new)? {
+        let name = self.ledger.names().witness(id.scope);
+        let have = self.witness.replicas(&name, wanted).await;
+        match have? {
             have if have >= wanted.get() => Ok(()),
             have => Err(StoreError::new(format!(
                 "only {have} of {wanted} replicas have it"
             ))),
         }
+    }
+
+    /// Ends a claim as it is said, at once if possible; those who wait here are told at once in any case.
+    async fn end(&self, permit: Permit, idle: Idle, ending: Ending) -> Result<(), StoreError> {
+        // Held until Redis knows: whoever drops this leaves the key unknown.
+        let ticket = *permit.ticket();
+        let concluded = self.ledger.conclude(&self.link, &ticket, idle).await;
+        let _ = permit.redeem();
+        if concluded.is_ok() {
+            self.ledger.land(&ticket, ending);
+        } else {
+            // Its lease is let go of when that is over.
+            Arc::clone(&self.ledger).conclude_later(ticket, idle, None);
+            self.ledger.flights.land(&ticket, ending);
+        }
+        concluded
     }
 
     /// Records what was kept, until it is recorded or its claim has lapsed.
@@ -176,7 +195,7 @@ impl RedisRecords {
                     Err(error) => error,
                 },
                 Ok(false) => return Err(StoreError::new("its key is somebody else's by now")),
-                Err(failure) => StoreError::new(failure),
+                Err(failure) => failure.into(),
             };
             if ledger.has_lapsed(ticket) {
                 return Err(why);
@@ -238,7 +257,7 @@ impl Ledger {
         lapses.is_none_or(|lapses| self.core().clock.now() >= lapses)
     }
 
-    /// Ends a claim in Redis; `false` if that could not be done.
+    /// Ends a claim in Redis.
     async fn conclude(&self, link: &Link, ticket: &Ticket, idle: Idle) -> Result<(), StoreError> {
         let token = self.token(ticket.token);
         let call = match idle {
@@ -246,7 +265,7 @@ impl Ledger {
             Idle::Unknown => steps::settle(&self.names(), ticket, token, None),
         };
         let concluded = link.ask::<bool>(Part::Records, &call).await;
-        concluded.map(|_| ()).map_err(StoreError::new)
+        Ok(concluded.map(|_| ())?)
     }
 
     /// Ends a claim in Redis behind the requests; if that cannot be done in its time, it lapses.
@@ -268,25 +287,6 @@ impl Ledger {
                 ledger.land(&ticket, ending);
             }
         });
-    }
-
-    /// Ends a claim as it is said, at once if possible; those who wait are told at once in any case.
-    async fn end(
-        self: &Arc<Self>,
-        link: &Link,
-        ticket: Ticket,
-        idle: Idle,
-        ending: Ending,
-    ) -> Result<(), StoreError> {
-        let concluded = self.conclude(link, &ticket, idle).await;
-        if concluded.is_err() {
-            Arc::clone(self).conclude_later(ticket, idle, None);
-            // Its lease is let go of when that is over.
-            self.flights.land(&ticket, ending);
-        } else {
-            self.land(&ticket, ending);
-        }
-        concluded
     }
 }
 
@@ -313,22 +313,29 @@ impl Records for RedisRecords {
     }
 
     async fn release(&self, permit: Permit, answer: Option<Arc<Answer>>) -> Result<(), StoreError> {
-        let ticket = permit.redeem();
         let ending = Ending::Released(answer);
-        self.ledger
-            .end(&self.link, ticket, Idle::Released, ending)
-            .await
+        self.end(permit, Idle::Released, ending).await
     }
 
     async fn mark_unknown(&self, permit: Permit) -> Result<(), StoreError> {
-        let ticket = permit.redeem();
-        self.ledger
-            .end(&self.link, ticket, Idle::Unknown, Ending::Unknown)
-            .await
+        self.end(permit, Idle::Unknown, Ending::Unknown).await
     }
 
-    async fn find(&self, key: KeyHash, most: usize) -> Result<Vec<Finding>, StoreError> {
-        scan::find(&self.link, &self.ledger.names(), key, most).await
+    async fn find(
+        &self,
+        key: KeyHash,
+        scope: Option<ScopeHash>,
+        most: usize,
+    ) -> Result<Vec<Finding>, StoreError> {
+        let names = self.ledger.names();
+        match scope {
+            // Its name is known, and nobody need be asked for it.
+            Some(scope) => {
+                let found = scan::look_at(&self.link, &names, RecordId { key, scope }).await?;
+                Ok(found.into_iter().collect())
+            }
+            None => scan::find(&self.link, &names, key, most).await,
+        }
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
@@ -338,7 +345,7 @@ impl Records for RedisRecords {
         }
         let call = steps::free(&self.ledger.names(), id);
         let freed = self.link.ask(Part::Records, &call).await;
-        freed.map_err(StoreError::new)
+        Ok(freed?)
     }
 
     fn census(&self) -> Census {
@@ -401,6 +408,7 @@ impl Clone for RedisRecords {
     fn clone(&self) -> Self {
         Self {
             link: self.link.another(),
+            witness: self.witness.another(),
             ledger: Arc::clone(&self.ledger),
             redis: self.redis.clone(),
         }

@@ -1,16 +1,19 @@
 //! The scripts that run inside Redis.
 //!
-//! A script is one atomic step. It is called by its hash; a Redis that does not know it, because it was
-//! restarted, is given it once and asked again.
+//! A script is one atomic step. It is called by its hash; a server that does not know it, because it was
+//! restarted, is asked again with the text of it, and knows it from then on.
 
 use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value};
+use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value};
 
 /// A script, by its text and its hash.
 #[derive(Debug)]
-pub(super) struct Script(LazyLock<redis::Script>);
+pub(super) struct Script {
+    text: &'static str,
+    hash: LazyLock<String>,
+}
 
 /// A script, the names it works on, and what it is told.
 #[derive(Debug)]
@@ -24,8 +27,12 @@ macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {
         $(
             $(#[$doc])*
-            pub(super) static $name: Script =
-                Script(LazyLock::new(|| redis::Script::new(include_str!($file))));
+            pub(super) static $name: Script = Script {
+                text: include_str!($file),
+                hash: LazyLock::new(|| {
+                    redis::Script::new(include_str!($file)).get_hash().to_owned()
+                }),
+            };
         )*
     };
 }
@@ -35,7 +42,7 @@ impl Script {
     /// the others are to be there, too.
     pub(super) fn on<N: ToRedisArgs>(&'static self, names: &[N]) -> Call {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(self.0.get_hash()).arg(names.len());
+        command.arg(&*self.hash).arg(names.len());
         for name in names {
             command.arg(name);
         }
@@ -61,15 +68,29 @@ impl Call {
     ) -> Result<Value, RedisError> {
         match self.command.query_async(connection).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.script.0.load_async(connection).await?;
-                self.command.query_async(connection).await
+                self.whole().query_async(connection).await
             }
             done => done,
         }
     }
+
+    /// The same with the text of the script, for the server that does not know it.
+    fn whole(&self) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(self.script.text);
+        // Behind the command and the hash.
+        for argument in self.command.args_iter().skip(2) {
+            if let Arg::Simple(argument) = argument {
+                command.arg(argument);
+            }
+        }
+        command
+    }
 }
 
 scripts! {
+    /// Finds out whether Redis can be used, and what secret the fleet has.
+    PLANT = "lua/plant.lua";
     /// Charges buckets.
     CHARGE = "lua/charge.lua";
     /// Takes charges back.

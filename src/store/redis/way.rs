@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use redis::RedisError;
+use tokio::time::timeout;
 
+use super::breaker::Part;
 use super::connection::Connection;
 use super::core::Core;
 
@@ -21,16 +23,18 @@ pub(super) struct Way {
     connection: Mutex<Option<Established>>,
     /// Held by whoever connects.
     connecting: tokio::sync::Mutex<()>,
-    /// How many there have been.
-    number: AtomicU64,
+    /// How often that was tried.
+    attempts: AtomicU64,
+    /// Why the last attempt failed, if it did.
+    failure: Mutex<Option<RedisError>>,
 }
 
 /// A connection that was made.
 #[derive(Clone, Debug)]
 pub(super) struct Established {
     pub(super) connection: Connection,
-    /// Tells it from the one before.
-    number: u64,
+    /// Tells it from the one before; never 0.
+    pub(super) number: u64,
     /// The time of Redis it is of.
     epoch: u64,
 }
@@ -41,7 +45,8 @@ impl Way {
             core,
             connection: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
-            number: AtomicU64::new(0),
+            attempts: AtomicU64::new(0),
+            failure: Mutex::new(None),
         }
     }
 
@@ -63,18 +68,44 @@ impl Way {
     }
 
     async fn connect(&self) -> Result<Established, RedisError> {
+        let before = self.attempts.load(Ordering::Acquire);
         let _connecting = self.connecting.lock().await;
         if let Some(established) = self.current() {
             return Ok(established);
         }
+        // Whoever waited for an attempt that failed does not make another: its request is long gone.
+        if self.attempts.load(Ordering::Acquire) != before
+            && let Some(failure) = self.failure.lock().clone()
+        {
+            return Err(failure);
+        }
+        let attempt = self.attempts.fetch_add(1, Ordering::AcqRel) + 1;
+        let made = self.make(attempt).await;
+        *self.failure.lock() = made.as_ref().err().cloned();
+        *self.connection.lock() = made.as_ref().ok().cloned();
+        made
+    }
+
+    /// Makes a connection to the Redis that the monitor has seen: one that knows another secret of the fleet,
+    /// or none, is not to be asked before the monitor has.
+    async fn make(&self, number: u64) -> Result<Established, RedisError> {
         let epoch = self.core.epoch.load(Ordering::Acquire);
-        let established = Established {
-            connection: self.core.connect().await?,
-            number: self.number.fetch_add(1, Ordering::Relaxed),
+        let mut connection = self.core.connect().await?;
+        let mut asked = redis::cmd("GET");
+        asked.arg(self.core.secret_name());
+        let asking = asked.query_async(&mut connection);
+        let within = self.core.patience(Part::Records);
+        let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        let secret: Option<Vec<u8>> = timeout(within, asking).await.unwrap_or_else(late)?;
+        if secret.as_deref() != Some(self.core.secret().as_bytes()) {
+            self.core.sound_alarm();
+            return Err(io::Error::other("it is another Redis than before").into());
+        }
+        Ok(Established {
+            connection,
+            number,
             epoch,
-        };
-        *self.connection.lock() = Some(established.clone());
-        Ok(established)
+        })
     }
 
     fn current(&self) -> Option<Established> {
@@ -84,9 +115,8 @@ impl Way {
     }
 
     /// Gives a connection up; not one that somebody has made since.
-    pub(super) fn forget(&self, established: &Established) {
+    pub(super) fn forget(&self, number: u64) {
         let mut current = self.connection.lock();
-        let number = established.number;
         if current.as_ref().is_some_and(|it| it.number == number) {
             *current = None;
         }

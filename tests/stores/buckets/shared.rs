@@ -83,6 +83,13 @@ async fn a_moment_that_no_charge_can_have_led_to_is_brought_within_reach() {
         assert_eq!(refused(verdict.outcome).0, Duration::from_secs(10));
         assert_eq!(verdict.readings[0].remaining, 0);
     }
+    // Whoever waits as told is admitted.
+    let tap = Tap::new(Duration::from_millis(200), 3);
+    server.command(&["SET", &tap.name(), &format!("{}", year * 1_000_000_000)]);
+    let (wait, _) = refused(tap.draw(&gateway).await);
+    assert_eq!(wait, Duration::from_millis(200));
+    sleep(wait).await;
+    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
     // And what is no moment at all is a full bucket.
     let tap = Tap::new(HOUR, 3);
     server.command(&["SET", &tap.name(), "soon"]);

@@ -3,8 +3,7 @@
 //! A single server decides all of a request's buckets together. A cluster spreads them over slots, and a
 //! script works within one: there, the buckets of each slot are a group. Their names carry no hash tag:
 //! to keep all buckets of a client together would put all of a busy client's load on one server, and the
-//! buckets that all clients share could lie with none of them. Whoever wants every decision to be one step
-//! on a cluster, too, writes a tag into the prefix.
+//! buckets that all clients share could lie with none of them.
 
 use crc16::{State, XMODEM};
 use smallvec::SmallVec;
@@ -56,16 +55,9 @@ pub(super) fn groups(wanted: &Wanted<'_>, prefix: &str, clustered: bool) -> Grou
     groups
 }
 
-/// The slot of a cluster that a name is in.
+/// The slot of a cluster that a name is in; it has no braces, within which alone it would count.
 fn slot(name: &[u8]) -> u16 {
-    State::<XMODEM>::calculate(tag(name).unwrap_or(name)) % SLOTS
-}
-
-/// What stands between the first brace and the next closing one, if anything does: that alone counts.
-fn tag(name: &[u8]) -> Option<&[u8]> {
-    let open = name.iter().position(|&byte| byte == b'{')? + 1;
-    let length = name[open..].iter().position(|&byte| byte == b'}')?;
-    (length > 0).then(|| &name[open..open + length])
+    State::<XMODEM>::calculate(name) % SLOTS
 }
 
 #[cfg(test)]
@@ -75,16 +67,7 @@ mod tests {
     /// As CLUSTER KEYSLOT tells them.
     #[test]
     fn names_are_in_the_slots_that_redis_puts_them_in() {
-        let slots = [
-            ("foo", 12_182),
-            ("123456789", 12_739),
-            ("{user1000}.following", 3_443),
-            ("user1000", 3_443),
-            ("foo{}{bar}", 8_363),
-            ("foo{{bar}}zap", 4_015),
-            ("foo{bar}{zap}", 5_061),
-            ("foo{bar", 15_278),
-        ];
+        let slots = [("foo", 12_182), ("123456789", 12_739), ("user1000", 3_443)];
         for (name, expected) in slots {
             assert_eq!(slot(name.as_bytes()), expected, "{name}");
         }

@@ -48,6 +48,8 @@ struct Shard {
 struct Bounds {
     no_sooner: Moment,
     no_later: Moment,
+    /// Until when this is relied on.
+    until: Moment,
 }
 
 /// When something was learnt, and for how long it can be relied on.
@@ -61,6 +63,16 @@ pub(super) struct Span {
     pub(super) answered: Moment,
     /// How long nothing can have changed for the better.
     pub(super) reliable: Duration,
+}
+
+impl Bounds {
+    fn of(owed: Duration, span: Span) -> Self {
+        Self {
+            no_sooner: span.asked.after(owed.saturating_sub(owed / DRIFT)),
+            no_later: span.answered.after(owed),
+            until: span.asked.after(span.reliable),
+        }
+    }
 }
 
 impl Refusals {
@@ -88,7 +100,7 @@ impl Refusals {
     fn refuse(&self, charges: &[Charge<'_>], epoch: u64, now: Moment) -> Option<Verdict> {
         let bounds: SmallVec<[Bounds; USUAL_LIMITS]> = charges
             .iter()
-            .map(|charge| self.bounds(charge.bucket, epoch))
+            .map(|charge| self.bounds(charge.bucket, epoch, now))
             .collect();
         let refused = |full_at: fn(&Bounds) -> Moment| {
             let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> =
@@ -100,26 +112,34 @@ impl Refusals {
         refused(|it| it.no_later)
     }
 
-    fn bounds(&self, bucket: BucketKey, epoch: u64) -> Bounds {
+    fn bounds(&self, bucket: BucketKey, epoch: u64, now: Moment) -> Bounds {
         let shard = self.shard(bucket).lock();
         let known = shard.bounds.get(&bucket);
         known
-            .filter(|_| shard.epoch == epoch)
+            .filter(|known| shard.epoch == epoch && now < known.until)
             .copied()
             .unwrap_or(Bounds {
                 no_sooner: Moment::default(),
                 no_later: Moment::default(),
+                until: Moment::default(),
             })
     }
 
-    /// Takes note of a bucket that owed so much when Redis was asked.
+    /// Takes note of a bucket that refused, and owed so much when Redis was asked.
     pub(super) fn note(&self, bucket: BucketKey, owed: Duration, span: Span) {
-        let certain = owed.saturating_sub(owed / DRIFT).min(span.reliable);
-        let bounds = Bounds {
-            no_sooner: span.asked.after(certain),
-            no_later: span.answered.after(owed),
-        };
+        let bounds = Bounds::of(owed, span);
         self.shard(bucket).lock().note(bucket, bounds, span);
+    }
+
+    /// Takes note of a bucket that was charged and owes so much since; only if it is known, as whoever was
+    /// refused by it is to be told of this charge, too.
+    pub(super) fn renew(&self, bucket: BucketKey, owed: Duration, span: Span) {
+        let mut shard = self.shard(bucket).lock();
+        if shard.epoch == span.epoch
+            && let Some(known) = shard.bounds.get_mut(&bucket)
+        {
+            *known = Bounds::of(owed, span);
+        }
     }
 
     fn shard(&self, bucket: BucketKey) -> &Mutex<Shard> {
@@ -139,7 +159,8 @@ impl Shard {
             self.bounds.clear();
         }
         if self.bounds.len() >= ROOM && !self.bounds.contains_key(&bucket) {
-            self.bounds.retain(|_, it| it.no_sooner > span.answered);
+            self.bounds
+                .retain(|_, it| it.no_sooner.min(it.until) > span.answered);
             // To look through all of them for every newcomer would be slow.
             if self.bounds.len() > ROOM / 2 {
                 self.bounds.clear();
@@ -209,6 +230,32 @@ mod tests {
         );
         assert_eq!(told(&refusals, 1, 0, at(10_990)), None);
         assert_eq!(told(&refusals, 2, 0, at(1_400)), None);
+    }
+
+    #[test]
+    fn what_is_charged_since_is_told_to_those_who_were_refused() {
+        let refusals = Refusals::new();
+        refusals.note(bucket(1), SECOND * 10, span(0, 0, 0));
+        refusals.renew(bucket(1), SECOND * 20, span(0, 5_000, 5_000));
+        assert_eq!(told(&refusals, 1, 0, at(5_000)), Some(SECOND * 20));
+        refusals.renew(bucket(2), SECOND * 20, span(0, 5_000, 5_000));
+        assert_eq!(told(&refusals, 2, 0, at(5_000)), None);
+    }
+
+    #[test]
+    fn what_was_told_is_relied_on_for_a_while_and_no_longer() {
+        let refusals = Refusals::new();
+        let reliable = SECOND * 2;
+        let span = Span {
+            reliable,
+            ..span(0, 1_000, 1_000)
+        };
+        refusals.note(bucket(1), SECOND * 10, span);
+        assert_eq!(
+            told(&refusals, 1, 0, at(2_999)),
+            Some(SECOND * 8_001 / 1_000)
+        );
+        assert_eq!(told(&refusals, 1, 0, at(3_000)), None);
     }
 
     #[test]

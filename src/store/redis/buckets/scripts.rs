@@ -41,7 +41,13 @@ pub(super) fn charge(wanted: &Wanted<'_>, group: &Group) -> Call {
 /// Takes back what was charged to the enforced buckets of `group`.
 pub(super) fn refund(wanted: &Wanted<'_>, group: &Group, told: &Told) -> Call {
     let (seconds, micros) = told.at;
-    let mut call = REFUND.on(&group.names[..group.enforced]);
+    // In braces, what stands in the same slot as the name itself.
+    let once = format!("{{{}}}:back:{:032x}", group.names[0], fastrand::u128(..));
+    let names: SmallVec<[&str; USUAL_LIMITS]> = std::iter::once(&once)
+        .chain(&group.names[..group.enforced])
+        .map(String::as_str)
+        .collect();
+    let mut call = REFUND.on(&names);
     call = call.arg(seconds).arg(micros);
     let places = &group.places[..group.enforced];
     for (&place, &owed) in places.iter().zip(&told.owed) {

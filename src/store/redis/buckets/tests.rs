@@ -257,6 +257,17 @@ impl Refunded {
         self.with(async |wanted, groups| self.buckets.take_back(wanted, groups, answers).await);
     }
 
+    /// Has a refund done by one who does not hear that it was, and asks again.
+    fn refund_twice(&self, answers: &Answers) {
+        self.with(async |wanted, groups| {
+            let call = scripts::refund(wanted, &groups[0], answers[0].as_ref().unwrap());
+            for done in [1, 0] {
+                let link = &self.buckets.link;
+                assert_eq!(link.ask::<u8>(Part::Limits, &call).await.unwrap(), done);
+            }
+        });
+    }
+
     /// When it will be full, in nanoseconds since 1970; zero if it is.
     fn full_at(&self) -> u128 {
         let name = place::name(PREFIX, self.bucket);
@@ -281,6 +292,19 @@ fn a_bucket_that_nobody_else_charged_is_what_it_was_after_a_refund() {
     // One that is gone stays so.
     it.refund(&first);
     assert_eq!(it.full_at(), 0);
+}
+
+#[test]
+fn a_charge_is_taken_back_once_however_often_that_is_asked_for() {
+    let it = Refunded::new();
+    it.charge();
+    let second = it.charge();
+    let before = it.full_at();
+    let third = it.charge();
+    it.refund_twice(&third);
+    assert_eq!(it.full_at(), before);
+    it.refund_twice(&second);
+    assert_eq!(it.full_at() + 2 * 3_600_000_000_007, before);
 }
 
 #[test]

@@ -23,6 +23,7 @@ local kept = call('MGET', unpack(KEYS))
 
 local reply = {1, now_s, tonumber(time[2])}
 local after_s, after_ns = {}, {}
+local charged_s, charged_ns = {}, {}
 for i = 1, #KEYS do
   local at = 4 * i - 2
   local most_s, most_ns = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
@@ -35,8 +36,10 @@ for i = 1, #KEYS do
     if s < 0 then
       s, ns = 0, 0
     elseif s > most_s or (s == most_s and ns > most_ns) then
-      -- No charge can have led there: the clock was set back, or the quota was another one.
+      -- No charge can have led there: the clock was set back, or the quota was another one. Written down even
+      -- if nothing is charged: time must bring it nearer.
       s, ns = most_s, most_ns
+      after_s[i], after_ns[i] = s, ns
     end
   end
   reply[2 * i + 2], reply[2 * i + 3] = s, ns
@@ -44,14 +47,17 @@ for i = 1, #KEYS do
   s, ns = s + ARGV[at + 2], ns + ARGV[at + 3]
   if ns >= GIGA then s, ns = s + 1, ns - GIGA end
   if s < most_s or (s == most_s and ns <= most_ns) then
-    after_s[i], after_ns[i] = s, ns
+    charged_s[i], charged_ns[i] = s, ns
   elseif i <= enforced then
     reply[1] = 0
   end
 end
 
 for i = 1, #KEYS do
-  if after_s[i] and (reply[1] == 1 or i > enforced) then
+  if charged_s[i] and (reply[1] == 1 or i > enforced) then
+    after_s[i], after_ns[i] = charged_s[i], charged_ns[i]
+  end
+  if after_s[i] then
     local s, ns = now_s + after_s[i], now_ns + after_ns[i]
     if ns >= GIGA then s, ns = s + 1, ns - GIGA end
     -- Kept until the first millisecond at which it is certainly full.

@@ -1,6 +1,6 @@
 -- Takes back what buckets were charged at one moment, by a request that was then refused elsewhere.
 --
--- KEYS  the buckets
+-- KEYS  what keeps this from being done twice; then the buckets
 -- ARGV  the TIME of the charge, in seconds and microseconds; then for each bucket
 --         what it was charged, in seconds and nanoseconds
 --         what it owed before, in seconds and nanoseconds
@@ -18,14 +18,19 @@ local function ordered(s, ns)
   return s, ns
 end
 
+-- Whoever does not hear that it was done asks again, and to take back twice would let through too much.
+if not redis.call('SET', KEYS[1], '1', 'NX', 'PX', 60000) then
+  return 0
+end
+
 local time = redis.call('TIME')
 local now_s, now_ns = tonumber(time[1]), time[2] * 1000
 local charged_s, charged_ns = tonumber(ARGV[1]), ARGV[2] * 1000
 local passed_s, passed_ns = ordered(now_s - charged_s, now_ns - charged_ns)
 if passed_s < 0 then passed_s, passed_ns = 0, 0 end
 
-local kept = redis.call('MGET', unpack(KEYS))
-for i = 1, #KEYS do
+local kept = redis.call('MGET', unpack(KEYS, 2))
+for i = 1, #KEYS - 1 do
   local full = kept[i] or ''
   local full_s, full_ns = tonumber(string.sub(full, 1, -10)), tonumber(string.sub(full, -9))
   if full_s and full_ns then
@@ -39,10 +44,10 @@ for i = 1, #KEYS do
       s, ns = ordered(full_s - back_s, full_ns - back_ns)
     end
     if s < now_s or (s == now_s and ns <= now_ns) then
-      redis.call('DEL', KEYS[i])
+      redis.call('DEL', KEYS[i + 1])
     else
       local until_ms = s * 1000 + math.floor(ns / 1000000) + 1
-      redis.call('SET', KEYS[i], string.format('%d%09d', s, ns), 'PXAT', until_ms)
+      redis.call('SET', KEYS[i + 1], string.format('%d%09d', s, ns), 'PXAT', until_ms)
     end
   end
 end

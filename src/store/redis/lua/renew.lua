@@ -26,5 +26,7 @@ local expiry = lapse + tonumber(keep)
 redis.call('HSET', KEYS[1], 'l', written(lapse))
 redis.call('PEXPIREAT', KEYS[1], written(expiry))
 redis.call('ZADD', KEYS[2], written(expiry), ARGV[3])
-redis.call('PEXPIREAT', KEYS[2], written(expiry), 'GT')
+if redis.call('PEXPIREAT', KEYS[2], written(expiry), 'NX') == 0 then
+  redis.call('PEXPIREAT', KEYS[2], written(expiry), 'GT')
+end
 return 1

@@ -30,6 +30,11 @@ impl Names<'_> {
         )
     }
 
+    /// What is written where a scope is, to wait for.
+    pub(super) fn witness(&self, scope: ScopeHash) -> String {
+        format!("{}:{{{scope}}}:w", self.prefix)
+    }
+
     /// Where it is told that an execution has ended for which somebody waits elsewhere.
     pub(super) fn channel(&self) -> String {
         format!("{}:ended", self.prefix)

@@ -3,6 +3,8 @@
 //! Redis has no list of all records, and keeping one would cost every request. What is asked for seldom is
 //! found by walking through all names, some hundred at a time, so that nobody else waits for long.
 
+use std::collections::BTreeMap;
+
 use futures_util::future::try_join_all;
 use redis::{FromRedisValue, RedisError};
 
@@ -23,33 +25,42 @@ pub(super) async fn find(
     key: KeyHash,
     most: usize,
 ) -> Result<Vec<Finding>, StoreError> {
-    let mut found = Vec::new();
+    let mut found = BTreeMap::new();
     let mut walk = Walk::new(link, names, Some(key)).await?;
     while let Some(ids) = walk.step().await? {
         for id in ids {
-            let call = steps::peek(names, id);
-            let peeked = link.ask(Part::Records, &call).await;
-            let Peek(peeked) = peeked.map_err(StoreError::new)?;
-            // It may have expired since.
-            let Some(peeked) = peeked else { continue };
-            let answer = peeked.answer.map(|answer| steps::read_answer(id, &answer));
-            found.push(Finding {
-                id,
-                state: peeked.state,
-                age: peeked.age,
-                expires_in: (peeked.state != State::InProgress).then_some(peeked.expires_in),
-                fingerprint: peeked.fingerprint,
-                answer: answer.transpose()?,
-            });
-            if found.len() == most {
-                return Ok(found);
+            // A walk may come by a name twice, and by one that has expired since.
+            if found.len() < most
+                && !found.contains_key(&id)
+                && let Some(finding) = look_at(link, names, id).await?
+            {
+                found.insert(id, finding);
             }
         }
     }
-    // A walk may come by a name twice.
-    found.sort_by_key(|finding| finding.id);
-    found.dedup_by_key(|finding| finding.id);
-    Ok(found)
+    Ok(found.into_values().collect())
+}
+
+/// What there is under one name.
+pub(super) async fn look_at(
+    link: &Link,
+    names: &Names<'_>,
+    id: RecordId,
+) -> Result<Option<Finding>, StoreError> {
+    let call = steps::peek(names, id);
+    let Peek(peeked) = link.ask(Part::Records, &call).await?;
+    let Some(peeked) = peeked else {
+        return Ok(None);
+    };
+    let answer = peeked.answer.map(|answer| steps::read_answer(id, &answer));
+    Ok(Some(Finding {
+        id,
+        state: peeked.state,
+        age: peeked.age,
+        expires_in: (peeked.state != State::InProgress).then_some(peeked.expires_in),
+        fingerprint: peeked.fingerprint,
+        answer: answer.transpose()?,
+    }))
 }
 
 /// How much there is; a record that a walk comes by twice counts twice.
@@ -59,7 +70,7 @@ pub(super) async fn count(link: &Link, names: &Names<'_>) -> Result<Census, Stor
     while let Some(ids) = walk.step().await? {
         let calls: Vec<_> = ids.iter().map(|&id| steps::size_up(names, id)).collect();
         let peeks = calls.iter().map(|call| link.ask(Part::Records, call));
-        for peeked in try_join_all(peeks).await.map_err(StoreError::new)? {
+        for peeked in try_join_all(peeks).await? {
             let Peek(Some(peeked)) = peeked else { continue };
             match peeked.state {
                 State::InProgress => census.in_progress += 1,
@@ -90,7 +101,7 @@ impl<'a> Walk<'a> {
         key: Option<KeyHash>,
     ) -> Result<Self, StoreError> {
         let connection = link.connection(Part::Records).await;
-        let mut connection = connection.map_err(StoreError::new)?;
+        let mut connection = connection?;
         let places = connection.places().await.map_err(|error| failed(&error))?;
         Ok(Self {
             connection,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::super::breaker::Part;
 use super::Ledger;
@@ -23,6 +23,9 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Between two attempts to hear what Redis tells.
 const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long nothing may be heard before that is taken for being deaf: whoever told may have moved.
+const SUBSCRIPTION: Duration = Duration::from_secs(30);
 
 /// Executions elsewhere that somebody here waits for.
 #[derive(Debug, Default)]
@@ -100,7 +103,7 @@ pub(super) async fn listen(ledger: Weak<Ledger>) {
             return;
         };
         if let Some(mut told) = subscription {
-            while let Some(name) = told.next().await {
+            while let Ok(Some(name)) = timeout(SUBSCRIPTION, told.next()).await {
                 let Some(ledger) = ledger.upgrade() else {
                     return;
                 };
@@ -144,9 +147,10 @@ async fn look_at(ledger: &Ledger, id: RecordId, owner: Token) {
     let ending = match peeked {
         // It left nothing, and somebody else may have claimed the key since.
         None => Ending::Released(None),
+        // What it came to is not for those who waited for another, and may have asked for something else.
+        Some(peeked) if peeked.owner != owner => Ending::Released(None),
         Some(peeked) => match (peeked.state, peeked.answer) {
-            (State::InProgress, _) if peeked.owner == owner => return,
-            (State::InProgress, _) => Ending::Released(None),
+            (State::InProgress, _) => return,
             (State::Tombstone, _) => Ending::Tombstone,
             (State::Completed, Some(answer)) => match steps::read_answer(id, &answer) {
                 Ok(answer) => Ending::Completed(answer),

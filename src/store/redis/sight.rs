@@ -1,0 +1,132 @@
+//! One look at Redis: what it says of itself, what secret it has, and whether it does what is asked of it.
+//!
+//! What is tried is what requests do: a script that writes.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{FromRedisValue, RedisError, Value};
+use tokio::time::{Instant, timeout};
+
+use super::breaker::Part;
+use super::connection::{Connection, Place};
+use super::core::Core;
+use super::link::{Failure, is_gone};
+use super::portrait::Portrait;
+use super::script::PLANT;
+use crate::idempotency::Secret;
+
+/// How long the mark of a look stays, in milliseconds.
+const MARK: u32 = 10_000;
+
+/// What a look at Redis showed.
+pub(super) struct Sight {
+    /// All that said anything, and one at least.
+    pub(super) servers: Vec<Portrait>,
+    /// The fleet's secret, if there is one or ours could be planted.
+    pub(super) secret: Option<Secret>,
+    /// Whether it takes writes, and how soon.
+    pub(super) written: Result<Duration, Failure>,
+}
+
+impl Sight {
+    /// Looks by this connection; more closely if Redis `is_new` to us.
+    pub(super) async fn of(
+        core: &Arc<Core>,
+        connection: &mut Connection,
+        is_new: bool,
+    ) -> Result<Self, RedisError> {
+        let servers = portraits(core, connection, is_new).await?;
+        let name = core.secret_name();
+        let mut asked = redis::cmd("GET");
+        let kept = asked.arg(&name).query_async(connection);
+        let kept: Option<Vec<u8>> = in_time(core, kept).await?;
+
+        let planting = PLANT
+            .on(&[name, core.mark_name()])
+            .arg(core.secret().as_bytes())
+            .arg(MARK);
+        let began = Instant::now();
+        let planted = in_time(core, planting.run(connection)).await;
+        let (kept, written) = match planted {
+            Ok(planted) => (Option::from_redis_value(planted)?, Ok(began.elapsed())),
+            Err(error) if is_gone(&error) => return Err(error),
+            // One that is full has its secret all the same.
+            Err(error) => (kept, Err(Failure::from(&error))),
+        };
+        let secret = kept.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        Ok(Self {
+            servers,
+            secret: secret.map(Secret::from_bytes),
+            written,
+        })
+    }
+}
+
+/// What the servers say of themselves. Those of a cluster that say nothing are passed over while others do, as
+/// each has slots of its own.
+async fn portraits(
+    core: &Arc<Core>,
+    connection: &mut Connection,
+    is_new: bool,
+) -> Result<Vec<Portrait>, RedisError> {
+    let mut portraits = Vec::new();
+    let mut trouble = None;
+    for place in in_time(core, connection.places()).await? {
+        match portrait(core, connection, &place, is_new).await {
+            Ok(portrait) => portraits.push(portrait),
+            Err(error) => trouble = Some(error),
+        }
+    }
+    match trouble {
+        Some(error) if portraits.is_empty() => Err(error),
+        _ => Ok(portraits),
+    }
+}
+
+async fn portrait(
+    core: &Arc<Core>,
+    connection: &mut Connection,
+    place: &Place,
+    is_new: bool,
+) -> Result<Portrait, RedisError> {
+    let info = in_time(core, connection.ask_at(place, redis::cmd("INFO"))).await?;
+    let mut portrait = Portrait::parse(&text(info));
+    if is_new {
+        let mut asked = redis::cmd("CONFIG");
+        asked.arg("GET").arg("appendfsync");
+        let told = in_time(core, connection.ask_at(place, asked)).await;
+        // Whoever we are may not be allowed to ask.
+        portrait.syncs_always = told.is_ok_and(says_always);
+    }
+    Ok(portrait)
+}
+
+/// Each step has the time that a step of a request with a key has.
+async fn in_time<T>(
+    core: &Arc<Core>,
+    step: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let within = core.patience(Part::Records);
+    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+    timeout(within, step).await.unwrap_or_else(late)
+}
+
+/// The text of an answer.
+fn text(value: Value) -> String {
+    match value {
+        Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
+        _ => String::new(),
+    }
+}
+
+/// Whether the answer to what `appendfsync` is says `always`.
+fn says_always(value: Value) -> bool {
+    match value {
+        Value::Map(pairs) => pairs.into_iter().any(|(_, value)| text(value) == "always"),
+        Value::Array(values) => values.into_iter().any(|value| text(value) == "always"),
+        _ => false,
+    }
+}
