@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
 use tidegate::idempotency::{
-    Answer, Bid, Claim, Ending, Kept, OnUnknown, Permit, Records, State, Waiting,
+    Answer, Bid, Claim, Ending, Fingerprint, Kept, OnUnknown, Permit, Records, State, Waiting,
 };
 use tidegate::store::redis::Redis;
 use tidegate::store::redis::records::RedisRecords;
@@ -146,6 +146,52 @@ async fn those_who_wait_elsewhere_learn_that_a_key_was_released_and_nothing_else
     assert!(matches!(ended(here).await, Ending::Released(Some(_))));
     assert!(matches!(ended(there).await, Ending::Released(None)));
     drop(win(&b, bid(1)).await);
+}
+
+#[tokio::test]
+async fn nobody_is_given_the_answer_to_another_request_that_took_the_key_since() {
+    let fleet = Fleet::start();
+    let [a, b] = &fleet.gateways;
+    for key in 0..100 {
+        let permit = win(a, bid(key)).await;
+        let waiting = wait(b, bid(key)).await;
+        a.release(permit, None).await.unwrap();
+        // Before the other gateway looks, if it can be.
+        let mut another = bid(key);
+        another.fingerprint = Fingerprint([8; 16]);
+        let permit = win(a, another).await;
+        a.complete(permit, Kept::Answer(answer(key))).await.unwrap();
+        let ending = ended(waiting).await;
+        assert!(
+            matches!(ending, Ending::Released(None)),
+            "{key}: {ending:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_was_dropped_at_the_end_is_told_to_redis_before_it_is_let_go_of() {
+    let server = Server::start(Kind::Redis);
+    let settings = server.settings();
+    let redis = Redis::open(settings.clone(), true, Clock::real()).unwrap();
+    let records = redis.records();
+    let (sent, unsent) = (
+        win(&records, bid(1)).await,
+        match records.claim(&bid(2)).await {
+            Ok(Claim::Won(permit)) => permit,
+            other => panic!("{other:?}"),
+        },
+    );
+    drop((sent, unsent));
+    // Somebody else may still hold the records.
+    redis.close();
+    let other = join(&settings);
+    assert!(matches!(
+        other.claim(&bid(1)).await.unwrap(),
+        Claim::Unknown
+    ));
+    drop(win(&other, bid(2)).await);
+    drop(records);
 }
 
 #[tokio::test]

@@ -177,13 +177,14 @@ impl RedisBuckets {
     /// Takes back what was charged for a request that is not admitted. Waited for, so that its client's next
     /// request finds it done; and done whether or not the client is still there.
     async fn take_back(&self, wanted: &Wanted<'_>, groups: &Groups, answers: &Answers) {
+        let prefix = &self.core().settings.prefix;
         let mut calls: Vec<Call> = Vec::new();
         for (group, told) in groups.iter().zip(answers) {
             if let Some(told) = told
                 && told.admitted
                 && group.enforced > 0
             {
-                calls.push(scripts::refund(wanted, group, told));
+                calls.push(scripts::refund(wanted, group, told, prefix));
             }
         }
         if calls.is_empty() {

@@ -14,36 +14,25 @@
 //! for who came here while another gateway was at it.
 
 mod leases;
+mod ledger;
 mod names;
 mod scan;
 mod steps;
 mod watches;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use self::leases::Leases;
-use self::names::{Names, Token};
+use self::ledger::{Attempts, Idle, Ledger, Pending};
 use self::steps::Reply;
-use self::watches::Watches;
 use super::Redis;
 use super::breaker::Part;
-use super::core::Core;
 use super::link::{Failure, Link};
-use crate::clock::Moment;
 use crate::idempotency::{
-    Answer, Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, Permit, RecordId,
-    Records, ScopeHash, StoreError, Ticket,
+    Answer, Bid, Census, Claim, Ending, Finding, Kept, KeyHash, Permit, RecordId, Records,
+    ScopeHash, StoreError, Ticket,
 };
-use crate::store::flights::Flights;
-
-/// Between two attempts to record something: so long at first, and twice as long every time.
-const SOONEST: Duration = Duration::from_millis(20);
-
-/// And never longer.
-const LATEST: Duration = Duration::from_millis(500);
 
 /// All records of a fleet, as one gateway sees them. A clone has a connection of its own.
 pub struct RedisRecords {
@@ -55,46 +44,11 @@ pub struct RedisRecords {
     redis: Redis,
 }
 
-/// What this gateway has to do with the records.
-struct Ledger {
-    myself: Weak<Ledger>,
-    gateway: u64,
-    numbers: AtomicU64,
-    flights: Flights,
-    leases: Leases,
-    watches: Watches,
-    /// For what is not done for a request.
-    background: Link,
-}
-
-/// A claim that was asked for and not answered. If it is dropped, it is called off.
-struct Pending<'a> {
-    ledger: &'a Arc<Ledger>,
-    id: RecordId,
-    number: u64,
-    is_open: bool,
-}
-
-/// How a claim ends that comes to nothing, or to nothing that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Idle {
-    Released,
-    Unknown,
-}
-
 impl RedisRecords {
     /// The records in `redis`.
     pub(super) fn new(redis: Redis) -> Self {
         let core = &redis.0.core;
-        let ledger = Arc::new_cyclic(|myself| Ledger {
-            myself: Weak::clone(myself),
-            gateway: draw(),
-            numbers: AtomicU64::new(0),
-            flights: Flights::default(),
-            leases: Leases::default(),
-            watches: Watches::default(),
-            background: redis.link(),
-        });
+        let ledger = Ledger::new(redis.link());
         core.keep_doing(leases::renew(Arc::downgrade(&ledger), core.settings.lease));
         core.keep_doing(watches::look(Arc::downgrade(&ledger)));
         core.keep_doing(watches::listen(Arc::downgrade(&ledger)));
@@ -187,7 +141,7 @@ impl RedisRecords {
         let ledger = &self.ledger;
         let token = ledger.token(ticket.token);
         let call = steps::settle(&ledger.names(), ticket, token, Some(kept));
-        let mut pause = SOONEST;
+        let mut attempts = Attempts::default();
         loop {
             let why = match self.link.ask::<bool>(Part::Records, &call).await {
                 Ok(true) => match self.replicated(ticket.bid.id).await {
@@ -200,93 +154,8 @@ impl RedisRecords {
             if ledger.has_lapsed(ticket) {
                 return Err(why);
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LATEST);
+            attempts.pause().await;
         }
-    }
-}
-
-impl Ledger {
-    fn core(&self) -> &Core {
-        self.background.core()
-    }
-
-    fn names(&self) -> Names<'_> {
-        Names {
-            prefix: &self.core().settings.prefix,
-        }
-    }
-
-    fn token(&self, number: u64) -> Token {
-        Token {
-            gateway: self.gateway,
-            number,
-        }
-    }
-
-    fn pending(self: &Arc<Self>, id: RecordId) -> Pending<'_> {
-        Pending {
-            ledger: self,
-            id,
-            number: self.numbers.fetch_add(1, Ordering::Relaxed),
-            is_open: true,
-        }
-    }
-
-    fn win(self: &Arc<Self>, bid: &Bid, number: u64, lapses: Moment) -> Permit {
-        let ticket = Ticket {
-            bid: *bid,
-            token: number,
-        };
-        self.leases.hold(&ticket, lapses);
-        self.flights.take_off(Flight::new(ticket, bid.at));
-        let desk: Arc<dyn Desk> = Arc::<Self>::clone(self);
-        Permit::new(ticket, desk).lapsing(lapses)
-    }
-
-    /// An execution is over, and all who wait for it here are told how it ended.
-    fn land(&self, ticket: &Ticket, ending: Ending) {
-        self.leases.let_go(ticket);
-        let token = self.token(ticket.token);
-        self.watches.end(ticket.bid.id, token, &ending);
-        self.flights.land(ticket, ending);
-    }
-
-    fn has_lapsed(&self, ticket: &Ticket) -> bool {
-        let lapses = self.leases.lapses(ticket);
-        lapses.is_none_or(|lapses| self.core().clock.now() >= lapses)
-    }
-
-    /// Ends a claim in Redis.
-    async fn conclude(&self, link: &Link, ticket: &Ticket, idle: Idle) -> Result<(), StoreError> {
-        let token = self.token(ticket.token);
-        let call = match idle {
-            Idle::Released => steps::release(&self.names(), ticket.bid.id, token, false),
-            Idle::Unknown => steps::settle(&self.names(), ticket, token, None),
-        };
-        let concluded = link.ask::<bool>(Part::Records, &call).await;
-        Ok(concluded.map(|_| ())?)
-    }
-
-    /// Ends a claim in Redis behind the requests; if that cannot be done in its time, it lapses.
-    fn conclude_later(self: Arc<Self>, ticket: Ticket, idle: Idle, then: Option<Ending>) {
-        let ledger = Arc::clone(&self);
-        self.core().finish_later(async move {
-            let mut pause = SOONEST;
-            while ledger
-                .conclude(&ledger.background, &ticket, idle)
-                .await
-                .is_err()
-                && !ledger.has_lapsed(&ticket)
-            {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LATEST);
-            }
-            ledger.leases.let_go(&ticket);
-            if let Some(ending) = then {
-                ledger.land(&ticket, ending);
-            }
-        });
     }
 }
 
@@ -363,47 +232,6 @@ impl RedisRecords {
     }
 }
 
-impl Desk for Ledger {
-    fn abandoned(&self, ticket: Ticket, sent: bool) {
-        let Some(ledger) = self.myself.upgrade() else {
-            return;
-        };
-        if sent {
-            ledger.conclude_later(ticket, Idle::Unknown, Some(Ending::Unknown));
-        } else {
-            ledger.conclude_later(ticket, Idle::Released, Some(Ending::Released(None)));
-        }
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if !self.is_open {
-            return;
-        }
-        let (ledger, id, number) = (Arc::clone(self.ledger), self.id, self.number);
-        let ends = ledger
-            .core()
-            .clock
-            .now()
-            .after(ledger.core().settings.lease);
-        self.ledger.core().finish_later(async move {
-            let token = ledger.token(number);
-            let mut pause = SOONEST;
-            loop {
-                let call = steps::release(&ledger.names(), id, token, true);
-                let released = ledger.background.ask::<bool>(Part::Records, &call).await;
-                // What is not called off by then lapses, and its key is unknown.
-                if released.is_ok() || ledger.core().clock.now() >= ends {
-                    break;
-                }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LATEST);
-            }
-        });
-    }
-}
-
 impl Clone for RedisRecords {
     fn clone(&self) -> Self {
         Self {
@@ -419,9 +247,4 @@ impl fmt::Debug for RedisRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisRecords").finish_non_exhaustive()
     }
-}
-
-/// A number that nobody else draws.
-fn draw() -> u64 {
-    getrandom::u64().expect("the system gives random numbers")
 }

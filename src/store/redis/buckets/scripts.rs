@@ -39,10 +39,11 @@ pub(super) fn charge(wanted: &Wanted<'_>, group: &Group) -> Call {
 }
 
 /// Takes back what was charged to the enforced buckets of `group`.
-pub(super) fn refund(wanted: &Wanted<'_>, group: &Group, told: &Told) -> Call {
+pub(super) fn refund(wanted: &Wanted<'_>, group: &Group, told: &Told, prefix: &str) -> Call {
     let (seconds, micros) = told.at;
-    // In braces, what stands in the same slot as the name itself.
-    let once = format!("{{{}}}:back:{:032x}", group.names[0], fastrand::u128(..));
+    // By what stands in braces it is in the slot of that bucket.
+    let name = &group.names[0];
+    let once = format!("{prefix}:back:{{{name}}}:{:032x}", fastrand::u128(..));
     let names: SmallVec<[&str; USUAL_LIMITS]> = std::iter::once(&once)
         .chain(&group.names[..group.enforced])
         .map(String::as_str)

@@ -260,7 +260,7 @@ impl Refunded {
     /// Has a refund done by one who does not hear that it was, and asks again.
     fn refund_twice(&self, answers: &Answers) {
         self.with(async |wanted, groups| {
-            let call = scripts::refund(wanted, &groups[0], answers[0].as_ref().unwrap());
+            let call = scripts::refund(wanted, &groups[0], answers[0].as_ref().unwrap(), PREFIX);
             for done in [1, 0] {
                 let link = &self.buckets.link;
                 assert_eq!(link.ask::<u8>(Part::Limits, &call).await.unwrap(), done);

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::super::breaker::Part;
-use super::Ledger;
+use super::ledger::Ledger;
 use super::steps;
 use crate::clock::Moment;
 use crate::idempotency::{RecordId, Ticket};

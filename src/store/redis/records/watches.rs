@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::super::breaker::Part;
-use super::Ledger;
+use super::ledger::Ledger;
 use super::names::Token;
 use super::steps::{self, Peek};
 use crate::idempotency::{Ending, RecordId, State, Vigil, Waiting};
