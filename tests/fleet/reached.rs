@@ -54,6 +54,14 @@ async fn a_gateway_may_be_there_before_its_redis() {
 async fn nothing_is_sent_before_a_replica_has_the_claim() {
     let (api, redis) = (Api::start(), RedisServer::start());
     let replica = RedisServer::options().replica_of(&redis).start();
+    // A replica is told nothing new before it has said for the first time how far it is, which takes it up to
+    // a second.
+    redis.command(&["SET", "something", "new"]);
+    eventually("the replica says that it has it", async || {
+        let replica = redis.info("replication", "slave0");
+        replica.contains("state=online") && !replica.contains("offset=0,")
+    })
+    .await;
     let setup = Setup::before(&api, &redis.url()).store("wait_replicas = 1");
     let gateways = [setup.start(), setup.start()];
     let first = gateways[0].execute("key").await;
