@@ -15,8 +15,9 @@ use crate::config::LogFormat;
 /// Lines the queue holds.
 const QUEUE: usize = 65_536;
 
-/// What is logged unless somebody chooses otherwise: of the engine below the store, only what is wrong.
-const USUAL: &str = "info,fjall=warn,lsm_tree=warn";
+/// What is logged unless somebody chooses otherwise: of the engine below the store, only what is wrong, and
+/// nothing of the client of Redis, which says of every attempt what the store says once.
+const USUAL: &str = "info,fjall=warn,lsm_tree=warn,redis=off";
 
 /// Starts logging; what is returned writes the last lines out when dropped.
 pub fn start(format: LogFormat) -> WorkerGuard {

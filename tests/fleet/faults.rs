@@ -2,6 +2,7 @@
 
 mod scene;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use self::scene::Scene;
@@ -44,6 +45,20 @@ async fn redis_is_full_and_has_room_again() {
     let endured = scene.endure(RedisServer::fill, TROUBLE, RedisServer::unfill);
     let seen = endured.await;
     scene.both_noticed();
+    scene.kept_all(&seen).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_takes_no_writes_and_takes_them_again() {
+    let scene = Scene::with(RedisServer::start());
+    let replicas = |wanted: &'static str| {
+        move |redis: &RedisServer| {
+            redis.command(&["CONFIG", "SET", "min-replicas-to-write", wanted]);
+        }
+    };
+    let seen = scene.endure(replicas("1"), TROUBLE, replicas("0")).await;
+    scene.both_noticed();
+    scene.both_say("Redis does not keep idempotency keys");
     scene.kept_all(&seen).await;
 }
 
@@ -113,11 +128,23 @@ async fn redis_is_too_slow_for_limits_and_not_for_keys() {
     scene.kept_all(&seen).await;
 }
 
+/// The node that has the most: the keys of all clients are one scope's, and so on one node.
+fn busiest(cluster: &RedisCluster) -> usize {
+    let sizes = cluster.nodes().iter();
+    let sizes = sizes.map(|node| node.command(&["DBSIZE"]).int());
+    let (_, busiest) = sizes.zip(0..).max().unwrap();
+    busiest
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_a_cluster_stands_still_and_goes_on() {
     let scene = Scene::on(RedisCluster::start());
-    let freeze = |cluster: &RedisCluster| cluster.nodes()[1].freeze();
-    let thaw = |cluster: &RedisCluster| cluster.nodes()[1].thaw();
+    let node = Cell::new(0);
+    let freeze = |cluster: &RedisCluster| {
+        node.set(busiest(cluster));
+        cluster.nodes()[node.get()].freeze();
+    };
+    let thaw = |cluster: &RedisCluster| cluster.nodes()[node.get()].thaw();
     let seen = scene.endure(freeze, TROUBLE, thaw).await;
     scene.both_noticed();
     scene.kept_all(&seen).await;
@@ -126,9 +153,13 @@ async fn a_node_of_a_cluster_stands_still_and_goes_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_a_cluster_is_killed_and_comes_back() {
     let scene = Scene::on(RedisCluster::with(Options::default().append_only()));
-    let kill = |cluster: &RedisCluster| cluster.nodes()[1].kill();
+    let node = Cell::new(0);
+    let kill = |cluster: &RedisCluster| {
+        node.set(busiest(cluster));
+        cluster.nodes()[node.get()].kill();
+    };
     let restart = |cluster: &RedisCluster| {
-        cluster.nodes()[1].restart();
+        cluster.nodes()[node.get()].restart();
         cluster.settle();
     };
     let seen = scene.endure(kill, TROUBLE, restart).await;

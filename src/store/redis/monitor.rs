@@ -122,7 +122,14 @@ impl Monitor {
                 records.open(&"it keeps no secret of the fleet, and takes none");
                 well = false;
             }
-            _ => well &= records.close(),
+            _ => match &sight.written {
+                // One that is full can still replay, and one that takes no writes at all cannot even claim.
+                Ok(_) | Err(Failure::Full(_)) => well &= records.close(),
+                Err(failure) => {
+                    records.open(failure);
+                    well = false;
+                }
+            },
         }
         Ok(well)
     }

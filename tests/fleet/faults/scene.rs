@@ -77,8 +77,8 @@ impl<R> Scene<R> {
         }
     }
 
-    /// Runs under load while `fault` happens, for as long as it lasts, and until some time after `heal`. What all
-    /// faults have in common is made sure of here.
+    /// Runs under load while `fault` happens, for as long as it lasts and until it is noticed, and then until some
+    /// time after `heal`. What all faults have in common is made sure of here.
     pub(super) async fn endure(
         &self,
         fault: impl FnOnce(&R),
@@ -114,6 +114,16 @@ impl<R> Scene<R> {
         assert!(troubled <= usual + DELAY, "{usual:?}, {troubled:?}");
         assert!(longest <= usual + LONGEST, "{longest:?}");
         assert!(longest_keyed <= usual + LONGEST_KEYED, "{longest_keyed:?}");
+        for gateway in &*self.gateways {
+            let log = gateway.log();
+            let said = |part: &str| log.lines().filter(|it| it.contains(part)).count();
+            // Once for limits and once for keys; a moment of doubt when it comes back is forgiven.
+            let (degraded, clients) = (said("the store is degraded"), said(" redis::"));
+            assert!(
+                degraded <= 6 && clients == 0,
+                "{degraded}, {clients}: {log}"
+            );
+        }
         let failed = tally.plain.iter().find(|it| !it.is_done());
         assert!(failed.is_none(), "{failed:?}");
         assert!(recovery < RECOVERY, "{recovery:?}");
@@ -127,14 +137,21 @@ impl<R> Scene<R> {
         }
     }
 
-    /// Both gateways say so.
+    /// Waits until both gateways say so.
     async fn is_degraded(&self) {
-        for gateway in &*self.gateways {
-            let ready = gateway.readiness().await;
-            assert!(ready.starts_with("ready, degraded: limits: "), "{ready}");
-            let sample = "store_degraded{part=\"limits\"}";
-            assert_eq!(gateway.metric(sample).await, 1);
-        }
+        eventually("both gateways notice", async || {
+            for gateway in &*self.gateways {
+                let ready = gateway.readiness().await;
+                let sample = "store_degraded{part=\"limits\"}";
+                if !ready.starts_with("ready, degraded: limits: ")
+                    || gateway.metric(sample).await != 1
+                {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
     }
 
     /// Waits until both gateways are well and keys can be had at both.
