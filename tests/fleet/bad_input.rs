@@ -67,6 +67,23 @@ async fn the_user_may_not_do_what_is_asked() {
     serves_without(setup, "the user of `store.user` may not do this").await;
 }
 
+/// The monitor finds nothing wrong with this user, but the scripts ask for the time.
+#[tokio::test]
+async fn the_user_may_not_do_what_scripts_do() {
+    let rules = "on >s3cret ~* &* +@all -time";
+    let redis = RedisServer::options().user("app", rules).start();
+    let api = Api::start();
+    let setup = Setup::before(&api, &redis.url());
+    let setup = setup.store("user = \"app\"\npassword = \"s3cret\"");
+    let gateway = setup.start();
+    let refused = gateway.pay("key").await;
+    assert!(is_unavailable(&refused), "{refused:?}");
+    assert_eq!(api.times("key"), 0);
+    gateway.says("the user of `store.user` may not do this");
+    let answer = gateway.get().await;
+    assert!((200..300).contains(&answer.status), "{answer:?}");
+}
+
 #[tokio::test]
 async fn nobody_listens() {
     let redis = RedisServer::start();

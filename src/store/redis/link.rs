@@ -211,6 +211,13 @@ pub(super) fn describe(error: &RedisError) -> String {
         Some("NOAUTH") => "; it wants a password: set `store.password_file`",
         Some("WRONGPASS") => "; check `store.user` and `store.password_file`",
         Some("NOPERM") => "; the user of `store.user` may not do this",
+        // What a script may not do has no code of its own.
+        _ if error
+            .detail()
+            .is_some_and(|it| it.contains("The user executing the script")) =>
+        {
+            "; the user of `store.user` may not do this"
+        }
         Some("READONLY") => "; it is a replica: `store.url` must name the primary",
         Some("OOM") => "; raise its `maxmemory`",
         _ if error.kind() == redis::ErrorKind::AuthenticationFailed => {
