@@ -67,7 +67,7 @@ async fn the_user_may_not_do_what_is_asked() {
     serves_without(setup, "the user of `store.user` may not do this").await;
 }
 
-/// The monitor finds nothing wrong with this user, but the scripts ask for the time.
+/// Nothing is wrong with this user, but the scripts ask for the time.
 #[tokio::test]
 async fn the_user_may_not_do_what_scripts_do() {
     let rules = "on >s3cret ~* &* +@all -time";

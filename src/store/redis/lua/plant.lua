@@ -5,8 +5,9 @@
 -- ARGV[1]  the secret to be planted
 -- ARGV[2]  how long the mark stays, in ms
 --
--- Returns the secret there is.
+-- Returns the secret there is. The time is asked for because all other scripts do.
 
+redis.call('TIME')
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[2])
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
 return redis.call('GET', KEYS[1])
