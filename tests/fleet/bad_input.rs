@@ -109,7 +109,7 @@ async fn it_speaks_something_else() {
 async fn it_says_nothing() {
     let silent = Silent::start();
     let setup = |api: &Api| Setup::before(api, &silent.url());
-    serves_without(setup, "timed out").await;
+    serves_without(setup, "did not answer in time").await;
 }
 
 #[tokio::test]

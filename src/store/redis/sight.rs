@@ -22,7 +22,7 @@ const MARK: u32 = 10_000;
 
 /// What a look at Redis showed.
 pub(super) struct Sight {
-    /// All that said anything, and one at least.
+    /// All of them.
     pub(super) servers: Vec<Portrait>,
     /// The fleet's secret, if there is one or ours could be planted.
     pub(super) secret: Option<Secret>,
@@ -64,25 +64,18 @@ impl Sight {
     }
 }
 
-/// What the servers say of themselves. Those of a cluster that say nothing are passed over while others do, as
-/// each has slots of its own.
+/// What the servers say of themselves. If one of a cluster says nothing, the cluster is not well: to ask for what
+/// is elsewhere would go well and for what it has would not, and nobody knows beforehand which it is.
 async fn portraits(
     core: &Arc<Core>,
     connection: &mut Connection,
     is_new: bool,
 ) -> Result<Vec<Portrait>, RedisError> {
     let mut portraits = Vec::new();
-    let mut trouble = None;
     for place in in_time(core, connection.places()).await? {
-        match portrait(core, connection, &place, is_new).await {
-            Ok(portrait) => portraits.push(portrait),
-            Err(error) => trouble = Some(error),
-        }
+        portraits.push(portrait(core, connection, &place, is_new).await?);
     }
-    match trouble {
-        Some(error) if portraits.is_empty() => Err(error),
-        _ => Ok(portraits),
-    }
+    Ok(portraits)
 }
 
 async fn portrait(
