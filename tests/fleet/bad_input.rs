@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::gateways::{Setup, is_unavailable};
-use crate::redis::{Garbage, RedisServer, Silent};
+use crate::redis::{Garbage, Options, RedisCluster, RedisServer, Silent};
 
 /// Three at once and no more for a long time.
 const SCARCE: &str = "rate = \"1/m\"\nburst = 2";
@@ -142,4 +142,41 @@ async fn one_that_forgets_buckets_is_put_up_with() {
     assert!(!gateway.log().contains("degraded"), "{}", gateway.log());
     let answer = gateway.get().await;
     assert!((200..300).contains(&answer.status), "{answer:?}");
+}
+
+#[tokio::test]
+async fn one_that_may_lose_keys_when_it_is_killed_is_warned_of() {
+    const WARNING: &str = "Redis may lose idempotency keys when it is killed";
+    let api = Api::start();
+    let (careless, careful) = (
+        RedisServer::start(),
+        RedisServer::options().append_only().start(),
+    );
+    let gateway = Setup::before(&api, &careless.url()).start();
+    gateway.says(WARNING);
+    gateway.says("`appendfsync` to `always`");
+    for setup in [
+        Setup::before(&api, &careful.url()),
+        Setup::before(&api, &careless.url()).keyless(),
+    ] {
+        let gateway = setup.start();
+        gateway.says("the store is Redis");
+        assert!(!gateway.log().contains(WARNING), "{}", gateway.log());
+    }
+}
+
+/// What the README says that a user needs, and the one thing more on a cluster.
+#[tokio::test]
+async fn a_user_of_a_cluster_needs_to_ask_where_its_slots_are() {
+    let rules = "on >s3cret ~tidegate:* &tidegate:* +@read +@write +@scripting +@pubsub +@connection -@dangerous \
+                 +time +wait +info +cluster|slots";
+    let cluster = RedisCluster::with(Options::default().user("gate", rules));
+    let api = Api::start();
+    let setup = Setup::on_cluster(&api, &cluster.urls());
+    let gateway = setup
+        .store("user = \"gate\"\npassword = \"s3cret\"")
+        .start();
+    gateway.execute("key").await;
+    gateway.replay("key").await;
+    assert_eq!(gateway.readiness().await, "ready\n");
 }

@@ -369,3 +369,21 @@ async fn gateways_make_names_alike_whoever_was_first_and_also_when_redis_lost_ev
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+#[tokio::test]
+async fn a_redis_that_makes_names_otherwise_is_not_asked_before_that_is_known() {
+    let fleet = Fleet::start();
+    let redis = Redis::open(fleet.settings.clone(), true, Clock::real()).unwrap();
+    let records = redis.records();
+    drop(win(&records, bid(1)).await);
+    fleet.redis().restart_empty();
+    let newcomer = Redis::open(fleet.settings.clone(), true, Clock::real()).unwrap();
+    let secret = |redis: &Redis| *redis.naming().names().secret.as_bytes();
+    let deadline = Instant::now() + PATIENCE;
+    // Those of the fleet may have been there first, and then nothing is otherwise.
+    while records.claim(&bid(2)).await.is_err() {
+        assert!(Instant::now() < deadline, "it is never asked again");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(secret(&redis), secret(&newcomer));
+}
