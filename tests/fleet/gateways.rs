@@ -1,5 +1,6 @@
 //! Gateways of one fleet, each a process of its own.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -141,6 +142,11 @@ impl Gateway {
     /// A client of its own, for what is not said here.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.process.address()
     }
 
     /// A request with a key.

@@ -1,5 +1,7 @@
 //! How Redis is reached: later than the gateway, through TLS, together with its replicas, and when it is full.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::api::{Api, Print};
@@ -145,4 +147,32 @@ async fn a_full_redis_replays_and_takes_no_new_keys() {
     redis.unfill();
     let new = gateways[1].execute("new").await;
     assert_eq!(gateways[0].replay("new").await, new);
+}
+
+/// The gateway learns what the fleet makes names with while the body of a request is on its way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_named_as_the_fleet_names_it_when_it_is_whole() {
+    let api = Api::start();
+    let redis = RedisServer::options().append_only().start();
+    let setup = Setup::before(&api, &redis.url());
+    let before = setup.start();
+    before.execute("other").await;
+    redis.kill();
+    let newcomer = setup.start();
+
+    let mut stream = TcpStream::connect(newcomer.address()).unwrap();
+    let head = "POST /pay HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nIdempotency-Key: key\r\n\
+                Content-Length: 8\r\n\r\namou";
+    stream.write_all(head.as_bytes()).unwrap();
+    redis.restart();
+    for gateway in [&before, &newcomer] {
+        recovers(gateway).await;
+    }
+    // Long after the head, which these have overtaken.
+    stream.write_all(b"nt=1").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 2"), "{answer}");
+    before.replay("key").await;
+    assert_eq!(api.times("key"), 1);
 }

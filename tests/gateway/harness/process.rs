@@ -79,11 +79,16 @@ impl Process {
         }
     }
 
-    /// A client of the gateway.
-    pub(crate) fn client(&self) -> Client {
+    /// Where the gateway listens.
+    pub(crate) fn address(&self) -> SocketAddr {
         let announced =
             |line: &str| line.contains("listening") && !line.contains("admin listening");
-        Client::of(address_in(&self.line("listening", announced)))
+        address_in(&self.line("listening", announced))
+    }
+
+    /// A client of the gateway.
+    pub(crate) fn client(&self) -> Client {
+        Client::of(self.address())
     }
 
     /// A client of its admin listener.
