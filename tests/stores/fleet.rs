@@ -1,11 +1,13 @@
 //! What several gateways promise together, one record at a time.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
 use tidegate::idempotency::{
-    Answer, Bid, Claim, Ending, Fingerprint, Kept, OnUnknown, Permit, Records, State, Waiting,
+    Answer, Bid, Claim, Ending, Fingerprint, Kept, OnUnknown, Permit, Records, State, StoreError,
+    Waiting,
 };
 use tidegate::store::redis::Redis;
 use tidegate::store::redis::records::RedisRecords;
@@ -390,4 +392,41 @@ async fn a_redis_that_makes_names_otherwise_is_not_asked_before_that_is_known() 
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(redis.naming().names().secret.as_bytes(), &[7; 32]);
+}
+
+/// Has the server close all connections, as it does with those that are idle for long.
+fn hang_up(server: &RedisServer) {
+    let closed = server.command(&["CLIENT", "KILL", "TYPE", "normal"]).int();
+    assert!(closed > 0, "nobody was connected");
+}
+
+#[tokio::test]
+async fn connections_that_were_closed_are_made_anew_whatever_they_are_for() {
+    let fleet = Fleet::start();
+    let replica = RedisServer::options().replica_of(fleet.redis()).start();
+    let gateway = join(&RedisSettings {
+        wait_replicas: NonZeroU32::new(1),
+        ..fleet.settings.clone()
+    });
+    // Soon, and not at once: a replica counts when it has said how far it is, and whoever is hung up on twice in
+    // a row takes Redis for gone until it has looked again.
+    let mut keys = 0..;
+    for _ in 0..5 {
+        soon(async || gateway.claim(&bid(keys.next().unwrap())).await.map(drop)).await;
+        hang_up(fleet.redis());
+        soon(async || gateway.find(id(99, 1).key, None, 10).await.map(drop)).await;
+        hang_up(fleet.redis());
+        soon(async || gateway.count().await.map(drop)).await;
+        hang_up(fleet.redis());
+    }
+    drop(replica);
+}
+
+/// Tries until it is done.
+async fn soon(mut attempt: impl AsyncFnMut() -> Result<(), StoreError>) {
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = attempt().await {
+        assert!(Instant::now() < deadline, "never done: {error}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -17,7 +17,7 @@ use super::breaker::Part;
 use super::connection::Connection;
 use super::core::Core;
 use super::script::Call;
-use super::way::Way;
+use super::way::{Established, Way};
 use crate::idempotency::StoreError;
 
 /// How long what was written to be waited for stays, in milliseconds.
@@ -89,12 +89,13 @@ impl Link {
         })
     }
 
-    /// A connection for something that is no script.
+    /// A connection for something that is no script, found to be of use just now.
     pub(super) async fn connection(&self, part: Part) -> Result<Connection, Failure> {
         self.check(part)?;
-        let established = self.0.establish().await;
-        let established = established.map_err(|error| self.failed(part, &error))?;
-        Ok(established.connection)
+        let mut ping = redis::pipe();
+        ping.cmd("PING").ignore();
+        let (connection, ()) = self.query(part, &ping, self.core().patience(part)).await?;
+        Ok(connection)
     }
 
     /// How many replicas have all that was written before, by anybody, where `name` is, after waiting for
@@ -114,17 +115,43 @@ impl Link {
             .arg(WITNESS)
             .ignore();
         asked.cmd("WAIT").arg(wanted.get()).arg(millis(within));
-        let asking = async {
-            let mut established = self.0.establish().await?;
-            let (have,): (u32,) = asked.query_async(&mut established.connection).await?;
-            Ok::<_, RedisError>(have)
-        };
         // Redis itself waits for that long.
-        match timeout(within * 2, asking).await {
-            Ok(Ok(have)) => Ok(have),
-            Ok(Err(error)) => Err(self.failed(part, &error)),
-            Err(_) => Err(Failure::Late(within * 2)),
+        let (_, (have,)) = self.query::<(u32,)>(part, &asked, within * 2).await?;
+        Ok(have)
+    }
+
+    /// Has commands done that may be done twice, on a new connection if the one there is turns out to be gone;
+    /// and gives back the connection that they were done on.
+    async fn query<T: FromRedisValue>(
+        &self,
+        part: Part,
+        asked: &redis::Pipeline,
+        within: Duration,
+    ) -> Result<(Connection, T), Failure> {
+        let mut last = None;
+        for _ in 0..2 {
+            let established = self.0.establish().await;
+            let Established {
+                mut connection,
+                number,
+                ..
+            } = established.map_err(|error| self.failed(part, &error))?;
+            match timeout(within, asked.query_async(&mut connection)).await {
+                Ok(Ok(told)) => return Ok((connection, told)),
+                Ok(Err(error)) if is_gone(&error) => {
+                    self.0.forget(number);
+                    self.core().sound_alarm();
+                    last = Some(error);
+                }
+                Ok(Err(error)) => return Err(self.failed(part, &error)),
+                Err(_) => {
+                    self.0.forget(number);
+                    return Err(Failure::Late(within));
+                }
+            }
         }
+        let error = last.expect("it was tried");
+        Err(self.failed(part, &error))
     }
 
     /// Whether Redis may be asked.
