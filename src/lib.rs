@@ -40,6 +40,7 @@ pub mod throttle;
 
 pub mod idempotency;
 
+pub mod retry;
 pub mod upstream;
 
 // and answered

@@ -13,12 +13,17 @@ pub mod headers;
 pub mod patience;
 pub mod pool;
 pub mod relay;
+pub mod settings;
 pub mod tunnel;
 pub mod upload;
 
 pub use forward::{Forward, ForwardError};
 pub use relay::Relay;
+pub use settings::{
+    BreakerSettings, BudgetSettings, ConcurrencySettings, Fallback, HealthSettings, RetrySettings,
+};
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +48,16 @@ pub struct Upstream {
     pub host: HostHeader,
     /// How long each part of an exchange may take.
     pub timeouts: Timeouts,
+    /// When a request is sent once more; `None` for never, unless it was provably not sent.
+    pub retry: Option<RetrySettings>,
+    /// When a server is left alone.
+    pub breaker: BreakerSettings,
+    /// How its servers are asked whether they are well, if they are.
+    pub health: Option<HealthSettings>,
+    /// How long a server that came back takes to get its full share.
+    pub slow_start: Duration,
+    /// How many requests it is sent at once, where that is bounded.
+    pub concurrency: Option<ConcurrencySettings>,
     /// Certificates to trust instead of the system's, PEM.
     pub ca_file: Option<PathBuf>,
 }
@@ -54,6 +69,8 @@ pub struct Server {
     pub tls: bool,
     /// Its host, and its port where it is not the scheme's.
     pub authority: Authority,
+    /// Its share of the load, beside those of the others.
+    pub weight: NonZeroU32,
 }
 
 /// The `Host` sent upstream.

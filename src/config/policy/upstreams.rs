@@ -1,12 +1,16 @@
 //! Where requests go.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::file::UpstreamSection;
 use super::super::located::Named;
 use super::super::scalar::Label;
 use super::timeout;
-use crate::upstream::{HostHeader, Timeouts, Upstream, UpstreamId};
+use crate::upstream::{BreakerSettings, HostHeader, Timeouts, Upstream, UpstreamId};
+
+/// How long a server that came back takes to get its full share, where nothing is said.
+const DEFAULT_SLOW_START: Duration = Duration::from_secs(10);
 
 /// Upstreams in the order of their names, which is the order of their ids.
 pub(super) fn resolve(sections: &Named<Label, UpstreamSection>) -> Vec<Arc<Upstream>> {
@@ -38,6 +42,11 @@ fn upstream(id: UpstreamId, name: &str, section: &UpstreamSection) -> Upstream {
             idle: timeout(section.idle_timeout.as_ref(), default.idle),
             total: section.timeout.as_ref().map(|total| total.value.0),
         },
+        retry: None,
+        breaker: BreakerSettings::default(),
+        health: None,
+        slow_start: DEFAULT_SLOW_START,
+        concurrency: None,
         ca_file: section.ca_file.as_ref().map(|file| file.value.clone()),
     }
 }

@@ -1,6 +1,7 @@
 //! Addresses, networks and the servers behind.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use http::Uri;
@@ -95,6 +96,7 @@ impl FromStr for ServerUrl {
         Ok(Self(Server {
             tls,
             authority: authority.clone(),
+            weight: NonZeroU32::MIN,
         }))
     }
 }
