@@ -13,4 +13,4 @@ pub mod preset;
 pub use backoff::{Backoff, Jitter, Strategy};
 pub use classify::{Failure, Table};
 pub use policy::{Course, GiveUp, Heed, Next, Policy, Wait};
-pub use preset::Preset;
+pub use preset::{Preset, UnknownPreset};
