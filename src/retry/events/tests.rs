@@ -1,0 +1,211 @@
+use std::sync::{Arc, Mutex};
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::super::{Answered, Failure, RetryAfter, Trouble};
+use super::*;
+
+/// What was written, by whatever wrote it.
+#[derive(Clone, Default)]
+struct Page(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Page {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+/// The lines of the log, as the gateway itself writes it, when `observer` sees this.
+fn logged(mut observer: impl Observer, setback: &Setback<'_>) -> Vec<Value> {
+    let page = Page::default();
+    let writer = page.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || observer.failed(setback));
+    let text = page.text();
+    let lines = text.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().unwrap()
+}
+
+/// The line without the time it was written, which must be there.
+fn timeless(mut line: Value) -> Value {
+    let fields = line.as_object_mut().unwrap();
+    let timestamp = fields.remove("timestamp");
+    assert!(timestamp.is_some_and(|time| time.as_str().unwrap().ends_with('Z')));
+    assert_eq!(fields.remove("target").unwrap(), "tidegate::retry::events");
+    line
+}
+
+const LIMITED: Answered = Answered {
+    status: StatusCode::TOO_MANY_REQUESTS,
+    retry_after: None,
+};
+
+fn setback(attempt: u32, trouble: &dyn Trouble, next: Next) -> Setback<'_> {
+    Setback {
+        attempt,
+        attempts: 5,
+        trouble,
+        retry_after: None,
+        next,
+    }
+}
+
+fn retry(millis: u64) -> Next {
+    Next::Retry(Wait {
+        delay: Duration::from_millis(millis),
+        told: false,
+    })
+}
+
+#[test]
+fn a_limit_is_logged_as_a_warning_with_the_fields_of_the_document() {
+    let log = AuthorizationApiLog::new("POST /o/client/token");
+    let lines = logged(log, &setback(1, &LIMITED, retry(1_130)));
+    assert_eq!(
+        lines.into_iter().map(timeless).collect::<Vec<_>>(),
+        [json!({
+            "level": "WARN",
+            "message": "Rate limit hit, backing off before retry",
+            "attempt": 1,
+            "maxRetries": 5,
+            "retryDelayMs": 1_130,
+            "retryDelaySeconds": 1.13,
+            "statusCode": 429,
+            "isRateLimited": true,
+            "hasRetryAfterHeader": false,
+        })]
+    );
+}
+
+#[test]
+fn a_retry_after_that_is_used_is_logged_as_information_first() {
+    let delay = Duration::from_secs(10);
+    let told = Answered {
+        retry_after: Some(RetryAfter::Seconds(10)),
+        ..LIMITED
+    };
+    let obeyed = Setback {
+        retry_after: Some(delay),
+        ..setback(1, &told, Next::Retry(Wait { delay, told: true }))
+    };
+    let lines = logged(AuthorizationApiLog::new(""), &obeyed);
+    let [used, warned] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert_eq!(
+        timeless(used.clone()),
+        json!({
+            "level": "INFO",
+            "message": "Using Retry-After header",
+            "retryAfterMs": 10_000,
+            "retryAfterSeconds": 10.0,
+        })
+    );
+    assert_eq!(warned["hasRetryAfterHeader"], true);
+
+    let ignored = Setback {
+        next: retry(1_000),
+        ..obeyed
+    };
+    let lines = logged(AuthorizationApiLog::new(""), &ignored);
+    assert_eq!(lines.len(), 1);
+    assert_eq!(lines[0]["hasRetryAfterHeader"], true);
+}
+
+#[test]
+fn a_network_that_fails_is_no_limit_and_has_no_status() {
+    let failed = setback(2, &Failure::Refused, retry(2_000));
+    let line = timeless(logged(AuthorizationApiLog::new(""), &failed).remove(0));
+    assert_eq!(line["message"], "Request failed, backing off before retry");
+    assert_eq!(line["isRateLimited"], false);
+    assert_eq!(line.get("statusCode"), None);
+}
+
+#[test]
+fn exhausted_retries_are_an_error_with_its_name_message_and_code() {
+    let log = AuthorizationApiLog::new("POST /o/client/token");
+    let exhausted = setback(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted));
+    let lines = logged(log, &exhausted);
+    assert_eq!(
+        lines.into_iter().map(timeless).collect::<Vec<_>>(),
+        [json!({
+            "level": "ERROR",
+            "message": "Rate limit exceeded, retries exhausted",
+            "attempts": 5,
+            "maxRetries": 5,
+            "endpoint": "POST /o/client/token",
+            "error.name": "RateLimitError",
+            "error.message": "429 Too Many Requests",
+            "error.code": "ERR_HTTP_429",
+        })]
+    );
+}
+
+#[test]
+fn what_fails_at_once_says_why() {
+    let log = || AuthorizationApiLog::new("/");
+    let not_found = Failure::from(StatusCode::NOT_FOUND);
+    let at_once = setback(1, &not_found, Next::GiveUp(GiveUp::NotWorthIt));
+    let line = logged(log(), &at_once).remove(0);
+    assert_eq!(line["message"], "Request failed, not worth a retry");
+    assert_eq!(line["error.message"], "404 Not Found");
+
+    let unknown = io::Error::other("the certificate is for somebody else");
+    let at_once = setback(1, &unknown, Next::GiveUp(GiveUp::NotWorthIt));
+    let line = logged(log(), &at_once).remove(0);
+    assert_eq!(line["error.name"], "Error");
+    assert_eq!(line["error.message"], unknown.to_string());
+    assert_eq!(line.get("error.code"), None);
+}
+
+#[test]
+fn the_handbooks_event_has_its_fields_and_a_timestamp() {
+    let lines = logged(HandbookLog, &setback(3, &Failure::TimedOut, retry(4_711)));
+    assert_eq!(
+        lines.into_iter().map(timeless).collect::<Vec<_>>(),
+        [json!({
+            "level": "WARN",
+            "event": "retry_attempt",
+            "attempt": 3,
+            "maxRetries": 5,
+            "delayMs": 4_711,
+            "errorType": "TimeoutError",
+            "errorMessage": "nobody answered in time",
+        })]
+    );
+    let end = setback(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted));
+    assert!(logged(HandbookLog, &end).is_empty());
+}
+
+#[test]
+fn a_person_reads_which_attempt_of_how_many_and_how_long() {
+    let page = Page::default();
+    let mut console = Console::new(page.clone());
+    for (attempt, millis) in [(1, 1_130), (2, 1_500), (3, 250)] {
+        console.failed(&setback(attempt, &LIMITED, retry(millis)));
+    }
+    console.failed(&setback(4, &Failure::Disconnected, retry(60_000)));
+    console.failed(&setback(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted)));
+    assert_eq!(
+        page.text(),
+        "Rate limit hit (attempt 1/5), retrying in 1s...\n\
+         Rate limit hit (attempt 2/5), retrying in 2s...\n\
+         Rate limit hit (attempt 3/5), retrying in 250ms...\n\
+         Request failed: the connection broke off (attempt 4/5), retrying in 60s...\n"
+    );
+}
