@@ -14,6 +14,7 @@ pub mod patience;
 pub mod pool;
 pub mod relay;
 pub mod settings;
+pub mod tally;
 pub mod tunnel;
 pub mod upload;
 
