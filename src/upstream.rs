@@ -7,6 +7,7 @@
 //! one byte of it was taken by the connection.
 
 mod answer;
+pub mod breaker;
 pub mod connect;
 pub mod forward;
 pub mod headers;
