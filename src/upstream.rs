@@ -8,6 +8,7 @@
 
 mod answer;
 pub mod breaker;
+pub mod budget;
 pub mod connect;
 pub mod forward;
 pub mod headers;
