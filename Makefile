@@ -11,6 +11,7 @@
 #   make peers-keyed     CPU per request with an idempotency key, beside nginx's cache and without a key
 #   make peers-fleet     limits in Redis beside Redis itself, and beside limits in memory
 #   make peers-clients   CPU per request with a thousand and with a million tracked clients
+#   make peers-upstream  CPU per request with and without retries, breakers and health checks
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
@@ -52,7 +53,7 @@ define install
 	fi
 endef
 
-.PHONY: test clients lint fmt crash bench disk peers peers-clients peers-fleet peers-keyed
+.PHONY: test clients lint fmt crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -112,7 +113,7 @@ disk:
 
 # The gateway measured is the one people get, the release build. What drives it need not be fast, and
 # built in the bench profile it would put another gateway in that one's place.
-peers peers-clients peers-fleet peers-keyed:
+peers peers-clients peers-fleet peers-keyed peers-upstream:
 	$(call install,$(PEER_NEEDS))
 	$(CARGO) build --locked --release
 	PEERS_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \

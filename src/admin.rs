@@ -1,4 +1,5 @@
-//! What an operator sees and may change: probes, metrics, the records of idempotency keys.
+//! What an operator sees and may change: probes, metrics, the records of
+//! idempotency keys, the circuits of upstreams.
 //!
 //! The admin listener runs beside the workers on a thread of its own, so a scrape never waits for
 //! traffic nor traffic for a scrape.
@@ -9,5 +10,6 @@ pub mod listener;
 pub mod metrics;
 mod problem;
 mod serving;
+mod upstreams;
 
 pub use metrics::{InFlight, KeyedMetrics, Metrics};

@@ -220,6 +220,7 @@ where
                     caller,
                     route: RULE,
                     side: Side::Main,
+                    is_resendable: false,
                     arrival: None,
                 });
             }

@@ -28,6 +28,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::pipeline::{Pipeline, Shared};
 use crate::upstream::connect::ConnectorError;
+use crate::upstream::health::Checks;
 
 pub use listen::ListenError;
 pub(crate) use listen::keep_alive;
@@ -175,6 +176,11 @@ impl Gateway {
                     sockets,
                     tls: tls.clone(),
                     stop: stop.clone(),
+                    checks: if number == 0 {
+                        checks(&shared)?
+                    } else {
+                        Vec::new()
+                    },
                     connections: (settings.caps.connections / settings.workers).max(1),
                 })
             })
@@ -221,6 +227,14 @@ impl Gateway {
             Err(Crashed)
         }
     }
+}
+
+/// The health checks of all upstreams that have any.
+fn checks(shared: &Shared) -> Result<Vec<Checks>, ConnectorError> {
+    let checks = shared.standings.iter();
+    checks
+        .filter_map(|standing| Checks::of(standing, &shared.clock).transpose())
+        .collect()
 }
 
 impl Stop {

@@ -36,8 +36,8 @@ use crate::store::memory::records::MemoryRecords;
 use crate::store::redis::Redis;
 use crate::store::{BucketStore, RecordStore};
 use crate::throttle::{Passage, Side, Throttle, ThrottleLayer};
-use crate::upstream::Forward;
 use crate::upstream::connect::ConnectorError;
+use crate::upstream::{Attempts, Forward, Standing};
 use crate::wire::Violation;
 
 pub use arrival::{Arrival, Connection};
@@ -58,6 +58,8 @@ pub struct Shared {
     pub redis: Option<Redis>,
     /// What writes the buckets down, where they are to outlive a restart.
     pub snapshots: Option<Arc<Snapshots>>,
+    /// How the servers of each upstream stand.
+    pub standings: Arc<[Arc<Standing>]>,
     /// What is counted, by each worker for itself.
     pub metrics: Arc<[Arc<Metrics>]>,
     /// What time it is.
@@ -106,6 +108,9 @@ impl Shared {
             naming: Naming::random(),
             redis: None,
             snapshots: None,
+            standings: (policy.upstreams.iter())
+                .map(|upstream| Arc::new(Standing::new(upstream, policy.server.workers)))
+                .collect(),
             metrics: (0..policy.server.workers)
                 .map(|_| Arc::new(metrics()))
                 .collect(),
@@ -129,13 +134,15 @@ impl Pipeline {
             naming,
             redis: _,
             snapshots: _,
+            standings,
             metrics,
             clock,
         } = shared.clone();
         let metrics = Arc::clone(&metrics[worker]);
         let manner = Arc::new(policy.manner.clone());
         let forward = Forward::new(
-            &policy.upstreams,
+            &standings,
+            worker,
             &policy.routes,
             &policy.server,
             Arc::clone(&manner),
@@ -267,6 +274,7 @@ impl Pipeline {
                 path = target.path(),
                 route = route.map(|route| &*route.name),
                 status = status.as_u16(),
+                attempts = response.extensions().get().map(|Attempts(count)| *count),
                 micros = micros(self.clock.now().since(started)),
                 request_id = %seen.request_id,
                 "request"
@@ -322,11 +330,13 @@ impl Pipeline {
             upstream: route.upstream,
             host,
             request_id: seen.request_id.clone(),
+            is_logged: seen.target.is_some(),
         };
         request.extensions_mut().insert(Passage {
             caller,
             route: route.id,
             side,
+            is_resendable: false,
             arrival: Some(arrival),
         });
         Ok(Entered::Onward)

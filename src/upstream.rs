@@ -3,28 +3,49 @@
 //! Bodies stream both ways and are never gathered here: what the other side does not take is not read.
 //! Connections are plain HTTP/1.1 ones, kept alive and pooled per worker. hyper-util's pooled client is
 //! left aside on purpose: it sends a request again on its own when a connection fails under it, and
-//! whether a request may be sent twice is for the gateway to say. Here it never is, unless provably not
-//! one byte of it was taken by the connection.
+//! whether a request may be sent twice is for the gateway to say.
+//!
+//! ```text
+//! balance → breaker → attempt → answer
+//!    ▲                   │
+//!    └── backoff ◄── budget
+//! ```
+//!
+//! `balance` chooses a server that its [`breaker`] does not leave alone, an `attempt` sends the request
+//! there, and `carry` says what comes next. A request is sent again only if provably not one byte of it was
+//! taken, or if the configuration has retries, the request is safe to repeat, and the [`budget`] has room.
+//! What is learnt of servers is shared by all workers and kept in their [`standing`].
 
 mod answer;
+mod attempt;
+mod balance;
 pub mod breaker;
 pub mod budget;
+mod carry;
 pub mod connect;
+mod error;
 pub mod forward;
 pub mod headers;
+pub mod health;
+mod outgoing;
 pub mod patience;
 pub mod pool;
 pub mod relay;
+mod replay;
 pub mod settings;
+pub mod standing;
 pub mod tally;
+mod target;
 pub mod tunnel;
 pub mod upload;
 
-pub use forward::{Forward, ForwardError};
+pub use error::ForwardError;
+pub use forward::{Attempts, Forward};
 pub use relay::Relay;
 pub use settings::{
     BreakerSettings, BudgetSettings, ConcurrencySettings, Fallback, HealthSettings, RetrySettings,
 };
+pub use standing::Standing;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;

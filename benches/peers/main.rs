@@ -1,8 +1,8 @@
 //! What a request costs in CPU time: the gateway beside nginx and HAProxy doing the same work.
 //!
 //! Run with `make peers`; `make peers-clients` compares the gateway with itself, tracking a thousand
-//! clients and a million, `make peers-keyed` shows what an idempotency key costs, and `make peers-fleet`
-//! what limits in Redis do. Everything runs on loopback and on one machine, load included, so throughput
+//! clients and a million, `make peers-keyed` shows what an idempotency key costs, `make peers-fleet` what
+//! limits in Redis do, and `make peers-upstream` what the care for upstream costs. Everything runs on loopback and on one machine, load included, so throughput
 //! and latency say as much about the machine as about the gateway. CPU time per request is what stays
 //! comparable, and what the project holds itself to.
 //!
@@ -28,6 +28,7 @@ mod process;
 mod redis;
 mod scene;
 mod table;
+mod upstream;
 
 use std::error::Error;
 
@@ -80,6 +81,8 @@ fn main() -> Outcome<()> {
         keyed::compare(&scene, &load)
     } else if asked("fleet") {
         fleet::compare(&scene, &load)
+    } else if asked("upstream") {
+        upstream::compare(&scene, &load)
     } else {
         compare(&scene, &load)
     }

@@ -1,4 +1,4 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/idempotency`.
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/idempotency`, `/upstreams`.
 //!
 //! Probes answer anybody, as whatever restarts or routes around a gateway has no token. The rest is for
 //! those who are admitted.
@@ -21,13 +21,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
 use super::problem::Problem;
-use super::{keys, metrics, serving};
+use super::{keys, metrics, serving, upstreams};
+use crate::clock::Clock;
 use crate::config::AdminSettings;
 use crate::gateway::Stop;
 use crate::idempotency::Naming;
 use crate::pipeline::Shared;
 use crate::store::RecordStore;
 use crate::store::redis::{Health, Redis};
+use crate::upstream::Standing;
 
 /// The text format Prometheus reads.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -55,6 +57,10 @@ pub struct Overseen {
     pub naming: Naming,
     /// The Redis they are in, where they are.
     pub redis: Option<Redis>,
+    /// How its upstreams stand.
+    pub standings: Arc<[Arc<Standing>]>,
+    /// What time it is.
+    pub clock: Clock,
 }
 
 /// What the handlers work with.
@@ -64,6 +70,8 @@ pub(super) struct Office {
     pub(super) records: RecordStore,
     pub(super) naming: Naming,
     redis: Option<Redis>,
+    pub(super) standings: Arc<[Arc<Standing>]>,
+    pub(super) clock: Clock,
     admission: Admission,
 }
 
@@ -76,6 +84,8 @@ impl Overseen {
             records: shared.records.clone(),
             naming: shared.naming.clone(),
             redis: shared.redis.clone(),
+            standings: Arc::clone(&shared.standings),
+            clock: shared.clock.clone(),
         }
     }
 }
@@ -124,6 +134,7 @@ fn router(office: Arc<Office>) -> Router {
     let private = Router::new()
         .route("/metrics", get(scrape))
         .merge(keys::routes())
+        .merge(upstreams::routes())
         .method_not_allowed_fallback(other_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&office), admit));
     Router::new()
@@ -200,6 +211,8 @@ impl Office {
             records: overseen.records,
             naming: overseen.naming,
             redis: overseen.redis,
+            standings: overseen.standings,
+            clock: overseen.clock,
             admission: Admission::new(settings),
         }
     }

@@ -23,7 +23,7 @@ pub use count::{Count, Gauge};
 pub use keyed::KeyedMetrics;
 pub use latency::{Bounds, Latency, OfStore, OfUpstream};
 pub use scrape::registry;
-pub use upstream::{InFlight, UpstreamMetrics};
+pub use upstream::{InFlight, RetryRefusal, UpstreamMetrics};
 
 /// Status codes have three digits: 100 to 999.
 const STATUSES: usize = 900;

@@ -15,6 +15,7 @@ use super::connection::{self, Terms};
 use super::drain::Drain;
 use super::{Seat, Stop};
 use crate::pipeline::Pipeline;
+use crate::upstream::health::Checks;
 
 /// How long a worker that cannot accept waits before it tries again: out of file descriptors, mostly,
 /// and only closing connections helps against that.
@@ -30,6 +31,8 @@ pub(super) struct Worker {
     pub(super) sockets: Vec<TcpListener>,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) stop: Stop,
+    /// Checks it makes for all workers.
+    pub(super) checks: Vec<Checks>,
     /// Connections open at once.
     pub(super) connections: usize,
 }
@@ -66,6 +69,9 @@ impl Worker {
             tasks: tasks.clone(),
         });
         tokio::spawn(tick());
+        for checks in self.checks {
+            tokio::spawn(checks.run());
+        }
         for socket in self.sockets {
             tasks.spawn(accept(socket, Arc::clone(&terms), Arc::clone(&room)));
         }

@@ -74,6 +74,16 @@ impl RequestBody {
     }
 }
 
+impl RequestBody {
+    /// All of it, where it is here already.
+    pub fn whole(&self) -> Option<&Bytes> {
+        match &self.0 {
+            Source::Whole(bytes) => Some(bytes),
+            Source::Coming(_) => None,
+        }
+    }
+}
+
 impl From<Bytes> for RequestBody {
     fn from(bytes: Bytes) -> Self {
         Self(Source::Whole(bytes))

@@ -65,4 +65,6 @@ pub struct Arrival {
     pub host: HeaderValue,
     /// Its id, ours or the client's.
     pub request_id: RequestId,
+    /// Whether the access log tells of it.
+    pub is_logged: bool,
 }

@@ -26,12 +26,17 @@ pub fn response<B: From<Bytes>>(
     manner: &Manner,
     clock: &Clock,
 ) -> Response<B> {
-    let form = Form::preferred(request);
-    let mut response = Response::new(B::from(form.render(rejection)));
+    let (content_type, body) = if let Some(fallback) = rejection.fallback() {
+        (fallback.content_type.clone(), fallback.body.clone())
+    } else {
+        let form = Form::preferred(request);
+        (form.content_type(), form.render(rejection))
+    };
+    let mut response = Response::new(B::from(body));
     *response.status_mut() = rejection.status();
     let headers = response.headers_mut();
     headers.reserve(HEADERS + manner.headers.len());
-    headers.insert(CONTENT_TYPE, form.content_type());
+    headers.insert(CONTENT_TYPE, content_type);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some((wait, form)) = rejection.wait() {
         headers.insert(RETRY_AFTER, retry_after::header(wait, form, clock.wall()));
@@ -112,6 +117,11 @@ fn json(rejection: &Rejection, title: &str, detail: &str) -> Vec<u8> {
     out.extend_from_slice(rejection.status().as_str().as_bytes());
     out.extend_from_slice(br#","detail":"#);
     push_quoted(&mut out, detail);
+    if let Some(phase) = rejection.phase() {
+        out.extend_from_slice(br#","timeout":""#);
+        out.extend_from_slice(phase.name().as_bytes());
+        out.push(b'"');
+    }
     if let Some((wait, _)) = rejection.wait() {
         out.extend_from_slice(br#","retry_after":"#);
         out.extend_from_slice(itoa::Buffer::new().format(whole_seconds(wait)).as_bytes());

@@ -12,6 +12,8 @@ use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::idempotency::KeyError;
 use crate::throttle::{Limit, RetryAfterForm};
+use crate::upstream::Fallback;
+use crate::upstream::patience::Phase;
 use crate::wire::Violation;
 
 /// Why the gateway would not carry a request on.
@@ -48,7 +50,23 @@ pub enum Rejection {
     /// Nobody answered behind the gateway in time.
     UpstreamTimeout {
         /// What took too long.
+        phase: Phase,
+        /// The same in words.
         detail: Cow<'static, str>,
+    },
+    /// Everybody behind the gateway is left alone for a while, having failed.
+    CircuitOpen {
+        /// The upstream's name.
+        upstream: Arc<str>,
+        /// How long the first of its servers stays so, where that is known.
+        wait: Option<Duration>,
+        /// What is said instead of the gateway's own words.
+        fallback: Option<Fallback>,
+    },
+    /// As many requests are underway behind the gateway as can be carried out there.
+    Overloaded {
+        /// The upstream's name.
+        upstream: Arc<str>,
     },
     /// It has no idempotency key and must have one.
     KeyMissing {
@@ -126,7 +144,9 @@ impl Rejection {
             Self::InFlight | Self::OutcomeUnknown | Self::ResponseNotRetained => {
                 StatusCode::CONFLICT
             }
-            Self::StoreFull
+            Self::CircuitOpen { .. }
+            | Self::Overloaded { .. }
+            | Self::StoreFull
             | Self::TooManyExecutions
             | Self::StoreUnavailable
             | Self::LimitsUnavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -140,7 +160,8 @@ impl Rejection {
             Self::BadRequest { .. } | Self::MethodNotAllowed => "bad-request",
             Self::NoRoute => "no-route",
             Self::PayloadTooLarge { .. } => "payload-too-large",
-            Self::UpstreamUnavailable { .. } => "upstream-unavailable",
+            Self::UpstreamUnavailable { .. } | Self::Overloaded { .. } => "upstream-unavailable",
+            Self::CircuitOpen { .. } => "circuit-open",
             Self::UpstreamTimeout { .. } => "upstream-timeout",
             Self::KeyMissing { .. } => "idempotency-key-missing",
             Self::KeyInvalid { .. } => "idempotency-key-invalid",
@@ -166,6 +187,8 @@ impl Rejection {
             Self::PayloadTooLarge { .. } => "Request body too large",
             Self::UpstreamUnavailable { .. } => "Upstream unavailable",
             Self::UpstreamTimeout { .. } => "Upstream timed out",
+            Self::CircuitOpen { .. } => "Circuit open",
+            Self::Overloaded { .. } => "Upstream overloaded",
             Self::KeyMissing { .. } => "Idempotency key missing",
             Self::KeyInvalid { .. } => "Idempotency key invalid",
             Self::KeyReused => "Idempotency key reused",
@@ -199,7 +222,17 @@ impl Rejection {
             }
             Self::BadRequest { detail, .. }
             | Self::UpstreamUnavailable { detail }
-            | Self::UpstreamTimeout { detail } => detail.clone(),
+            | Self::UpstreamTimeout { detail, .. } => detail.clone(),
+            Self::CircuitOpen { upstream, .. } => format!(
+                "Every server of the upstream '{upstream}' has failed and is left alone for a while, so \
+                 nothing was sent. Come back when Retry-After says."
+            )
+            .into(),
+            Self::Overloaded { upstream } => format!(
+                "The upstream '{upstream}' has all the requests underway that it can take, so nothing was \
+                 sent. Come back when Retry-After says."
+            )
+            .into(),
             Self::MethodNotAllowed => {
                 "CONNECT and TRACE are not forwarded, nor is a request for '*'.".into()
             }
@@ -257,11 +290,31 @@ impl Rejection {
         match self {
             Self::RateLimited { limit, wait } => Some((*wait, limit.retry_after)),
             Self::InFlight => Some((SHORTLY, RetryAfterForm::Seconds)),
+            Self::CircuitOpen { wait, .. } => {
+                Some((wait.unwrap_or(SHORTLY), RetryAfterForm::Seconds))
+            }
+            Self::Overloaded { .. } => Some((SHORTLY, RetryAfterForm::Seconds)),
             Self::KeysExhausted { no_sooner, .. } => Some((*no_sooner, RetryAfterForm::Seconds)),
             Self::StoreFull
             | Self::TooManyExecutions
             | Self::StoreUnavailable
             | Self::LimitsUnavailable => Some((AFTER_A_WHILE, RetryAfterForm::Seconds)),
+            _ => None,
+        }
+    }
+
+    /// What took too long, where that is what is wrong.
+    pub(super) fn phase(&self) -> Option<Phase> {
+        match self {
+            Self::UpstreamTimeout { phase, .. } => Some(*phase),
+            _ => None,
+        }
+    }
+
+    /// What is said instead of the gateway's own words, where somebody chose them.
+    pub(super) fn fallback(&self) -> Option<&Fallback> {
+        match self {
+            Self::CircuitOpen { fallback, .. } => fallback.as_ref(),
             _ => None,
         }
     }

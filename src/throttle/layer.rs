@@ -33,6 +33,8 @@ pub struct Passage {
     pub route: RouteId,
     /// The bucket it draws from: a forwarded CORS preflight never spends the real request's token.
     pub side: Side,
+    /// Whether it may be carried out twice whatever its method: upstream itself knows it by its key.
+    pub is_resendable: bool,
     /// What only the gateway's own forwarder asks for. Here and not by itself: each kind of thing that a
     /// request carries costs it two allocations.
     pub arrival: Option<Arrival>,

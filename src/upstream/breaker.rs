@@ -164,6 +164,20 @@ impl Cause {
     }
 }
 
+impl State {
+    /// The names of all there are.
+    pub const NAMES: [&'static str; 3] = ["closed", "open", "half_open"];
+
+    /// Its name, for metrics and people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open { .. } => "open",
+            Self::HalfOpen => "half_open",
+        }
+    }
+}
+
 impl Ticket {
     fn plain(word: Word) -> Self {
         Self {

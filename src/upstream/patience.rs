@@ -2,7 +2,10 @@
 //!
 //! The wait for an answer begins when the request's last byte has gone out. While the client is still
 //! sending, it is the client that is waited for, and its own deadline that counts; an upstream that stops
-//! taking what the client sends is as silent as one that does not answer.
+//! taking what the client sends is held to the pause it may make between two parts of a body.
+//!
+//! One patience spans all attempts of a request: what may take ten seconds takes no more for being tried
+//! three times.
 
 use std::time::Duration;
 
@@ -10,32 +13,80 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
 use super::Timeouts;
-use super::upload::Progress;
+use super::upload::{Progress, Stage};
 
-/// How long one exchange may take.
+/// How long a request may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     started: Instant,
     timeouts: Timeouts,
+    /// How long until the head of an answer has to be there, however often it is tried for.
+    head: Option<Duration>,
+}
+
+/// What took too long. Each is a setting of its own, and told apart wherever one is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Until a connection stood.
+    Connect,
+    /// From the request's last byte to the head of the answer.
+    FirstByte,
+    /// Between two parts of a body, whichever way it went.
+    Idle,
+    /// All together.
+    Total,
 }
 
 /// Upstream took too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("upstream was waited for {0:?} in vain")]
-pub struct OutOfPatience(pub Duration);
+#[error("upstream was waited for {waited:?} in vain ({} timeout)", phase.name())]
+pub struct OutOfPatience {
+    /// What took too long.
+    pub phase: Phase,
+    /// How long the request had taken by then.
+    pub waited: Duration,
+}
+
+impl Phase {
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::Connect, Self::FirstByte, Self::Idle, Self::Total];
+
+    /// Its name in problem documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::FirstByte => "first-byte",
+            Self::Idle => "idle",
+            Self::Total => "total",
+        }
+    }
+}
 
 impl Patience {
-    /// For an exchange that begins now.
-    pub fn from_now(timeouts: Timeouts) -> Self {
+    /// For a request that begins now; where there may be several attempts, the head of its answer has to be
+    /// there within `head`.
+    pub fn from_now(timeouts: Timeouts, head: Option<Duration>) -> Self {
         Self {
             started: Instant::now(),
             timeouts,
+            head,
         }
     }
 
-    /// When the exchange has to be over, if that is bounded.
+    /// When the request began.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// When all has to be over, if that is bounded.
     pub fn deadline(&self) -> Option<Instant> {
         self.timeouts.total.map(|total| self.started + total)
+    }
+
+    /// When the head of an answer has to be there, if that is bounded.
+    pub fn head_deadline(&self) -> Option<Instant> {
+        let total = self.timeouts.total.into_iter().chain(self.head).min();
+        total.map(|total| self.started + total)
     }
 
     /// How long upstream may be silent amid its answer.
@@ -43,13 +94,13 @@ impl Patience {
         self.timeouts.idle
     }
 
-    /// Waits for `work`, but not past the exchange's end.
+    /// Waits for `work`, but not past the end.
     pub async fn within_total<F: Future>(&self, work: F) -> Result<F::Output, OutOfPatience> {
-        match self.deadline() {
+        match self.head_deadline() {
             None => Ok(work.await),
             Some(deadline) => timeout_at(deadline, work)
                 .await
-                .map_err(|_| self.out_of_patience()),
+                .map_err(|_| self.out_of_patience(Phase::Total)),
         }
     }
 
@@ -60,29 +111,41 @@ impl Patience {
         upload: Option<&Progress>,
     ) -> Result<F::Output, OutOfPatience> {
         let mut answer = std::pin::pin!(answer);
-        let total = self.deadline();
+        let total = self.head_deadline();
         let began = Instant::now();
-        let mut silent = began + self.timeouts.first_byte;
+        let Timeouts {
+            first_byte, idle, ..
+        } = self.timeouts;
+        let mut silent = began + first_byte.min(upload.map_or(first_byte, |_| idle));
         loop {
             let until = total.map_or(silent, |total| total.min(silent));
             if let Ok(outcome) = timeout_at(until, answer.as_mut()).await {
                 return Ok(outcome);
             }
             let now = Instant::now();
-            let since = match upload {
-                None => began,
-                Some(upload) if upload.waits_for_client() => now,
-                Some(upload) => upload.last_passed(),
+            if total.is_some_and(|total| total <= now) {
+                return Err(self.out_of_patience(Phase::Total));
+            }
+            let (since, phase, allowed) = match upload {
+                None => (began, Phase::FirstByte, first_byte),
+                Some(upload) if upload.stage() == Stage::Sent => {
+                    (upload.last_passed(), Phase::FirstByte, first_byte)
+                }
+                Some(upload) if upload.waits_for_client() => (now, Phase::Idle, idle),
+                Some(upload) => (upload.last_passed(), Phase::Idle, idle),
             };
-            silent = since + self.timeouts.first_byte;
-            if silent <= now || total.is_some_and(|total| total <= now) {
-                return Err(self.out_of_patience());
+            silent = since + allowed;
+            if silent <= now {
+                return Err(self.out_of_patience(phase));
             }
         }
     }
 
-    fn out_of_patience(&self) -> OutOfPatience {
-        OutOfPatience(self.started.elapsed())
+    fn out_of_patience(&self, phase: Phase) -> OutOfPatience {
+        OutOfPatience {
+            phase,
+            waited: self.started.elapsed(),
+        }
     }
 }
 
@@ -92,27 +155,43 @@ mod tests {
 
     use super::*;
 
+    const FIVE: Duration = Duration::from_secs(5);
+
     fn patience(total: Option<Duration>) -> Patience {
-        Patience::from_now(Timeouts {
+        let timeouts = Timeouts {
             first_byte: Duration::from_secs(30),
             total,
             ..Timeouts::default()
-        })
+        };
+        Patience::from_now(timeouts, None)
+    }
+
+    fn after(phase: Phase, waited: Duration) -> OutOfPatience {
+        OutOfPatience { phase, waited }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_waited_for_as_long_as_the_first_byte_may_take() {
         let waited = patience(None).for_answer(pending::<()>(), None).await;
-        assert_eq!(waited, Err(OutOfPatience(Duration::from_secs(30))));
+        let thirty = Duration::from_secs(30);
+        assert_eq!(waited, Err(after(Phase::FirstByte, thirty)));
         assert_eq!(patience(None).for_answer(ready(1), None).await, Ok(1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_total_bounds_connecting_and_waiting_alike() {
-        let five = Duration::from_secs(5);
-        let connecting = patience(Some(five)).within_total(pending::<()>()).await;
-        assert_eq!(connecting, Err(OutOfPatience(five)));
-        let waiting = patience(Some(five)).for_answer(pending::<()>(), None).await;
-        assert_eq!(waiting, Err(OutOfPatience(five)));
+        let late = Err(after(Phase::Total, FIVE));
+        let connecting = patience(Some(FIVE)).within_total(pending::<()>()).await;
+        assert_eq!(connecting, late);
+        let waiting = patience(Some(FIVE)).for_answer(pending::<()>(), None).await;
+        assert_eq!(waiting, late);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_head_may_have_to_be_there_before_all_has_to_be_over() {
+        let patience = Patience::from_now(Timeouts::default(), Some(FIVE));
+        let waiting = patience.for_answer(pending::<()>(), None).await;
+        assert_eq!(waiting, Err(after(Phase::Total, FIVE)));
+        assert_eq!(patience.deadline(), None);
     }
 }

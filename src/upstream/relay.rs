@@ -14,8 +14,9 @@ use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::time::{Instant, Sleep};
 
-use super::patience::Patience;
+use super::patience::{Patience, Phase};
 use super::pool::Lease;
+use super::target::Visit;
 use crate::admin::InFlight;
 use crate::respond::body::BodyError;
 
@@ -30,7 +31,8 @@ pub struct Relay {
     deadline: Option<Instant>,
     /// Runs only while upstream keeps us waiting.
     stalled: Option<Pin<Box<Sleep>>>,
-    in_flight: Option<InFlight>,
+    /// What counts it as underway.
+    underway: Option<(InFlight, Visit)>,
 }
 
 /// Why a response was cut short.
@@ -47,24 +49,53 @@ pub enum RelayError {
     Upstream(#[source] hyper::Error),
 }
 
+impl RelayError {
+    /// What took too long, if that is what went wrong.
+    pub fn phase(&self) -> Option<Phase> {
+        match self {
+            Self::Stalled(_) => Some(Phase::Idle),
+            Self::TimedOut => Some(Phase::Total),
+            Self::Upstream(_) => None,
+        }
+    }
+}
+
 impl Relay {
     /// Passes on `body`, which came over `lease`.
-    pub fn new(body: Incoming, lease: Lease, patience: &Patience, in_flight: InFlight) -> Self {
+    pub(super) fn new(
+        body: Incoming,
+        lease: Lease,
+        patience: &Patience,
+        underway: (InFlight, Visit),
+    ) -> Self {
         Self {
             body,
             lease: Some(lease),
             idle: patience.idle(),
             deadline: patience.deadline(),
             stalled: None,
-            in_flight: Some(in_flight),
+            underway: Some(underway),
         }
     }
 
     fn finish(&mut self) {
-        self.in_flight = None;
+        if let Some((_, mut visit)) = self.underway.take() {
+            visit.succeeded();
+        }
         if let Some(lease) = self.lease.take() {
             lease.finish();
         }
+    }
+
+    /// Upstream did not keep what it began; what its client gets is cut short.
+    fn cut_short(&mut self, error: RelayError) -> BodyError {
+        tracing::warn!(%error, "upstream's response was cut short");
+        if let Some((in_flight, mut visit)) = self.underway.take() {
+            visit.failed();
+            in_flight.cut_short(error.phase());
+        }
+        self.lease = None;
+        error.into()
     }
 
     /// Whether upstream has kept us waiting too long; called while it does.
@@ -98,9 +129,7 @@ impl Body for Relay {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                tracing::warn!(%error, "upstream's response was cut short");
-                self.lease = None;
-                Poll::Ready(Some(Err(RelayError::Upstream(error).into())))
+                Poll::Ready(Some(Err(self.cut_short(RelayError::Upstream(error)))))
             }
             Poll::Ready(None) => {
                 self.finish();
@@ -112,9 +141,7 @@ impl Body for Relay {
                     Some(deadline) if deadline <= Instant::now() => RelayError::TimedOut,
                     _ => RelayError::Stalled(self.idle),
                 };
-                tracing::warn!(%error, "upstream's response was cut short");
-                self.lease = None;
-                Poll::Ready(Some(Err(error.into())))
+                Poll::Ready(Some(Err(self.cut_short(error))))
             }
         }
     }

@@ -5,20 +5,21 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
 use super::pool::Lease;
+use super::target::Visit;
 use crate::admin::InFlight;
 use crate::pipeline::Connection;
 
 /// Joins the client's connection to upstream's once both have left HTTP.
-pub fn open(
+pub(super) fn open(
     connection: &Connection,
     client: OnUpgrade,
     upstream: OnUpgrade,
-    (lease, in_flight): (Lease, InFlight),
+    (lease, in_flight, visit): (Lease, InFlight, Visit),
 ) {
     let place = connection.seat();
     // Tracked: a drain waits for the tunnel's end, within its grace.
     connection.tasks.spawn(async move {
-        let _held = (place, in_flight);
+        let _held = (place, in_flight, visit);
         let (client, upstream) = match tokio::try_join!(client, upstream) {
             Ok(both) => both,
             Err(error) => {

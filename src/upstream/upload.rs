@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
+use super::replay::Replay;
 use crate::intake::{RequestBody, RequestBodyError};
 use crate::wire::Violation;
 
@@ -23,8 +24,17 @@ pub struct Upload(Option<Streaming>);
 
 #[derive(Debug)]
 struct Streaming {
-    body: RequestBody,
+    body: Source,
     progress: Arc<Progress>,
+}
+
+/// Where its parts come from.
+#[derive(Debug)]
+enum Source {
+    /// The client alone.
+    Client(RequestBody),
+    /// What was kept of them, then the client.
+    Kept(Replay),
 }
 
 /// How far a body came.
@@ -63,6 +73,15 @@ impl Upload {
         if body.is_end_stream() {
             return (Self::none(), None);
         }
+        Self::streaming(Source::Client(body))
+    }
+
+    /// A body that may have to be sent once more.
+    pub(super) fn replaying(body: Replay) -> (Self, Option<Arc<Progress>>) {
+        Self::streaming(Source::Kept(body))
+    }
+
+    fn streaming(body: Source) -> (Self, Option<Arc<Progress>>) {
         let progress = Arc::new(Progress {
             state: AtomicU8::new(Stage::Underway as u8),
             started: Instant::now(),
@@ -117,18 +136,29 @@ impl Progress {
 }
 
 impl Streaming {
+    fn is_end_stream(&self) -> bool {
+        match &self.body {
+            Source::Client(body) => body.is_end_stream(),
+            Source::Kept(body) => body.is_end_stream(),
+        }
+    }
+
     fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        let Poll::Ready(part) = Pin::new(&mut self.body).poll_frame(cx) else {
+        let part = match &mut self.body {
+            Source::Client(body) => Pin::new(body).poll_frame(cx),
+            Source::Kept(body) => body.poll_part(cx),
+        };
+        let Poll::Ready(part) = part else {
             self.progress
                 .waits_for_client
                 .store(true, Ordering::Release);
             return Poll::Pending;
         };
         match &part {
-            Some(Ok(_)) if !self.body.is_end_stream() => self.progress.passed(),
+            Some(Ok(_)) if !self.is_end_stream() => self.progress.passed(),
             Some(Ok(_)) | None => self.progress.end(Stage::Sent),
             Some(Err(RequestBodyError::TooLarge(_))) => self.progress.end(Stage::TooLarge),
             Some(Err(error)) => {
@@ -157,15 +187,16 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|streaming| streaming.body.is_end_stream())
+        self.0.as_ref().is_none_or(Streaming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             None => SizeHint::with_exact(0),
-            Some(streaming) => streaming.body.size_hint(),
+            Some(streaming) => match &streaming.body {
+                Source::Client(body) => body.size_hint(),
+                Source::Kept(body) => body.size_hint(),
+            },
         }
     }
 }

@@ -103,12 +103,7 @@ async fn labels_hold_names_of_the_configuration_and_nothing_a_caller_made_up() {
     }
     let (after, text) = series().await;
     assert_eq!(before, after);
-    for made_up in [
-        "odd",
-        "ODD",
-        "203.0.113",
-        upstream.address().to_string().as_str(),
-    ] {
+    for made_up in ["odd", "ODD", "203.0.113"] {
         assert!(!text.contains(made_up), "{made_up} in\n{text}");
     }
 }

@@ -16,7 +16,8 @@ impl Count {
         self.add(1);
     }
 
-    pub(super) fn add(&self, more: u64) {
+    /// So many more.
+    pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 

@@ -2,6 +2,7 @@
 
 mod keyed;
 mod store;
+mod upstreams;
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +13,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::latency::Snapshot;
-use super::upstream::Failure;
-use super::{Count, Latency, LimitMetrics, Metrics, STATUSES};
+use super::{Count, LimitMetrics, Metrics, STATUSES};
+use crate::clock::Clock;
 use crate::pipeline::Shared;
 use crate::store::redis::Redis;
 use crate::store::{BucketStore, RecordStore};
+use crate::upstream::Standing;
 
 /// What all workers count, and what the stores hold, ready to be scraped.
 pub fn registry(shared: &Shared) -> Registry {
@@ -26,6 +28,8 @@ pub fn registry(shared: &Shared) -> Registry {
         buckets: shared.buckets.clone(),
         records: shared.records.clone(),
         redis: shared.redis.clone(),
+        standings: Arc::clone(&shared.standings),
+        clock: shared.clock.clone(),
     };
     registry.register_collector(Box::new(scrape));
     registry
@@ -38,6 +42,8 @@ struct Scrape {
     buckets: BucketStore,
     records: RecordStore,
     redis: Option<Redis>,
+    standings: Arc<[Arc<Standing>]>,
+    clock: Clock,
 }
 
 impl Collector for Scrape {
@@ -45,6 +51,7 @@ impl Collector for Scrape {
         self.encode_routes(&mut encoder)?;
         self.encode_limits(&mut encoder)?;
         self.encode_upstreams(&mut encoder)?;
+        self.encode_servers(&mut encoder)?;
         self.encode_keyed(&mut encoder)?;
         self.encode_records(&mut encoder)?;
         self.encode_store(&mut encoder)?;
@@ -136,53 +143,6 @@ impl Scrape {
                 let count = self.sum(|worker| pick(&worker.limits[index]).get());
                 counter(family.encode_family(&[("limit", &*limit.name)])?, count)?;
             }
-        }
-        Ok(())
-    }
-
-    fn encode_upstreams(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let upstreams = &self.first().upstreams;
-        let mut in_flight = encoder.encode_descriptor(
-            "upstream_in_flight",
-            "Requests underway, by upstream",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (index, upstream) in upstreams.iter().enumerate() {
-            let workers = self.workers.iter();
-            let value = workers
-                .map(|worker| worker.upstreams[index].in_flight.get())
-                .sum();
-            gauge(
-                in_flight.encode_family(&[("upstream", &*upstream.name)])?,
-                value,
-            )?;
-        }
-        let mut failures = encoder.encode_descriptor(
-            "upstream_failures",
-            "Requests without an answer, by upstream and reason",
-            None,
-            MetricType::Counter,
-        )?;
-        for (index, upstream) in upstreams.iter().enumerate() {
-            for reason in Failure::ALL {
-                let labels = [("upstream", &*upstream.name), ("reason", reason.label())];
-                let count =
-                    self.sum(|worker| worker.upstreams[index].failures[reason as usize].get());
-                counter(failures.encode_family(&labels)?, count)?;
-            }
-        }
-        let mut latency = encoder.encode_descriptor(
-            "upstream_latency_seconds",
-            "Time to the head of an answer, by upstream",
-            None,
-            MetricType::Histogram,
-        )?;
-        for (index, upstream) in upstreams.iter().enumerate() {
-            let labels = [("upstream", &*upstream.name)];
-            let workers = self.workers.iter();
-            let latencies = workers.map(|worker| &worker.upstreams[index].latency);
-            histogram(latency.encode_family(&labels)?, &Latency::sum(latencies))?;
         }
         Ok(())
     }

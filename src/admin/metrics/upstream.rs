@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Count, Gauge, Latency, OfUpstream};
 use crate::upstream::ForwardError;
+use crate::upstream::patience::Phase;
 
 /// What is counted of an upstream.
 #[derive(Debug)]
@@ -13,6 +14,11 @@ pub struct UpstreamMetrics {
     pub(super) in_flight: Gauge,
     pub(super) latency: Latency<OfUpstream>,
     pub(super) failures: [Count; Failure::ALL.len()],
+    /// Attempts made.
+    pub attempts: Count,
+    /// Retries scheduled.
+    pub retries: Count,
+    pub(super) retry_refusals: [Count; RetryRefusal::ALL.len()],
 }
 
 /// One request underway upstream, until dropped.
@@ -21,35 +27,91 @@ pub struct InFlight {
     upstream: Arc<UpstreamMetrics>,
 }
 
-/// Why an upstream gave no answer.
+/// Why an upstream gave no whole answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     Connect,
-    Timeout,
+    ConnectTimeout,
+    FirstByteTimeout,
+    IdleTimeout,
+    TotalTimeout,
+    CircuitOpen,
+    Overloaded,
     Broken,
     Client,
 }
 
+/// Why a request that could have been tried again was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryRefusal {
+    /// There were as many attempts as there may be.
+    Attempts,
+    /// The next one would have begun too late.
+    Deadline,
+    /// The upstream had all the retries it may have.
+    Budget,
+}
+
 impl Failure {
-    pub(super) const ALL: [Self; 4] = [Self::Connect, Self::Timeout, Self::Broken, Self::Client];
+    pub(super) const ALL: [Self; 9] = [
+        Self::Connect,
+        Self::ConnectTimeout,
+        Self::FirstByteTimeout,
+        Self::IdleTimeout,
+        Self::TotalTimeout,
+        Self::CircuitOpen,
+        Self::Overloaded,
+        Self::Broken,
+        Self::Client,
+    ];
 
     fn of(error: &ForwardError) -> Self {
+        if let Some(phase) = error.phase() {
+            return phase.into();
+        }
         match error {
-            ForwardError::Connect(_) => Self::Connect,
-            ForwardError::TimedOut(_) | ForwardError::NotReachedInTime(_) => Self::Timeout,
-            ForwardError::Exchange(_) | ForwardError::Unsent(_) | ForwardError::BadAnswer(_) => {
-                Self::Broken
-            }
+            ForwardError::CircuitOpen { .. } => Self::CircuitOpen,
+            ForwardError::Overloaded => Self::Overloaded,
             ForwardError::TooLarge(_) | ForwardError::ClientFailed(_) => Self::Client,
+            ForwardError::Connect(_) => Self::Connect,
+            _ => Self::Broken,
         }
     }
 
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Connect => "connect",
-            Self::Timeout => "timeout",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::FirstByteTimeout => "first_byte_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::TotalTimeout => "total_timeout",
+            Self::CircuitOpen => "circuit_open",
+            Self::Overloaded => "overloaded",
             Self::Broken => "broken",
             Self::Client => "client",
+        }
+    }
+}
+
+impl From<Phase> for Failure {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Connect => Self::ConnectTimeout,
+            Phase::FirstByte => Self::FirstByteTimeout,
+            Phase::Idle => Self::IdleTimeout,
+            Phase::Total => Self::TotalTimeout,
+        }
+    }
+}
+
+impl RetryRefusal {
+    pub(super) const ALL: [Self; 3] = [Self::Attempts, Self::Deadline, Self::Budget];
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Attempts => "attempts",
+            Self::Deadline => "deadline",
+            Self::Budget => "budget",
         }
     }
 }
@@ -61,6 +123,9 @@ impl UpstreamMetrics {
             in_flight: Gauge::default(),
             latency: Latency::default(),
             failures: Default::default(),
+            attempts: Count::default(),
+            retries: Count::default(),
+            retry_refusals: Default::default(),
         })
     }
 
@@ -80,6 +145,19 @@ impl UpstreamMetrics {
     /// Counts an answer that did not come.
     pub fn failed(&self, error: &ForwardError) {
         self.failures[Failure::of(error) as usize].inc();
+    }
+
+    /// Counts a request that was not tried again.
+    pub fn retry_refused(&self, why: RetryRefusal) {
+        self.retry_refusals[why as usize].inc();
+    }
+}
+
+impl InFlight {
+    /// Counts an answer that came only in part, because upstream was too slow or broke off.
+    pub fn cut_short(self, late: Option<Phase>) {
+        let failure = late.map_or(Failure::Broken, Failure::from);
+        self.upstream.failures[failure as usize].inc();
     }
 }
 

@@ -14,12 +14,13 @@ use tower::Service;
 use super::super::answer::forgo_trailers;
 use super::super::gather::{Gathered, gather};
 use super::super::judge::{Course, Undone, is_stream, judge, lost};
-use super::super::{Answer, Kept, Permit, Records, Rule, Told};
+use super::super::{Answer, Kept, OnUnknown, Permit, Records, Rule, Told};
 use super::{Shared, store_failed};
 use crate::failpoint::failpoint;
 use crate::respond::body::BodyError;
 use crate::respond::{Asked, Rejection};
 use crate::route::RouteId;
+use crate::throttle::Passage;
 use crate::upstream::relay::RelayError;
 
 /// An execution that has been claimed.
@@ -48,7 +49,7 @@ impl<S: Records> Execution<S> {
     pub(super) fn run<Inner, ReqBody, ResBody>(
         self,
         mut permit: Permit,
-        request: Request<ReqBody>,
+        mut request: Request<ReqBody>,
         mut inner: Inner,
     ) -> impl Future<Output = Result<Response<Told<ResBody>>, Inner::Error>> + Send
     where
@@ -67,6 +68,9 @@ impl<S: Records> Execution<S> {
                 return Ok(self.shared.refusal(&rejection, &self.asked));
             }
             permit.sending();
+            if let Some(passage) = request.extensions_mut().get_mut::<Passage>() {
+                passage.is_resendable = self.rule.terms.on_unknown == OnUnknown::Release;
+            }
             let (conclusion, answered) = match inner.call(request).await {
                 Ok(response) => {
                     let mut response = response.map(Told::passing);
@@ -138,13 +142,17 @@ impl<S: Records> Execution<S> {
     /// What an answer means that broke off, and what the caller is told instead.
     fn broke_off<B>(&self, error: &BodyError) -> (Conclusion, Response<Told<B>>) {
         tracing::warn!(%error, "the answer to a keyed request broke off");
-        let rejection = match error.downcast_ref::<RelayError>() {
-            Some(RelayError::Stalled(_) | RelayError::TimedOut) => Rejection::UpstreamTimeout {
+        let late = error
+            .downcast_ref::<RelayError>()
+            .and_then(RelayError::phase);
+        let rejection = match late {
+            Some(phase) => Rejection::UpstreamTimeout {
+                phase,
                 detail: "The answer did not come to its end in time; whether the request was carried out is not \
                          known."
                     .into(),
             },
-            _ => Rejection::UpstreamUnavailable {
+            None => Rejection::UpstreamUnavailable {
                 detail: "The answer broke off before its end; whether the request was carried out is not known."
                     .into(),
             },

@@ -53,6 +53,7 @@ fn request(key: &str) -> Request<Body> {
         caller,
         route: RouteId(0),
         side: Side::Main,
+        is_resendable: false,
         arrival: None,
     });
     request

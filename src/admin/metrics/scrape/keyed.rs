@@ -187,6 +187,8 @@ mod tests {
             buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(1, Clock::real()))),
             records: RecordStore::Memory(MemoryRecords::new(Room::default(), Clock::real())),
             redis: None,
+            standings: Arc::default(),
+            clock: Clock::real(),
         }));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();

@@ -1,0 +1,202 @@
+//! How upstreams stand, and their circuits opened and closed by hand.
+//!
+//! A circuit that an operator opens stays open until an operator closes it. Closing one forgets what opened
+//! it, and leaves it to open again by itself.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Serialize;
+
+use super::listener::Office;
+use super::problem::Problem;
+use crate::clock::Moment;
+use crate::upstream::Standing;
+use crate::upstream::breaker;
+use crate::upstream::standing::ServerStanding;
+
+/// Where these are asked for.
+pub(super) fn routes() -> Router<Arc<Office>> {
+    Router::new()
+        .route("/upstreams", get(overview))
+        .route("/upstreams/{upstream}", get(look_at))
+        .route("/upstreams/{upstream}/servers/{server}/open", post(open))
+        .route("/upstreams/{upstream}/servers/{server}/close", post(close))
+}
+
+#[derive(Debug, Serialize)]
+struct Overview {
+    upstreams: Vec<UpstreamView>,
+}
+
+#[derive(Debug, Serialize)]
+struct UpstreamView {
+    name: String,
+    servers: Vec<ServerView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retries: Option<RetriesView>,
+}
+
+#[derive(Debug, Serialize)]
+struct ServerView {
+    server: String,
+    weight: u32,
+    in_flight: u32,
+    /// Whether health checks took it out.
+    ejected: bool,
+    circuit: CircuitView,
+}
+
+#[derive(Debug, Serialize)]
+struct CircuitView {
+    state: &'static str,
+    /// Whether an operator opened it.
+    held: bool,
+    for_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining_seconds: Option<f64>,
+    openings: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opened_by: Option<&'static str>,
+    failures_in_a_row: u32,
+    window: WindowView,
+}
+
+#[derive(Debug, Serialize)]
+struct WindowView {
+    succeeded: u64,
+    failed: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct RetriesView {
+    requests: u64,
+    retries: u64,
+    refused: u64,
+}
+
+async fn overview(State(office): State<Arc<Office>>) -> Json<Overview> {
+    let now = office.clock.now();
+    let upstreams = office.standings.iter();
+    Json(Overview {
+        upstreams: upstreams
+            .map(|standing| UpstreamView::of(standing, now))
+            .collect(),
+    })
+}
+
+async fn look_at(
+    State(office): State<Arc<Office>>,
+    Path(upstream): Path<String>,
+) -> Result<Json<UpstreamView>, Problem> {
+    let standing = find(&office, &upstream)?;
+    Ok(Json(UpstreamView::of(standing, office.clock.now())))
+}
+
+async fn open(
+    State(office): State<Arc<Office>>,
+    Path((upstream, server)): Path<(String, String)>,
+) -> Result<Json<ServerView>, Problem> {
+    let now = office.clock.now();
+    let standing = find_server(&office, &upstream, &server)?;
+    if standing.breaker.hold_open(now).is_some() {
+        tracing::warn!(upstream, server, "the circuit was opened by an operator");
+    }
+    Ok(Json(ServerView::of(standing, now)))
+}
+
+async fn close(
+    State(office): State<Arc<Office>>,
+    Path((upstream, server)): Path<(String, String)>,
+) -> Result<Json<ServerView>, Problem> {
+    let now = office.clock.now();
+    let standing = find_server(&office, &upstream, &server)?;
+    if standing.breaker.close(now).is_some() {
+        tracing::info!(upstream, server, "the circuit was closed by an operator");
+    }
+    Ok(Json(ServerView::of(standing, now)))
+}
+
+fn find<'a>(office: &'a Office, name: &str) -> Result<&'a Standing, Problem> {
+    let mut standings = office.standings.iter();
+    let found = standings.find(|standing| &*standing.upstream.name == name);
+    found.map(|standing| &**standing).ok_or_else(|| {
+        let names = office.standings.iter();
+        let names: Vec<_> = names.map(|standing| &*standing.upstream.name).collect();
+        not_found("upstream", &names)
+    })
+}
+
+fn find_server<'a>(
+    office: &'a Office,
+    upstream: &str,
+    server: &str,
+) -> Result<&'a ServerStanding, Problem> {
+    let servers = &find(office, upstream)?.servers;
+    let found = servers.iter().find(|standing| standing.name() == server);
+    found.ok_or_else(|| {
+        let names: Vec<_> = servers.iter().map(ServerStanding::name).collect();
+        not_found("server", &names)
+    })
+}
+
+fn not_found(what: &str, names: &[&str]) -> Problem {
+    let names = names.join(", ");
+    let detail = format!("There is no such {what}. There is: {names}");
+    Problem::plain(StatusCode::NOT_FOUND, detail)
+}
+
+impl UpstreamView {
+    fn of(standing: &Standing, now: Moment) -> Self {
+        let servers = standing.servers.iter();
+        Self {
+            name: standing.upstream.name.to_string(),
+            servers: servers.map(|server| ServerView::of(server, now)).collect(),
+            retries: standing.budget.as_ref().map(|budget| {
+                let seen = budget.snapshot(now);
+                RetriesView {
+                    requests: seen.requests,
+                    retries: seen.retries,
+                    refused: seen.refused,
+                }
+            }),
+        }
+    }
+}
+
+impl ServerView {
+    fn of(standing: &ServerStanding, now: Moment) -> Self {
+        Self {
+            server: standing.name().to_owned(),
+            weight: standing.server.weight.get(),
+            in_flight: standing.in_flight(),
+            ejected: standing.is_ejected(),
+            circuit: CircuitView::of(&standing.breaker.snapshot(now), now),
+        }
+    }
+}
+
+impl CircuitView {
+    fn of(seen: &breaker::Snapshot, now: Moment) -> Self {
+        let (held, remaining) = match seen.state {
+            breaker::State::Open { remaining, held } => (held, remaining),
+            _ => (false, None),
+        };
+        Self {
+            state: seen.state.name(),
+            held,
+            for_seconds: now.since(seen.since).as_secs_f64(),
+            remaining_seconds: remaining.map(|remaining| remaining.as_secs_f64()),
+            openings: seen.openings,
+            opened_by: seen.why.map(breaker::Cause::name),
+            failures_in_a_row: seen.in_a_row,
+            window: WindowView {
+                succeeded: seen.succeeded,
+                failed: seen.failed,
+            },
+        }
+    }
+}

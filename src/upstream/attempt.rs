@@ -1,0 +1,88 @@
+//! One attempt: a request sent to one server, up to the head of its answer.
+//!
+//! Its ending says what may be done next. Unsent is proven, not guessed: either no connection stood, or
+//! the connection gave the whole request back. Everything else may have reached the server.
+
+use http::Response;
+use hyper::body::Incoming;
+
+use super::error::ForwardError;
+use super::outgoing::Outgoing;
+use super::patience::Patience;
+use super::pool::Lease;
+use super::target::ServerTarget;
+use super::upload::{Progress, Stage};
+use super::{HostHeader, connect::ConnectError};
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub(super) enum Attempt {
+    /// With the head of an answer.
+    Answered(Response<Incoming>, Lease),
+    /// Provably before a byte of the request was taken; here it is again.
+    Unsent(Outgoing, ForwardError),
+    /// After something of it was taken, for all anybody knows.
+    Lost(ForwardError),
+}
+
+/// Sends a request to `server` and waits for the head of its answer.
+pub(super) async fn attempt(
+    server: &ServerTarget,
+    host: &HostHeader,
+    outgoing: Outgoing,
+    patience: &Patience,
+    max_body: u64,
+) -> Attempt {
+    let Outgoing {
+        mut request,
+        upload,
+    } = outgoing;
+    host.write(request.headers_mut(), &server.host);
+    let mut lease = match reached(patience, server.pool.lease()).await {
+        Ok(lease) => lease,
+        Err(error) => return Attempt::Unsent(Outgoing { request, upload }, error),
+    };
+    loop {
+        lease.carries(upload.clone());
+        let answer = lease.sender().try_send_request(request);
+        let mut failed = match patience.for_answer(answer, upload.as_deref()).await {
+            Ok(Ok(response)) => return Attempt::Answered(response, lease),
+            Ok(Err(failed)) => failed,
+            Err(late) => return Attempt::Lost(late.into()),
+        };
+        let Some(unsent) = failed.take_message() else {
+            let error = blame(failed.into_error(), upload.as_deref(), max_body);
+            return Attempt::Lost(error);
+        };
+        // The connection gave the request back: it never took a byte of it.
+        request = unsent;
+        if !lease.reused {
+            let error = ForwardError::Unsent(failed.into_error());
+            return Attempt::Unsent(Outgoing { request, upload }, error);
+        }
+        lease = match reached(patience, server.pool.lease_fresh()).await {
+            Ok(lease) => lease,
+            Err(error) => return Attempt::Unsent(Outgoing { request, upload }, error),
+        };
+    }
+}
+
+/// Waits for a connection, but not past the request's end.
+async fn reached<F>(patience: &Patience, lease: F) -> Result<Lease, ForwardError>
+where
+    F: Future<Output = Result<Lease, ConnectError>>,
+{
+    match patience.within_total(lease).await {
+        Ok(lease) => Ok(lease?),
+        Err(late) => Err(ForwardError::NotReachedInTime(late)),
+    }
+}
+
+/// Whose fault a failed exchange is.
+fn blame(error: hyper::Error, upload: Option<&Progress>, max_body: u64) -> ForwardError {
+    match upload.map(|upload| (upload.stage(), upload)) {
+        Some((Stage::TooLarge, _)) => ForwardError::TooLarge(max_body),
+        Some((Stage::ClientFailed, upload)) => ForwardError::ClientFailed(upload.violation()),
+        _ => ForwardError::Exchange(error),
+    }
+}

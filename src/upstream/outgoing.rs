@@ -1,0 +1,144 @@
+//! A request as it is sent, and what it takes to send it once more.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::{Method, Request, Uri, Version};
+use http_body::Body as _;
+
+use super::HostHeader;
+use super::headers::{self, Provenance};
+use super::replay::Kept;
+use super::upload::{Progress, Upload};
+use crate::intake::RequestBody;
+use crate::pipeline::Arrival;
+use crate::throttle::Passage;
+
+/// A request ready to be sent.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) request: Request<Upload>,
+    /// The account of its body, where it has one.
+    pub(super) upload: Option<Arc<Progress>>,
+}
+
+/// What it takes to send a request once more.
+#[derive(Debug)]
+pub(super) struct Spare {
+    method: Method,
+    target: Uri,
+    headers: HeaderMap,
+    body: SpareBody,
+}
+
+#[derive(Debug)]
+enum SpareBody {
+    /// It is here, or there is none.
+    Whole(Bytes),
+    /// It is kept as it passes.
+    Kept(Kept),
+}
+
+/// How a request is made ready.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Making<'a> {
+    pub(super) passage: &'a Passage,
+    pub(super) arrival: &'a Arrival,
+    /// Headers that the idempotency keys of some route come in.
+    pub(super) key_headers: &'a [HeaderName],
+    pub(super) upgrade: bool,
+    /// Bytes of the body to be kept for another attempt, where there may be one.
+    pub(super) keep: Option<usize>,
+}
+
+impl Making<'_> {
+    /// The request as it is sent, and a spare one where there may be another attempt.
+    pub(super) fn make(self, request: Request<RequestBody>) -> (Outgoing, Option<Spare>) {
+        let (mut parts, body) = request.into_parts();
+        let provenance = Provenance {
+            caller: &self.passage.caller,
+            forwarded_for: self.arrival.connection.forwarded_for(&self.passage.caller),
+            host: &self.arrival.host,
+            scheme: self.arrival.connection.scheme,
+            request_id: &self.arrival.request_id,
+        };
+        headers::to_upstream(
+            &mut parts.headers,
+            provenance,
+            self.key_headers,
+            self.upgrade,
+        );
+        if !body.is_end_stream() && body.size_hint().exact().is_none() {
+            // Said outright, or hyper would drop the body of a GET whose length is not known.
+            parts
+                .headers
+                .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            parts.headers.remove(CONTENT_LENGTH);
+        }
+        let path = parts.uri.into_parts().path_and_query;
+        let target = path.map_or_else(Uri::default, Uri::from);
+        match self.keep {
+            None => {
+                let (body, upload) = Upload::new(body);
+                let request = assemble(parts.method, target, parts.headers, body);
+                (Outgoing { request, upload }, None)
+            }
+            Some(cap) => {
+                let body = match body.whole() {
+                    Some(bytes) => SpareBody::Whole(bytes.clone()),
+                    None => SpareBody::Kept(Kept::new(body, cap)),
+                };
+                let spare = Spare {
+                    method: parts.method,
+                    target,
+                    headers: parts.headers,
+                    body,
+                };
+                let first = spare.again().expect("all of it is here before it is sent");
+                (first, Some(spare))
+            }
+        }
+    }
+}
+
+impl Spare {
+    /// The request once more, unless part of its body is gone.
+    pub(super) fn again(&self) -> Option<Outgoing> {
+        let (body, upload) = match &self.body {
+            SpareBody::Whole(bytes) => Upload::new(bytes.clone().into()),
+            SpareBody::Kept(kept) => Upload::replaying(kept.replay()?),
+        };
+        let (method, target) = (self.method.clone(), self.target.clone());
+        let request = assemble(method, target, self.headers.clone(), body);
+        Some(Outgoing { request, upload })
+    }
+
+    /// Whether it can be sent once more.
+    pub(super) fn is_whole(&self) -> bool {
+        match &self.body {
+            SpareBody::Whole(_) => true,
+            SpareBody::Kept(kept) => kept.is_whole(),
+        }
+    }
+}
+
+fn assemble(method: Method, target: Uri, headers: HeaderMap, body: Upload) -> Request<Upload> {
+    let mut request = Request::new(body);
+    *request.method_mut() = method;
+    *request.uri_mut() = target;
+    *request.version_mut() = Version::HTTP_11;
+    *request.headers_mut() = headers;
+    request
+}
+
+impl HostHeader {
+    pub(super) fn write(&self, headers: &mut HeaderMap, server: &HeaderValue) {
+        let host = match self {
+            Self::Preserve => return,
+            Self::Server => server.clone(),
+            Self::Literal(host) => host.clone(),
+        };
+        headers.insert(HOST, host);
+    }
+}

@@ -1,0 +1,199 @@
+//! An upstream as one worker sees it: how all workers know it, and connections of the worker's own.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use http::HeaderValue;
+
+use super::Upstream;
+use super::balance::{Among, Choice, NoServer};
+use super::breaker::{Change, Ticket};
+use super::connect::{self, Connector, ConnectorError};
+use super::pool::Pool;
+use super::standing::{ServerStanding, Standing};
+use crate::clock::Clock;
+use crate::retry::Policy;
+
+/// An upstream as one worker sees it.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) standing: Arc<Standing>,
+    /// What comes after an attempt that failed, where anything does.
+    pub(super) retry: Option<Policy>,
+    /// The worker's number.
+    pub(super) worker: usize,
+    pub(super) clock: Clock,
+    servers: Vec<Arc<ServerTarget>>,
+}
+
+/// A server as one worker sees it.
+#[derive(Debug)]
+pub(super) struct ServerTarget {
+    pub(super) pool: Arc<Pool>,
+    /// The `Host` that is its own.
+    pub(super) host: HeaderValue,
+    standing: Arc<Standing>,
+    place: usize,
+    worker: usize,
+    clock: Clock,
+}
+
+/// One attempt at a server, which learns from it how it stands. Dropped without a word, it has learnt
+/// nothing.
+#[derive(Debug)]
+pub(super) struct Visit {
+    server: Arc<ServerTarget>,
+    ticket: Option<Ticket>,
+}
+
+impl Target {
+    pub(super) fn new(
+        standing: &Arc<Standing>,
+        worker: usize,
+        clock: &Clock,
+    ) -> Result<Self, ConnectorError> {
+        let connectors = connectors(&standing.upstream)?;
+        let servers = connectors.into_iter().enumerate();
+        let servers = servers.map(|(place, connector)| {
+            let host = HeaderValue::from_str(standing.servers[place].name())
+                .expect("an authority is visible ASCII");
+            Arc::new(ServerTarget {
+                pool: Pool::new(connector),
+                host,
+                standing: Arc::clone(standing),
+                place,
+                worker,
+                clock: clock.clone(),
+            })
+        });
+        Ok(Self {
+            standing: Arc::clone(standing),
+            retry: policy(standing),
+            worker,
+            clock: clock.clone(),
+            servers: servers.collect(),
+        })
+    }
+
+    /// Begins an attempt at one of the servers.
+    pub(super) fn visit(&self, tried: &[usize], among: Among) -> Result<Visit, NoServer> {
+        let now = self.clock.now();
+        let Choice { place, ticket } =
+            self.standing
+                .choose(tried, among, now, &mut fastrand::Rng::new())?;
+        Ok(Visit::new(Arc::clone(&self.servers[place]), ticket))
+    }
+}
+
+/// How each server of an upstream is reached.
+pub(super) fn connectors(upstream: &Upstream) -> Result<Vec<Connector>, ConnectorError> {
+    let speaks_tls = upstream.servers.iter().any(|server| server.tls);
+    let tls = speaks_tls
+        .then(|| connect::tls_config(upstream))
+        .transpose()?;
+    let servers = upstream.servers.iter();
+    servers
+        .map(|server| Connector::new(server, tls.as_ref(), upstream.timeouts.connect))
+        .collect()
+}
+
+/// What comes after an attempt that failed: as the configuration has it, within the time there is for all.
+fn policy(standing: &Standing) -> Option<Policy> {
+    let retry = standing.upstream.retry?.policy;
+    let total = standing.upstream.timeouts.total;
+    (retry.attempts > NonZeroU32::MIN).then_some(Policy {
+        deadline: retry.deadline.into_iter().chain(total).min(),
+        ..retry
+    })
+}
+
+impl Visit {
+    fn new(server: Arc<ServerTarget>, ticket: Ticket) -> Self {
+        let visit = Self {
+            server,
+            ticket: Some(ticket),
+        };
+        visit.standing().enter(visit.server.worker);
+        if visit.is_probe() {
+            tracing::info!(
+                upstream = visit.upstream(),
+                server = visit.name(),
+                "a request goes to a server whose circuit was open, to see whether it is back"
+            );
+        }
+        visit
+    }
+
+    pub(super) fn server(&self) -> &ServerTarget {
+        &self.server
+    }
+
+    pub(super) fn place(&self) -> usize {
+        self.server.place
+    }
+
+    /// Whether it is made to see whether the server is back.
+    pub(super) fn is_probe(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::is_probe)
+    }
+
+    /// The server did what it should.
+    pub(super) fn succeeded(&mut self) {
+        let Some(ticket) = self.ticket.take() else {
+            return;
+        };
+        let now = self.server.clock.now();
+        let changed = self
+            .standing()
+            .breaker
+            .succeeded(ticket, self.server.worker, now);
+        if changed.is_some() {
+            tracing::info!(
+                upstream = self.upstream(),
+                server = self.name(),
+                "the circuit is closed again"
+            );
+        }
+    }
+
+    /// The server did not.
+    pub(super) fn failed(&mut self) {
+        let Some(ticket) = self.ticket.take() else {
+            return;
+        };
+        let now = self.server.clock.now();
+        let random = &mut fastrand::Rng::new();
+        let changed = self
+            .standing()
+            .breaker
+            .failed(ticket, self.server.worker, now, random);
+        if let Some(Change::Opened { for_, why }) = changed {
+            tracing::warn!(
+                upstream = self.upstream(),
+                server = self.name(),
+                open_ms = u64::try_from(for_.as_millis()).unwrap_or(u64::MAX),
+                why = why.name(),
+                "the circuit is open: the server gets no requests"
+            );
+        }
+    }
+
+    fn standing(&self) -> &ServerStanding {
+        &self.server.standing.servers[self.server.place]
+    }
+
+    fn upstream(&self) -> &str {
+        &self.server.standing.upstream.name
+    }
+
+    /// What the server is called.
+    pub(super) fn name(&self) -> &str {
+        self.standing().name()
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.standing().leave(self.server.worker);
+    }
+}
