@@ -9,6 +9,7 @@
 mod limit;
 mod route;
 mod store;
+mod upstream;
 
 use std::path::PathBuf;
 
@@ -17,8 +18,8 @@ use serde::Deserialize;
 
 use super::located::{Located, Many, Named};
 use super::scalar::{
-    Cidr, HeaderText, HostChoice, HumanDuration, Label, LimitName, Listen, MethodName, Origin,
-    ResponseHeader, ServerUrl, Size, Timeout, TokenText, ValueText,
+    Cidr, HeaderText, HumanDuration, Label, LimitName, Listen, MethodName, Origin, ResponseHeader,
+    Size, Timeout, TokenText, ValueText,
 };
 
 pub(super) use limit::{ExceedWord, LimitSection, ModeWord, OnStoreErrorWord, RetryAfterWord};
@@ -27,6 +28,10 @@ pub(super) use route::{
     RouteSection,
 };
 pub(super) use store::StoreSection;
+pub(super) use upstream::{
+    BreakerSection, BudgetTable, ConcurrencySection, FallbackTable, HealthTable, PresetWord,
+    RetrySection, ServerEntry, StrategyWord, UpstreamSection,
+};
 
 /// Configuration of the Tidegate gateway. Any string may hold `${VARIABLE}`; `$${` stands for `${`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -208,29 +213,4 @@ pub(super) enum FormatWord {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-/// An API behind the gateway.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct UpstreamSection {
-    /// The servers that share its load.
-    #[schemars(required, length(min = 1))]
-    pub(super) servers: Option<Vec<Located<ServerUrl>>>,
-    /// The `Host` sent to them: the client's, the server's own, or a literal.
-    #[schemars(extend("default" = "preserve"))]
-    pub(super) host: Option<Located<HostChoice>>,
-    /// Until a connection stands, TLS included.
-    #[schemars(extend("default" = "5s"))]
-    pub(super) connect_timeout: Option<Located<Timeout>>,
-    /// From the request's last byte to the head of the response.
-    #[schemars(extend("default" = "30s"))]
-    pub(super) first_byte_timeout: Option<Located<Timeout>>,
-    /// Between two parts of a body.
-    #[schemars(extend("default" = "60s"))]
-    pub(super) idle_timeout: Option<Located<Timeout>>,
-    /// For the whole exchange. Default: no bound.
-    pub(super) timeout: Option<Located<Timeout>>,
-    /// Certificates to trust instead of the system's, PEM.
-    pub(super) ca_file: Option<Located<PathBuf>>,
 }

@@ -203,14 +203,13 @@ impl<'i> Setting<'i, '_> {
 
     /// A TOML value where the key takes other than strings and this is one, else the text as it is.
     fn read_value(&self, schema: &Value) -> Node<'i> {
-        let wanted = shape::types(schema);
         let text = || string(self.start..self.start + self.value.len(), self.value.into());
         let Ok(node) = DeValue::parse(self.value) else {
             return text();
         };
         let found = type_name(node.get_ref());
-        let fits = wanted.contains(&found) && found != "string";
-        if fits || !wanted.contains(&"string") {
+        let fits = shape::takes(schema, found) && found != "string";
+        if fits || !shape::takes(schema, "string") {
             relocate(node, self.start)
         } else {
             text()

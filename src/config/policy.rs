@@ -12,6 +12,7 @@ mod routes;
 mod store;
 mod upstreams;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::thread::available_parallelism;
@@ -36,7 +37,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     let mut store = store::resolve(&file.store, findings);
     let admin = admin(&file.admin, findings);
     let manner = respond::resolve(&file.respond, findings);
-    let upstreams = upstreams::resolve(&file.upstream);
+    let upstreams = upstreams::resolve(&file.upstream, findings);
     let limits = limits::resolve(
         &file.limit,
         store::is_remote(&file.store, findings),
@@ -207,6 +208,13 @@ fn log(section: &LogSection) -> LogSettings {
 
 fn plain<T: Copy>(given: Option<&Located<T>>, default: T) -> T {
     given.map_or(default, |given| given.value)
+}
+
+/// A count that the schema holds to at least one.
+fn count(given: Option<&Located<u32>>, default: NonZeroU32) -> NonZeroU32 {
+    given
+        .and_then(|given| NonZeroU32::new(given.value))
+        .unwrap_or(default)
 }
 
 fn duration(given: Option<&Located<HumanDuration>>, default: Duration) -> Duration {

@@ -11,6 +11,7 @@ mod name;
 mod net;
 mod number;
 mod redis;
+mod upstream;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,10 +26,11 @@ pub(super) use message::{
     HeaderText, HostChoice, MethodName, Origin, ResponseHeader, TokenText, ValueText,
 };
 pub(super) use net::{Cidr, Listen, ServerUrl};
-pub(super) use number::{HumanDuration, Rate, Size, Timeout};
+pub(super) use number::{HumanDuration, Rate, Size, SizeOrZero, Timeout};
 pub(super) use redis::{
     LONGEST_LEASE, Lease, PasswordText, RedisUrl, StorePrefix, StoreTimeout, UserText,
 };
+pub(super) use upstream::{CheckInterval, CheckPath, JitterText, MediaType, OpenTime, Window};
 
 pub(super) use name::{BackendWord, KeyText, Label, LimitName};
 
@@ -95,10 +97,20 @@ scalars! {
     HumanDuration, "string", "[0-9]+(?:ms|s|m|h|d)", ["250ms", "10s", "5m", "24h", "7d"];
     Timeout, "string", "0*[1-9][0-9]*(?:ms|s|m|h|d)", ["250ms", "10s", "5m"];
     Size, ["string", "integer"], "[0-9]+(?:B|KiB|MiB|GiB)?", ["64KiB", "1MiB", "4GiB"];
+    SizeOrZero, ["string", "integer"], "[0-9]+(?:B|KiB|MiB|GiB)?", ["64KiB", "1MiB", "0"];
     Rate, "string", "0*[1-9][0-9]*/[0-9]*(?:ms|s|m|h|d)", ["1/s", "100/m", "5/10s"];
     Listen, "string", r"\S+:[0-9]+", ["127.0.0.1:8080", "[::]:8080"];
     Cidr, "string", "[0-9A-Fa-f:.]+(?:/[0-9]+)?", ["10.0.0.0/8", "192.0.2.7", "fd00::/8"];
     ServerUrl, "string", "https?://[^/?#@]+/?", ["http://127.0.0.1:9000", "https://api.example"];
+    CheckPath, "string", "/[!-\"$-~]*", ["/healthz"];
+    CheckInterval, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["5s", "500ms"];
+    Window, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["10s", "1m"];
+    OpenTime, "string", "0*[1-9][0-9]*(?:ms|s|m|h|d)", ["5s", "60s"];
+    JitterText, ["string", "number"],
+        r"none|full|equal|decorrelated|percent|additive|(?:±|\+-|\+)[0-9]+(?:\.[0-9]+)?%|[0-9]+(?:ms|s|m|h|d)|0(?:\.[0-9]+)?|1(?:\.0+)?",
+        ["full", "equal", "decorrelated", "±25%", "+30%", "500ms"];
+    MediaType, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*;.*)?",
+        ["text/plain; charset=utf-8", "application/json"];
     HostChoice, "string", r"\S+", ["preserve", "server", "api.example"];
     MethodName, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["GET", "POST"];
     HeaderText, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["x-request-id"];
@@ -139,6 +151,10 @@ impl<T: FromStr<Err = Fault>> Visitor<'_> for FromText<T> {
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
         self.visit_str(&number.to_string())
     }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
 }
 
 #[cfg(test)]
@@ -152,10 +168,17 @@ mod tests {
             HumanDuration::json_schema(&mut generator),
             Timeout::json_schema(&mut generator),
             Size::json_schema(&mut generator),
+            SizeOrZero::json_schema(&mut generator),
             Rate::json_schema(&mut generator),
             Listen::json_schema(&mut generator),
             Cidr::json_schema(&mut generator),
             ServerUrl::json_schema(&mut generator),
+            CheckPath::json_schema(&mut generator),
+            CheckInterval::json_schema(&mut generator),
+            Window::json_schema(&mut generator),
+            OpenTime::json_schema(&mut generator),
+            JitterText::json_schema(&mut generator),
+            MediaType::json_schema(&mut generator),
             HostChoice::json_schema(&mut generator),
             MethodName::json_schema(&mut generator),
             HeaderText::json_schema(&mut generator),

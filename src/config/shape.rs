@@ -4,6 +4,8 @@
 //! remains decodes without error and can be checked for its meaning in the same run. serde alone
 //! would stop at the first fault, and a schema validator would know no remedy.
 
+mod sample;
+
 use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeArray, DeString, DeTable, DeValue};
@@ -12,6 +14,8 @@ use super::problem::Findings;
 use super::source::Span;
 use super::tree::{Node, type_name};
 use super::{scalar, suggest};
+
+use sample::{in_words, sample};
 
 /// Checks a whole file and takes out what does not fit.
 pub(super) fn check(file: &mut Spanned<DeTable<'_>>, schema: &Value, findings: &mut Findings) {
@@ -52,6 +56,12 @@ pub(super) fn types(schema: &Value) -> Vec<&str> {
         Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
         _ => vec!["string"],
     }
+}
+
+/// Whether a value of a type may stand there; a whole number is a number, too.
+pub(super) fn takes(schema: &Value, found: &str) -> bool {
+    let found_in = |wanted: &str| wanted == found || (wanted, found) == ("number", "integer");
+    types(schema).into_iter().any(found_in)
 }
 
 /// Reports a key that nothing is known of.
@@ -134,7 +144,7 @@ impl Walk<'_> {
             Some(choices) => choices.as_slice(),
             None => std::slice::from_ref(schema),
         };
-        let Some(schema) = choices.iter().find(|choice| types(choice).contains(&found)) else {
+        let Some(schema) = choices.iter().find(|choice| takes(choice, found)) else {
             self.wrong_type(at, &span, found, schema);
             return false;
         };
@@ -146,8 +156,18 @@ impl Walk<'_> {
             DeValue::Array(items) => self.list(at, &span, items, schema),
             DeValue::Integer(number) => {
                 let digits = number.as_str().replace('_', "");
-                let number = i128::from_str_radix(&digits, number.radix()).unwrap_or(i128::MAX);
-                self.number(at, &span, number, schema)
+                let whole = i128::from_str_radix(&digits, number.radix()).unwrap_or(i128::MAX);
+                if types(schema).contains(&"integer") {
+                    self.whole_number(at, &span, whole, schema)
+                } else {
+                    // Where decimals are allowed too, no bound is anywhere near.
+                    let near = i32::try_from(whole.clamp(i32::MIN.into(), i32::MAX.into()));
+                    self.number(at, &span, near.map_or(f64::NAN, f64::from), schema)
+                }
+            }
+            DeValue::Float(number) => {
+                let digits = number.as_str().replace('_', "");
+                self.number(at, &span, digits.parse().unwrap_or(f64::NAN), schema)
             }
             // A string whose variable was missing is not what its author wrote.
             DeValue::String(_) if self.findings.has_any_within(&span) => false,
@@ -188,7 +208,7 @@ impl Walk<'_> {
         true
     }
 
-    fn number(&mut self, at: &str, span: &Span, number: i128, schema: &Value) -> bool {
+    fn whole_number(&mut self, at: &str, span: &Span, number: i128, schema: &Value) -> bool {
         let bound = |name| schema.get(name).and_then(Value::as_i64).map(i128::from);
         let least = bound("minimum").unwrap_or(i128::MIN);
         let most = bound("maximum").unwrap_or_else(|| widest(schema));
@@ -203,6 +223,23 @@ impl Walk<'_> {
         let fault = if number < least { "small" } else { "large" };
         self.findings
             .error(span, format!("`{at}` is too {fault}"), help);
+        false
+    }
+
+    fn number(&mut self, at: &str, span: &Span, number: f64, schema: &Value) -> bool {
+        let bound = |name| schema.get(name).and_then(Value::as_f64);
+        let above = bound("exclusiveMinimum").filter(|bound| number <= *bound);
+        let least = bound("minimum").filter(|least| number < *least);
+        let most = bound("maximum").filter(|most| number > *most);
+        let (fault, help) = match (above, least, most) {
+            _ if number.is_nan() => ("no number", format!("write {}", sample(last(at), schema))),
+            (Some(above), _, _) => ("too small", format!("write more than {above}")),
+            (_, Some(least), _) => ("too small", format!("write at least {least}")),
+            (_, _, Some(most)) => ("too large", format!("write at most {most}")),
+            (None, None, None) => return true,
+        };
+        self.findings
+            .error(span, format!("`{at}` is {fault}"), help);
         false
     }
 
@@ -275,54 +312,6 @@ fn last(at: &str) -> &str {
     at.rsplit('.').next().unwrap_or(at)
 }
 
-fn in_words(type_name: &str) -> &'static str {
-    match type_name {
-        "string" => "a string",
-        "integer" => "a whole number",
-        "number" => "a decimal number",
-        "boolean" => "true or false",
-        "date" => "a date",
-        "array" => "a list",
-        _ => "a table",
-    }
-}
-
-/// How a key could be written.
-fn sample(key: &str, schema: &Value) -> String {
-    let types = types(schema);
-    if types == ["object"] {
-        return format!("a `[{key}]` section");
-    }
-    if types == ["array"] && schema.pointer("/items/properties").is_some() {
-        return format!("`[[{key}]]`, in two brackets, above each one");
-    }
-    format!("`{key} = {}`", sample_value(schema))
-}
-
-fn sample_value(schema: &Value) -> String {
-    let example = schema.pointer("/examples/0").or(schema.get("default"));
-    match example {
-        Some(Value::Array(items)) if items.is_empty() => {}
-        Some(example) => return example.to_string(),
-        None => {}
-    }
-    if let Some(first) = schema.pointer("/anyOf/0") {
-        return sample_value(first);
-    }
-    if let Some(word) = words(schema).first() {
-        return format!("{word:?}");
-    }
-    match types(schema).first() {
-        Some(&"array") => match schema.get("items") {
-            Some(items) => format!("[{}]", sample_value(items)),
-            None => "[]".into(),
-        },
-        Some(&"integer") => schema.get("minimum").map_or("1".into(), Value::to_string),
-        Some(&"boolean") => "true".into(),
-        _ => "\"…\"".into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{schema, tree};
@@ -378,6 +367,31 @@ mod tests {
             found[1].contains("`[[route]]`, in two brackets"),
             "{found:#?}"
         );
+    }
+
+    #[test]
+    fn a_whole_number_is_a_number_and_both_keep_to_their_bounds() {
+        let ratio = |text: &str| {
+            problems(&format!(
+                "[upstream.a]\nservers = [\"http://a\"]\nbreaker = {{ failure_ratio = {text} }}\n"
+            ))
+        };
+        for text in ["1", "1.0", "0.000_1", "1e-9", "0x1"] {
+            assert!(ratio(text).is_empty(), "{text}: {:?}", ratio(text));
+        }
+        for (text, fault) in [
+            ("0", "too small / write more than 0"),
+            ("-0.0", "too small / write more than 0"),
+            ("1.01", "too large / write at most 1"),
+            ("2", "too large / write at most 1"),
+            ("inf", "too large / write at most 1"),
+            ("-inf", "too small / write more than 0"),
+            ("nan", "no number / write `failure_ratio = 0.5`"),
+            ("\"0.5\"", "must be a decimal number, not a string"),
+        ] {
+            let found = ratio(text);
+            assert!(found[0].contains(fault), "{text}: {found:?}");
+        }
     }
 
     #[test]

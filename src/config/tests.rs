@@ -88,7 +88,12 @@ fn the_reference_says_what_is_so_without_it() {
                 &upstream.servers,
                 &upstream.host,
                 upstream.timeouts,
-                &upstream.ca_file
+                &upstream.ca_file,
+                upstream.retry,
+                &upstream.breaker,
+                &upstream.health,
+                upstream.slow_start,
+                upstream.concurrency
             ),
             policy
                 .routes

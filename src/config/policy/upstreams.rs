@@ -1,52 +1,137 @@
-//! Where requests go.
+//! Where requests go, and how what struggles there is treated.
+//!
+//! Whatever is not said is as the settings have it by default. Where a person moves one end of a range past
+//! the default of the other, the default follows: what was not written cannot contradict what was.
 
+mod breaker;
+mod health;
+mod retry;
+
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::file::UpstreamSection;
-use super::super::located::Named;
-use super::super::scalar::Label;
-use super::timeout;
-use crate::upstream::{BreakerSettings, HostHeader, Timeouts, Upstream, UpstreamId};
+use super::super::file::{ConcurrencySection, ServerEntry, UpstreamSection};
+use super::super::located::{Located, Named};
+use super::super::problem::Findings;
+use super::super::scalar::{Label, ServerUrl};
+use super::{count, duration, timeout};
+use crate::upstream::{
+    BreakerSettings, ConcurrencySettings, HostHeader, Server, Timeouts, Upstream, UpstreamId,
+};
 
 /// How long a server that came back takes to get its full share, where nothing is said.
 const DEFAULT_SLOW_START: Duration = Duration::from_secs(10);
 
 /// Upstreams in the order of their names, which is the order of their ids.
-pub(super) fn resolve(sections: &Named<Label, UpstreamSection>) -> Vec<Arc<Upstream>> {
+pub(super) fn resolve(
+    sections: &Named<Label, UpstreamSection>,
+    findings: &mut Findings,
+) -> Vec<Arc<Upstream>> {
     let numbered = sections.0.iter().enumerate();
     numbered
         .map(|(id, (name, section))| {
-            Arc::new(upstream(UpstreamId(id), &name.value.0, &section.value))
+            let upstream = upstream(UpstreamId(id), &name.value.0, &section.value, findings);
+            Arc::new(upstream)
         })
         .collect()
 }
 
-fn upstream(id: UpstreamId, name: &str, section: &UpstreamSection) -> Upstream {
-    let default = Timeouts::default();
+fn upstream(
+    id: UpstreamId,
+    name: &str,
+    section: &UpstreamSection,
+    findings: &mut Findings,
+) -> Upstream {
     let servers = section.servers.as_deref().unwrap_or_default();
     Upstream {
         id,
         name: name.into(),
         servers: servers
             .iter()
-            .map(|server| server.value.0.clone())
+            .filter_map(|entry| server(&entry.value))
             .collect(),
         host: match &section.host {
             Some(host) => host.value.0.clone(),
             None => HostHeader::Preserve,
         },
-        timeouts: Timeouts {
-            connect: timeout(section.connect_timeout.as_ref(), default.connect),
-            first_byte: timeout(section.first_byte_timeout.as_ref(), default.first_byte),
-            idle: timeout(section.idle_timeout.as_ref(), default.idle),
-            total: section.timeout.as_ref().map(|total| total.value.0),
+        timeouts: timeouts(section),
+        retry: section
+            .retry
+            .as_ref()
+            .map(|retry| retry::resolve(retry, findings)),
+        breaker: match &section.breaker {
+            Some(breaker) => breaker::resolve(breaker, findings),
+            None => BreakerSettings::default(),
         },
-        retry: None,
-        breaker: BreakerSettings::default(),
-        health: None,
-        slow_start: DEFAULT_SLOW_START,
-        concurrency: None,
+        health: health::resolve(section, findings),
+        slow_start: duration(section.slow_start.as_ref(), DEFAULT_SLOW_START),
+        concurrency: section
+            .concurrency
+            .as_ref()
+            .map(|bounds| concurrency(bounds, findings)),
         ca_file: section.ca_file.as_ref().map(|file| file.value.clone()),
     }
 }
+
+fn server(entry: &ServerEntry) -> Option<Server> {
+    match entry {
+        ServerEntry::Url(ServerUrl(server)) => Some(server.clone()),
+        ServerEntry::Table(table) => {
+            let ServerUrl(server) = table.url.as_ref()?.value.clone();
+            Some(Server {
+                weight: count(table.weight.as_ref(), server.weight),
+                ..server
+            })
+        }
+    }
+}
+
+fn timeouts(section: &UpstreamSection) -> Timeouts {
+    let default = Timeouts::default();
+    Timeouts {
+        connect: timeout(section.connect_timeout.as_ref(), default.connect),
+        first_byte: timeout(section.first_byte_timeout.as_ref(), default.first_byte),
+        idle: timeout(section.idle_timeout.as_ref(), default.idle),
+        total: section.timeout.as_ref().map(|total| total.value.0),
+    }
+}
+
+fn concurrency(section: &ConcurrencySection, findings: &mut Findings) -> ConcurrencySettings {
+    let default = ConcurrencySettings::default();
+    let ConcurrencySection { min, max, initial } = section;
+    for (lower, higher, [below, above]) in [
+        (min, max, ["min", "max"]),
+        (min, initial, ["min", "initial"]),
+        (initial, max, ["initial", "max"]),
+    ] {
+        if let (Some(lower), Some(higher)) = (lower, higher)
+            && lower.value > higher.value
+        {
+            findings
+                .error(
+                    &higher.span,
+                    format!("`{above}` is below `{below}`"),
+                    format!(
+                        "set `{above}` to at least {}, or lower `{below}`",
+                        lower.value
+                    ),
+                )
+                .note(&lower.span, format!("`{below}` is {}", lower.value));
+            break;
+        }
+    }
+    let [min, max, initial] = [min, max, initial].map(|given| written(given.as_ref()));
+    let given = || [min, initial, max].into_iter().flatten();
+    let min = min.unwrap_or_else(|| given().fold(default.min, NonZeroU32::min));
+    let max = max.unwrap_or_else(|| given().fold(default.max, NonZeroU32::max));
+    let initial = initial.unwrap_or_else(|| default.initial.min(max).max(min));
+    ConcurrencySettings { min, max, initial }
+}
+
+fn written(given: Option<&Located<u32>>) -> Option<NonZeroU32> {
+    given.and_then(|given| NonZeroU32::new(given.value))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Durations, sizes and rates.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
@@ -40,6 +41,18 @@ impl FromStr for HumanDuration {
     }
 }
 
+impl fmt::Display for HumanDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+        let whole = units
+            .iter()
+            .find(|(_, unit)| millis != 0 && millis.is_multiple_of(*unit));
+        let (unit, size) = whole.unwrap_or(&("ms", 1));
+        write!(f, "{}{unit}", millis / size)
+    }
+}
+
 /// How long something may take: a duration longer than zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Timeout(pub(in super::super) Duration);
@@ -67,6 +80,24 @@ impl FromStr for Size {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
+        match text.parse()? {
+            SizeOrZero(0) => Err(Fault::new(
+                format!("`{text}` leaves no room at all"),
+                "write a size of at least 1 byte, such as \"64KiB\"",
+            )),
+            SizeOrZero(bytes) => Ok(Self(bytes)),
+        }
+    }
+}
+
+/// A number of bytes, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct SizeOrZero(pub(in super::super) u64);
+
+impl FromStr for SizeOrZero {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
         let (number, unit) = split_unit(text);
         let shift = match unit {
             "" | "B" => Some(0),
@@ -76,17 +107,12 @@ impl FromStr for Size {
             _ => None,
         };
         let bytes = shift.and_then(|shift| number.parse::<u64>().ok()?.checked_mul(1 << shift));
-        match bytes {
-            None => Err(Fault::new(
+        bytes.map(Self).ok_or_else(|| {
+            Fault::new(
                 format!("`{text}` is not a size"),
                 "write a whole number of bytes, or one with KiB, MiB or GiB: \"64KiB\", \"1MiB\"",
-            )),
-            Some(0) => Err(Fault::new(
-                format!("`{text}` leaves no room at all"),
-                "write a size of at least 1 byte, such as \"64KiB\"",
-            )),
-            Some(bytes) => Ok(Self(bytes)),
-        }
+            )
+        })
     }
 }
 
@@ -173,6 +199,16 @@ mod tests {
     }
 
     #[test]
+    fn a_duration_is_shown_as_it_could_be_written() {
+        for text in ["0ms", "250ms", "1500ms", "10s", "90s", "5m", "24h"] {
+            let read: HumanDuration = text.parse().expect(text);
+            assert_eq!(read.to_string(), text);
+        }
+        let week: HumanDuration = "7d".parse().expect("a week");
+        assert_eq!(week.to_string(), "168h");
+    }
+
+    #[test]
     fn a_timeout_is_never_zero() {
         assert!("0s".parse::<HumanDuration>().is_ok());
         assert!("0s".parse::<Timeout>().is_err());
@@ -186,6 +222,9 @@ mod tests {
         for text in ["", "1KB", "1 MiB", "0", "0KiB", "-1", "99999999999999GiB"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
+        assert_eq!("0KiB".parse(), Ok(SizeOrZero(0)));
+        assert_eq!("2KiB".parse(), Ok(SizeOrZero(2048)));
+        assert!("-1".parse::<SizeOrZero>().is_err());
     }
 
     #[test]

@@ -1,0 +1,71 @@
+//! `servers` of an upstream.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+
+use super::super::super::located::Located;
+use super::super::super::scalar::ServerUrl;
+
+/// One server: its URL, or a table that says more.
+///
+/// serde's untagged enums lose spans, so the choice is made by hand.
+#[derive(Debug)]
+pub(in super::super::super) enum ServerEntry {
+    /// The URL alone.
+    Url(ServerUrl),
+    /// The URL, and its share of the load.
+    Table(ServerTable),
+}
+
+/// A server and its share of the load.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super::super) struct ServerTable {
+    /// Its URL.
+    #[schemars(required)]
+    pub(in super::super::super) url: Option<Located<ServerUrl>>,
+    /// Its share of the load, beside those of the others.
+    #[schemars(range(min = 1, max = 1_000), extend("default" = 1))]
+    pub(in super::super::super) weight: Option<Located<u32>>,
+}
+
+impl JsonSchema for ServerEntry {
+    fn schema_name() -> Cow<'static, str> {
+        "ServerEntry".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let url = generator.subschema_for::<ServerUrl>();
+        let table = generator.subschema_for::<ServerTable>();
+        json_schema!({ "anyOf": [url, table] })
+    }
+}
+
+impl<'de> Deserialize<'de> for ServerEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Choice;
+
+        impl<'de> Visitor<'de> for Choice {
+            type Value = ServerEntry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a table")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                ServerUrl::deserialize(StrDeserializer::new(text)).map(ServerEntry::Url)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                ServerTable::deserialize(MapAccessDeserializer::new(map)).map(ServerEntry::Table)
+            }
+        }
+
+        deserializer.deserialize_any(Choice)
+    }
+}

@@ -1,0 +1,468 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+use super::*;
+use crate::config::{ConfigErrors, Environment, Loaded, Overrides, Problem, parse};
+use crate::retry::{Backoff, Jitter, Preset, Strategy};
+use crate::upstream::{BudgetSettings, Fallback, HealthSettings, RetrySettings};
+
+const HEAD: &str = "[[route]]\nname = \"all\"\npath = \"/\"\n\
+                    [upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n";
+
+fn load(keys: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
+    let text = format!("{HEAD}{keys}\n");
+    let env: Environment = env.iter().copied().collect();
+    parse("test.toml", &text, &env, &Overrides::default())
+}
+
+fn read(keys: &str, env: &[(&str, &str)]) -> (Upstream, Vec<Problem>) {
+    let loaded = load(keys, env).unwrap_or_else(|errors| panic!("{errors}"));
+    let upstream = &loaded.policy.upstreams[0];
+    (Upstream::clone(upstream), loaded.warnings)
+}
+
+fn sound(keys: &str) -> Upstream {
+    let (upstream, warnings) = read(keys, &[]);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    upstream
+}
+
+/// The retries of a table, and the titles of what is doubtful about them.
+fn retry(keys: &str) -> (RetrySettings, Vec<String>) {
+    let (upstream, warnings) = read(&format!("[upstream.api.retry]\n{keys}"), &[]);
+    let titles = warnings.into_iter().map(|warning| warning.title).collect();
+    (upstream.retry.expect("retries"), titles)
+}
+
+/// The only fault of some keys.
+fn fault(keys: &str) -> (String, String) {
+    let errors = load(keys, &[]).expect_err(keys);
+    let [problem] = errors.problems() else {
+        panic!("{errors}");
+    };
+    (problem.title.clone(), problem.help.clone())
+}
+
+fn number(count: u32) -> NonZeroU32 {
+    NonZeroU32::new(count).expect("not zero")
+}
+
+const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+#[test]
+fn what_is_not_said_is_as_the_settings_have_it() {
+    let silent = sound("");
+    assert_eq!(silent.servers[0].weight, NonZeroU32::MIN);
+    assert_eq!(silent.retry, None);
+    assert_eq!(silent.breaker, BreakerSettings::default());
+    assert_eq!((silent.health, silent.concurrency), (None, None));
+    assert_eq!(silent.slow_start, seconds(10));
+
+    let empty = sound(
+        "health = { path = \"/healthz\" }\n\
+         [upstream.api.retry]\n[upstream.api.breaker]\n[upstream.api.concurrency]",
+    );
+    assert_eq!(empty.retry, Some(RetrySettings::default()));
+    assert_eq!(empty.breaker, BreakerSettings::default());
+    assert_eq!(empty.concurrency, Some(ConcurrencySettings::default()));
+    let health = HealthSettings {
+        path: "/healthz".parse().expect("a path"),
+        interval: seconds(5),
+        timeout: seconds(1),
+        max_ejected: 0.5,
+    };
+    assert_eq!(empty.health, Some(health));
+}
+
+#[test]
+fn everything_about_retries_can_be_said_otherwise() {
+    let (settings, doubts) = retry(
+        "preset = \"sender\"\nattempts = 20\nstrategy = \"linear\"\nbase = \"100ms\"\ncap = \"2s\"\n\
+         jitter = \"±10%\"\ndeadline = \"1m\"\nmax_body = 0\n\
+         budget = { ratio = 1, window = \"1h\", floor = 0 }",
+    );
+    assert!(doubts.is_empty(), "{doubts:?}");
+    let said = Preset::Sender.policy();
+    let expected = RetrySettings {
+        policy: crate::retry::Policy {
+            table: said.table,
+            backoff: Backoff {
+                strategy: Strategy::Linear,
+                base: Duration::from_millis(100),
+                cap: seconds(2),
+                factor: said.backoff.factor,
+                jitter: Jitter::Percent(0.1),
+            },
+            attempts: number(20),
+            deadline: Some(seconds(60)),
+            retry_after: said.retry_after,
+        },
+        max_body: 0,
+        budget: BudgetSettings {
+            ratio: 1.0,
+            window: seconds(3600),
+            floor: 0,
+        },
+    };
+    assert_eq!(settings, expected);
+    assert_eq!(
+        retry("factor = 1.5").0.policy.backoff.factor.to_bits(),
+        1.5_f64.to_bits()
+    );
+    assert_eq!(
+        retry("factor = 3").0.policy.backoff.factor.to_bits(),
+        3.0_f64.to_bits()
+    );
+}
+
+#[test]
+fn every_preset_can_be_named_and_says_what_no_key_does() {
+    for preset in Preset::ALL {
+        let name = preset.name();
+        let (settings, doubts) = retry(&format!("preset = \"{name}\""));
+        let expected = crate::retry::Policy {
+            deadline: Some(seconds(30)),
+            ..preset.policy()
+        };
+        assert_eq!(settings.policy, expected, "{name}");
+        assert!(doubts.is_empty(), "{name}: {doubts:?}");
+    }
+    let (_, help) = fault("[upstream.api.retry]\npreset = \"standart\"");
+    assert!(help.contains("did you mean `standard`?"), "{help}");
+    for preset in Preset::ALL {
+        assert!(help.contains(preset.name()), "{help}");
+    }
+}
+
+#[test]
+fn a_jitter_may_be_a_number_in_the_file_and_in_a_variable() {
+    for text in ["0.3", "\"0.3\"", "\"+30%\"", "\"additive\""] {
+        let jitter = retry(&format!("jitter = {text}")).0.policy.backoff.jitter;
+        assert_eq!(jitter, Jitter::Proportional(0.3), "{text}");
+    }
+    assert_eq!(
+        retry("jitter = 1").0.policy.backoff.jitter,
+        Jitter::Proportional(1.0)
+    );
+    for (value, meaning) in [
+        ("0.5", Jitter::Proportional(0.5)),
+        ("1", Jitter::Proportional(1.0)),
+        ("full", Jitter::Full),
+        ("±25%", Jitter::Percent(0.25)),
+        ("2s", Jitter::Added(seconds(2))),
+    ] {
+        let (upstream, _) = read("", &[("TIDEGATE__UPSTREAM__API__RETRY__JITTER", value)]);
+        let jitter = upstream.retry.expect("retries").policy.backoff.jitter;
+        assert_eq!(jitter, meaning, "{value}");
+    }
+    let (title, _) = fault("[upstream.api.retry]\njitter = 1.5");
+    assert!(
+        title.contains("`upstream.api.retry.jitter` is too large"),
+        "{title}"
+    );
+}
+
+#[test]
+fn what_was_not_written_gives_way_to_what_was() {
+    let backoff = |keys: &str| retry(keys).0.policy.backoff;
+    let long = backoff("base = \"20m\"\ndeadline = \"2h\"");
+    assert_eq!((long.base, long.cap), (seconds(1200), seconds(1200)));
+
+    let open = |keys: &str| sound(&format!("[upstream.api.breaker]\n{keys}")).breaker;
+    assert_eq!(open("open = \"2m\"").open_max, seconds(120));
+    assert_eq!(open("open = \"1s\"").open_max, seconds(60));
+
+    let checked = sound("health = { path = \"/\", interval = \"500ms\" }").health;
+    assert_eq!(checked.expect("checks").timeout, Duration::from_millis(500));
+
+    let concurrency = |keys: &str| {
+        let upstream = sound(&format!("[upstream.api.concurrency]\n{keys}"));
+        let at_once = upstream.concurrency.expect("a bound");
+        [at_once.min, at_once.initial, at_once.max].map(NonZeroU32::get)
+    };
+    assert_eq!(concurrency("max = 10"), [4, 10, 10]);
+    assert_eq!(concurrency("max = 3"), [3, 3, 3]);
+    assert_eq!(concurrency("min = 50"), [50, 50, 1000]);
+    assert_eq!(concurrency("min = 5000"), [5000, 5000, 5000]);
+    assert_eq!(concurrency("initial = 2"), [2, 2, 1000]);
+    assert_eq!(concurrency("initial = 2000"), [4, 2000, 2000]);
+    assert_eq!(concurrency("min = 1\ninitial = 2\nmax = 3"), [1, 2, 3]);
+}
+
+#[test]
+fn what_was_written_must_not_contradict_itself() {
+    for (keys, title, help) in [
+        (
+            "[upstream.api.retry]\nbase = \"2s\"\ncap = \"1s\"",
+            "`cap` is below `base`, which is 2s",
+            "\"2s\"",
+        ),
+        (
+            "[upstream.api.retry]\npreset = \"batch\"\ncap = \"1ms\"",
+            "by the preset `batch`",
+            "`base`",
+        ),
+        (
+            "[upstream.api.retry]\nstrategy = \"linear\"\nfactor = 2",
+            "`factor` has no effect",
+            "exponential",
+        ),
+        (
+            "[upstream.api.breaker]\nopen_max = \"1s\"",
+            "open for 5s at first",
+            "\"5s\"",
+        ),
+        (
+            "health = { path = \"/\", timeout = \"6s\" }",
+            "every 5s, before its `timeout`",
+            "\"5s\"",
+        ),
+        (
+            "max_ejected = 0.1",
+            "`max_ejected` has no effect",
+            "`health =",
+        ),
+        (
+            "[upstream.api.concurrency]\nmin = 3\nmax = 2",
+            "`max` is below `min`",
+            "at least 3",
+        ),
+        (
+            "[upstream.api.concurrency]\nmin = 3\ninitial = 2",
+            "`initial` is below `min`",
+            "at least 3",
+        ),
+        (
+            "[upstream.api.concurrency]\ninitial = 3\nmax = 2",
+            "`max` is below `initial`",
+            "at least 3",
+        ),
+    ] {
+        let (found, remedy) = fault(keys);
+        assert!(found.contains(title), "{keys}: {found}");
+        assert!(remedy.contains(help), "{keys}: {remedy}");
+    }
+}
+
+#[test]
+fn a_fault_in_a_table_is_not_echoed_by_what_depends_on_it() {
+    for keys in [
+        "health = \"/healthz\"\nmax_ejected = 0.1",
+        "health = { path = \"healthz\" }\nmax_ejected = 0.1",
+        "health = { interval = \"1s\" }\nmax_ejected = 0.1",
+        "[upstream.api.retry]\nstrategy = \"liner\"\nfactor = 2",
+        "[upstream.api.breaker]\nfallback = {}",
+    ] {
+        fault(keys);
+    }
+}
+
+#[test]
+fn retries_that_are_known_to_hurt_get_a_warning() {
+    let only = |keys: &str| {
+        let (_, doubts) = retry(keys);
+        let [doubt] = doubts.as_slice() else {
+            panic!("{keys}: {doubts:?}");
+        };
+        doubt.clone()
+    };
+    assert!(only("strategy = \"constant\"").contains("constant interval"));
+    assert!(only("strategy = \"constant\"\njitter = \"full\"").contains("constant interval"));
+    let drifting = "strategy = \"constant\"\njitter = \"decorrelated\"";
+    assert!(only(drifting).contains("`strategy` has no effect"));
+    for none in ["\"none\"", "0", "\"0ms\""] {
+        assert!(only(&format!("jitter = {none}")).contains("without jitter"));
+    }
+    let both = "strategy = \"constant\"\njitter = \"none\"";
+    assert_eq!(retry(both).1.len(), 2);
+
+    for fine in [
+        "strategy = \"linear\"",
+        "strategy = \"exponential\"\njitter = \"decorrelated\"",
+        "attempts = 1\nstrategy = \"constant\"\njitter = \"none\"\ndeadline = \"1ms\"",
+    ] {
+        assert!(retry(fine).1.is_empty(), "{fine}: {:?}", retry(fine).1);
+    }
+}
+
+#[test]
+fn retries_that_cannot_be_made_get_a_warning() {
+    for (keys, often) in [
+        (
+            "base = \"5s\"\ndeadline = \"5s\"",
+            "no retry will ever be made",
+        ),
+        ("base = \"30s\"", "no retry will ever be made"),
+        (
+            "base = \"1s\"\ndeadline = \"100ms\"",
+            "no retry will ever be made",
+        ),
+        (
+            "base = \"5s\"\ndeadline = \"2s\"\njitter = \"equal\"",
+            "no retry will ever be made",
+        ),
+        (
+            "base = \"5s\"\ndeadline = \"3s\"\njitter = \"equal\"",
+            "many a retry will not",
+        ),
+        (
+            "base = \"5s\"\ndeadline = \"3s\"\njitter = \"±50%\"",
+            "many a retry will not",
+        ),
+        (
+            "base = \"5s\"\ndeadline = \"1s\"\njitter = \"full\"",
+            "many a retry will not",
+        ),
+        (
+            "budget = { ratio = 0, floor = 0 }",
+            "no retry will ever be made",
+        ),
+    ] {
+        let (_, doubts) = retry(keys);
+        let [doubt] = doubts.as_slice() else {
+            panic!("{keys}: {doubts:?}");
+        };
+        assert!(doubt.contains(often), "{keys}: {doubt}");
+    }
+    for fine in [
+        "base = \"5s\"\ndeadline = \"6s\"",
+        "budget = { ratio = 0 }",
+        "budget = { floor = 0 }",
+    ] {
+        assert!(retry(fine).1.is_empty(), "{fine}: {:?}", retry(fine).1);
+    }
+}
+
+#[test]
+fn everything_about_a_breaker_can_be_said_otherwise() {
+    let told = sound(
+        "[upstream.api.breaker]\nenabled = false\nconsecutive_failures = 1\nfailure_ratio = 1\n\
+         window = \"1m\"\nmin_requests = 7\nopen = \"10ms\"\nopen_max = \"1d\"\n\
+         fallback = { body = \"{}\", content_type = \"application/json\" }",
+    );
+    let expected = BreakerSettings {
+        enabled: false,
+        consecutive_failures: NonZeroU32::MIN,
+        failure_ratio: 1.0,
+        window: seconds(60),
+        min_requests: number(7),
+        open: Duration::from_millis(10),
+        open_max: seconds(86_400),
+        fallback: Some(Fallback {
+            body: Bytes::from_static(b"{}"),
+            content_type: HeaderValue::from_static("application/json"),
+        }),
+    };
+    assert_eq!(told.breaker, expected);
+    let plain = sound("breaker = { fallback = { body = \"Später.\" } }").breaker;
+    let fallback = plain.fallback.expect("a fallback");
+    assert_eq!(fallback.body, "Später.");
+    assert_eq!(fallback.content_type, "text/plain; charset=utf-8");
+}
+
+#[test]
+fn a_server_may_have_a_weight() {
+    let servers = |list: &str, env: &[(&str, &str)]| {
+        let text = HEAD.replace("[\"http://127.0.0.1:9000\"]", list);
+        let env: Environment = env.iter().copied().collect();
+        let loaded = parse("test.toml", &text, &env, &Overrides::default());
+        let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
+        let servers = policy.upstreams[0].servers.iter();
+        let shown = servers.map(|s| format!("{} {} {}", s.tls, s.authority, s.weight));
+        shown.collect::<Vec<_>>()
+    };
+    let mixed = "[\"http://a\", { url = \"https://b:1\", weight = 1000 }, { url = \"http://c\" }]";
+    let expected = ["false a 1", "true b:1 1000", "false c 1"];
+    assert_eq!(servers(mixed, &[]), expected);
+    let variable = [("TIDEGATE__UPSTREAM__API__SERVERS", mixed)];
+    assert_eq!(servers("[\"http://z\"]", &variable), expected);
+    let plain = [("TIDEGATE__UPSTREAM__API__SERVERS", "[\"http://a\"]")];
+    assert_eq!(servers(mixed, &plain), ["false a 1"]);
+}
+
+#[test]
+fn a_flag_replaces_servers_that_have_weights() {
+    let text = HEAD.replace(
+        "\"http://127.0.0.1:9000\"",
+        "{ url = \"http://a\", weight = 3 }",
+    );
+    let overrides = Overrides {
+        upstream: Some("http://b".into()),
+        ..Overrides::default()
+    };
+    let loaded = parse("test.toml", &text, &Environment::default(), &overrides);
+    let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
+    let [server] = policy.upstreams[0].servers.as_slice() else {
+        panic!("{:?}", policy.upstreams);
+    };
+    assert_eq!(
+        (server.authority.as_str(), server.weight),
+        ("b", NonZeroU32::MIN)
+    );
+}
+
+#[test]
+fn the_environment_reaches_below_an_upstream() {
+    let env = [
+        ("TIDEGATE__UPSTREAM__API__RETRY__ATTEMPTS", "7"),
+        ("TIDEGATE__UPSTREAM__API__RETRY__BUDGET__RATIO", "0.25"),
+        ("TIDEGATE__UPSTREAM__API__BREAKER__FAILURE_RATIO", "1"),
+        ("TIDEGATE__UPSTREAM__API__BREAKER__ENABLED", "false"),
+        ("TIDEGATE__UPSTREAM__API__CONCURRENCY", "{ max = 30 }"),
+        ("TIDEGATE__UPSTREAM__API__HEALTH", "{ path = \"/up\" }"),
+        ("TIDEGATE__UPSTREAM__API__HEALTH__INTERVAL", "9s"),
+        ("TIDEGATE__UPSTREAM__API__MAX_EJECTED", "0"),
+        ("TIDEGATE__UPSTREAM__API__SLOW_START", "0s"),
+    ];
+    for keys in [
+        "",
+        "[upstream.api.retry]\nattempts = 2\nbudget = { ratio = 1 }",
+    ] {
+        let (upstream, warnings) = read(keys, &env);
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let retry = upstream.retry.expect("retries");
+        assert_eq!(retry.policy.attempts, number(7));
+        assert_eq!(retry.budget.ratio.to_bits(), 0.25_f64.to_bits());
+        assert!(!upstream.breaker.enabled && upstream.breaker.failure_ratio >= 1.0);
+        assert_eq!(
+            upstream.concurrency.map(|at_once| at_once.max),
+            Some(number(30))
+        );
+        let health = upstream.health.expect("checks");
+        assert_eq!((health.path.as_str(), health.interval), ("/up", seconds(9)));
+        assert!(health.max_ejected <= 0.0);
+        assert_eq!(upstream.slow_start, Duration::ZERO);
+    }
+    let name = "TIDEGATE__UPSTREAM__API__RETRY__ATTEMPTS";
+    let errors = load("", &[(name, "21")]).expect_err("too many");
+    let [problem] = errors.problems() else {
+        panic!("{errors}");
+    };
+    assert_eq!((problem.file.as_str(), problem.column), (name, 42));
+    assert!(problem.help.contains("at most 20"), "{}", problem.help);
+}
+
+#[test]
+fn each_upstream_has_its_own() {
+    let text = format!(
+        "{HEAD}retry = {{ attempts = 2 }}\n[upstream.b]\nservers = [\"http://b\"]\n\
+         [[route]]\nname = \"b\"\npath = \"/b\"\nupstream = \"b\"\n"
+    );
+    // The catch-all comes last.
+    let text = text.replacen("[[route]]\nname = \"all\"\npath = \"/\"\n", "", 1)
+        + "[[route]]\nname = \"all\"\npath = \"/\"\nupstream = \"api\"\n";
+    let loaded = parse(
+        "test.toml",
+        &text,
+        &Environment::default(),
+        &Overrides::default(),
+    );
+    let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
+    let attempts = |upstream: &Arc<Upstream>| upstream.retry.map(|retry| retry.policy.attempts);
+    let found: Vec<_> = policy.upstreams.iter().map(attempts).collect();
+    assert_eq!(found, [Some(number(2)), None]);
+}
