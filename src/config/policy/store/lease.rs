@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::super::file::File;
 use super::super::super::located::Located;
 use super::super::super::problem::Findings;
-use super::super::super::scalar::{LONGEST_LEASE, Lease};
+use super::super::super::scalar::{HumanDuration, LONGEST_LEASE, Lease};
 use super::super::super::{Backend, StoreSettings};
 use crate::route::Route;
 use crate::upstream::{Timeouts, Upstream};
@@ -32,8 +32,8 @@ pub(in super::super) fn set_lease(
     let keyed = routes.iter().filter(|route| route.idempotency.is_some());
     let slowest = keyed
         .map(|route| &upstreams[route.upstream.0])
-        .max_by_key(|upstream| whole(&upstream.timeouts));
-    let deadline = slowest.map_or(Duration::ZERO, |upstream| whole(&upstream.timeouts));
+        .max_by_key(|upstream| whole(upstream).0);
+    let (deadline, reason) = slowest.map_or((Duration::ZERO, ""), |upstream| whole(upstream));
     let enough = (deadline + MARGIN).min(LONGEST_LEASE);
     let given = file.store.lease.as_ref();
     redis.lease = given.map_or(enough, |given| given.value.0);
@@ -52,12 +52,12 @@ pub(in super::super) fn set_lease(
         return;
     }
     let name = &slowest.name;
-    let longest = written(deadline);
+    let longest = HumanDuration(deadline);
     let help = if enough > deadline {
-        let enough = written(enough);
+        let enough = HumanDuration(enough);
         format!("set `lease` to more than \"{longest}\", such as \"{enough}\", or leave it out")
     } else {
-        let most = written(LONGEST_LEASE);
+        let most = HumanDuration(LONGEST_LEASE);
         format!("set a `timeout` under \"{most}\" in [upstream.{name}], or leave `lease` out")
     };
     findings.error(
@@ -68,24 +68,26 @@ pub(in super::super) fn set_lease(
         help,
     );
     if let Some((upstream, _)) = file.upstream.0.iter().nth(slowest.id.0) {
-        findings.note(
-            &upstream.span,
-            "`timeout`, or else `connect_timeout` and `first_byte_timeout`",
-        );
+        findings.note(&upstream.span, reason);
     }
 }
 
-/// How long a request may take altogether, or at least until its answer begins.
-fn whole(timeouts: &Timeouts) -> Duration {
-    let until_answer = timeouts.connect + timeouts.first_byte;
-    timeouts.total.unwrap_or(until_answer)
-}
-
-/// A duration as the configuration would have it.
-fn written(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-    let whole = units.iter().find(|(_, unit)| millis.is_multiple_of(*unit));
-    let (unit, size) = whole.unwrap_or(&("ms", 1));
-    format!("{}{unit}", millis / size)
+/// How long a request may take altogether, or at least until its answer begins, and what says so.
+fn whole(upstream: &Upstream) -> (Duration, &'static str) {
+    let Timeouts {
+        connect,
+        first_byte,
+        total,
+        ..
+    } = upstream.timeouts;
+    let attempts = upstream.retry.and_then(|retry| retry.policy.deadline);
+    // A server that cannot be reached is passed over for the next.
+    let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
+    let once = (
+        connect.saturating_mul(servers) + first_byte,
+        "`connect_timeout` of each of its servers, and `first_byte_timeout`",
+    );
+    let all = attempts.map(|deadline| (deadline, "`deadline` of its retries"));
+    let bound = total.map(|total| (total, "its `timeout`"));
+    bound.or(all).unwrap_or(once)
 }

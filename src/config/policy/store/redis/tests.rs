@@ -146,6 +146,30 @@ fn a_lease_outlives_the_slowest_execution_of_a_key() {
 }
 
 #[test]
+fn an_execution_is_all_its_attempts() {
+    let lasts = |upstream: &str, seconds: u64| {
+        let routes = ROUTES.replacen("[\"http://127.0.0.1:9000\"]\n", upstream, 1);
+        let lease = redis_with("url = \"redis://a\"", &routes, &[]).lease;
+        assert_eq!(
+            lease,
+            Duration::from_secs(seconds) + lease::MARGIN,
+            "{upstream}"
+        );
+    };
+    let one = "[\"http://a\"]\n";
+    let three = "[\"http://a\", { url = \"http://b\", weight = 2 }, \"http://c\"]\n";
+    lasts(one, 5 + 30);
+    lasts(three, 3 * 5 + 30);
+
+    let retry = format!("{three}retry = {{}}\n");
+    lasts(&retry, 30);
+    let patient = retry.replace("{}", "{ deadline = \"2m\" }");
+    lasts(&patient, 120);
+    let bounded = format!("{patient}timeout = \"7s\"\n");
+    lasts(&bounded, 7);
+}
+
+#[test]
 fn a_lease_no_longer_than_an_execution_says_how_long_that_is() {
     let lease = |lease: &str| format!("url = \"redis://a\"\nlease = \"{lease}\"");
     assert_eq!(
