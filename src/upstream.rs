@@ -22,6 +22,7 @@ mod balance;
 pub mod breaker;
 pub mod budget;
 mod carry;
+pub mod concurrency;
 pub mod connect;
 mod error;
 pub mod forward;
