@@ -38,6 +38,8 @@ struct UpstreamView {
     servers: Vec<ServerView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retries: Option<RetriesView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency: Option<ConcurrencyView>,
 }
 
 #[derive(Debug, Serialize)]
@@ -76,6 +78,13 @@ struct RetriesView {
     requests: u64,
     retries: u64,
     refused: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ConcurrencyView {
+    limit: u32,
+    in_flight: u32,
+    shed: u64,
 }
 
 async fn overview(State(office): State<Arc<Office>>) -> Json<Overview> {
@@ -163,6 +172,14 @@ impl UpstreamView {
                     refused: seen.refused,
                 }
             }),
+            concurrency: standing
+                .concurrency
+                .as_ref()
+                .map(|concurrency| ConcurrencyView {
+                    limit: concurrency.limit(),
+                    in_flight: concurrency.in_flight(),
+                    shed: concurrency.shed(),
+                }),
         }
     }
 }

@@ -89,9 +89,9 @@ impl<'a> Carrying<'a> {
         loop {
             let mut visit = match self.target.visit(&self.tried, among) {
                 Ok(visit) => visit,
-                Err(none) => {
+                Err(unavailable) => {
                     let Some(error) = unreached.take() else {
-                        return Err(ForwardError::CircuitOpen { wait: none.wait });
+                        return Err(unavailable.into());
                     };
                     match self.unreached(error).await {
                         Ok(()) => among = Among::PreferUntried,
@@ -112,6 +112,10 @@ impl<'a> Carrying<'a> {
             );
             let step = match ended.await {
                 Attempt::Answered(response, lease) => self.answered(response, lease, visit).await,
+                // The time is over, which says nothing about the server, and leaves none for another.
+                Attempt::Unsent(_, error @ ForwardError::NotReachedInTime(_)) => {
+                    return Err(error);
+                }
                 Attempt::Unsent(back, error) => {
                     visit.failed();
                     tracing::debug!(server = visit.name(), %error, "not reached");
@@ -129,15 +133,11 @@ impl<'a> Carrying<'a> {
 
     /// No server that is left could be reached: is any to be tried again?
     async fn unreached(&mut self, error: ForwardError) -> Result<(), ForwardError> {
-        // There is nothing to go on with where the time is over.
-        let over = matches!(error, ForwardError::NotReachedInTime(_));
-        match self.retry(error.failure(), None) {
-            Some(wait) if !over => {
-                self.pause(wait, &error).await;
-                Ok(())
-            }
-            _ => Err(error),
-        }
+        let Some(wait) = self.retry(error.failure(), None) else {
+            return Err(error);
+        };
+        self.pause(wait, &error).await;
+        Ok(())
     }
 
     /// There is an answer: is it the last word?
@@ -151,12 +151,7 @@ impl<'a> Carrying<'a> {
             return self.lost(ForwardError::BadAnswer(fault), visit).await;
         }
         let status = response.status();
-        if status.is_server_error() {
-            visit.failed();
-        } else if visit.is_probe() {
-            // Closed by the head: a body may take as long as it likes.
-            visit.succeeded();
-        }
+        visit.answered(status);
         let failed = status.is_server_error() || status.is_client_error();
         if failed && self.can_resend() {
             let told =

@@ -6,8 +6,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::Upstream;
+use super::balance::NoServer;
 use super::connect::ConnectError;
 use super::patience::{OutOfPatience, Phase};
+use super::target::Unavailable;
 use crate::idempotency::Undone;
 use crate::respond::Rejection;
 use crate::retry::Failure;
@@ -49,6 +51,15 @@ pub enum ForwardError {
     /// The client broke off, or did not keep to HTTP.
     #[error("the client's request body failed")]
     ClientFailed(Option<Violation>),
+}
+
+impl From<Unavailable> for ForwardError {
+    fn from(unavailable: Unavailable) -> Self {
+        match unavailable {
+            Unavailable::NoServer(NoServer { wait }) => Self::CircuitOpen { wait },
+            Unavailable::Overloaded => Self::Overloaded,
+        }
+    }
 }
 
 impl ForwardError {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::breaker::Breaker;
 use super::budget::Budget;
+use super::concurrency::Concurrency;
 use super::{Server, Upstream};
 use crate::clock::Moment;
 
@@ -25,6 +26,8 @@ pub struct Standing {
     pub servers: Box<[ServerStanding]>,
     /// How many retries there may be, where there are any.
     pub budget: Option<Budget>,
+    /// How many requests there may be at once, where that is bounded.
+    pub concurrency: Option<Concurrency>,
 }
 
 /// How one server stands.
@@ -59,6 +62,7 @@ impl Standing {
             budget: upstream
                 .retry
                 .map(|retry| Budget::new(retry.budget, workers)),
+            concurrency: upstream.concurrency.map(Concurrency::new),
             upstream: Arc::clone(upstream),
         }
     }

@@ -3,15 +3,16 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 
 use super::Upstream;
 use super::balance::{Among, Choice, NoServer};
 use super::breaker::{Change, Ticket};
+use super::concurrency::{Entry, Outcome};
 use super::connect::{self, Connector, ConnectorError};
 use super::pool::Pool;
 use super::standing::{ServerStanding, Standing};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::retry::Policy;
 
 /// An upstream as one worker sees it.
@@ -44,6 +45,20 @@ pub(super) struct ServerTarget {
 pub(super) struct Visit {
     server: Arc<ServerTarget>,
     ticket: Option<Ticket>,
+    began: Moment,
+    /// Its place among the requests underway, where these are bounded.
+    entry: Option<Entry>,
+    /// What it says about the upstream's load.
+    load: Option<Outcome>,
+}
+
+/// Why there is no server to attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unavailable {
+    /// Every circuit is open.
+    NoServer(NoServer),
+    /// The upstream has all the requests underway that it can take.
+    Overloaded,
 }
 
 impl Target {
@@ -76,12 +91,22 @@ impl Target {
     }
 
     /// Begins an attempt at one of the servers.
-    pub(super) fn visit(&self, tried: &[usize], among: Among) -> Result<Visit, NoServer> {
+    pub(super) fn visit(&self, tried: &[usize], among: Among) -> Result<Visit, Unavailable> {
+        let entry = match &self.standing.concurrency {
+            None => None,
+            Some(concurrency) => Some(concurrency.enter().ok_or(Unavailable::Overloaded)?),
+        };
         let now = self.clock.now();
-        let Choice { place, ticket } =
-            self.standing
-                .choose(tried, among, now, &mut fastrand::Rng::new())?;
-        Ok(Visit::new(Arc::clone(&self.servers[place]), ticket))
+        let choice = self
+            .standing
+            .choose(tried, among, now, &mut fastrand::Rng::new());
+        let Choice { place, ticket } = choice.map_err(Unavailable::NoServer)?;
+        Ok(Visit::begin(
+            Arc::clone(&self.servers[place]),
+            ticket,
+            now,
+            entry,
+        ))
     }
 }
 
@@ -108,10 +133,18 @@ fn policy(standing: &Standing) -> Option<Policy> {
 }
 
 impl Visit {
-    fn new(server: Arc<ServerTarget>, ticket: Ticket) -> Self {
+    fn begin(
+        server: Arc<ServerTarget>,
+        ticket: Ticket,
+        began: Moment,
+        entry: Option<Entry>,
+    ) -> Self {
         let visit = Self {
             server,
             ticket: Some(ticket),
+            began,
+            entry,
+            load: None,
         };
         visit.standing().enter(visit.server.worker);
         if visit.is_probe() {
@@ -137,6 +170,21 @@ impl Visit {
         self.ticket.as_ref().is_some_and(Ticket::is_probe)
     }
 
+    /// The head of an answer is there. What its body is like is still to be seen, unless it says itself that
+    /// the server failed; but a probe is over: a body may take as long as it likes.
+    pub(super) fn answered(&mut self, status: StatusCode) {
+        if status.is_server_error() {
+            return self.failed();
+        }
+        if self.entry.is_some() {
+            let latency = self.server.clock.now().since(self.began);
+            self.load = Some(Outcome::Answered { latency });
+        }
+        if self.is_probe() {
+            self.succeeded();
+        }
+    }
+
     /// The server did what it should.
     pub(super) fn succeeded(&mut self) {
         let Some(ticket) = self.ticket.take() else {
@@ -158,6 +206,7 @@ impl Visit {
 
     /// The server did not.
     pub(super) fn failed(&mut self) {
+        self.load = Some(Outcome::Dropped);
         let Some(ticket) = self.ticket.take() else {
             return;
         };
@@ -195,5 +244,11 @@ impl Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         self.standing().leave(self.server.worker);
+        let concurrency = self.server.standing.concurrency.as_ref();
+        if let (Some(concurrency), Some(entry), Some(load)) =
+            (concurrency, self.entry.take(), self.load)
+        {
+            concurrency.left(entry, load, self.server.clock.now());
+        }
     }
 }

@@ -146,7 +146,7 @@ impl Scrape {
             let count = server.breaker.snapshot(now).openings;
             counter(opened.encode_family(&labels)?, count)?;
         }
-        Ok(())
+        self.encode_concurrency(encoder)
     }
 
     fn encode_gauges(
@@ -160,6 +160,22 @@ impl Scrape {
         for (upstream, server) in self.servers() {
             let labels = [("upstream", upstream), ("server", server.name())];
             gauge(family.encode_family(&labels)?, value(server))?;
+        }
+        Ok(())
+    }
+
+    fn encode_concurrency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut limits = encoder.encode_descriptor(
+            "upstream_concurrency_limit",
+            "Requests an upstream is sent at once at most, where that adapts",
+            None,
+            MetricType::Gauge,
+        )?;
+        for standing in &*self.standings {
+            if let Some(concurrency) = &standing.concurrency {
+                let labels = [("upstream", &*standing.upstream.name)];
+                gauge(limits.encode_family(&labels)?, concurrency.limit().into())?;
+            }
         }
         Ok(())
     }
