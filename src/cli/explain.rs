@@ -1,11 +1,13 @@
 //! `tidegate explain`: what a request would meet, without making it.
 
 mod keyed;
+mod upstream;
 
 use std::io::{Write as _, stdout};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use http::header::HOST;
@@ -136,26 +138,20 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     };
     line("route", route.name.to_string());
     let upstream = &policy.upstreams[route.upstream.0];
-    let servers: Vec<_> = upstream
-        .servers
-        .iter()
-        .map(|server| {
-            format!(
-                "{}://{}",
-                if server.tls { "https" } else { "http" },
-                server.authority
-            )
-        })
-        .collect();
+    line("upstream", upstream::servers(upstream));
+    let rule = route.idempotency.as_deref();
+    let keying = Keying::of(rule, method, headers);
+    let keyed = rule.filter(|_| matches!(keying, Keying::Keyed { .. }));
     line(
-        "upstream",
-        format!("{} ({})", upstream.name, servers.join(", ")),
+        "retry",
+        upstream::retry(upstream.retry.as_ref(), method, keyed),
     );
+    line("breaker", upstream::breaker(&upstream.breaker));
     for limit in &route.limits {
         line("limit", describe(limit, route, headers));
     }
     let outcome = outcome(policy, route, caller.exempt(), preflight.is_some());
-    match Keying::of(route.idempotency.as_deref(), method, headers) {
+    match keying {
         Keying::Passes(reason) => {
             if let Some(reason) = reason {
                 line("key", reason);
@@ -239,4 +235,17 @@ fn outcome(policy: &Policy, route: &Route, exempt: bool, preflight: bool) -> Str
 fn acting(route: &Route) -> impl Iterator<Item = &Limit> {
     let limits = route.limits.iter().map(AsRef::as_ref);
     limits.filter(|limit: &&Limit| limit.mode == Mode::Enforce)
+}
+
+/// A duration as a configuration has it.
+fn written(duration: Duration) -> String {
+    const DAY: u64 = 24 * 60 * 60;
+    let seconds = duration.as_secs();
+    match seconds {
+        _ if duration.subsec_nanos() != 0 => format!("{}ms", duration.as_millis()),
+        _ if seconds > DAY && seconds.is_multiple_of(DAY) => format!("{}d", seconds / DAY),
+        _ if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
+        _ if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        _ => format!("{seconds}s"),
+    }
 }

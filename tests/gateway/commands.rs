@@ -153,6 +153,8 @@ fn explain_says_what_a_request_would_meet() {
         "dynamic-client-registration",
         "device",
         "http://127.0.0.1:9000",
+        "retry      never, unless",
+        "breaker    a server is left alone for 5s to 1m",
         "4 at once",
         "429",
     ] {
@@ -222,6 +224,27 @@ fn check_warns_of_keys_that_a_retry_would_not_find() {
         "doubtful.toml:6:24",
         "refreshed token",
         "scope",
+    ] {
+        assert!(said.contains(part), "{part} in\n{said}");
+    }
+}
+
+#[test]
+fn check_warns_of_retries_that_are_known_to_hurt() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("stampede.toml");
+    let config = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+                  [upstream.api.retry]\nstrategy = \"constant\"\njitter = \"none\"\n\
+                  [[route]]\nname = \"all\"\npath = \"/\"\n";
+    std::fs::write(&path, config).expect("a file");
+    let output = Process::run(&["check", path.to_str().expect("a plain name")]);
+    assert!(output.status.success());
+    let said = stderr(&output);
+    for part in [
+        "stampede.toml:4:12",
+        "a constant interval",
+        "stampede.toml:5:10",
+        "without jitter",
     ] {
         assert!(said.contains(part), "{part} in\n{said}");
     }

@@ -3,11 +3,10 @@
 //! The words are about the request and never quote it: a key, a token or any other value a scope is made
 //! from may be somebody's secret, and what is explained gets pasted into tickets.
 
-use std::time::Duration;
-
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
 
+use super::written;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::idempotency::rule::ScopePart;
 use crate::idempotency::{
@@ -129,21 +128,10 @@ fn duplicate(rule: &Rule) -> String {
     )
 }
 
-/// A duration as a configuration has it.
-fn written(duration: Duration) -> String {
-    const DAY: u64 = 24 * 60 * 60;
-    let seconds = duration.as_secs();
-    match seconds {
-        _ if duration.subsec_nanos() != 0 => format!("{}ms", duration.as_millis()),
-        _ if seconds > DAY && seconds.is_multiple_of(DAY) => format!("{}d", seconds / DAY),
-        _ if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
-        _ if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
-        _ => format!("{seconds}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use http::HeaderValue;
 
     use super::*;

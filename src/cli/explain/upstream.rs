@@ -1,0 +1,154 @@
+//! Where a request goes, and what happens when that struggles, in words.
+
+use http::Method;
+
+use super::written;
+use crate::idempotency::{OnUnknown, Rule};
+use crate::upstream::{BreakerSettings, RetrySettings, Server, Upstream};
+
+/// The upstream, and who shares its load.
+pub(super) fn servers(upstream: &Upstream) -> String {
+    let shown = |server: &Server| {
+        let scheme = if server.tls { "https" } else { "http" };
+        let weight = match server.weight.get() {
+            1 => String::new(),
+            weight => format!(" with weight {weight}"),
+        };
+        format!("{scheme}://{}{weight}", server.authority)
+    };
+    let servers: Vec<_> = upstream.servers.iter().map(shown).collect();
+    format!("{} ({})", upstream.name, servers.join(", "))
+}
+
+/// When the request is sent once more; `keyed` is the rule of its key, where that holds it to one execution.
+pub(super) fn retry(
+    settings: Option<&RetrySettings>,
+    method: &Method,
+    keyed: Option<&Rule>,
+) -> String {
+    let Some(policy) = settings
+        .map(|settings| settings.policy)
+        .filter(|policy| policy.attempts.get() > 1)
+    else {
+        return "never, unless it was provably not sent".into();
+    };
+    let bound = policy.deadline.map(written);
+    let bound = bound.map_or_else(String::new, |deadline| format!(" within {deadline}"));
+    let settled = keyed.is_some_and(|rule| rule.terms.on_unknown == OnUnknown::Release);
+    let unless = if method.is_idempotent() || settled {
+        String::new()
+    } else {
+        format!(", but only while it was provably not sent: a second {method} could do it twice")
+    };
+    format!(
+        "up to {} attempts{bound}, the first wait {} and the longest {}{unless}",
+        policy.attempts,
+        written(policy.backoff.base),
+        written(policy.backoff.cap),
+    )
+}
+
+/// When a server is left alone.
+pub(super) fn breaker(settings: &BreakerSettings) -> String {
+    if !settings.enabled {
+        return "off".into();
+    }
+    let percents = (settings.failure_ratio * 10_000.0).round() / 100.0;
+    let fallback = match settings.fallback {
+        Some(_) => "; the fallback while all servers are",
+        None => "",
+    };
+    format!(
+        "a server is left alone for {} to {} after {} failures in a row, or {percents}% of {} or more \
+         requests in {}{fallback}",
+        written(settings.open),
+        written(settings.open_max),
+        settings.consecutive_failures,
+        settings.min_requests,
+        written(settings.window),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use http::{HeaderValue, Request};
+
+    use crate::config::{self, Environment, Overrides};
+
+    /// The lines called `retry` and `breaker` for a request to an upstream with these keys.
+    fn explained(keys: &str, idempotency: &str, method: &str) -> [String; 2] {
+        let text = format!(
+            "[[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {idempotency}\n\
+             [upstream.api]\nservers = [\"https://a:1\", {{ url = \"http://b\", weight = 3 }}]\n{keys}\n"
+        );
+        let loaded = config::parse(
+            "test.toml",
+            &text,
+            &Environment::default(),
+            &Overrides::default(),
+        );
+        let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
+        let mut request = Request::new(());
+        *request.method_mut() = method.parse().expect("a method");
+        let key = HeaderValue::from_static("k");
+        request.headers_mut().insert("idempotency-key", key);
+        let shown = super::super::explain(&policy, request, Ipv4Addr::LOCALHOST.into());
+        assert!(shown.contains("upstream   api (https://a:1, http://b with weight 3)\n"));
+        ["retry", "breaker"].map(|name| {
+            let mut lines = shown.lines();
+            let line = lines.find_map(|line| line.strip_prefix(name));
+            line.expect("a line of that name").trim().to_owned()
+        })
+    }
+
+    #[test]
+    fn retries_are_told_with_their_bounds() {
+        let [retry, _] = explained("", "{}", "GET");
+        assert_eq!(retry, "never, unless it was provably not sent");
+        let [retry, _] = explained("retry = { attempts = 1 }", "{}", "GET");
+        assert_eq!(retry, "never, unless it was provably not sent");
+        let keys = "retry = { attempts = 3, base = \"500ms\", cap = \"1m\", deadline = \"90s\" }";
+        let [retry, _] = explained(keys, "{}", "PUT");
+        assert_eq!(
+            retry,
+            "up to 3 attempts within 90s, the first wait 500ms and the longest 1m"
+        );
+    }
+
+    #[test]
+    fn what_could_be_done_twice_is_said_not_to_be() {
+        let retries = |idempotency: &str, method: &str| {
+            let [retry, _] = explained("retry = {}", idempotency, method);
+            assert!(retry.starts_with("up to "), "{retry}");
+            !retry.contains("only while it was provably not sent")
+        };
+        for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"] {
+            assert!(retries("{}", method), "{method}");
+        }
+        assert!(!retries("{}", "POST") && !retries("{ on_unknown = \"hold\" }", "PATCH"));
+        assert!(retries("{ on_unknown = \"release\" }", "POST"));
+        // Here its key is not looked at.
+        let other = "{ on_unknown = \"release\", methods = \"PATCH\" }";
+        assert!(!retries(other, "POST") && retries(other, "PATCH"));
+    }
+
+    #[test]
+    fn a_breaker_is_told_with_what_opens_it() {
+        let [_, breaker] = explained("", "{}", "GET");
+        assert_eq!(
+            breaker,
+            "a server is left alone for 5s to 1m after 5 failures in a row, or 50% of 20 or more requests in 10s"
+        );
+        let told = "breaker = { failure_ratio = 0.29, fallback = { body = \"Later.\" } }";
+        let [_, breaker] = explained(told, "{}", "GET");
+        assert!(breaker.contains("or 29% of"), "{breaker}");
+        assert!(
+            breaker.ends_with("the fallback while all servers are"),
+            "{breaker}"
+        );
+        let [_, breaker] = explained("breaker = { enabled = false }", "{}", "GET");
+        assert_eq!(breaker, "off");
+    }
+}
