@@ -6,6 +6,7 @@
 use http::Response;
 use hyper::body::Incoming;
 
+use super::answer;
 use super::error::ForwardError;
 use super::outgoing::Outgoing;
 use super::patience::Patience;
@@ -19,8 +20,8 @@ use super::{HostHeader, connect::ConnectError};
 pub(super) enum Attempt {
     /// With the head of an answer.
     Answered(Response<Incoming>, Lease),
-    /// Provably before a byte of the request was taken; here it is again.
-    Unsent(Outgoing, ForwardError),
+    /// Provably before a byte of the request was taken; it is back where it came from.
+    Unsent(ForwardError),
     /// After something of it was taken, for all anybody knows.
     Lost(ForwardError),
 }
@@ -29,24 +30,22 @@ pub(super) enum Attempt {
 pub(super) async fn attempt(
     server: &ServerTarget,
     host: &HostHeader,
-    outgoing: Outgoing,
+    outgoing: &mut Outgoing,
     patience: &Patience,
     max_body: u64,
 ) -> Attempt {
-    let Outgoing {
-        mut request,
-        upload,
-    } = outgoing;
-    host.write(request.headers_mut(), &server.host);
     let mut lease = match reached(patience, server.pool.lease()).await {
         Ok(lease) => lease,
-        Err(error) => return Attempt::Unsent(Outgoing { request, upload }, error),
+        Err(error) => return Attempt::Unsent(error),
     };
+    let Outgoing { request, upload } = outgoing;
     loop {
         lease.carries(upload.clone());
-        let answer = lease.sender().try_send_request(request);
+        let mut sent = request.take().expect("it comes back unless it was sent");
+        host.write(sent.headers_mut(), &server.host);
+        let answer = lease.sender().try_send_request(sent);
         let mut failed = match patience.for_answer(answer, upload.as_deref()).await {
-            Ok(Ok(response)) => return Attempt::Answered(response, lease),
+            Ok(Ok(response)) => return ended(response, lease),
             Ok(Err(failed)) => failed,
             Err(late) => return Attempt::Lost(late.into()),
         };
@@ -55,15 +54,22 @@ pub(super) async fn attempt(
             return Attempt::Lost(error);
         };
         // The connection gave the request back: it never took a byte of it.
-        request = unsent;
+        *request = Some(unsent);
         if !lease.reused {
-            let error = ForwardError::Unsent(failed.into_error());
-            return Attempt::Unsent(Outgoing { request, upload }, error);
+            return Attempt::Unsent(ForwardError::Unsent(failed.into_error()));
         }
         lease = match reached(patience, server.pool.lease_fresh()).await {
             Ok(lease) => lease,
-            Err(error) => return Attempt::Unsent(Outgoing { request, upload }, error),
+            Err(error) => return Attempt::Unsent(error),
         };
+    }
+}
+
+/// With an answer, unless it is one in doubt.
+fn ended(response: Response<Incoming>, lease: Lease) -> Attempt {
+    match answer::framing_fault(response.headers()) {
+        None => Attempt::Answered(response, lease),
+        Some(fault) => Attempt::Lost(ForwardError::BadAnswer(fault)),
     }
 }
 

@@ -23,7 +23,7 @@ use super::error::ForwardError;
 use super::outgoing::{Outgoing, Spare};
 use super::patience::Patience;
 use super::pool::Lease;
-use super::target::{Target, Visit};
+use super::target::{Target, Unavailable, Visit};
 use crate::admin::metrics::{RetryRefusal, UpstreamMetrics};
 use crate::retry::{Course, Failure, GiveUp, Next, RetryAfter, Wait};
 
@@ -53,12 +53,10 @@ pub(super) struct Answered {
     pub(super) visit: Visit,
 }
 
-/// What comes after an attempt.
-enum Step {
-    /// Another one, at once.
-    Again(Outgoing, Among),
-    /// Nothing.
-    Done(Result<Answered, ForwardError>),
+/// Another attempt that is to be made.
+struct Again {
+    wait: Wait,
+    outgoing: Outgoing,
 }
 
 impl<'a> Carrying<'a> {
@@ -83,111 +81,112 @@ impl<'a> Carrying<'a> {
     }
 
     /// Carries the request to its answer.
-    pub(super) async fn carry(&mut self, outgoing: Outgoing) -> Result<Answered, ForwardError> {
-        let (mut outgoing, mut among) = (outgoing, Among::PreferUntried);
+    pub(super) async fn carry(&mut self, mut outgoing: Outgoing) -> Result<Answered, ForwardError> {
+        // Why the server before this one was not reached, where it was not.
         let mut unreached = None;
         loop {
+            let among = match unreached {
+                None => Among::PreferUntried,
+                Some(_) => Among::Untried,
+            };
             let mut visit = match self.target.visit(&self.tried, among) {
                 Ok(visit) => visit,
                 Err(unavailable) => {
-                    let Some(error) = unreached.take() else {
-                        return Err(unavailable.into());
-                    };
-                    match self.unreached(error).await {
-                        Ok(()) => among = Among::PreferUntried,
-                        Err(error) => return Err(error),
-                    }
+                    self.another_round(unreached.take(), unavailable)?.await;
                     continue;
                 }
             };
             self.tried.push(visit.place());
             self.attempts += 1;
+            unreached = None;
             let host = &self.target.standing.upstream.host;
-            let ended = attempt(
+            match attempt(
                 visit.server(),
                 host,
-                outgoing,
+                &mut outgoing,
                 &self.patience,
                 self.max_body,
-            );
-            let step = match ended.await {
-                Attempt::Answered(response, lease) => self.answered(response, lease, visit).await,
-                // The time is over, which says nothing about the server, and leaves none for another.
-                Attempt::Unsent(_, error @ ForwardError::NotReachedInTime(_)) => {
-                    return Err(error);
+            )
+            .await
+            {
+                Attempt::Answered(response, lease) => {
+                    let Some(again) = self.after_answer(&response, &mut visit) else {
+                        return Ok(Answered {
+                            response,
+                            lease,
+                            visit,
+                        });
+                    };
+                    drop(visit);
+                    let pause = self.pause(again.wait, &response.status());
+                    answer::discard(response, lease);
+                    pause.await;
+                    outgoing = again.outgoing;
                 }
-                Attempt::Unsent(back, error) => {
+                // The time is over, which says nothing about the server, and leaves none for another.
+                Attempt::Unsent(error @ ForwardError::NotReachedInTime(_)) => return Err(error),
+                Attempt::Unsent(error) => {
                     visit.failed();
                     tracing::debug!(server = visit.name(), %error, "not reached");
                     unreached = Some(error);
-                    Step::Again(back, Among::Untried)
                 }
-                Attempt::Lost(error) => self.lost(error, visit).await,
-            };
-            match step {
-                Step::Again(next, next_among) => (outgoing, among) = (next, next_among),
-                Step::Done(result) => return result,
+                Attempt::Lost(error) => {
+                    let Some(again) = self.after_loss(&error, &mut visit) else {
+                        return Err(error);
+                    };
+                    drop(visit);
+                    self.pause(again.wait, &error).await;
+                    outgoing = again.outgoing;
+                }
             }
         }
     }
 
-    /// No server that is left could be reached: is any to be tried again?
-    async fn unreached(&mut self, error: ForwardError) -> Result<(), ForwardError> {
-        let Some(wait) = self.retry(error.failure(), None) else {
-            return Err(error);
-        };
-        self.pause(wait, &error).await;
-        Ok(())
+    /// There is no server left to go to: the wait for another round, if it was only that none was reached and
+    /// they are to be tried again.
+    fn another_round(
+        &mut self,
+        unreached: Option<ForwardError>,
+        unavailable: Unavailable,
+    ) -> Result<Pin<Box<Sleep>>, ForwardError> {
+        let error = unreached.ok_or(unavailable)?;
+        match self.retry(error.failure(), None) {
+            Some(wait) => Ok(self.pause(wait, &error)),
+            None => Err(error),
+        }
     }
 
-    /// There is an answer: is it the last word?
-    async fn answered(
-        &mut self,
-        response: Response<Incoming>,
-        lease: Lease,
-        mut visit: Visit,
-    ) -> Step {
-        if let Some(fault) = answer::framing_fault(response.headers()) {
-            return self.lost(ForwardError::BadAnswer(fault), visit).await;
-        }
+    /// There is an answer: the attempt to make in its place, if it is not the last word.
+    fn after_answer(&mut self, response: &Response<Incoming>, visit: &mut Visit) -> Option<Again> {
         let status = response.status();
         visit.answered(status);
-        let failed = status.is_server_error() || status.is_client_error();
-        if failed && self.can_resend() {
-            let told =
-                RetryAfter::of(response.headers()).map(|told| told.wait(self.target.clock.wall()));
-            if let Some(wait) = self.retry(Failure::Status(status), told)
-                && let Some(again) = self.spare.as_ref().and_then(Spare::again)
-            {
-                answer::discard(response, lease);
-                drop(visit);
-                self.pause(wait, &status).await;
-                return Step::Again(again, Among::PreferUntried);
-            }
+        if !status.is_server_error() && !status.is_client_error() {
+            return None;
         }
-        Step::Done(Ok(Answered {
-            response,
-            lease,
-            visit,
-        }))
+        let told = RetryAfter::of(response.headers());
+        let told = told.map(|told| told.wait(self.target.clock.wall()));
+        self.again(Failure::Status(status), told)
     }
 
-    /// The request may have been carried out, and there is no answer.
-    async fn lost(&mut self, error: ForwardError, mut visit: Visit) -> Step {
+    /// The request may have been carried out, and there is no answer: the attempt to make all the same, if
+    /// that does no harm.
+    fn after_loss(&mut self, error: &ForwardError, visit: &mut Visit) -> Option<Again> {
         self.lost = true;
         if error.is_clients() {
-            return Step::Done(Err(error));
+            return None;
         }
         visit.failed();
-        drop(visit);
-        if self.can_resend()
-            && let Some(wait) = self.retry(error.failure(), None)
-            && let Some(again) = self.spare.as_ref().and_then(Spare::again)
-        {
-            self.pause(wait, &error).await;
-            return Step::Again(again, Among::PreferUntried);
+        self.again(error.failure(), None)
+    }
+
+    /// Another attempt, if there is to be one.
+    fn again(&mut self, failure: Failure, told: Option<Duration>) -> Option<Again> {
+        if !self.can_resend() {
+            return None;
         }
-        Step::Done(Err(error))
+        let wait = self.retry(failure, told)?;
+        let outgoing = self.spare.as_ref()?.again()?;
+        Some(Again { wait, outgoing })
     }
 
     /// Whether it is safe to send the request once more, and possible.

@@ -18,7 +18,8 @@ use crate::throttle::Passage;
 /// A request ready to be sent.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) request: Request<Upload>,
+    /// There unless it is being sent, or was.
+    pub(super) request: Option<Request<Upload>>,
     /// The account of its body, where it has one.
     pub(super) upload: Option<Arc<Progress>>,
 }
@@ -81,7 +82,7 @@ impl Making<'_> {
         match self.keep {
             None => {
                 let (body, upload) = Upload::new(body);
-                let request = assemble(parts.method, target, parts.headers, body);
+                let request = Some(assemble(parts.method, target, parts.headers, body));
                 (Outgoing { request, upload }, None)
             }
             Some(cap) => {
@@ -110,7 +111,7 @@ impl Spare {
             SpareBody::Kept(kept) => Upload::replaying(kept.replay()?),
         };
         let (method, target) = (self.method.clone(), self.target.clone());
-        let request = assemble(method, target, self.headers.clone(), body);
+        let request = Some(assemble(method, target, self.headers.clone(), body));
         Some(Outgoing { request, upload })
     }
 
