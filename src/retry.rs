@@ -4,7 +4,33 @@
 //! module stands alone, for other programs too. Its core does no I/O, tells no time and draws no chance of
 //! its own. [`Policy::begin`] gives a [`Course`], which is told how each attempt went and says what comes
 //! next, so that a thousand simulated clients and one real one run the same code. [`Retrying`] is the loop
-//! around it, for programs that want to write only the attempt.
+//! around it, for programs that want to write only the attempt:
+//!
+//! ```
+//! # use std::error::Error;
+//! # use http::{Response, StatusCode};
+//! # async fn get(_: &str) -> Response<()> { Response::default() }
+//! use std::time::Duration;
+//! use tidegate::retry::events::AuthorizationApiLog;
+//! use tidegate::retry::{Answered, GaveUp, Policy, Preset, Retrying};
+//!
+//! async fn register() -> Result<StatusCode, GaveUp<Answered>> {
+//!     let policy = Policy {
+//!         deadline: Some(Duration::from_secs(30)),
+//!         ..Preset::AuthorizationApi.policy()
+//!     };
+//!     let answer = Retrying::new(policy)
+//!         .timeout(Duration::from_secs(5))
+//!         .observer(AuthorizationApiLog::new("GET /o/client/register"))
+//!         .run(async |_| Answered::check(get("/o/client/register").await))
+//!         .await?;
+//!     Ok(answer.status())
+//! }
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(register())?;
+//! # Ok::<_, Box<dyn Error>>(())
+//! ```
+//!
+//! An answer from 400 up is an error here, with its `Retry-After`; errors of other kinds implement [`Trouble`].
 
 pub mod backoff;
 pub mod classify;

@@ -10,6 +10,7 @@
 use std::io;
 use std::time::Duration;
 
+use super::classify::Failure;
 use super::policy::{GiveUp, Next, Wait};
 use super::retrying::{Observer, Setback};
 
@@ -36,7 +37,7 @@ pub struct HandbookLog;
 
 /// Writes a line for a person before each wait: `Rate limit hit (attempt 1/5), retrying in 1s...`
 ///
-/// Waits are rounded to whole seconds, and below one to milliseconds. What cannot be written is left out: a
+/// Waits are rounded to whole seconds, and below half of one to milliseconds. What cannot be written is left out: a
 /// closed terminal is no reason to fail a request.
 #[derive(Clone, Debug)]
 pub struct Console<W> {
@@ -84,7 +85,7 @@ impl AuthorizationApiLog {
             "endpoint" = self.endpoint,
             "error.name" = setback.name(),
             "error.message" = %setback.trouble,
-            "error.code" = failure.map(|failure| failure.code()).as_deref(),
+            "error.code" = failure.map(Failure::code).as_deref(),
             "{}, {}",
             if setback.is_rate_limit() {
                 "Rate limit exceeded"
@@ -160,7 +161,7 @@ impl<W: io::Write> Observer for Console<W> {
 impl Setback<'_> {
     fn is_rate_limit(&self) -> bool {
         let failure = self.trouble.failure();
-        failure.is_some_and(|failure| failure.is_rate_limit())
+        failure.is_some_and(Failure::is_rate_limit)
     }
 
     fn status(&self) -> Option<u16> {
@@ -170,7 +171,7 @@ impl Setback<'_> {
 
     fn name(&self) -> &'static str {
         let failure = self.trouble.failure();
-        failure.map_or("Error", |failure| failure.name())
+        failure.map_or("Error", Failure::name)
     }
 }
 
@@ -185,9 +186,9 @@ fn seconds(delay: Duration) -> f64 {
 
 fn rounded(delay: Duration) -> Duration {
     let half = Duration::from_millis(500);
-    match delay.as_secs() {
+    match delay.saturating_add(half).as_secs() {
         0 => Duration::from_millis(millis(delay)),
-        _ => Duration::from_secs(delay.saturating_add(half).as_secs()),
+        seconds => Duration::from_secs(seconds),
     }
 }
 

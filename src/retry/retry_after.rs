@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     /// Wednesday, 21 October 2026, 07:28:00.
-    const WEDNESDAY: Duration = Duration::from_secs(1_792_567_680);
+    const WEDNESDAY: Duration = Duration::from_mins(29_876_128);
 
     fn wednesday() -> SystemTime {
         SystemTime::UNIX_EPOCH + WEDNESDAY

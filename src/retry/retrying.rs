@@ -21,7 +21,8 @@ use super::trouble::{GaveUp, Last, Trouble};
 /// One request, tried as often as its policy says.
 ///
 /// ```
-/// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?.block_on(async {
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+/// # runtime.expect("a runtime").block_on(async {
 /// use http::StatusCode;
 /// use tidegate::retry::{Failure, Preset, Retrying};
 ///
@@ -32,8 +33,7 @@ use super::trouble::{GaveUp, Last, Trouble};
 ///     })
 ///     .await?;
 /// assert_eq!(answer, "well");
-/// # Ok(()) })?;
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).expect("an answer");
 /// ```
 pub struct Retrying<O = ()> {
     policy: Policy,
@@ -150,10 +150,13 @@ impl<O> Retrying<O> {
 
 impl<O: Observer> Retrying<O> {
     /// Has attempts made until one succeeds or there is none left; each is told its number, from 1.
-    pub async fn run<T, E: Trouble>(
-        mut self,
-        mut attempt: impl AsyncFnMut(u32) -> Result<T, E>,
-    ) -> Result<T, GaveUp<E>> {
+    // With `AsyncFnMut` an attempt could borrow from the closure, but then the compiler does not see that the
+    // whole is `Send` as soon as anything is borrowed, and nobody could spawn it.
+    pub async fn run<T, E, A>(mut self, mut attempt: impl FnMut(u32) -> A) -> Result<T, GaveUp<E>>
+    where
+        E: Trouble,
+        A: Future<Output = Result<T, E>>,
+    {
         let began = Instant::now();
         let mut course = self.policy.begin();
         let mut attempts = 0;
@@ -358,16 +361,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_run_can_be_spawned_with_closures_that_own_what_they_use() {
-        let answers = vec![Err(BUSY), Ok("well".to_owned())];
-        let run =
-            Retrying::new(plain(5))
-                .observer(|_: &Setback<'_>| ())
-                .run(async move |attempt| {
-                    let answer = &answers[attempt as usize - 1];
-                    time::sleep(Duration::from_secs(1)).await;
-                    answer.clone()
-                });
-        assert_eq!(tokio::spawn(run).await.unwrap().unwrap(), "well");
+    async fn a_run_can_be_spawned_though_attempts_borrow_what_they_use() {
+        let spawned = tokio::spawn(async move {
+            let answers = [Err(BUSY), Ok("well".to_owned())];
+            let attempt = async |attempt| {
+                time::sleep(Duration::from_secs(1)).await;
+                answers[attempt as usize - 1].clone()
+            };
+            let watched = Retrying::new(plain(5)).observer(|_: &Setback<'_>| ());
+            watched.run(attempt).await
+        });
+        assert_eq!(spawned.await.unwrap().unwrap(), "well");
     }
 }

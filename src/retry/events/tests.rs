@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::super::{Answered, Failure, RetryAfter, Trouble};
+use super::super::{Answered, RetryAfter, Trouble};
 use super::*;
 
 /// What was written, by whatever wrote it.
@@ -196,7 +196,7 @@ fn the_handbooks_event_has_its_fields_and_a_timestamp() {
 fn a_person_reads_which_attempt_of_how_many_and_how_long() {
     let page = Page::default();
     let mut console = Console::new(page.clone());
-    for (attempt, millis) in [(1, 1_130), (2, 1_500), (3, 250)] {
+    for (attempt, millis) in [(1, 857), (2, 1_500), (3, 250)] {
         console.failed(&setback(attempt, &LIMITED, retry(millis)));
     }
     console.failed(&setback(4, &Failure::Disconnected, retry(60_000)));

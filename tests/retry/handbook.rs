@@ -1,0 +1,54 @@
+//! Document 5: the table of delays, and the presets.
+
+use tidegate::retry::{Policy, Preset};
+
+use super::{Api, TICK};
+
+/// The shortest and the longest wait before each retry, over many runs.
+async fn extremes(policy: Policy) -> Vec<(f64, f64)> {
+    let retries = policy.attempts.get() as usize - 1;
+    let mut extremes = vec![(f64::MAX, 0.0_f64); retries];
+    for seed in 0..2_000 {
+        let story = Api::answering(&[503]).called(policy, seed).await;
+        for (extreme, wait) in extremes.iter_mut().zip(story.waits()) {
+            *extreme = (extreme.0.min(wait), extreme.1.max(wait));
+        }
+    }
+    extremes
+}
+
+/// Whether waits stay in the table's bounds and reach to within a hundredth of both.
+fn assert_fills(extremes: &[(f64, f64)], table: &[(f64, f64)]) {
+    assert_eq!(extremes.len(), table.len());
+    for ((least, most), (from, to)) in extremes.iter().zip(table) {
+        let near = (to - from) / 100.0 + TICK;
+        assert!((*from..=from + near).contains(least), "{least} for {from}");
+        assert!((to - near..=to + TICK).contains(most), "{most} for {to}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn delays_with_base_1s_max_30s_and_jitter_03_are_those_of_the_table() {
+    let policy = Policy {
+        attempts: 7.try_into().unwrap(),
+        ..Preset::Standard.policy()
+    };
+    let table = [
+        (1.0, 1.3),
+        (2.0, 2.6),
+        (4.0, 5.2),
+        (8.0, 10.4),
+        (16.0, 20.8),
+        (30.0, 39.0),
+    ];
+    assert_fills(&extremes(policy).await, &table);
+}
+
+#[tokio::test(start_paused = true)]
+async fn interactive_calls_wait_for_tenths_of_seconds_and_batches_for_minutes() {
+    let interactive = extremes(Preset::Interactive.policy()).await;
+    assert_fills(&interactive, &[(0.1, 0.12), (0.2, 0.24)]);
+    let batch = extremes(Preset::Batch.policy()).await;
+    assert_fills(&batch[..2], &[(5.0, 7.5), (10.0, 15.0)]);
+    assert_fills(&batch[6..], &[(300.0, 450.0); 3]);
+}
