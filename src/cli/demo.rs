@@ -71,6 +71,10 @@ The same key for another payment is refused with 422, and without a key each one
 
   curl -i -X POST -H 'Idempotency-Key: order-17' -d '{{\"amount\":9900,\"currency\":\"EUR\"}}' http://{gateway}/v1/payments
   curl -i -X POST -d '{{\"amount\":1200,\"currency\":\"EUR\"}}' http://{gateway}/v1/payments
+
+What fails to order, for a client of yours to be tried on: 429, then 429 with `Retry-After: 2`, then 200.
+
+  for i in 1 2 3; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{gateway}/flaky/429,429:2,200; done
 "
     );
     if let Some(admin) = admin {

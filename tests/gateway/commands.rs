@@ -65,6 +65,13 @@ async fn the_demo_keeps_what_its_guide_promises() {
     assert_eq!(second.header("idempotent-replayed"), "true");
     assert_eq!(pay(9900).await.status, 422);
 
+    said(&format!("http://{gateway}/flaky/429,429:2,200"));
+    let flaky = async || client.get("/flaky/429,429:2,200").send().await;
+    let (limited, told, well) = (flaky().await, flaky().await, flaky().await);
+    let statuses = [limited.status, told.status, well.status];
+    assert_eq!(statuses, [429, 429, 200]);
+    assert_eq!(told.header("retry-after"), "2");
+
     let metrics = Client::of(address(&process.line_with("/metrics")));
     let counted = metrics.get("/metrics").send().await.text();
     let refused = counted

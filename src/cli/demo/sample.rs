@@ -1,4 +1,8 @@
 //! A small payments API for the demo to stand in front of.
+//!
+//! Beside payments it has `/flaky/…`, which fails as its path says: a client's retries can be tried on it.
+
+mod flaky;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -81,6 +85,7 @@ fn router() -> Router {
         .route("/o/client/{action}", any(client))
         .route("/v1/payments", get(list).post(pay))
         .route("/v1/payments/{id}", get(show))
+        .nest("/flaky", flaky::router())
         .fallback(|| async { (StatusCode::NOT_FOUND, Json(json!({"error": "not found"}))) })
         .with_state(Books::default())
 }

@@ -1,0 +1,135 @@
+//! A client that backs off as an authorization API's client should, in its three cases: limits that pass, a
+//! limit that says how long, and a limit that does not pass.
+//!
+//! Run with, in one terminal and in another:
+//!
+//! ```text
+//! cargo run -- demo
+//! HTTP_RETRY_ATTEMPTS=5 cargo run --example retrying_client
+//! ```
+//!
+//! It takes about 35 seconds, all of it in waits that are real. Another demo than the one on 127.0.0.1:8080 can be
+//! named as an argument. Expected output, give or take a quarter of each wait that nobody named:
+//!
+//! ```text
+//! Three 429s, then a 200
+//! Rate limit hit (attempt 1/5), retrying in 1s...
+//! Rate limit hit (attempt 2/5), retrying in 2s...
+//! Rate limit hit (attempt 3/5), retrying in 4s...
+//!   200 OK after 7.4 s
+//!
+//! A 429 that says to wait for 10 seconds
+//! Rate limit hit (attempt 1/5), retrying in 10s...
+//!   200 OK after 10.0 s
+//!
+//! Nothing but 429s
+//! Rate limit hit (attempt 1/5), retrying in 1s...
+//! Rate limit hit (attempt 2/5), retrying in 2s...
+//! Rate limit hit (attempt 3/5), retrying in 5s...
+//! Rate limit hit (attempt 4/5), retrying in 9s...
+//!   rate limit exceeded: gave up after 5 attempts: 429 Too Many Requests after 16.9 s
+//!
+//! Five calls at once, where four may pass and then one a second
+//!   200 OK after 0.0 s
+//!   200 OK after 0.0 s
+//!   200 OK after 0.0 s
+//!   200 OK after 0.0 s
+//! Rate limit hit (attempt 1/5), retrying in 1s...
+//!   200 OK after 1.0 s
+//! ```
+
+use std::error::Error;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::Empty;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use thiserror::Error;
+use tidegate::retry::environment::{self, Settings};
+use tidegate::retry::events::Console;
+use tidegate::retry::{Answered, Failure, GaveUp, RetryAfter, Retrying, Trouble};
+use tokio::net::TcpStream;
+
+/// What can go wrong with a call.
+#[derive(Debug, Error)]
+enum CallError {
+    #[error(transparent)]
+    Connect(#[from] std::io::Error),
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+    #[error(transparent)]
+    Answered(#[from] Answered),
+}
+
+impl Trouble for CallError {
+    fn failure(&self) -> Option<Failure> {
+        match self {
+            Self::Connect(error) => error.failure(),
+            Self::Http(error) if error.is_incomplete_message() => Some(Failure::Disconnected),
+            Self::Http(error) => Failure::of_error(error),
+            Self::Answered(answered) => answered.failure(),
+        }
+    }
+
+    fn retry_after(&self) -> Option<RetryAfter> {
+        match self {
+            Self::Answered(answered) => answered.retry_after(),
+            Self::Connect(_) | Self::Http(_) => None,
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let server = std::env::args().nth(1);
+    let server = server.as_deref().unwrap_or("127.0.0.1:8080");
+    let settings = Settings::authorization_api(environment::of_process)?;
+    // A query nobody used before, so that every script is at its beginning.
+    let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+
+    println!("Three 429s, then a 200");
+    ask(
+        server,
+        &format!("/flaky/429,429,429,200?run={run}"),
+        settings,
+    )
+    .await;
+    println!("\nA 429 that says to wait for 10 seconds");
+    ask(server, &format!("/flaky/429:10,200?run={run}"), settings).await;
+    println!("\nNothing but 429s");
+    ask(server, &format!("/flaky/429?run={run}"), settings).await;
+    println!("\nFive calls at once, where four may pass and then one a second");
+    for _ in 0..5 {
+        ask(server, "/o/client/register", settings).await;
+    }
+    Ok(())
+}
+
+/// Calls until it is answered or not worth it any more, and says how that went.
+async fn ask(server: &str, path: &str, settings: Settings) {
+    let began = Instant::now();
+    let ended: Result<StatusCode, GaveUp<CallError>> = Retrying::from(settings)
+        .observer(Console::new(std::io::stdout()))
+        .run(async |_| call(server, path).await)
+        .await;
+    let took = began.elapsed().as_secs_f64();
+    match ended {
+        Ok(status) => println!("  {status} after {took:.1} s"),
+        Err(gave_up) => println!("  {gave_up}: {} after {took:.1} s", gave_up.last.trouble()),
+    }
+}
+
+/// One attempt, on a connection of its own.
+async fn call(server: &str, path: &str) -> Result<StatusCode, CallError> {
+    let stream = TcpStream::connect(server).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = Request::get(path)
+        .header(header::HOST, server)
+        .body(Empty::<Bytes>::new())
+        .expect("a path that can be asked for");
+    let response = sender.send_request(request).await?;
+    Ok(Answered::check(response)?.status())
+}
