@@ -242,6 +242,16 @@ mod tests {
         assert_fills(after(0), 1.0, 3.0);
     }
 
+    #[test]
+    fn no_wait_at_all_stays_none_however_often_it_is_multiplied() {
+        let backoff = Backoff {
+            base: Duration::ZERO,
+            ..exponential(30, Jitter::Proportional(f64::INFINITY))
+        };
+        let wait = backoff.wait(u32::MAX, None, &mut Rng::with_seed(1));
+        assert_eq!(wait, Duration::ZERO);
+    }
+
     fn any_number() -> impl Any<Value = f64> {
         prop_oneof![0.0..10.0, proptest::num::f64::ANY]
     }

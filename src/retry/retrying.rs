@@ -1,6 +1,6 @@
 //! Attempts made, waits waited: a policy carried out on tokio's clock.
 //!
-//! The loop that programs would otherwise write around a [`Course`](super::Course). It sleeps and it draws
+//! The loop that programs would otherwise write around a [`Course`]. It sleeps and it draws
 //! chance, and both can be taken from it for a test: tokio's paused clock, a seed, and a wall clock of the
 //! caller's own for HTTP dates give the same run every time.
 //!

@@ -30,6 +30,7 @@ async fn only_408_429_5xx_and_timeouts_are_retried_and_400_401_403_404_422_fail_
     for failure in [Failure::TimedOut, Failure::Disconnected, Failure::Refused] {
         assert_eq!(attempts(failure).await, 3, "{failure}");
     }
+    assert_eq!(attempts(Failure::NotFound).await, 1, "an unknown host");
     for status in (400..500).filter(|status| ![408, 429].contains(status)) {
         let failure = StatusCode::from_u16(status).unwrap().into();
         assert_eq!(attempts(failure).await, 1, "{status}");
