@@ -14,7 +14,10 @@ use std::time::Duration;
 use crate::clock::Moment;
 
 /// Slots in a window.
-pub const SLOTS: u64 = 10;
+pub const SLOTS: u64 = RING as u64;
+
+/// Places of a ring, one for each slot.
+const RING: usize = 10;
 
 /// Bits of a count; those above say which slot it belongs to.
 const COUNT_BITS: u32 = 32;
@@ -31,7 +34,7 @@ pub struct Tally<const KINDS: usize> {
 /// What one worker counted. Two cache lines are fetched together on much hardware, hence not 64.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Shard<const KINDS: usize>([[Count; KINDS]; SLOTS as usize]);
+struct Shard<const KINDS: usize>([[Count; KINDS]; RING]);
 
 /// A count, and the low half of the number of the slot that it was made in.
 ///

@@ -362,7 +362,7 @@ fn settings() -> impl Strategy<Value = BreakerSettings> {
         window: Duration::from_secs(1),
         min_requests: NonZeroU32::new(volume).unwrap(),
         open: Duration::from_millis(300),
-        open_max: Duration::from_millis(1_000),
+        open_max: Duration::from_secs(1),
         fallback: None,
     })
 }
