@@ -29,9 +29,6 @@ pub struct Budget {
 struct Account {
     retries: Tally<1>,
     refused: u64,
-    /// The last `now`. Workers come with clocks they read before they waited for the lock, and a retry put
-    /// into a slot that is past would be one that nobody counted.
-    latest: Moment,
 }
 
 /// A budget as it stands.
@@ -62,7 +59,6 @@ impl Budget {
             account: Mutex::new(Account {
                 retries: Tally::new(window, 1),
                 refused: 0,
-                latest: Moment::default(),
             }),
         }
     }
@@ -75,8 +71,6 @@ impl Budget {
     /// Takes out a retry that is about to be made, if there is one left.
     pub fn withdraw(&self, now: Moment) -> bool {
         let mut account = self.account.lock();
-        let now = account.latest.max(now);
-        account.latest = now;
         let [retries] = account.retries.sum(now);
         let granted = retries < self.allowed(now);
         if granted {

@@ -225,13 +225,13 @@ mod tests {
             for writer in 0..4 {
                 let tally = &tally;
                 scope.spawn(move || {
-                    for millis in 0..9_000 {
-                        tally.add(writer % 2, 0, at(millis));
+                    for millis in (0..9_000).cycle().take(300_000) {
+                        tally.add(writer / 2, 0, at(millis));
                     }
                 });
             }
         });
-        assert_eq!(tally.sum(at(9_000)), [36_000]);
+        assert_eq!(tally.sum(at(9_000)), [1_200_000]);
     }
 
     #[test]
