@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::respond::Dialect;
 use crate::throttle::{Exceed, KeyPart, Mode};
-use crate::upstream::HostHeader;
+use crate::upstream::{ConcurrencySettings, HostHeader, RetrySettings};
 
 const MINIMAL: &str = include_str!("../../config/minimal.toml");
 
@@ -103,6 +103,33 @@ fn the_reference_says_what_is_so_without_it() {
         )
     };
     assert_eq!(shown(&reference), shown(&minimal));
+}
+
+#[test]
+fn the_reference_shows_the_defaults_of_the_tables_it_comments_out() {
+    let setting = |line: &&str| {
+        let key = line.split(" = ").next().unwrap_or_default();
+        line.starts_with('[') || key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+    };
+    let table = |header: &str| {
+        let lines = include_str!("../../config/reference.toml").lines();
+        let lines = lines.skip_while(|line| *line != format!("# {header}"));
+        let lines = lines.map_while(|line| line.strip_prefix("# "));
+        lines.filter(setting).collect::<Vec<_>>()
+    };
+    let (retry, concurrency) = (
+        table("[upstream.api.retry]"),
+        table("[upstream.api.concurrency]"),
+    );
+    assert_eq!((retry.len(), concurrency.len()), (11, 4), "{retry:#?}");
+    let text = format!(
+        "{MINIMAL}\n{}\n{}\n",
+        retry.join("\n"),
+        concurrency.join("\n")
+    );
+    let upstream = &policy(&text, &[]).upstreams[0];
+    assert_eq!(upstream.retry, Some(RetrySettings::default()));
+    assert_eq!(upstream.concurrency, Some(ConcurrencySettings::default()));
 }
 
 #[test]

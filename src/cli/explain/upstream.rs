@@ -38,29 +38,28 @@ pub(super) fn retry(
     let unless = if method.is_idempotent() || settled {
         String::new()
     } else {
-        format!(", but only while it was provably not sent: a second {method} could do it twice")
+        format!("; a {method} only while it was provably not sent")
     };
     format!(
-        "up to {} attempts{bound}, the first wait {} and the longest {}{unless}",
+        "up to {} attempts{bound}, waits of {} to {}{unless}",
         policy.attempts,
         written(policy.backoff.base),
         written(policy.backoff.cap),
     )
 }
 
-/// When a server is left alone.
+/// When a server's circuit opens, and for how long.
 pub(super) fn breaker(settings: &BreakerSettings) -> String {
     if !settings.enabled {
         return "off".into();
     }
     let percents = (settings.failure_ratio * 10_000.0).round() / 100.0;
     let fallback = match settings.fallback {
-        Some(_) => "; the fallback while all servers are",
+        Some(_) => "; the fallback while all are open",
         None => "",
     };
     format!(
-        "a server is left alone for {} to {} after {} failures in a row, or {percents}% of {} or more \
-         requests in {}{fallback}",
+        "opens for {} to {} after {} failures in a row, or {percents}% of {} or more requests in {}{fallback}",
         written(settings.open),
         written(settings.open_max),
         settings.consecutive_failures,
@@ -111,10 +110,7 @@ mod tests {
         assert_eq!(retry, "never, unless it was provably not sent");
         let keys = "retry = { attempts = 3, base = \"500ms\", cap = \"1m\", deadline = \"90s\" }";
         let [retry, _] = explained(keys, "{}", "PUT");
-        assert_eq!(
-            retry,
-            "up to 3 attempts within 90s, the first wait 500ms and the longest 1m"
-        );
+        assert_eq!(retry, "up to 3 attempts within 90s, waits of 500ms to 1m");
     }
 
     #[test]
@@ -139,13 +135,13 @@ mod tests {
         let [_, breaker] = explained("", "{}", "GET");
         assert_eq!(
             breaker,
-            "a server is left alone for 5s to 1m after 5 failures in a row, or 50% of 20 or more requests in 10s"
+            "opens for 5s to 1m after 5 failures in a row, or 50% of 20 or more requests in 10s"
         );
         let told = "breaker = { failure_ratio = 0.29, fallback = { body = \"Later.\" } }";
         let [_, breaker] = explained(told, "{}", "GET");
         assert!(breaker.contains("or 29% of"), "{breaker}");
         assert!(
-            breaker.ends_with("the fallback while all servers are"),
+            breaker.ends_with("the fallback while all are open"),
             "{breaker}"
         );
         let [_, breaker] = explained("breaker = { enabled = false }", "{}", "GET");

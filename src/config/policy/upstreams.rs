@@ -121,7 +121,7 @@ fn concurrency(section: &ConcurrencySection, findings: &mut Findings) -> Concurr
             break;
         }
     }
-    let [min, max, initial] = [min, max, initial].map(|given| written(given.as_ref()));
+    let [min, max, initial] = [min, max, initial].map(|given| nonzero(given.as_ref()));
     let given = || [min, initial, max].into_iter().flatten();
     let min = min.unwrap_or_else(|| given().fold(default.min, NonZeroU32::min));
     let max = max.unwrap_or_else(|| given().fold(default.max, NonZeroU32::max));
@@ -129,7 +129,7 @@ fn concurrency(section: &ConcurrencySection, findings: &mut Findings) -> Concurr
     ConcurrencySettings { min, max, initial }
 }
 
-fn written(given: Option<&Located<u32>>) -> Option<NonZeroU32> {
+fn nonzero(given: Option<&Located<u32>>) -> Option<NonZeroU32> {
     given.and_then(|given| NonZeroU32::new(given.value))
 }
 
