@@ -34,6 +34,11 @@ pub(super) fn retry(
     };
     let bound = policy.deadline.map(written);
     let bound = bound.map_or_else(String::new, |deadline| format!(" within {deadline}"));
+    let (base, cap) = (policy.backoff.base, policy.backoff.cap);
+    // No wait outlasts the deadline, and a preset's cap may be endless.
+    let longest = policy
+        .deadline
+        .map_or(cap, |deadline| cap.min(deadline.max(base)));
     let settled = keyed.is_some_and(|rule| rule.terms.on_unknown == OnUnknown::Release);
     let unless = if method.is_idempotent() || settled {
         String::new()
@@ -43,8 +48,8 @@ pub(super) fn retry(
     format!(
         "up to {} attempts{bound}, waits of {} to {}{unless}",
         policy.attempts,
-        written(policy.backoff.base),
-        written(policy.backoff.cap),
+        written(base),
+        written(longest),
     )
 }
 
@@ -111,6 +116,8 @@ mod tests {
         let keys = "retry = { attempts = 3, base = \"500ms\", cap = \"1m\", deadline = \"90s\" }";
         let [retry, _] = explained(keys, "{}", "PUT");
         assert_eq!(retry, "up to 3 attempts within 90s, waits of 500ms to 1m");
+        let [retry, _] = explained(&keys.replace("1m", "1h"), "{}", "PUT");
+        assert!(retry.ends_with("waits of 500ms to 90s"), "{retry}");
     }
 
     #[test]
