@@ -150,10 +150,13 @@ impl<'a> Carrying<'a> {
         unavailable: Unavailable,
     ) -> Result<Pin<Box<Sleep>>, ForwardError> {
         let error = unreached.ok_or(unavailable)?;
-        match self.retry(error.failure(), None) {
-            Some(wait) => Ok(self.pause(wait, &error)),
-            None => Err(error),
-        }
+        let Some(wait) = self.retry(error.failure(), None) else {
+            return Err(error);
+        };
+        let pause = self.pause(wait, &error);
+        // None of them was reached, so none is past asking.
+        self.tried.clear();
+        Ok(pause)
     }
 
     /// There is an answer: the attempt to make in its place, if it is not the last word.

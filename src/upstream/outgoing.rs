@@ -79,7 +79,10 @@ impl Making<'_> {
         }
         let path = parts.uri.into_parts().path_and_query;
         let target = path.map_or_else(Uri::default, Uri::from);
-        match self.keep {
+        // What says that it is too long is sent once, whenever its attempt fails; what does not say shows as it passes.
+        let declared = body.size_hint().lower();
+        let keep = self.keep.filter(|&cap| declared <= cap as u64);
+        match keep {
             None => {
                 let (body, upload) = Upload::new(body);
                 let request = Some(assemble(parts.method, target, parts.headers, body));

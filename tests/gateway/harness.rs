@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use certificates::Certificates;
 pub(crate) use client::{Answer, Client};
-pub(crate) use gateway::Gateway;
+pub(crate) use gateway::{Gateway, Plan};
 pub(crate) use process::Process;
 pub(crate) use upstream::{Received, Upstream, empty, full};
 

@@ -17,6 +17,7 @@ mod lifecycle;
 mod listeners;
 mod paths;
 mod refusal;
+mod retries;
 mod throttle;
 mod upstreams;
 

@@ -347,6 +347,11 @@ impl Upstream {
         })
     }
 
+    /// Where it is, for a configuration.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// All bytes received, one connection after the other.
     pub(crate) fn received(&self) -> String {
         let connections = self.record.lock().expect("no test panics holding it");

@@ -1,0 +1,111 @@
+//! Retries of requests with an idempotency key.
+
+use http::HeaderMap;
+use tidegate::idempotency::Census;
+
+use super::{LOSSES, QUICK, arrived, in_turn, losing, ruled_before};
+use crate::harness::{Answer, Gateway};
+
+const RELEASE: &str = "mode = \"optional\", on_unknown = \"release\"";
+const HOLD: &str = "mode = \"optional\", on_unknown = \"hold\"";
+
+async fn ask(gateway: &Gateway) -> Answer {
+    let asking = gateway.client().post("/pay").key("k1").body("amount=1");
+    asking.send().await
+}
+
+/// What a replay has in common with the answer it repeats.
+fn lasting(answer: &Answer) -> (u16, HeaderMap, bytes::Bytes) {
+    let mut headers = answer.headers.clone();
+    for own in ["x-request-id", "idempotent-replayed"] {
+        headers.remove(own);
+    }
+    (answer.status, headers, answer.body.clone())
+}
+
+#[tokio::test]
+async fn where_upstream_understands_keys_a_failure_is_retried_and_the_last_answer_kept_once() {
+    let upstream = in_turn(&[503, 500, 201]);
+    let gateway = ruled_before(&[upstream.url()], QUICK, RELEASE).start();
+    let first = ask(&gateway).await;
+    assert_eq!((first.status, first.is_replay()), (201, false));
+    assert_eq!(first.text(), "answer 3");
+    for _ in 0..2 {
+        let again = ask(&gateway).await;
+        assert!(again.is_replay(), "{again:?}");
+        assert_eq!(lasting(&again), lasting(&first));
+    }
+    let requests = upstream.requests();
+    assert_eq!(requests.len(), 3);
+    for request in requests {
+        // What upstream needs to know that they are one.
+        assert_eq!(request.header("idempotency-key"), "k1");
+        assert_eq!(request.body, "amount=1");
+    }
+    let census = gateway.census();
+    assert_eq!((census.completed, census.unknown), (1, 0));
+}
+
+#[tokio::test]
+async fn where_upstream_understands_keys_a_lost_answer_is_asked_for_once_more() {
+    for (how, lose) in LOSSES {
+        let upstream = losing(lose);
+        let gateway = ruled_before(&[upstream.url()], QUICK, RELEASE).start();
+        let first = ask(&gateway).await;
+        assert_eq!((first.status, first.text().as_str()), (200, "amount=1"));
+        assert!(
+            !first.is_replay() && ask(&gateway).await.is_replay(),
+            "{how}"
+        );
+        assert_eq!(arrived(&upstream, "POST"), 2, "{how}");
+        assert_eq!(gateway.census().completed, 1, "{how}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_does_not_make_a_body_above_the_most_that_is_kept_one_that_is_sent_again() {
+    for (length, count) in [(1_024, 2), (1_025, 1)] {
+        let upstream = in_turn(&[503, 201]);
+        let api = format!("{QUICK}max_body = \"1KiB\"");
+        let gateway = ruled_before(&[upstream.url()], &api, RELEASE).start();
+        let asking = gateway.client().post("/pay").key("k1");
+        asking.body(vec![b'x'; length]).send().await;
+        assert_eq!(upstream.count(), count, "{length}");
+    }
+}
+
+#[tokio::test]
+async fn where_all_attempts_are_lost_the_key_is_free_again() {
+    let upstream = crate::wire_raw::Upstream::scripted(|conversation| {
+        conversation.request();
+    });
+    let api = format!("{QUICK}attempts = 3");
+    let gateway = ruled_before(&[upstream.url()], &api, RELEASE).start();
+    assert_eq!(ask(&gateway).await.status, 502);
+    assert_eq!(arrived(&upstream, "POST"), 3);
+    assert_eq!(gateway.census(), Census::default());
+}
+
+#[tokio::test]
+async fn where_upstream_does_not_a_failure_is_kept_and_never_retried() {
+    let upstream = in_turn(&[503, 201]);
+    let gateway = ruled_before(&[upstream.url()], QUICK, HOLD).start();
+    for is_replay in [false, true] {
+        let answer = ask(&gateway).await;
+        assert_eq!((answer.status, answer.is_replay()), (503, is_replay));
+    }
+    assert_eq!(upstream.count(), 1);
+}
+
+#[tokio::test]
+async fn where_upstream_does_not_a_lost_answer_stays_lost() {
+    for (how, lose) in LOSSES {
+        let upstream = losing(lose);
+        let gateway = ruled_before(&[upstream.url()], QUICK, HOLD).start();
+        assert_eq!(ask(&gateway).await.status, 502, "{how}");
+        let again = ask(&gateway).await;
+        assert_eq!(again.status, 409, "{how}");
+        assert_eq!(again.problem(), "idempotency-outcome-unknown", "{how}");
+        assert_eq!(arrived(&upstream, "POST"), 1, "{how}");
+    }
+}
