@@ -8,6 +8,7 @@ mod clients;
 mod commands;
 mod connections;
 mod cors;
+mod cuts;
 mod degraded;
 mod delay;
 mod forwarding;
