@@ -123,10 +123,12 @@ impl<'a> Carrying<'a> {
                     pause.await;
                     outgoing = again.outgoing;
                 }
-                // The time is over, which says nothing about the server, and leaves none for another.
-                Attempt::Unsent(error @ ForwardError::NotReachedInTime(_)) => return Err(error),
                 Attempt::Unsent(error) => {
-                    visit.failed();
+                    visit.failed_with(&error);
+                    if matches!(error, ForwardError::NotReachedInTime(_)) {
+                        // There is no time left for another.
+                        return Err(error);
+                    }
                     tracing::debug!(server = visit.name(), %error, "not reached");
                     unreached = Some(error);
                 }
@@ -175,10 +177,10 @@ impl<'a> Carrying<'a> {
     /// that does no harm.
     fn after_loss(&mut self, error: &ForwardError, visit: &mut Visit) -> Option<Again> {
         self.lost = true;
+        visit.failed_with(error);
         if error.is_clients() {
             return None;
         }
-        visit.failed();
         self.again(error.failure(), None)
     }
 

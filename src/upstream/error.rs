@@ -68,6 +68,14 @@ impl ForwardError {
         matches!(self, Self::TooLarge(_) | Self::ClientFailed(_))
     }
 
+    /// Whether it speaks against the server it happened with.
+    pub(super) fn is_servers(&self) -> bool {
+        match self {
+            Self::NotReachedInTime(late) | Self::TimedOut(late) => late.is_servers,
+            _ => !self.is_clients(),
+        }
+    }
+
     /// Whether an operator learns anything from it: not from what clients do, nor from what was logged when
     /// the circuit opened.
     pub(super) fn is_news(&self) -> bool {

@@ -45,6 +45,9 @@ pub struct OutOfPatience {
     pub phase: Phase,
     /// How long the request had taken by then.
     pub waited: Duration,
+    /// Whether that speaks against the server. The total may be used up by others: by a client over its
+    /// request's body, or by servers that were tried before.
+    pub is_servers: bool,
 }
 
 impl Phase {
@@ -98,9 +101,11 @@ impl Patience {
     pub async fn within_total<F: Future>(&self, work: F) -> Result<F::Output, OutOfPatience> {
         match self.head_deadline() {
             None => Ok(work.await),
-            Some(deadline) => timeout_at(deadline, work)
-                .await
-                .map_err(|_| self.out_of_patience(Phase::Total)),
+            Some(deadline) => {
+                let began = Instant::now();
+                let outcome = timeout_at(deadline, work).await;
+                outcome.map_err(|_| self.out_of_time(began.elapsed()))
+            }
         }
     }
 
@@ -123,9 +128,6 @@ impl Patience {
                 return Ok(outcome);
             }
             let now = Instant::now();
-            if total.is_some_and(|total| total <= now) {
-                return Err(self.out_of_patience(Phase::Total));
-            }
             let (since, phase, allowed) = match upload {
                 None => (began, Phase::FirstByte, first_byte),
                 Some(upload) if upload.stage() == Stage::Sent => {
@@ -134,6 +136,9 @@ impl Patience {
                 Some(upload) if upload.waits_for_client() => (now, Phase::Idle, idle),
                 Some(upload) => (upload.last_passed(), Phase::Idle, idle),
             };
+            if total.is_some_and(|total| total <= now) {
+                return Err(self.out_of_time(now - since));
+            }
             silent = since + allowed;
             if silent <= now {
                 return Err(self.out_of_patience(phase));
@@ -145,6 +150,17 @@ impl Patience {
         OutOfPatience {
             phase,
             waited: self.started.elapsed(),
+            is_servers: true,
+        }
+    }
+
+    /// The total is used up, the last `silence` of it by the server.
+    fn out_of_time(&self, silence: Duration) -> OutOfPatience {
+        let waited = self.started.elapsed();
+        OutOfPatience {
+            phase: Phase::Total,
+            waited,
+            is_servers: silence >= waited / 2,
         }
     }
 }
@@ -167,7 +183,11 @@ mod tests {
     }
 
     fn after(phase: Phase, waited: Duration) -> OutOfPatience {
-        OutOfPatience { phase, waited }
+        OutOfPatience {
+            phase,
+            waited,
+            is_servers: true,
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -193,5 +213,19 @@ mod tests {
         let waiting = patience.for_answer(pending::<()>(), None).await;
         assert_eq!(waiting, Err(after(Phase::Total, FIVE)));
         assert_eq!(patience.deadline(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_is_not_to_blame_for_the_time_that_others_took() {
+        for (before, is_servers) in [(2, true), (3, false)] {
+            let patience = patience(Some(FIVE));
+            tokio::time::sleep(Duration::from_secs(before)).await;
+            let late = OutOfPatience {
+                is_servers,
+                ..after(Phase::Total, FIVE)
+            };
+            let waiting = patience.for_answer(pending::<()>(), None).await;
+            assert_eq!(waiting, Err(late));
+        }
     }
 }

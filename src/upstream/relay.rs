@@ -87,11 +87,14 @@ impl Relay {
         }
     }
 
-    /// Upstream did not keep what it began; what its client gets is cut short.
-    fn cut_short(&mut self, error: RelayError) -> BodyError {
+    /// What its client gets is cut short, because upstream did not keep what it began or, where it is not
+    /// to blame, because the client took too long.
+    fn cut_short(&mut self, error: RelayError, is_upstreams: bool) -> BodyError {
         tracing::warn!(%error, "upstream's response was cut short");
         if let Some((in_flight, mut visit)) = self.underway.take() {
-            visit.failed();
+            if is_upstreams {
+                visit.failed();
+            }
             in_flight.cut_short(error.phase());
         }
         self.lease = None;
@@ -129,19 +132,22 @@ impl Body for Relay {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                Poll::Ready(Some(Err(self.cut_short(RelayError::Upstream(error)))))
+                let error = RelayError::Upstream(error);
+                Poll::Ready(Some(Err(self.cut_short(error, true))))
             }
             Poll::Ready(None) => {
                 self.finish();
                 Poll::Ready(None)
             }
             Poll::Pending => {
+                // Where the time was over before upstream was waited for, somebody else took it.
+                let is_upstreams = self.stalled.is_some();
                 std::task::ready!(self.poll_stalled(cx));
                 let error = match self.deadline {
                     Some(deadline) if deadline <= Instant::now() => RelayError::TimedOut,
                     _ => RelayError::Stalled(self.idle),
                 };
-                Poll::Ready(Some(Err(self.cut_short(error))))
+                Poll::Ready(Some(Err(self.cut_short(error, is_upstreams))))
             }
         }
     }

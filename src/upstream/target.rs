@@ -10,6 +10,7 @@ use super::balance::{Among, Choice, NoServer};
 use super::breaker::{Change, Ticket};
 use super::concurrency::{Entry, Outcome};
 use super::connect::{self, Connector, ConnectorError};
+use super::error::ForwardError;
 use super::pool::Pool;
 use super::standing::{ServerStanding, Standing};
 use crate::clock::{Clock, Moment};
@@ -201,6 +202,13 @@ impl Visit {
                 server = self.name(),
                 "the circuit is closed again"
             );
+        }
+    }
+
+    /// It ended without an answer.
+    pub(super) fn failed_with(&mut self, error: &ForwardError) {
+        if error.is_servers() {
+            self.failed();
         }
     }
 
