@@ -6,16 +6,19 @@
 mod certificates;
 mod client;
 mod gateway;
+pub(crate) mod load;
+mod nobody;
 mod process;
 mod upstream;
 
 use std::time::{Duration, Instant};
 
 pub(crate) use certificates::Certificates;
-pub(crate) use client::{Answer, Client};
+pub(crate) use client::{Answer, Asking, Client};
 pub(crate) use gateway::{Gateway, Plan};
+pub(crate) use nobody::{Deaf, Refusing};
 pub(crate) use process::Process;
-pub(crate) use upstream::{Received, Upstream, empty, full};
+pub(crate) use upstream::{Mood, Received, Upstream, empty, full};
 
 /// How long anything may take that is bound to happen; far more than a busy machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -4,6 +4,11 @@ mod harness;
 
 mod admin;
 mod admin_keys;
+mod admin_upstreams;
+mod balancing;
+mod budget;
+mod checks;
+mod circuits;
 mod clients;
 mod commands;
 mod connections;
@@ -16,10 +21,12 @@ mod idempotency;
 mod identity;
 mod lifecycle;
 mod listeners;
+mod one_of_three;
 mod paths;
 mod refusal;
 mod retries;
 mod throttle;
+mod timeouts;
 mod upstreams;
 
 mod wire_raw;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tidegate::admin::listener::{Admin, Overseen};
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
@@ -40,6 +41,15 @@ impl Gateway {
     pub(crate) fn open(extra: &str) -> Plan {
         Self::with(&format!(
             "{extra}\n[upstream.api]\nservers = [\"{{upstream}}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n"
+        ))
+    }
+
+    /// A gateway that passes everything on to an upstream of this many servers, with these lines under
+    /// `[upstream.api]`.
+    pub(crate) fn before(servers: usize, api: &str) -> Plan {
+        let servers = vec!["\"{upstream}\""; servers].join(", ");
+        Self::with(&format!(
+            "[upstream.api]\nservers = [{servers}]\n{api}\n[[route]]\nname = \"all\"\npath = \"/\"\n"
         ))
     }
 
@@ -130,6 +140,34 @@ impl Gateway {
         line.unwrap_or_else(|| panic!("no {series} in:\n{text}"))
             .parse()
             .expect("a number")
+    }
+
+    /// Waits until `/metrics` has this value for a series.
+    pub(crate) async fn comes_to(&self, series: &str, wanted: u32) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = self.metric(series).await;
+            if (found - f64::from(wanted)).abs() < f64::EPSILON {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{series}: {found}, not {wanted}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// How the servers of the upstream `api` stand, as operators are told.
+    pub(crate) async fn servers(&self) -> Vec<Value> {
+        let answer = self.admin().get("/upstreams/api").send().await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        match answer.json()["servers"].take() {
+            Value::Array(servers) => servers,
+            other => panic!("no servers: {other}"),
+        }
+    }
+
+    /// The circuit of the first server of the upstream `api`, as operators are told.
+    pub(crate) async fn circuit(&self) -> Value {
+        self.servers().await[0]["circuit"].take()
     }
 }
 

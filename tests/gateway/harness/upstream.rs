@@ -5,7 +5,8 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
@@ -35,6 +36,10 @@ pub(crate) struct Upstream {
     stop: CancellationToken,
 }
 
+/// The status that an upstream answers with, to be changed while it does.
+#[derive(Clone)]
+pub(crate) struct Mood(Arc<AtomicU16>);
+
 /// A request as it arrived behind the gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
@@ -49,6 +54,20 @@ pub(crate) struct Received {
 struct Seen {
     requests: Mutex<Vec<Received>>,
     connections: AtomicUsize,
+}
+
+impl Mood {
+    pub(crate) fn becomes(&self, status: u16) {
+        self.0.store(status, Ordering::SeqCst);
+    }
+
+    /// What is answered in this mood.
+    pub(crate) fn reply(&self) -> Reply {
+        let mut reply = full("ok");
+        let status = self.0.load(Ordering::SeqCst);
+        *reply.status_mut() = status.try_into().expect("a status");
+        reply
+    }
 }
 
 impl Received {
@@ -85,6 +104,14 @@ impl Upstream {
             *reply.status_mut() = status.try_into().expect("a status");
             reply
         })
+    }
+
+    /// Answers everything with the status that is its mood, at first this one, and the body `ok`.
+    pub(crate) fn moody(status: u16) -> (Self, Mood) {
+        let mood = Mood(Arc::new(AtomicU16::new(status)));
+        let its = mood.clone();
+        let upstream = Self::with(move |_| std::future::ready(its.reply()));
+        (upstream, mood)
     }
 
     /// Answers with JSON of what it received: `method`, `target`, `headers`, `body`.
@@ -132,6 +159,18 @@ impl Upstream {
         })
     }
 
+    /// Reads each request's head and resets the connection. Requests are not recorded.
+    pub(crate) fn resetting() -> Self {
+        Self::listening("http", move |socket, seen| async move {
+            let listener = TcpListener::from_std(socket).expect("a listener");
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                seen.connections.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(reset(stream));
+            }
+        })
+    }
+
     /// The URL of a server that is not there any more.
     pub(crate) fn gone() -> String {
         Self::replying(200).closed()
@@ -143,7 +182,7 @@ impl Upstream {
         let address = self.address;
         drop(self);
         while std::net::TcpStream::connect(address).is_ok() {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
         url
     }
@@ -306,4 +345,16 @@ async fn say(mut stream: TcpStream, bytes: &'static str) {
             }
         }
     }
+}
+
+/// Reads a head, and has the connection end with a reset.
+async fn reset(mut stream: TcpStream) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if !stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
+            return;
+        }
+    }
+    let lingers = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    lingers.expect("an open socket");
 }

@@ -1,0 +1,347 @@
+//! What operators see of upstreams, and may do about their circuits.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use crate::harness::{Answer, Gateway, PATIENCE, Upstream, eventually, full};
+
+/// Does something to the circuit of a server of `api`: `open` or `close`.
+async fn turn(gateway: &Gateway, server: &Upstream, how: &str) -> Answer {
+    let target = format!("/upstreams/api/servers/{}/{how}", server.address());
+    gateway.admin().post(&target).send().await
+}
+
+/// A series of a server of `api`, with `more` labels.
+fn of(server: &Upstream, name: &str, more: &str) -> String {
+    let server = server.address();
+    format!("{name}{{upstream=\"api\",server=\"{server}\"{more}}}")
+}
+
+#[tokio::test]
+async fn every_upstream_is_shown_with_its_servers() {
+    let (one, other, third) = (
+        Upstream::replying(200),
+        Upstream::replying(200),
+        Upstream::replying(200),
+    );
+    let gateway = Gateway::with(
+        r#"
+        [upstream.api]
+        servers = ["{upstream}", { url = "{upstream}", weight = 7 }]
+        [upstream.files]
+        servers = ["{upstream}"]
+        retry = {}
+        [[route]]
+        name = "files"
+        path = "/files"
+        upstream = "files"
+        [[route]]
+        name = "all"
+        path = "/"
+        upstream = "api"
+        "#,
+    )
+    .upstream(&one)
+    .upstream(&other)
+    .upstream(&third)
+    .admin()
+    .start();
+    let overview = gateway.admin().get("/upstreams").send().await;
+    assert_eq!(overview.status, 200);
+    assert_eq!(overview.header("content-type"), "application/json");
+    assert_eq!(overview.header("cache-control"), "no-store");
+    let overview = overview.json();
+    let upstreams = overview["upstreams"].as_array().expect("a list");
+    let names: Vec<_> = upstreams.iter().map(|upstream| &upstream["name"]).collect();
+    assert_eq!(names, ["api", "files"]);
+    assert_eq!(upstreams[0]["retries"], Value::Null);
+    assert_eq!(
+        upstreams[1]["retries"],
+        json!({"requests": 0, "retries": 0, "refused": 0})
+    );
+
+    let shown = |server: &Value| {
+        let fields = ["server", "weight", "in_flight", "ejected"];
+        fields.map(|field| server[field].clone())
+    };
+    let servers = gateway.servers().await;
+    assert_eq!(servers.len(), 2);
+    let address = |server: &Upstream| json!(server.address().to_string());
+    assert_eq!(
+        shown(&servers[0]),
+        [address(&one), json!(1), json!(0), json!(false)]
+    );
+    assert_eq!(
+        shown(&servers[1]),
+        [address(&other), json!(7), json!(0), json!(false)]
+    );
+    for server in &servers {
+        let circuit = &server["circuit"];
+        assert_eq!(circuit["state"], "closed");
+        assert_eq!(circuit["held"], false);
+        assert_eq!(circuit["openings"], 0);
+        assert_eq!(circuit["window"], json!({"succeeded": 0, "failed": 0}));
+        assert_eq!(circuit["remaining_seconds"], Value::Null);
+        assert_eq!(circuit["opened_by"], Value::Null);
+    }
+}
+
+#[tokio::test]
+async fn what_was_learnt_of_a_server_is_shown_and_counted() {
+    let (upstream, mood) = Upstream::moody(200);
+    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    let state = |state: &str| of(&upstream, "breaker_state", &format!(",state=\"{state}\""));
+    let opened = of(&upstream, "breaker_opened_total", "");
+    for status in [200, 200, 404, 500, 502] {
+        mood.becomes(status);
+        assert_eq!(gateway.client().get("/").send().await.status, status);
+    }
+    let circuit = gateway.circuit().await;
+    assert_eq!(circuit["window"], json!({"succeeded": 3, "failed": 2}));
+    assert_eq!(circuit["failures_in_a_row"], 2);
+    for (series, value) in [
+        (state("closed"), 1),
+        (state("open"), 0),
+        (state("half_open"), 0),
+        (opened.clone(), 0),
+    ] {
+        gateway.comes_to(&series, value).await;
+    }
+    for _ in 0..3 {
+        assert_eq!(gateway.client().get("/").send().await.status, 502);
+    }
+    let circuit = gateway.circuit().await;
+    assert_eq!(circuit["state"], "open");
+    assert_eq!(circuit["openings"], 1);
+    assert_eq!(circuit["opened_by"], "consecutive failures");
+    let open = ["for_seconds", "remaining_seconds"].map(|field| circuit[field].as_f64());
+    let open: f64 = open.iter().map(|seconds| seconds.expect("a number")).sum();
+    assert!((4.45..=5.55).contains(&open), "{circuit}");
+    for (series, value) in [
+        (state("closed"), 0),
+        (state("open"), 1),
+        (state("half_open"), 0),
+        (opened, 1),
+    ] {
+        gateway.comes_to(&series, value).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_has_underway_is_shown_and_counted() {
+    let permits = Arc::new(Semaphore::new(0));
+    let waiting = Arc::clone(&permits);
+    let upstream = Upstream::with(move |_| {
+        let waiting = Arc::clone(&waiting);
+        async move {
+            waiting.acquire().await.expect("never closed").forget();
+            full("late")
+        }
+    });
+    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    let in_flight = of(&upstream, "server_in_flight", "");
+    let asked: Vec<_> = (0..3)
+        .map(|_| tokio::spawn(gateway.client().get("/").send()))
+        .collect();
+    eventually("they have arrived", || upstream.count() == 3).await;
+    gateway.comes_to(&in_flight, 3).await;
+    assert_eq!(gateway.servers().await[0]["in_flight"], 3);
+    permits.add_permits(3);
+    for answer in asked {
+        assert_eq!(answer.await.expect("an answer").status, 200);
+    }
+    gateway.comes_to(&in_flight, 0).await;
+}
+
+#[tokio::test]
+async fn a_circuit_held_open_stays_so_until_it_is_closed_by_hand() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::before(1, "breaker = { open = \"50ms\", open_max = \"50ms\" }")
+        .upstream(&upstream)
+        .admin()
+        .start();
+    let ask = || gateway.client().get("/").send();
+    assert_eq!(ask().await.status, 200);
+
+    // Once more changes nothing.
+    for _ in 0..2 {
+        let opened = turn(&gateway, &upstream, "open").await;
+        assert_eq!(opened.status, 200, "{}", opened.text());
+        let opened = opened.json();
+        assert_eq!(opened["server"], upstream.address().to_string());
+        let circuit = &opened["circuit"];
+        assert_eq!(circuit["state"], "open");
+        assert_eq!(circuit["held"], true);
+        assert_eq!(circuit["opened_by"], "by hand");
+        assert_eq!(circuit["openings"], 1);
+        assert_eq!(circuit["remaining_seconds"], Value::Null);
+    }
+    // Ten times as long as it would be open by itself.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let refused = ask().await;
+        assert_eq!(refused.status, 503);
+        assert_eq!(refused.problem(), "circuit-open");
+        assert!(refused.retry_after() >= 1);
+        let circuit = gateway.circuit().await;
+        assert_eq!(circuit["state"], "open");
+        if circuit["for_seconds"].as_f64().expect("a number") > 0.5 {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{circuit}");
+    }
+    assert_eq!(upstream.count(), 1);
+    gateway
+        .comes_to(&of(&upstream, "breaker_opened_total", ""), 1)
+        .await;
+
+    for _ in 0..2 {
+        let closed = turn(&gateway, &upstream, "close").await;
+        assert_eq!(closed.status, 200);
+        assert_eq!(closed.json()["circuit"]["state"], "closed");
+        assert_eq!(closed.json()["circuit"]["held"], false);
+        assert_eq!(ask().await.status, 200);
+    }
+    assert_eq!(upstream.count(), 3);
+}
+
+#[tokio::test]
+async fn a_circuit_that_opened_by_itself_can_be_closed_and_opens_again() {
+    let (upstream, mood) = Upstream::moody(500);
+    let gateway = Gateway::before(1, "breaker = { open = \"1m\" }")
+        .upstream(&upstream)
+        .admin()
+        .start();
+    let statuses = async |times: usize| {
+        let mut statuses = Vec::new();
+        for _ in 0..times {
+            statuses.push(gateway.client().get("/").send().await.status);
+        }
+        statuses
+    };
+    assert_eq!(statuses(6).await, [500, 500, 500, 500, 500, 503]);
+    let closed = turn(&gateway, &upstream, "close").await.json();
+    let window = &closed["circuit"]["window"];
+    assert_eq!(*window, json!({"succeeded": 0, "failed": 0}));
+    // All of it is forgotten, so it takes as many failures as at first.
+    assert_eq!(statuses(6).await, [500, 500, 500, 500, 500, 503]);
+    turn(&gateway, &upstream, "close").await;
+    mood.becomes(200);
+    assert_eq!(statuses(1).await, [200]);
+    assert_eq!(gateway.circuit().await["openings"], 2);
+}
+
+#[tokio::test]
+async fn one_server_taken_out_by_hand_leaves_the_work_to_the_other() {
+    let (out, other) = (Upstream::replying(200), Upstream::replying(200));
+    let gateway = Gateway::before(2, "")
+        .upstream(&out)
+        .upstream(&other)
+        .admin()
+        .start();
+    turn(&gateway, &out, "open").await;
+    for _ in 0..30 {
+        assert_eq!(gateway.client().get("/").send().await.status, 200);
+    }
+    assert_eq!((out.count(), other.count()), (0, 30));
+}
+
+#[tokio::test]
+async fn who_asks_for_what_there_is_not_is_told_what_there_is() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    let server = upstream.address().to_string();
+    for (method, target, named) in [
+        ("GET", "/upstreams/apis".to_owned(), "api"),
+        (
+            "POST",
+            format!("/upstreams/apis/servers/{server}/open"),
+            "api",
+        ),
+        (
+            "POST",
+            "/upstreams/api/servers/127.0.0.1:1/open".to_owned(),
+            &*server,
+        ),
+        (
+            "POST",
+            "/upstreams/api/servers/127.0.0.1:1/close".to_owned(),
+            &*server,
+        ),
+    ] {
+        let answer = gateway.admin().request(method, &target).send().await;
+        assert_eq!(answer.status, 404, "{method} {target}");
+        assert_eq!(answer.header("content-type"), "application/problem+json");
+        let detail = answer.json()["detail"].to_string();
+        assert!(
+            detail.ends_with(&format!("There is: {named}\"")),
+            "{target}: {detail}"
+        );
+    }
+    for (method, target, allowed) in [
+        (
+            "GET",
+            format!("/upstreams/api/servers/{server}/open"),
+            "POST",
+        ),
+        ("POST", "/upstreams/api".to_owned(), "GET,HEAD"),
+    ] {
+        let answer = gateway.admin().request(method, &target).send().await;
+        assert_eq!(answer.status, 405, "{method} {target}");
+        assert_eq!(answer.header("allow"), allowed);
+    }
+    assert_eq!(gateway.circuit().await["state"], "closed");
+}
+
+#[tokio::test]
+async fn circuits_are_neither_shown_nor_turned_for_web_pages() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    let server = format!("/upstreams/api/servers/{}", upstream.address());
+    for (name, value) in [
+        ("Origin", "https://evil.example"),
+        ("Origin", "null"),
+        ("Host", "rebound.example"),
+    ] {
+        for (method, target) in [
+            ("GET", "/upstreams".to_owned()),
+            ("GET", "/upstreams/api".to_owned()),
+            ("POST", format!("{server}/open")),
+            ("POST", format!("{server}/close")),
+            ("POST", "/upstreams/none/servers/none/open".to_owned()),
+        ] {
+            let asking = gateway.admin().request(method, &target);
+            let answer = asking.header(name, value).send().await;
+            assert_eq!(answer.status, 403, "{method} {target} {name}: {value}");
+            assert_eq!(answer.header("content-type"), "application/problem+json");
+            assert!(!answer.text().contains("127.0.0.1"), "{}", answer.text());
+        }
+    }
+    assert_eq!(gateway.circuit().await["state"], "closed");
+}
+
+#[tokio::test]
+async fn where_a_token_is_set_circuits_need_it() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::before(1, "")
+        .and("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"s3cret-s3cret\"")
+        .upstream(&upstream)
+        .start();
+    let open = format!("/upstreams/api/servers/{}/open", upstream.address());
+    let ask = |method, target: &str, token| {
+        let asking = gateway.admin().request(method, target);
+        asking.header("Authorization", token).send()
+    };
+    for wrong in ["Bearer s3cret-s3cre", "Basic s3cret-s3cret", "Bearer "] {
+        assert_eq!(ask("GET", "/upstreams", wrong).await.status, 403);
+        assert_eq!(ask("POST", &open, wrong).await.status, 403);
+    }
+    assert_eq!(gateway.admin().post(&open).send().await.status, 403);
+    assert_eq!(gateway.client().get("/").send().await.status, 200);
+    let right = "Bearer s3cret-s3cret";
+    assert_eq!(ask("GET", "/upstreams/api", right).await.status, 200);
+    assert_eq!(ask("POST", &open, right).await.status, 200);
+    assert_eq!(gateway.client().get("/").send().await.status, 503);
+}

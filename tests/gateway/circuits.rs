@@ -1,0 +1,164 @@
+//! Circuits: how they open, half-open and close, with a server that fails and one that is back.
+
+mod callers;
+mod causes;
+mod storm;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::harness::{Answer, Gateway, PATIENCE, Upstream, empty, eventually};
+
+/// Two failures open it, for longer than a test takes.
+const STRICT: &str = "breaker = { consecutive_failures = 2, open = \"1m\" }";
+
+/// A series of the only server of the upstream `api`, with `more` labels.
+fn of(upstream: &Upstream, name: &str, more: &str) -> String {
+    let server = upstream.address();
+    format!("{name}{{upstream=\"api\",server=\"{server}\"{more}}}")
+}
+
+/// The series of a state that its circuit may be in.
+fn state(upstream: &Upstream, state: &str) -> String {
+    of(upstream, "breaker_state", &format!(",state=\"{state}\""))
+}
+
+/// Holds that a request is refused because the circuit is open.
+#[track_caller]
+fn is_refused(answer: &Answer) {
+    assert_eq!(answer.status, 503, "{}", answer.text());
+    assert_eq!(answer.problem(), "circuit-open");
+    assert!(answer.retry_after() >= 1);
+}
+
+/// Has `times` requests answered with 500, as a server gives it.
+async fn fails(gateway: &Gateway, times: usize) {
+    for _ in 0..times {
+        let answer = gateway.client().get("/").send().await;
+        assert_eq!((answer.status, answer.text().as_str()), (500, "ok"));
+    }
+}
+
+#[tokio::test]
+async fn five_failures_in_a_row_open_it_and_nothing_reaches_the_server_any_more() {
+    let (upstream, mood) = Upstream::moody(500);
+    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    fails(&gateway, 5).await;
+    // That it is back makes no difference yet.
+    mood.becomes(200);
+    for _ in 0..20 {
+        let answer = gateway.client().get("/").send().await;
+        is_refused(&answer);
+        assert!(answer.retry_after() <= 6, "{}", answer.retry_after());
+    }
+    assert_eq!(upstream.count(), 5);
+    let refused = "upstream_failures_total{upstream=\"api\",reason=\"circuit_open\"}";
+    gateway.comes_to(refused, 20).await;
+}
+
+#[tokio::test]
+async fn a_success_in_between_begins_the_count_anew() {
+    let (upstream, mood) = Upstream::moody(500);
+    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    for _ in 0..3 {
+        mood.becomes(500);
+        fails(&gateway, 4).await;
+        assert_eq!(gateway.circuit().await["failures_in_a_row"], 4);
+        mood.becomes(200);
+        assert_eq!(gateway.client().get("/").send().await.status, 200);
+        assert_eq!(gateway.circuit().await["failures_in_a_row"], 0);
+    }
+    assert_eq!(upstream.count(), 15);
+}
+
+#[tokio::test]
+async fn the_breaker_goes_from_open_to_half_open_to_closed() {
+    let permits = Arc::new(Semaphore::new(2));
+    let waiting = Arc::clone(&permits);
+    let upstream = Upstream::with(move |received| {
+        let waiting = Arc::clone(&waiting);
+        async move {
+            waiting.acquire().await.expect("never closed").forget();
+            empty(if received.target == "/fails" {
+                500
+            } else {
+                200
+            })
+        }
+    });
+    let gateway = Gateway::before(1, "breaker = { consecutive_failures = 2, open = \"2s\" }")
+        .upstream(&upstream)
+        .admin()
+        .start();
+    let client = gateway.client();
+    gateway.comes_to(&state(&upstream, "closed"), 1).await;
+
+    for _ in 0..2 {
+        assert_eq!(client.get("/fails").send().await.status, 500);
+    }
+    let circuit = gateway.circuit().await;
+    assert_eq!(circuit["state"], "open", "{circuit}");
+    assert_eq!(circuit["opened_by"], "consecutive failures");
+    assert_eq!(circuit["held"], false);
+    is_refused(&client.get("/").send().await);
+
+    gateway.comes_to(&state(&upstream, "half_open"), 1).await;
+    assert_eq!(upstream.count(), 2);
+    let probe = tokio::spawn(client.get("/probe").send());
+    eventually("one request finds out", || upstream.count() == 3).await;
+    for _ in 0..3 {
+        is_refused(&client.get("/").send().await);
+    }
+    assert_eq!(gateway.circuit().await["state"], "half_open");
+    assert_eq!(upstream.count(), 3);
+
+    permits.add_permits(1);
+    assert_eq!(probe.await.expect("an answer").status, 200);
+    let circuit = gateway.circuit().await;
+    assert_eq!(circuit["state"], "closed", "{circuit}");
+    assert_eq!(circuit["openings"], 1);
+    permits.add_permits(10);
+    for _ in 0..10 {
+        assert_eq!(client.get("/").send().await.status, 200);
+    }
+    let opened = of(&upstream, "breaker_opened_total", "");
+    gateway.comes_to(&opened, 1).await;
+}
+
+#[tokio::test]
+async fn every_failed_probe_doubles_the_time_it_is_open() {
+    let arrivals = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&arrivals);
+    let upstream = Upstream::with(move |_| {
+        seen.lock().push(Instant::now());
+        std::future::ready(empty(500))
+    });
+    let gateway = Gateway::before(
+        1,
+        "breaker = { consecutive_failures = 1, open = \"200ms\" }",
+    )
+    .upstream(&upstream)
+    .admin()
+    .start();
+    let deadline = Instant::now() + PATIENCE;
+    while arrivals.lock().len() < 4 {
+        assert!(Instant::now() < deadline, "probes are not made");
+        gateway.client().get("/").send().await;
+    }
+    // After the fourth, the third probe, it is open for eight times as long as at first, give or take a tenth.
+    let circuit = gateway.circuit().await;
+    let seconds = |of: &str| circuit[of].as_f64().expect("open, and for how long");
+    let open = seconds("for_seconds") + seconds("remaining_seconds");
+    assert!((1.43..=1.77).contains(&open), "{circuit}");
+    assert_eq!(circuit["opened_by"], "failed probe");
+    assert_eq!(circuit["openings"], 4);
+
+    let arrivals = arrivals.lock();
+    let gaps: Vec<_> = arrivals.windows(2).map(|two| two[1] - two[0]).collect();
+    for (gap, least) in gaps.iter().zip([180, 360, 720]) {
+        assert!(*gap >= Duration::from_millis(least), "{gaps:?}");
+    }
+}

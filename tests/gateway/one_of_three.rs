@@ -1,0 +1,103 @@
+//! One of three servers fails, and clients hardly notice.
+
+use std::time::Duration;
+
+use crate::harness::load::{Outcome, crowding};
+use crate::harness::{Asking, Client, Gateway, Refusing, Upstream};
+
+/// Short waits between attempts, and short enough an open time for several probes to be made.
+const API: &str = "retry = { attempts = 3, base = \"10ms\", cap = \"100ms\" }\n\
+                   breaker = { open = \"1s\" }";
+
+/// A gateway to two servers that are well, and one at `failing`.
+fn gateway(failing: &str, well: &[Upstream; 2]) -> Gateway {
+    Gateway::before(3, API)
+        .and("[server]\nworkers = 2")
+        .upstream(&well[0])
+        .upstream_url(failing)
+        .upstream(&well[1])
+        .admin()
+        .start()
+}
+
+fn two() -> [Upstream; 2] {
+    [Upstream::replying(200), Upstream::replying(200)]
+}
+
+/// Thirty-two callers for eight seconds.
+async fn crowd(gateway: &Gateway, ask: fn(&Client) -> Asking) -> Vec<Outcome> {
+    crowding(&gateway.client(), 32, Duration::from_secs(8), ask).await
+}
+
+fn failed(outcomes: &[Outcome]) -> usize {
+    let failed = outcomes
+        .iter()
+        .filter(|outcome| outcome.status != Some(200));
+    failed.count()
+}
+
+/// Holds that less than one request in a thousand failed after the first second.
+#[track_caller]
+fn hardly_any_failed(what: &str, outcomes: Vec<Outcome>) {
+    let (first, later): (Vec<_>, Vec<_>) = outcomes
+        .into_iter()
+        .partition(|outcome| outcome.at < Duration::from_secs(1));
+    println!(
+        "one of three {what}: {} of {} requests failed in the first second, {} of {} after it",
+        failed(&first),
+        first.len(),
+        failed(&later),
+        later.len()
+    );
+    assert!(later.len() >= 1_000, "too few to tell");
+    assert!(failed(&later) * 1_000 < later.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_answers_500_is_hardly_noticed() {
+    let (well, failing) = (two(), Upstream::replying(500));
+    let gateway = gateway(&failing.url(), &well);
+    let outcomes = crowd(&gateway, |client| client.get("/")).await;
+    // It was there to be noticed: enough failures to open its circuit, and a probe.
+    assert!(failing.count() > 5, "{}", failing.count());
+    hardly_any_failed("answers 500", outcomes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_resets_every_connection_is_hardly_noticed() {
+    let (well, failing) = (two(), Upstream::resetting());
+    let gateway = gateway(&failing.url(), &well);
+    let outcomes = crowd(&gateway, |client| client.get("/")).await;
+    assert!(failing.connections() > 5, "{}", failing.connections());
+    hardly_any_failed("resets its connections", outcomes);
+}
+
+/// Holds that nobody notices a server that refuses connections, and that every request is carried out once.
+async fn nobody_notices(ask: fn(&Client) -> Asking) {
+    let (well, nobody) = (two(), Refusing::new());
+    let gateway = gateway(&nobody.url(), &well);
+    let outcomes = crowd(&gateway, ask).await;
+    let carried_out = well[0].count() + well[1].count();
+    let opened = gateway.servers().await[1]["circuit"]["openings"].take();
+    println!(
+        "one of three refuses connections: {} of {} requests failed, {carried_out} carried out, \
+         its circuit opened {opened} times",
+        failed(&outcomes),
+        outcomes.len()
+    );
+    assert!(outcomes.len() >= 1_000, "too few to tell");
+    assert_eq!(failed(&outcomes), 0);
+    assert_eq!(carried_out, outcomes.len());
+    // The first time, and by probes.
+    assert!(opened.as_u64().is_some_and(|opened| opened > 1), "{opened}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_refuses_connections_is_not_noticed_at_all() {
+    nobody_notices(|client| client.get("/")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_is_it_by_posts_of_which_none_is_sent_twice() {
+    nobody_notices(|client| client.post("/").body("paid once")).await;
+}
