@@ -49,7 +49,7 @@ use crate::respond::Manner;
 use crate::route::{Route, RouteId, Routes};
 use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::{MemoryRecords, Room};
-use crate::throttle::{Limit, LimitId, Passage, Side, ThrottleLayer};
+use crate::throttle::{Limit, LimitId, Passage, Resending, Side, ThrottleLayer};
 use crate::upstream::UpstreamId;
 
 /// Buckets tracked at once.
@@ -220,7 +220,7 @@ where
                     caller,
                     route: RULE,
                     side: Side::Main,
-                    is_resendable: false,
+                    resending: Resending::ByMethod,
                     arrival: None,
                 });
             }

@@ -35,7 +35,7 @@ use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::MemoryRecords;
 use crate::store::redis::Redis;
 use crate::store::{BucketStore, RecordStore};
-use crate::throttle::{Passage, Side, Throttle, ThrottleLayer};
+use crate::throttle::{Passage, Resending, Side, Throttle, ThrottleLayer};
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::{Attempts, Forward, Standing};
 use crate::wire::Violation;
@@ -336,7 +336,7 @@ impl Pipeline {
             caller,
             route: route.id,
             side,
-            is_resendable: false,
+            resending: Resending::ByMethod,
             arrival: Some(arrival),
         });
         Ok(Entered::Onward)

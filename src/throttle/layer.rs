@@ -33,11 +33,22 @@ pub struct Passage {
     pub route: RouteId,
     /// The bucket it draws from: a forwarded CORS preflight never spends the real request's token.
     pub side: Side,
-    /// Whether it may be carried out twice whatever its method: upstream itself knows it by its key.
-    pub is_resendable: bool,
+    /// Whether it may be sent to upstream again when nobody can say that the first time did nothing.
+    pub resending: Resending,
     /// What only the gateway's own forwarder asks for. Here and not by itself: each kind of thing that a
     /// request carries costs it two allocations.
     pub arrival: Option<Arrival>,
+}
+
+/// Whether a request may be sent again when nobody can say that the first time did nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resending {
+    /// If its method is one that may be repeated.
+    ByMethod,
+    /// No: its key promises that it is carried out once, whatever its method.
+    Never,
+    /// Yes: upstream itself knows it by its key.
+    Always,
 }
 
 /// Puts a throttle around a service.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::breaker::{State, Ticket};
+use super::breaker::Ticket;
 use super::standing::{ServerStanding, Standing};
 use crate::clock::Moment;
 
@@ -59,39 +59,41 @@ impl Standing {
                 Err(refused) => Err(NoServer { wait: refused.wait }),
             };
         }
-        let untried = self.candidates(now, |place| !tried.contains(&place));
+        let all: Places = (0..self.servers.len())
+            .filter(|&place| self.servers[place].breaker.may_admit(now))
+            .collect();
+        let believed = all.iter().any(|&place| !self.servers[place].is_ejected());
+        let is_well = |place: usize| !believed || !self.servers[place].is_ejected();
+        let of = |wanted: &dyn Fn(usize) -> bool| -> Places {
+            let all = all.iter().copied();
+            all.filter(|&place| wanted(place)).collect()
+        };
+        let untried = of(&|place| is_well(place) && !tried.contains(&place));
         let choice = self.admitted(untried, now, random);
-        if choice.is_none() && among == Among::PreferUntried && !tried.is_empty() {
-            let again = self.candidates(now, |place| tried.contains(&place));
-            return self
-                .admitted(again, now, random)
-                .ok_or_else(|| self.no_server(now));
-        }
+        let choice = choice.or_else(|| match among {
+            Among::PreferUntried => {
+                let again = of(&|place| is_well(place) && tried.contains(&place));
+                self.admitted(again, now, random)
+            }
+            // What checks took out may still be better than nothing.
+            Among::Untried => {
+                let ill = of(&|place| !is_well(place) && !tried.contains(&place));
+                self.admitted(ill, now, random)
+            }
+        });
         choice.ok_or_else(|| self.no_server(now))
     }
 
-    fn no_server(&self, now: Moment) -> NoServer {
-        let states = self
-            .servers
-            .iter()
-            .map(|server| server.breaker.snapshot(now).state);
-        let waits = states.filter_map(|state| match state {
-            State::Open { remaining, .. } => remaining,
-            _ => None,
-        });
-        NoServer { wait: waits.min() }
+    /// Whether any server will take a request at `then`, as things stand.
+    pub(super) fn will_admit(&self, then: Moment) -> bool {
+        let mut servers = self.servers.iter();
+        servers.any(|server| server.breaker.may_admit(then))
     }
 
-    /// Servers that may take a request.
-    fn candidates(&self, now: Moment, wanted: impl Fn(usize) -> bool) -> Places {
-        let admitting: Places = (0..self.servers.len())
-            .filter(|&place| wanted(place) && self.servers[place].breaker.may_admit(now))
-            .collect();
-        let well = |place: &usize| !self.servers[*place].is_ejected();
-        if admitting.iter().any(well) {
-            admitting.into_iter().filter(well).collect()
-        } else {
-            admitting
+    fn no_server(&self, now: Moment) -> NoServer {
+        let waits = self.servers.iter();
+        NoServer {
+            wait: waits.filter_map(|server| server.breaker.wait(now)).min(),
         }
     }
 
@@ -292,6 +294,19 @@ mod tests {
         assert_eq!(chosen(&standing, at(0)), [0, 10_000]);
         standing.servers[1].eject();
         assert!(chosen(&standing, at(0)).iter().all(|&count| count > 4_000));
+    }
+
+    #[test]
+    fn another_attempt_goes_to_a_well_server_again_before_it_goes_to_an_ill_one() {
+        let standing = standing(&[1, 1]);
+        standing.servers[1].eject();
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut choose = |among| {
+            let choice = standing.choose(&[0], among, at(0), &mut random);
+            choice.map(|choice| choice.place)
+        };
+        assert_eq!(choose(Among::PreferUntried), Ok(0));
+        assert_eq!(choose(Among::Untried), Ok(1));
     }
 
     #[test]

@@ -56,6 +56,7 @@ struct Limits {
     volume: u64,
     open: Duration,
     open_max: Duration,
+    probe: Duration,
 }
 
 /// How it came to this. Locked for every change of phase.
@@ -203,7 +204,8 @@ impl Drop for Ticket {
 
 impl Breaker {
     /// A closed breaker, for this many workers.
-    pub fn new(settings: &BreakerSettings, workers: usize) -> Self {
+    /// A probe that says nothing for longer than `probe` is not waited for: its client may be the slow one.
+    pub fn new(settings: &BreakerSettings, probe: Duration, workers: usize) -> Self {
         let longest_streak = NonZeroU32::new(LONGEST_STREAK).expect("not zero");
         Self {
             signal: Arc::new(Signal::closed()),
@@ -215,6 +217,7 @@ impl Breaker {
                 volume: settings.min_requests.get().into(),
                 open: settings.open,
                 open_max: settings.open_max.min(LONGEST_OPEN),
+                probe,
             },
             story: Mutex::default(),
         }
@@ -227,6 +230,11 @@ impl Breaker {
             return Ok(Ticket::plain(word));
         }
         self.refusal(now).map_or_else(|| self.probe(now), Err)
+    }
+
+    /// How long until it may be asked, where that is known; see [`Refused`].
+    pub fn wait(&self, now: Moment) -> Option<Duration> {
+        self.refusal(now)?.wait
     }
 
     /// Whether [`admit`](Self::admit) would give leave, without asking for it.
@@ -346,6 +354,7 @@ impl Breaker {
                     wait: until.map(|until| until.since(now)),
                 }),
             },
+            Phase::Probing if self.signal.until().is_some_and(|until| until <= now) => None,
             Phase::Probing => Some(Refused { wait: None }),
             Phase::Closed | Phase::HalfOpen => None,
         }
@@ -365,7 +374,7 @@ impl Breaker {
             story.since = until;
         }
         Ok(Ticket {
-            generation: self.signal.enter(Phase::Probing),
+            generation: self.signal.probe_until(now.after(self.limits.probe)),
             probe: Some(Arc::clone(&self.signal)),
         })
     }

@@ -98,6 +98,7 @@ impl<'a> Carrying<'a> {
             };
             self.tried.push(visit.place());
             self.attempts += 1;
+            self.metrics.attempts.inc();
             unreached = None;
             let host = &self.target.standing.upstream.host;
             match attempt(
@@ -186,17 +187,12 @@ impl<'a> Carrying<'a> {
 
     /// Another attempt, if there is to be one.
     fn again(&mut self, failure: Failure, told: Option<Duration>) -> Option<Again> {
-        if !self.can_resend() {
+        if !self.spare.as_ref().is_some_and(Spare::is_whole) {
             return None;
         }
         let wait = self.retry(failure, told)?;
         let outgoing = self.spare.as_ref()?.again()?;
         Some(Again { wait, outgoing })
-    }
-
-    /// Whether it is safe to send the request once more, and possible.
-    fn can_resend(&self) -> bool {
-        self.spare.as_ref().is_some_and(Spare::is_whole)
     }
 
     /// How long to wait before a retry, if there is to be one; from then on it counts.
@@ -214,7 +210,12 @@ impl<'a> Carrying<'a> {
                 None
             }
             Next::Retry(wait) => {
-                let budget = self.target.standing.budget.as_ref();
+                let standing = &self.target.standing;
+                if !standing.will_admit(self.target.clock.now().after(wait.delay)) {
+                    self.metrics.retry_refused(RetryRefusal::Circuit);
+                    return None;
+                }
+                let budget = standing.budget.as_ref();
                 let now = self.target.clock.now();
                 if budget.is_some_and(|budget| !budget.withdraw(now)) {
                     self.metrics.retry_refused(RetryRefusal::Budget);

@@ -1,8 +1,10 @@
 //! Why there is no answer to pass on, and what follows from that.
 
 use std::borrow::Cow;
+use std::io;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use thiserror::Error;
 
 use super::Upstream;
@@ -72,6 +74,7 @@ impl ForwardError {
     pub(super) fn is_servers(&self) -> bool {
         match self {
             Self::NotReachedInTime(late) | Self::TimedOut(late) => late.is_servers,
+            Self::Connect(ConnectError::Io(error)) => !is_local(error),
             _ => !self.is_clients(),
         }
     }
@@ -162,4 +165,13 @@ impl ForwardError {
             detail: named(detail),
         }
     }
+}
+
+/// Whether it was this machine that could not: it has no files or no ports left.
+fn is_local(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(
+        errno,
+        Some(Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL | Errno::NOBUFS)
+    )
 }

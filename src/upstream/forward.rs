@@ -31,7 +31,7 @@ use crate::intake::RequestBody;
 use crate::pipeline::Arrival;
 use crate::respond::{Asked, Body, Manner, problem};
 use crate::route::Routes;
-use crate::throttle::Passage;
+use crate::throttle::{Passage, Resending};
 
 /// Sends requests upstream. Cheap to clone; all clones share their connections.
 #[derive(Clone, Debug)]
@@ -128,7 +128,6 @@ impl Shared {
         } = outcome;
         let upstream = &target.standing.upstream;
         let metrics = self.metrics.upstream(upstream.id);
-        metrics.attempts.add(attempts.into());
         let mut response = match answer {
             Ok(response) => {
                 metrics.answered(started.elapsed());
@@ -176,7 +175,11 @@ impl Shared {
             request.version() == Version::HTTP_11 && headers::asks_for_upgrade(request.headers());
         let client_upgrade = upgrades.then(|| hyper::upgrade::on(&mut request));
 
-        let is_safe = request.method().is_idempotent() || passage.is_resendable;
+        let is_safe = match passage.resending {
+            Resending::ByMethod => request.method().is_idempotent(),
+            Resending::Never => false,
+            Resending::Always => true,
+        };
         let may_retry = target.retry.is_some() && is_safe && !upgrades;
         let making = Making {
             passage,

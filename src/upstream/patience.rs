@@ -130,11 +130,13 @@ impl Patience {
             let now = Instant::now();
             let (since, phase, allowed) = match upload {
                 None => (began, Phase::FirstByte, first_byte),
-                Some(upload) if upload.stage() == Stage::Sent => {
-                    (upload.last_passed(), Phase::FirstByte, first_byte)
-                }
+                Some(upload) if upload.stage() == Stage::Sent => (
+                    upload.last_passed().max(began),
+                    Phase::FirstByte,
+                    first_byte,
+                ),
                 Some(upload) if upload.waits_for_client() => (now, Phase::Idle, idle),
-                Some(upload) => (upload.last_passed(), Phase::Idle, idle),
+                Some(upload) => (upload.last_passed().max(began), Phase::Idle, idle),
             };
             if total.is_some_and(|total| total <= now) {
                 return Err(self.out_of_time(now - since));

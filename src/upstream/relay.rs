@@ -29,8 +29,10 @@ pub struct Relay {
     idle: Duration,
     /// When all of it has to be here.
     deadline: Option<Instant>,
-    /// Runs only while upstream keeps us waiting.
-    stalled: Option<Pin<Box<Sleep>>>,
+    /// When the request began.
+    started: Instant,
+    /// Since when upstream keeps us waiting, while it does, and what ends that.
+    stalled: Option<(Instant, Pin<Box<Sleep>>)>,
     /// What counts it as underway.
     underway: Option<(InFlight, Visit)>,
 }
@@ -73,6 +75,7 @@ impl Relay {
             lease: Some(lease),
             idle: patience.idle(),
             deadline: patience.deadline(),
+            started: patience.started(),
             stalled: None,
             underway: Some(underway),
         }
@@ -101,14 +104,21 @@ impl Relay {
         error.into()
     }
 
+    /// Whether most of the time there was went by waiting for upstream, and not for the client.
+    fn kept_waiting(&self, now: Instant) -> bool {
+        let silence = self.stalled.as_ref().map(|(since, _)| now - *since);
+        silence.is_some_and(|silence| silence >= (now - self.started) / 2)
+    }
+
     /// Whether upstream has kept us waiting too long; called while it does.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let stalled = self.stalled.get_or_insert_with(|| {
-            let silent = Instant::now() + self.idle;
+        let (_, stalled) = self.stalled.get_or_insert_with(|| {
+            let now = Instant::now();
+            let silent = now + self.idle;
             let until = self
                 .deadline
                 .map_or(silent, |deadline| deadline.min(silent));
-            Box::pin(tokio::time::sleep_until(until))
+            (now, Box::pin(tokio::time::sleep_until(until)))
         });
         stalled.as_mut().poll(cx)
     }
@@ -140,12 +150,13 @@ impl Body for Relay {
                 Poll::Ready(None)
             }
             Poll::Pending => {
-                // Where the time was over before upstream was waited for, somebody else took it.
-                let is_upstreams = self.stalled.is_some();
                 std::task::ready!(self.poll_stalled(cx));
-                let error = match self.deadline {
-                    Some(deadline) if deadline <= Instant::now() => RelayError::TimedOut,
-                    _ => RelayError::Stalled(self.idle),
+                let now = Instant::now();
+                let (error, is_upstreams) = match self.deadline {
+                    Some(deadline) if deadline <= now => {
+                        (RelayError::TimedOut, self.kept_waiting(now))
+                    }
+                    _ => (RelayError::Stalled(self.idle), true),
                 };
                 Poll::Ready(Some(Err(self.cut_short(error, is_upstreams))))
             }

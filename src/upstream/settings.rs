@@ -85,6 +85,14 @@ pub struct ConcurrencySettings {
     pub initial: NonZeroU32,
 }
 
+impl RetrySettings {
+    /// When the head of an answer has to be there, if there is ever a second attempt.
+    pub fn deadline(&self) -> Option<Duration> {
+        let retries = self.policy.attempts > NonZeroU32::MIN;
+        self.policy.deadline.filter(|_| retries)
+    }
+}
+
 impl Default for RetrySettings {
     fn default() -> Self {
         Self {

@@ -72,7 +72,12 @@ impl ServerStanding {
     fn new(server: &Server, upstream: &Upstream, workers: usize) -> Self {
         Self {
             server: server.clone(),
-            breaker: Breaker::new(&upstream.breaker, workers),
+            // As long as the server may take: what is slower than that is the client, over its request.
+            breaker: Breaker::new(
+                &upstream.breaker,
+                upstream.timeouts.connect + upstream.timeouts.first_byte,
+                workers,
+            ),
             in_flight: (0..workers).map(|_| Padded::default()).collect(),
             ejected: AtomicBool::new(false),
             readmitted: AtomicU64::new(0),

@@ -49,8 +49,13 @@ pub(super) struct Visit {
     began: Moment,
     /// Its place among the requests underway, where these are bounded.
     entry: Option<Entry>,
-    /// What it says about the upstream's load.
-    load: Option<Outcome>,
+}
+
+/// What an attempt says about the upstream's load.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    Bearable,
+    TooMuch,
 }
 
 /// Why there is no server to attempt.
@@ -145,7 +150,6 @@ impl Visit {
             ticket: Some(ticket),
             began,
             entry,
-            load: None,
         };
         visit.standing().enter(visit.server.worker);
         if visit.is_probe() {
@@ -174,15 +178,37 @@ impl Visit {
     /// The head of an answer is there. What its body is like is still to be seen, unless it says itself that
     /// the server failed; but a probe is over: a body may take as long as it likes.
     pub(super) fn answered(&mut self, status: StatusCode) {
+        self.leave(match status {
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Some(Load::TooMuch),
+            // What is broken says nothing about load.
+            _ if status.is_server_error() => None,
+            _ => Some(Load::Bearable),
+        });
         if status.is_server_error() {
-            return self.failed();
-        }
-        if self.entry.is_some() {
-            let latency = self.server.clock.now().since(self.began);
-            self.load = Some(Outcome::Answered { latency });
-        }
-        if self.is_probe() {
+            self.failed();
+        } else if self.is_probe() {
             self.succeeded();
+        }
+    }
+
+    /// Gives up its place among the requests underway: with the head of an answer, which is what is measured, or
+    /// streams that nobody ends would take up all places there are.
+    fn leave(&mut self, load: Option<Load>) {
+        let Some(entry) = self.entry.take() else {
+            return;
+        };
+        let concurrency = self.server.standing.concurrency.as_ref();
+        if let (Some(concurrency), Some(load)) = (concurrency, load) {
+            let now = self.server.clock.now();
+            let outcome = match load {
+                Load::Bearable => Outcome::Answered {
+                    latency: now.since(self.began),
+                },
+                Load::TooMuch => Outcome::Dropped,
+            };
+            concurrency.left(entry, outcome, now);
         }
     }
 
@@ -207,6 +233,7 @@ impl Visit {
 
     /// It ended without an answer.
     pub(super) fn failed_with(&mut self, error: &ForwardError) {
+        self.leave(error.phase().map(|_| Load::TooMuch));
         if error.is_servers() {
             self.failed();
         }
@@ -214,7 +241,6 @@ impl Visit {
 
     /// The server did not.
     pub(super) fn failed(&mut self) {
-        self.load = Some(Outcome::Dropped);
         let Some(ticket) = self.ticket.take() else {
             return;
         };
@@ -252,11 +278,5 @@ impl Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         self.standing().leave(self.server.worker);
-        let concurrency = self.server.standing.concurrency.as_ref();
-        if let (Some(concurrency), Some(entry), Some(load)) =
-            (concurrency, self.entry.take(), self.load)
-        {
-            concurrency.left(entry, load, self.server.clock.now());
-        }
     }
 }

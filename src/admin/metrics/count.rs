@@ -16,8 +16,7 @@ impl Count {
         self.add(1);
     }
 
-    /// So many more.
-    pub fn add(&self, more: u64) {
+    pub(super) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 

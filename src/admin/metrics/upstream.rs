@@ -50,6 +50,8 @@ pub enum RetryRefusal {
     Deadline,
     /// The upstream had all the retries it may have.
     Budget,
+    /// Every server's circuit would have been open.
+    Circuit,
 }
 
 impl Failure {
@@ -105,13 +107,14 @@ impl From<Phase> for Failure {
 }
 
 impl RetryRefusal {
-    pub(super) const ALL: [Self; 3] = [Self::Attempts, Self::Deadline, Self::Budget];
+    pub(super) const ALL: [Self; 4] = [Self::Attempts, Self::Deadline, Self::Budget, Self::Circuit];
 
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Attempts => "attempts",
             Self::Deadline => "deadline",
             Self::Budget => "budget",
+            Self::Circuit => "circuit",
         }
     }
 }

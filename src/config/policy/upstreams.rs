@@ -11,10 +11,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::uri::Authority;
+
 use super::super::file::{ConcurrencySection, ServerEntry, UpstreamSection};
 use super::super::located::{Located, Named};
 use super::super::problem::Findings;
-use super::super::scalar::{Label, ServerUrl};
+use super::super::scalar::{HumanDuration, Label, ServerUrl};
+use super::super::source::Span;
 use super::{count, duration, timeout};
 use crate::upstream::{
     BreakerSettings, ConcurrencySettings, HostHeader, Server, Timeouts, Upstream, UpstreamId,
@@ -44,6 +47,14 @@ fn upstream(
     findings: &mut Findings,
 ) -> Upstream {
     let servers = section.servers.as_deref().unwrap_or_default();
+    twice(servers, findings);
+    let retry = section
+        .retry
+        .as_ref()
+        .map(|retry| retry::resolve(retry, findings));
+    let deadline = retry.and_then(|retry| retry.deadline());
+    let timeouts = timeouts(section, deadline);
+    doubt_timeouts(section, deadline, findings);
     Upstream {
         id,
         name: name.into(),
@@ -55,11 +66,8 @@ fn upstream(
             Some(host) => host.value.0.clone(),
             None => HostHeader::Preserve,
         },
-        timeouts: timeouts(section),
-        retry: section
-            .retry
-            .as_ref()
-            .map(|retry| retry::resolve(retry, findings)),
+        timeouts,
+        retry,
         breaker: match &section.breaker {
             Some(breaker) => breaker::resolve(breaker, findings),
             None => BreakerSettings::default(),
@@ -87,13 +95,58 @@ fn server(entry: &ServerEntry) -> Option<Server> {
     }
 }
 
-fn timeouts(section: &UpstreamSection) -> Timeouts {
+/// Reports a server that is there already: two of one name could not be told apart, nor tell anybody apart.
+fn twice(servers: &[Located<ServerEntry>], findings: &mut Findings) {
+    let mut seen: Vec<(Authority, &Span)> = Vec::new();
+    for entry in servers {
+        let Some(Server { authority, .. }) = server(&entry.value) else {
+            continue;
+        };
+        match seen.iter().find(|(name, _)| *name == authority) {
+            None => seen.push((authority, &entry.span)),
+            Some((_, first)) => {
+                findings
+                    .error(
+                        &entry.span,
+                        format!("the server `{authority}` is there twice"),
+                        "remove one; for a larger share of the load, write \
+                         `{ url = \"…\", weight = 2 }`",
+                    )
+                    .note(first, "it is also given here");
+            }
+        }
+    }
+}
+
+/// How long each part may take. Where there are retries up to a `deadline`, an answer is by default waited for
+/// half as long at most, or one that never comes would leave no time for another attempt.
+fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     let default = Timeouts::default();
+    let first_byte = deadline.map_or(default.first_byte, |deadline| {
+        default.first_byte.min(deadline / 2)
+    });
     Timeouts {
         connect: timeout(section.connect_timeout.as_ref(), default.connect),
-        first_byte: timeout(section.first_byte_timeout.as_ref(), default.first_byte),
+        first_byte: timeout(section.first_byte_timeout.as_ref(), first_byte),
         idle: timeout(section.idle_timeout.as_ref(), default.idle),
         total: section.timeout.as_ref().map(|total| total.value.0),
+    }
+}
+
+/// Says where a timeout leaves no time for another attempt.
+fn doubt_timeouts(section: &UpstreamSection, deadline: Option<Duration>, findings: &mut Findings) {
+    if let (Some(first_byte), Some(deadline)) = (&section.first_byte_timeout, deadline)
+        && first_byte.value.0 >= deadline
+    {
+        findings.warning(
+            &first_byte.span,
+            "an answer that does not come is never asked for again: it is waited for until the `deadline` of \
+             retries is over",
+            format!(
+                "set `first_byte_timeout` to less than \"{}\", or raise `deadline` in the `retry` table",
+                HumanDuration(deadline)
+            ),
+        );
     }
 }
 

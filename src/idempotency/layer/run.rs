@@ -20,7 +20,7 @@ use crate::failpoint::failpoint;
 use crate::respond::body::BodyError;
 use crate::respond::{Asked, Rejection};
 use crate::route::RouteId;
-use crate::throttle::Passage;
+use crate::throttle::{Passage, Resending};
 use crate::upstream::relay::RelayError;
 
 /// An execution that has been claimed.
@@ -69,7 +69,10 @@ impl<S: Records> Execution<S> {
             }
             permit.sending();
             if let Some(passage) = request.extensions_mut().get_mut::<Passage>() {
-                passage.is_resendable = self.rule.terms.on_unknown == OnUnknown::Release;
+                passage.resending = match self.rule.terms.on_unknown {
+                    OnUnknown::Hold => Resending::Never,
+                    OnUnknown::Release => Resending::Always,
+                };
             }
             let (conclusion, answered) = match inner.call(request).await {
                 Ok(response) => {

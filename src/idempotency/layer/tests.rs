@@ -13,7 +13,7 @@ use super::*;
 use crate::client::Trust;
 use crate::route::Route;
 use crate::store::memory::records::{MemoryRecords, Room};
-use crate::throttle::Side;
+use crate::throttle::{Resending, Side};
 use crate::upstream::UpstreamId;
 
 fn layer(max_executions: usize) -> IdempotencyLayer<MemoryRecords> {
@@ -53,7 +53,7 @@ fn request(key: &str) -> Request<Body> {
         caller,
         route: RouteId(0),
         side: Side::Main,
-        is_resendable: false,
+        resending: Resending::ByMethod,
         arrival: None,
     });
     request

@@ -6,6 +6,9 @@ use proptest::prelude::*;
 use super::super::tally::SLOTS;
 use super::*;
 
+/// How long a probe is waited for.
+const PROBE: Duration = Duration::from_millis(500);
+
 /// A breaker that remembers all and works out the rest.
 struct Model {
     settings: BreakerSettings,
@@ -27,8 +30,9 @@ enum ModelPhase {
     Closed,
     /// `None` while held.
     Open(Option<Moment>),
+    /// When its probe began, where there is one.
     HalfOpen {
-        probed: bool,
+        probed: Option<Moment>,
     },
 }
 
@@ -72,7 +76,7 @@ impl Model {
         if let ModelPhase::Open(Some(until)) = self.phase
             && until <= now
         {
-            self.phase = ModelPhase::HalfOpen { probed: false };
+            self.phase = ModelPhase::HalfOpen { probed: None };
             self.since = until;
         }
     }
@@ -83,9 +87,11 @@ impl Model {
             ModelPhase::Open(until) => Err(Refused {
                 wait: until.map(|until| until.since(now)),
             }),
-            ModelPhase::HalfOpen { probed: true } => Err(Refused { wait: None }),
-            ModelPhase::HalfOpen { probed: false } => {
-                self.phase = ModelPhase::HalfOpen { probed: true };
+            ModelPhase::HalfOpen {
+                probed: Some(since),
+            } if now.since(since) < PROBE => Err(Refused { wait: None }),
+            ModelPhase::HalfOpen { .. } => {
+                self.phase = ModelPhase::HalfOpen { probed: Some(now) };
                 self.changes.push(step);
                 Ok(Pass { step, probe: true })
             }
@@ -132,7 +138,7 @@ impl Model {
 
     fn abandoned(&mut self, pass: Pass) {
         if pass.probe && !self.is_late(pass) {
-            self.phase = ModelPhase::HalfOpen { probed: false };
+            self.phase = ModelPhase::HalfOpen { probed: None };
         }
     }
 
@@ -213,7 +219,7 @@ struct Pair {
 impl Pair {
     fn new(settings: &BreakerSettings) -> Self {
         Self {
-            breaker: Breaker::new(settings, 3),
+            breaker: Breaker::new(settings, PROBE, 3),
             model: Model::new(settings.clone()),
             out: Vec::new(),
             random: fastrand::Rng::with_seed(1),
@@ -326,10 +332,11 @@ impl Pair {
         prop_assert_eq!(breaker.snapshot(*now), model.snapshot(*now));
         prop_assert_eq!(breaker.is_closed(), model.phase == ModelPhase::Closed);
         prop_assert_eq!(breaker.recovered_at(), model.recovered);
-        let admits = matches!(
-            model.phase,
-            ModelPhase::Closed | ModelPhase::HalfOpen { probed: false }
-        );
+        let admits = match model.phase {
+            ModelPhase::Closed => true,
+            ModelPhase::Open(_) => false,
+            ModelPhase::HalfOpen { probed } => probed.is_none_or(|since| now.since(since) >= PROBE),
+        };
         prop_assert_eq!(breaker.may_admit(*now), admits);
         Ok(())
     }

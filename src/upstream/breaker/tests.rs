@@ -4,12 +4,33 @@ use std::thread;
 
 use super::*;
 
+/// How long a probe is waited for.
+const PROBE: Duration = Duration::from_secs(35);
+
 fn settings() -> BreakerSettings {
     BreakerSettings::default()
 }
 
 fn breaker() -> Breaker {
-    Breaker::new(&settings(), 2)
+    Breaker::new(&settings(), PROBE, 2)
+}
+
+#[test]
+fn a_probe_that_says_nothing_is_not_waited_for_without_end() {
+    let (breaker, end) = opened(at(0));
+    let slow = breaker.admit(end).expect("the probe");
+    let later = |wait: Duration| end.after(wait);
+    let almost = later(PROBE - Duration::from_nanos(1));
+    assert!(!breaker.may_admit(almost) && breaker.admit(almost).is_err());
+    let second = breaker.admit(later(PROBE)).expect("another probe");
+    assert!(second.is_probe());
+    // The first is late now, and neither closes nor opens anything, nor gives up the place of the second.
+    assert_eq!(breaker.succeeded(slow, 0, later(PROBE)), None);
+    assert!(breaker.admit(later(PROBE)).is_err());
+    assert_eq!(
+        breaker.succeeded(second, 0, later(PROBE)),
+        Some(Change::Closed)
+    );
 }
 
 fn random() -> fastrand::Rng {
@@ -263,7 +284,7 @@ fn disabled_it_changes_by_hand_only() {
         enabled: false,
         ..settings()
     };
-    let breaker = Breaker::new(&settings, 1);
+    let breaker = Breaker::new(&settings, PROBE, 1);
     for _ in 0..1_000 {
         assert_eq!(fail(&breaker, at(0)), None);
     }

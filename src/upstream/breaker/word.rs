@@ -73,7 +73,7 @@ impl Word {
 #[repr(align(128))]
 pub(super) struct Signal {
     word: AtomicU64,
-    /// When the open phase ends.
+    /// When the open phase ends, or a probe is no longer waited for.
     until: AtomicU64,
     /// When it was last closed after it had been open.
     recovered: AtomicU64,
@@ -97,7 +97,7 @@ impl Signal {
         Word(self.word.load(Ordering::Relaxed)).phase() == Phase::Closed
     }
 
-    /// When the open phase ends; `None` where only a person ends it.
+    /// When the open phase ends, or a probe is no longer waited for; `None` where only a person ends it.
     pub(super) fn until(&self) -> Option<Moment> {
         moment(&self.until)
     }
@@ -115,9 +115,18 @@ impl Signal {
 
     /// Enters the open phase, which lasts until then. Only with the story locked.
     pub(super) fn open_until(&self, until: Option<Moment>) {
+        self.enter_until(Phase::Open, until);
+    }
+
+    /// Enters the phase of a probe, which is waited for until then. Only with the story locked.
+    pub(super) fn probe_until(&self, until: Moment) -> u64 {
+        self.enter_until(Phase::Probing, Some(until))
+    }
+
+    fn enter_until(&self, phase: Phase, until: Option<Moment>) -> u64 {
         let until = until.map_or(NEVER, |until| until.as_nanos().min(NEVER - 1));
         self.until.store(until, Ordering::Relaxed);
-        self.enter(Phase::Open);
+        self.enter(phase)
     }
 
     /// Enters the closed phase as one that was open before. Only with the story locked.

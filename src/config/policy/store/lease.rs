@@ -80,7 +80,7 @@ fn whole(upstream: &Upstream) -> (Duration, &'static str) {
         total,
         ..
     } = upstream.timeouts;
-    let attempts = upstream.retry.and_then(|retry| retry.policy.deadline);
+    let attempts = upstream.retry.and_then(|retry| retry.deadline());
     // A server that cannot be reached is passed over for the next.
     let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
     let once = (

@@ -466,3 +466,27 @@ fn each_upstream_has_its_own() {
     let found: Vec<_> = policy.upstreams.iter().map(attempts).collect();
     assert_eq!(found, [Some(number(2)), None]);
 }
+
+#[test]
+fn an_answer_that_does_not_come_leaves_time_to_ask_again() {
+    let waited = |keys: &str| read(keys, &[]).0.timeouts.first_byte;
+    assert_eq!(waited(""), seconds(30));
+    assert_eq!(waited("[upstream.api.retry]"), seconds(15));
+    assert_eq!(
+        waited("[upstream.api.retry]\ndeadline = \"4s\""),
+        seconds(2)
+    );
+    assert_eq!(
+        waited("[upstream.api.retry]\ndeadline = \"5m\""),
+        seconds(30)
+    );
+    assert_eq!(waited("[upstream.api.retry]\nattempts = 1"), seconds(30));
+
+    let doubts = |first_byte: &str| {
+        let keys = format!("first_byte_timeout = \"{first_byte}\"\n[upstream.api.retry]");
+        let (upstream, warnings) = read(&keys, &[]);
+        (upstream.timeouts.first_byte, warnings.len())
+    };
+    assert_eq!(doubts("29s"), (seconds(29), 0));
+    assert_eq!(doubts("30s"), (seconds(30), 1));
+}
