@@ -88,7 +88,7 @@ async fn a_server_that_came_back_gets_its_share_little_by_little() {
     ask(&gateway.client(), 20).await;
     assert_eq!(back.count(), 0);
     turn("close").await;
-    let began = Instant::now();
+    let back_since = Instant::now();
 
     // What part of the requests goes there from now on, for a second.
     let share = async || {
@@ -102,9 +102,9 @@ async fn a_server_that_came_back_gets_its_share_little_by_little() {
         count(backs) / count(others + backs)
     };
     let at_first = share().await;
-    tokio::time::sleep(Duration::from_secs(4).saturating_sub(began.elapsed())).await;
+    tokio::time::sleep(Duration::from_secs(4).saturating_sub(back_since.elapsed())).await;
     let half_way = share().await;
-    tokio::time::sleep(Duration::from_secs(8).saturating_sub(began.elapsed())).await;
+    tokio::time::sleep(Duration::from_secs(8).saturating_sub(back_since.elapsed())).await;
     let in_the_end = share().await;
     println!("of two servers, one that came back: {at_first:.2}, {half_way:.2}, {in_the_end:.2}");
     assert!((0.01..0.2).contains(&at_first), "{at_first}");

@@ -7,10 +7,14 @@ mod storm;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::harness::{Answer, Gateway, PATIENCE, Upstream, empty, eventually};
+use crate::harness::{Answer, Gateway, PATIENCE, Reply, Upstream, empty, eventually};
 
 /// Two failures open it, for longer than a test takes.
 const STRICT: &str = "breaker = { consecutive_failures = 2, open = \"1m\" }";
@@ -40,6 +44,13 @@ async fn fails(gateway: &Gateway, times: usize) {
         let answer = gateway.client().get("/").send().await;
         assert_eq!((answer.status, answer.text().as_str()), (500, "ok"));
     }
+}
+
+/// An answer whose body begins and does not end.
+fn endless() -> Reply {
+    let begun = stream::iter([Ok(Frame::data(Bytes::from_static(b"more")))]);
+    let body = StreamBody::new(begun.chain(stream::pending()));
+    http::Response::new(body.boxed_unsync())
 }
 
 #[tokio::test]
@@ -161,4 +172,58 @@ async fn every_failed_probe_doubles_the_time_it_is_open() {
     for (gap, least) in gaps.iter().zip([180, 360, 720]) {
         assert!(*gap >= Duration::from_millis(least), "{gaps:?}");
     }
+}
+
+/// One failure opens it, for a moment.
+const BRIEFLY: &str = "breaker = { consecutive_failures = 1, open = \"200ms\" }";
+
+#[tokio::test]
+async fn a_probe_whose_client_leaves_makes_room_for_another() {
+    let upstream = Upstream::with(|received| async move {
+        match &*received.target {
+            "/fails" => empty(500),
+            "/silent" => std::future::pending().await,
+            _ => empty(200),
+        }
+    });
+    let gateway = Gateway::before(1, BRIEFLY)
+        .upstream(&upstream)
+        .admin()
+        .start();
+    let client = gateway.client();
+    assert_eq!(client.get("/fails").send().await.status, 500);
+    gateway.comes_to(&state(&upstream, "half_open"), 1).await;
+    let probe = tokio::spawn(client.get("/silent").try_send());
+    eventually("one request finds out", || upstream.count() == 2).await;
+    is_refused(&client.get("/").send().await);
+
+    probe.abort();
+    let in_flight = of(&upstream, "server_in_flight", "");
+    gateway.comes_to(&in_flight, 0).await;
+    assert_eq!(gateway.circuit().await["state"], "half_open");
+    assert_eq!(client.get("/").send().await.status, 200);
+    assert_eq!(gateway.circuit().await["state"], "closed");
+}
+
+#[tokio::test]
+async fn the_head_of_an_answer_closes_it_however_long_the_body_takes() {
+    let upstream = Upstream::with(|received| async move {
+        match &*received.target {
+            "/fails" => empty(500),
+            "/endless" => endless(),
+            _ => empty(200),
+        }
+    });
+    let gateway = Gateway::before(1, BRIEFLY)
+        .upstream(&upstream)
+        .admin()
+        .start();
+    let client = gateway.client();
+    assert_eq!(client.get("/fails").send().await.status, 500);
+    gateway.comes_to(&state(&upstream, "half_open"), 1).await;
+    let mut connection = client.keep_alive().await;
+    let probe = connection.body_of(client.get("/endless")).await;
+    assert_eq!(gateway.circuit().await["state"], "closed");
+    assert_eq!(client.get("/").send().await.status, 200);
+    drop(probe);
 }

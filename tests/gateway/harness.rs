@@ -18,7 +18,7 @@ pub(crate) use client::{Answer, Asking, Client};
 pub(crate) use gateway::{Gateway, Plan};
 pub(crate) use nobody::{Deaf, Refusing};
 pub(crate) use process::Process;
-pub(crate) use upstream::{Mood, Received, Upstream, empty, full};
+pub(crate) use upstream::{Mood, Received, Reply, Upstream, empty, full};
 
 /// How long anything may take that is bound to happen; far more than a busy machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use http_body_util::channel::Channel;
 
-use super::{STRICT, fails, is_refused, of};
+use super::{STRICT, endless, fails, is_refused, of};
 use crate::harness::{Gateway, Refusing, Upstream, empty, eventually, full};
 use crate::wire_raw::{self, Conversation};
 
@@ -182,16 +180,7 @@ async fn a_client_that_hangs_up_opens_nothing() {
     let upstream = Upstream::with(|received| async move {
         match &*received.target {
             "/silent" => std::future::pending().await,
-            "/endless" => {
-                let (mut parts, body) = Channel::new(1);
-                let first = parts.send_data(Bytes::from_static(b"more")).await;
-                first.expect("somebody reads");
-                tokio::spawn(async move {
-                    let _open = parts;
-                    std::future::pending::<()>().await;
-                });
-                http::Response::new(body.boxed_unsync())
-            }
+            "/endless" => endless(),
             _ => full("ok"),
         }
     });
