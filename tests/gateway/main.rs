@@ -11,6 +11,7 @@ mod checks;
 mod circuits;
 mod clients;
 mod commands;
+mod concurrency;
 mod connections;
 mod cors;
 mod cuts;

@@ -95,3 +95,16 @@ async fn a_key_refused_by_an_open_circuit_is_free_and_nothing_is_kept() {
     assert!(ask().await.is_replay());
     assert_eq!(upstream.count(), 3);
 }
+
+#[tokio::test]
+async fn an_answer_is_passed_on_where_no_circuit_would_let_another_attempt_pass() {
+    let (upstream, _) = Upstream::moody(500);
+    let api = "[upstream.api.breaker]\nconsecutive_failures = 1\nopen = \"1m\"\n\
+               [upstream.api.retry]\nbase = \"1ms\"\ncap = \"5ms\"\n";
+    let gateway = Gateway::before(1, api).upstream(&upstream).admin().start();
+    fails(&gateway, 1).await;
+    is_refused(&gateway.client().get("/").send().await);
+    assert_eq!(upstream.count(), 1);
+    let refused = "upstream_retries_refused_total{upstream=\"api\",reason=\"circuit\"}";
+    gateway.comes_to(refused, 1).await;
+}
