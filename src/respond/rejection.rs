@@ -289,11 +289,10 @@ impl Rejection {
     pub fn wait(&self) -> Option<(Duration, RetryAfterForm)> {
         match self {
             Self::RateLimited { limit, wait } => Some((*wait, limit.retry_after)),
-            Self::InFlight => Some((SHORTLY, RetryAfterForm::Seconds)),
+            Self::InFlight | Self::Overloaded { .. } => Some((SHORTLY, RetryAfterForm::Seconds)),
             Self::CircuitOpen { wait, .. } => {
                 Some((wait.unwrap_or(SHORTLY), RetryAfterForm::Seconds))
             }
-            Self::Overloaded { .. } => Some((SHORTLY, RetryAfterForm::Seconds)),
             Self::KeysExhausted { no_sooner, .. } => Some((*no_sooner, RetryAfterForm::Seconds)),
             Self::StoreFull
             | Self::TooManyExecutions

@@ -6,8 +6,9 @@
 //! nothing, so the place of a probe whose caller left is free at once. Failures in a row count beside the
 //! ratio, because a quiet server may never reach the volume at which a ratio speaks. While nothing fails,
 //! nobody takes a lock or writes what others read. The price: a success reported in the very instant of a
-//! change may be counted after it, one a worker at most. A failure never is.
+//! change may be counted after it, one a worker at most.
 
+mod report;
 mod word;
 
 #[cfg(test)]
@@ -20,6 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+
+pub use self::report::{Cause, Change, Snapshot, State};
 
 use self::word::{LONGEST_STREAK, Phase, Signal, Word};
 use super::settings::BreakerSettings;
@@ -86,97 +89,6 @@ pub struct Refused {
     /// How long until it may be, where that is known: not while a probe is under way, and not while a
     /// person holds it open.
     pub wait: Option<Duration>,
-}
-
-/// What a report, or a person, changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The server is left alone.
-    Opened {
-        /// This long; [`Duration::MAX`] where a person ends it.
-        for_: Duration,
-        /// What was the matter.
-        why: Cause,
-    },
-    /// It is probed. No report brings this about: whoever gets a ticket that [is a probe's](Ticket::is_probe)
-    /// can say it.
-    HalfOpened,
-    /// It is asked again.
-    Closed,
-}
-
-/// Why a breaker opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// So many failures in a row.
-    InARow,
-    /// So large a part of the window's requests failed.
-    Ratio,
-    /// The probe failed.
-    FailedProbe,
-    /// Somebody wanted it so.
-    ByHand,
-}
-
-/// Whether a server is asked, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It is.
-    Closed,
-    /// It is not.
-    Open {
-        /// How long it will not be; `None` where a person ends it.
-        remaining: Option<Duration>,
-        /// Whether a person holds it open.
-        held: bool,
-    },
-    /// One request is to find out, or is under way.
-    HalfOpen,
-}
-
-/// A breaker as it stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Its state.
-    pub state: State,
-    /// When it came into it.
-    pub since: Moment,
-    /// Failures in a row since it was closed; none in any other state.
-    pub in_a_row: u32,
-    /// How often it was opened, by failed probes and by hand, too.
-    pub openings: u64,
-    /// Why it was, the last time.
-    pub why: Option<Cause>,
-    /// Successes in the window; what was learnt while it was not closed is in neither.
-    pub succeeded: u64,
-    /// Failures in the window.
-    pub failed: u64,
-}
-
-impl Cause {
-    /// Its name, for logs and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::InARow => "consecutive failures",
-            Self::Ratio => "failure ratio",
-            Self::FailedProbe => "failed probe",
-            Self::ByHand => "by hand",
-        }
-    }
-}
-
-impl State {
-    /// The names of all there are.
-    pub const NAMES: [&'static str; 3] = ["closed", "open", "half_open"];
-
-    /// Its name, for metrics and people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open { .. } => "open",
-            Self::HalfOpen => "half_open",
-        }
-    }
 }
 
 impl Ticket {

@@ -25,7 +25,7 @@ use super::patience::Patience;
 use super::pool::Lease;
 use super::target::{Target, Unavailable, Visit};
 use crate::admin::metrics::{RetryRefusal, UpstreamMetrics};
-use crate::retry::{Course, Failure, GiveUp, Next, RetryAfter, Wait};
+use crate::retry::{Course, Failure, GiveUp, Next, Policy, RetryAfter, Wait};
 
 /// A request on its way upstream.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl<'a> Carrying<'a> {
             patience,
             max_body,
             spare,
-            course: target.retry.map(|policy| policy.begin()),
+            course: target.retry.map(Policy::begin),
             tried: Places::new(),
             attempts: 0,
             lost: false,

@@ -20,7 +20,7 @@ fn a_probe_that_says_nothing_is_not_waited_for_without_end() {
     let (breaker, end) = opened(at(0));
     let slow = breaker.admit(end).expect("the probe");
     let later = |wait: Duration| end.after(wait);
-    let almost = later(PROBE - Duration::from_nanos(1));
+    let almost = later(PROBE.saturating_sub(Duration::from_nanos(1)));
     assert!(!breaker.may_admit(almost) && breaker.admit(almost).is_err());
     let second = breaker.admit(later(PROBE)).expect("another probe");
     assert!(second.is_probe());
