@@ -79,7 +79,8 @@ impl Making<'_> {
         }
         let path = parts.uri.into_parts().path_and_query;
         let target = path.map_or_else(Uri::default, Uri::from);
-        // What says that it is too long is sent once, whenever its attempt fails; what does not say shows as it passes.
+        // What says that it is too long is sent once, whenever its attempt fails. What does not say so shows
+        // as it passes.
         let declared = body.size_hint().lower();
         let keep = self.keep.filter(|&cap| declared <= cap as u64);
         match keep {

@@ -63,8 +63,11 @@ fn at_first(script: impl Fn(&mut Conversation) + Send + Sync + 'static) -> wire_
     })
 }
 
+/// What a server does to its connection.
+type Act = fn(&mut Conversation);
+
 /// Ways to fail a request that was read, without an answer that anybody could pass on.
-const LOSSES: [(&str, fn(&mut Conversation)); 4] = [
+const LOSSES: [(&str, Act); 4] = [
     ("closes", |_| {}),
     ("resets", |conversation| conversation.will_reset()),
     ("breaks off amid a head", |conversation| {
@@ -76,7 +79,7 @@ const LOSSES: [(&str, fn(&mut Conversation)); 4] = [
 ];
 
 /// A server that loses the first request in this way.
-fn losing(lose: fn(&mut Conversation)) -> wire_raw::Upstream {
+fn losing(lose: Act) -> wire_raw::Upstream {
     at_first(move |conversation| {
         conversation.request();
         lose(conversation);

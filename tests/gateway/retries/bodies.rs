@@ -3,7 +3,7 @@
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use super::{QUICK, arrived, at_first, before};
+use super::{Act, QUICK, arrived, at_first, before};
 use crate::harness::Gateway;
 use crate::wire_raw::{Client, Conversation, PATIENCE, Upstream, contains, eventually, ok};
 
@@ -54,20 +54,20 @@ impl Framing {
 const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nsorry";
 
 /// Ways to fail a request of which something was read.
-const FAILURES: [(&str, fn(&mut Conversation)); 4] = [
+const FAILURES: [(&str, Act); 4] = [
     ("answers", |conversation| {
         conversation.send(UNAVAILABLE);
         conversation.until_closed();
     }),
     ("answers and closes", |conversation| {
-        conversation.send(UNAVAILABLE)
+        conversation.send(UNAVAILABLE);
     }),
     ("closes", |_| {}),
     ("resets", |conversation| conversation.will_reset()),
 ];
 
-/// A server that fails the first request in this way when all of it has come, and says the length of others.
-fn failing(fail: fn(&mut Conversation)) -> Upstream {
+/// A server that fails the first request in this way when all of it has come.
+fn failing(fail: Act) -> Upstream {
     at_first(move |conversation| {
         conversation.request();
         fail(conversation);
@@ -209,8 +209,11 @@ fn a_body_declared_above_the_most_is_sent_once_however_early_its_attempt_fails()
     }
 }
 
+/// What a client does with its connection in the end.
+type Leave = fn(Client);
+
 /// Ways for a client to break off a body.
-const LEAVINGS: [(&str, fn(Client)); 3] = [
+const LEAVINGS: [(&str, Leave); 3] = [
     ("hangs up", drop),
     ("says no more", |client| {
         client
@@ -268,10 +271,10 @@ async fn a_body_that_its_client_breaks_off_is_never_sent_again() {
 
 #[tokio::test]
 async fn a_body_that_is_not_valid_or_stalls_is_the_clients_fault_and_never_sent_again() {
-    for (rest, status) in [("zz\r\n", 400), ("", 408)] {
+    for (patience, rest, status) in [("60s", "zz\r\n", 400), ("1s", "", 408)] {
         let upstream = leaving_alone(0);
         let gateway = before(&[upstream.url()], QUICK)
-            .and("[server]\nbody_timeout = \"500ms\"")
+            .and(&format!("[server]\nbody_timeout = \"{patience}\""))
             .admin()
             .start();
         let mut client = connected(&gateway);
