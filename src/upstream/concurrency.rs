@@ -13,7 +13,6 @@ mod gradient;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -26,7 +25,9 @@ use crate::clock::Moment;
 /// The adaptive limit of one upstream, shared by all workers.
 #[derive(Debug)]
 pub struct Concurrency {
-    gauge: Arc<Gauge>,
+    gauge: Gauge,
+    /// What is learnt from, of so many requests one: a power of two, less one.
+    thinning: AtomicU64,
     gradient: Mutex<Gradient>,
 }
 
@@ -39,12 +40,13 @@ struct Gauge {
     shed: AtomicU64,
 }
 
-/// A place among the requests in flight, free again when this is dropped.
+/// A place among the requests in flight, to be given back with [`Concurrency::left`].
 ///
-/// To drop it is to say that nothing was learnt; see [`Concurrency::left`].
+/// No guard that gives itself back: it would have to share in the ownership of the limit, and every request
+/// would count a reference that all workers count.
 #[derive(Debug)]
-#[must_use = "the place is free again as soon as this is dropped"]
-pub struct Entry(Arc<Gauge>);
+#[must_use = "the place is taken until it is given back"]
+pub struct Entry(());
 
 /// What became of a request, as far as it says anything about load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +65,12 @@ impl Concurrency {
     pub fn new(settings: ConcurrencySettings) -> Self {
         let gradient = Gradient::new(settings);
         Self {
-            gauge: Arc::new(Gauge {
+            gauge: Gauge {
                 in_flight: AtomicU32::new(0),
                 limit: AtomicU32::new(gradient.limit()),
                 shed: AtomicU64::new(0),
-            }),
+            },
+            thinning: AtomicU64::new(0),
             gradient: Mutex::new(gradient),
         }
     }
@@ -85,18 +88,32 @@ impl Concurrency {
             self.gauge.shed.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(Entry(Arc::clone(&self.gauge)))
+        Some(Entry(()))
     }
 
-    /// Gives a place back, and learns from what became of the request.
-    pub fn left(&self, entry: Entry, outcome: Outcome, now: Moment) {
-        let in_flight = self.in_flight();
-        let mut gradient = self.gradient.lock();
+    /// Gives a place back, and learns from what became of the request, where that says anything.
+    pub fn left(&self, _: Entry, outcome: Option<Outcome>, now: Moment) {
+        let in_flight = self.gauge.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if let Some(outcome) = outcome {
+            self.learn(outcome, in_flight, now);
+        }
+    }
+
+    /// Learns from a request that was one of so many. From a sample, where there are very many; and from none
+    /// that would have to wait for another worker.
+    fn learn(&self, outcome: Outcome, in_flight: u32, now: Moment) {
+        // The low bits of the time are as good as chance, and cost nothing.
+        let is_spared = now.as_nanos() & self.thinning.load(Ordering::Relaxed) != 0;
+        if outcome != Outcome::Dropped && is_spared {
+            return;
+        }
+        let Some(mut gradient) = self.gradient.try_lock() else {
+            return;
+        };
         if gradient.note(outcome, in_flight, now) {
             self.gauge.limit.store(gradient.limit(), Ordering::Relaxed);
+            self.thinning.store(gradient.thinning(), Ordering::Relaxed);
         }
-        drop(gradient);
-        drop(entry);
     }
 
     /// How many there may be in flight.
@@ -112,11 +129,5 @@ impl Concurrency {
     /// How many found no place, ever.
     pub fn shed(&self) -> u64 {
         self.gauge.shed.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -98,15 +98,15 @@ impl Target {
 
     /// Begins an attempt at one of the servers.
     pub(super) fn visit(&self, tried: &[usize], among: Among) -> Result<Visit, Unavailable> {
-        let entry = match &self.standing.concurrency {
-            None => None,
-            Some(concurrency) => Some(concurrency.enter().ok_or(Unavailable::Overloaded)?),
-        };
         let now = self.clock.now();
         let choice = self
             .standing
             .choose(tried, among, now, &mut fastrand::Rng::new());
         let Choice { place, ticket } = choice.map_err(Unavailable::NoServer)?;
+        let entry = match &self.standing.concurrency {
+            None => None,
+            Some(concurrency) => Some(concurrency.enter().ok_or(Unavailable::Overloaded)?),
+        };
         Ok(Visit::begin(
             Arc::clone(&self.servers[place]),
             ticket,
@@ -196,18 +196,15 @@ impl Visit {
     /// Gives up its place among the requests underway: with the head of an answer, which is what is measured, or
     /// streams that nobody ends would take up all places there are.
     fn leave(&mut self, load: Option<Load>) {
-        let Some(entry) = self.entry.take() else {
-            return;
-        };
         let concurrency = self.server.standing.concurrency.as_ref();
-        if let (Some(concurrency), Some(load)) = (concurrency, load) {
+        if let (Some(entry), Some(concurrency)) = (self.entry.take(), concurrency) {
             let now = self.server.clock.now();
-            let outcome = match load {
+            let outcome = load.map(|load| match load {
                 Load::Bearable => Outcome::Answered {
                     latency: now.since(self.began),
                 },
                 Load::TooMuch => Outcome::Dropped,
-            };
+            });
             concurrency.left(entry, outcome, now);
         }
     }
@@ -277,6 +274,7 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
+        self.leave(None);
         self.standing().leave(self.server.worker);
     }
 }

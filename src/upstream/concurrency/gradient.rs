@@ -23,6 +23,9 @@ const ROUND: Duration = Duration::from_millis(100);
 const FEW_ANSWERS: u32 = 10;
 const LONG_ROUND: Duration = Duration::from_secs(2);
 
+/// A round with more than this many has the next one note every second answer only, and so on.
+const PLENTY: u32 = 1_000;
+
 /// After a change a round waits for this many latencies, until what it sees is due to the change;
 const SETTLING: f64 = 2.0;
 
@@ -61,6 +64,8 @@ pub(super) struct Gradient {
     /// Whether this round is at half of the limit, to find the baseline.
     sounding: bool,
     next_sounding: Moment,
+    /// Of so many answers one was noted in this round: a power of two, less one.
+    thinning: u64,
 }
 
 /// What was seen since the limit last changed.
@@ -87,6 +92,7 @@ impl Gradient {
             round: Round::default(),
             sounding: false,
             next_sounding: Moment::default(),
+            thinning: 0,
         }
     }
 
@@ -99,6 +105,11 @@ impl Gradient {
     pub(super) fn limit(&self) -> u32 {
         let part = if self.sounding { 0.5 } else { 1.0 };
         (self.limit * part).max(self.min) as u32
+    }
+
+    /// Which answers are enough to note, of a clock's nanoseconds those without any of these bits.
+    pub(super) fn thinning(&self) -> u64 {
+        self.thinning
     }
 
     /// Takes note of a request that left when so many were in flight; whether the limit may be another.
@@ -117,6 +128,7 @@ impl Gradient {
     /// Ends a round and begins the next.
     fn turn(&mut self, now: Moment) {
         let round = mem::take(&mut self.round);
+        self.thin(round.answered);
         let had_room = f64::from(round.peak) < self.limit / 2.0;
         if self.sounding || had_room {
             self.sound(&round, now);
@@ -127,6 +139,15 @@ impl Gradient {
         let latency = round.mean().or(self.baseline).map_or(0.0, f64::exp);
         let settling = Duration::try_from_secs_f64(SETTLING * latency / 1e9).unwrap_or(SETTLED);
         self.round.begin = now.after(settling.min(SETTLED));
+    }
+
+    /// Has as many answers noted as a round needs, and not many more.
+    fn thin(&mut self, answered: u32) {
+        if answered > PLENTY {
+            self.thinning = self.thinning << 1 | 1;
+        } else if answered < PLENTY / 4 {
+            self.thinning >>= 1;
+        }
     }
 
     /// Takes the baseline from a round that left room.
