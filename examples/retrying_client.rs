@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! cargo run -- demo
-//! HTTP_RETRY_ATTEMPTS=5 cargo run --example retrying_client
+//! cargo run --example retrying_client
 //! ```
 //!
 //! It takes about 35 seconds, all of it in waits that are real. Another demo than the one on 127.0.0.1:8080 can be
@@ -85,7 +85,11 @@ impl Trouble for CallError {
 async fn main() -> Result<(), Box<dyn Error>> {
     let server = std::env::args().nth(1);
     let server = server.as_deref().unwrap_or("127.0.0.1:8080");
-    let settings = Settings::authorization_api(environment::of_process)?;
+    // Five attempts, as is recommended, unless the environment says otherwise.
+    let settings = Settings::authorization_api(|name| {
+        let recommended = (name == "HTTP_RETRY_ATTEMPTS").then(|| "5".to_owned());
+        environment::of_process(name).or(recommended)
+    })?;
     // A query nobody used before, so that every script is at its beginning.
     let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
 

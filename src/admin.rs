@@ -1,5 +1,5 @@
-//! What an operator sees and may change: probes, metrics, the records of
-//! idempotency keys, the circuits of upstreams.
+//! What an operator sees and may change: probes, metrics, the records of idempotency keys, the circuits of
+//! upstreams.
 //!
 //! The admin listener runs beside the workers on a thread of its own, so a scrape never waits for
 //! traffic nor traffic for a scrape.
@@ -13,3 +13,11 @@ mod serving;
 mod upstreams;
 
 pub use metrics::{InFlight, KeyedMetrics, Metrics};
+
+use std::time::Duration;
+
+/// A time as JSON has it, in seconds, to the millisecond.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1e3
+}

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::listener::Office;
 use super::problem::Problem;
+use super::seconds;
 use crate::clock::Moment;
 use crate::upstream::Standing;
 use crate::upstream::breaker;
@@ -205,8 +206,8 @@ impl CircuitView {
         Self {
             state: seen.state.name(),
             held,
-            for_seconds: now.since(seen.since).as_secs_f64(),
-            remaining_seconds: remaining.map(|remaining| remaining.as_secs_f64()),
+            for_seconds: seconds(now.since(seen.since)),
+            remaining_seconds: remaining.map(seconds),
             openings: seen.openings,
             opened_by: seen.why.map(breaker::Cause::name),
             failures_in_a_row: seen.in_a_row,

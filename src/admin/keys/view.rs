@@ -1,12 +1,11 @@
 //! Records as an operator sees them, in JSON.
 
-use std::time::Duration;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::Serialize;
 
+use crate::admin::seconds;
 use crate::idempotency::{Answer, Census, Finding};
 
 /// Hexadecimal digits of a fingerprint that are shown: enough to tell two requests apart.
@@ -131,15 +130,10 @@ fn lines(answer: &Answer) -> Vec<(String, String)> {
         .collect()
 }
 
-/// To the millisecond.
-#[expect(clippy::cast_precision_loss, reason = "for people")]
-fn seconds(duration: Duration) -> f64 {
-    duration.as_millis() as f64 / 1e3
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use http::Response;
     use serde_json::{Value, json};
