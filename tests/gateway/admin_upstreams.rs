@@ -1,11 +1,8 @@
 //! What operators see of upstreams, and may do about their circuits.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
-use crate::harness::{Answer, Gateway, PATIENCE, Upstream, eventually, full};
+use crate::harness::{Answer, Gateway, PATIENCE, Upstream, eventually};
 
 /// Does something to the circuit of a server of `api`: `open` or `close`.
 async fn turn(gateway: &Gateway, server: &Upstream, how: &str) -> Answer {
@@ -131,15 +128,7 @@ async fn what_was_learnt_of_a_server_is_shown_and_counted() {
 
 #[tokio::test]
 async fn what_a_server_has_underway_is_shown_and_counted() {
-    let permits = Arc::new(Semaphore::new(0));
-    let waiting = Arc::clone(&permits);
-    let upstream = Upstream::with(move |_| {
-        let waiting = Arc::clone(&waiting);
-        async move {
-            waiting.acquire().await.expect("never closed").forget();
-            full("late")
-        }
-    });
+    let (upstream, permits) = Upstream::held();
     let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
     let in_flight = of(&upstream, "server_in_flight", "");
     let asked: Vec<_> = (0..3)

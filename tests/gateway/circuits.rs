@@ -174,8 +174,18 @@ async fn every_failed_probe_doubles_the_time_it_is_open() {
     }
 }
 
-/// One failure opens it, for a moment.
-const BRIEFLY: &str = "breaker = { consecutive_failures = 1, open = \"200ms\" }";
+/// A gateway whose circuit was opened by a failure of `/fails`, and waits for a probe.
+async fn half_open(upstream: &Upstream) -> Gateway {
+    let breaker = "breaker = { consecutive_failures = 1, open = \"200ms\" }";
+    let gateway = Gateway::before(1, breaker)
+        .upstream(upstream)
+        .admin()
+        .start();
+    let failed = gateway.client().get("/fails").send().await;
+    assert_eq!(failed.status, 500);
+    gateway.comes_to(&state(upstream, "half_open"), 1).await;
+    gateway
+}
 
 #[tokio::test]
 async fn a_probe_whose_client_leaves_makes_room_for_another() {
@@ -186,13 +196,8 @@ async fn a_probe_whose_client_leaves_makes_room_for_another() {
             _ => empty(200),
         }
     });
-    let gateway = Gateway::before(1, BRIEFLY)
-        .upstream(&upstream)
-        .admin()
-        .start();
+    let gateway = half_open(&upstream).await;
     let client = gateway.client();
-    assert_eq!(client.get("/fails").send().await.status, 500);
-    gateway.comes_to(&state(&upstream, "half_open"), 1).await;
     let probe = tokio::spawn(client.get("/silent").try_send());
     eventually("one request finds out", || upstream.count() == 2).await;
     is_refused(&client.get("/").send().await);
@@ -214,13 +219,8 @@ async fn the_head_of_an_answer_closes_it_however_long_the_body_takes() {
             _ => empty(200),
         }
     });
-    let gateway = Gateway::before(1, BRIEFLY)
-        .upstream(&upstream)
-        .admin()
-        .start();
+    let gateway = half_open(&upstream).await;
     let client = gateway.client();
-    assert_eq!(client.get("/fails").send().await.status, 500);
-    gateway.comes_to(&state(&upstream, "half_open"), 1).await;
     let mut connection = client.keep_alive().await;
     let probe = connection.body_of(client.get("/endless")).await;
     assert_eq!(gateway.circuit().await["state"], "closed");

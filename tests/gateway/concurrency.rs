@@ -1,13 +1,11 @@
 //! How many requests an upstream is sent at once, where that is bounded.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use http_body_util::channel::Channel;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::Semaphore;
 
 use crate::harness::{Gateway, Upstream, empty, eventually, full};
 
@@ -16,15 +14,7 @@ const TWO: &str = "concurrency = { min = 2, max = 2 }";
 
 #[tokio::test]
 async fn what_an_upstream_cannot_take_at_once_is_told_to_come_back() {
-    let permits = Arc::new(Semaphore::new(0));
-    let waiting = Arc::clone(&permits);
-    let upstream = Upstream::with(move |_| {
-        let waiting = Arc::clone(&waiting);
-        async move {
-            waiting.acquire().await.expect("never closed").forget();
-            full("done")
-        }
-    });
+    let (upstream, permits) = Upstream::held();
     let gateway = Gateway::before(1, TWO).upstream(&upstream).admin().start();
     let underway: Vec<_> = (0..2)
         .map(|_| tokio::spawn(gateway.client().get("/").send()))

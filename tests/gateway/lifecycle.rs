@@ -1,14 +1,12 @@
 //! Starting, draining and ending, as a process.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tokio::sync::Semaphore;
 
-use crate::harness::{Certificates, PATIENCE, Process, Upstream, eventually, full};
+use crate::harness::{Certificates, PATIENCE, Process, Upstream, eventually};
 
 /// A configuration in a file.
 struct File {
@@ -44,23 +42,9 @@ impl File {
     }
 }
 
-/// An upstream that answers each request when a permit is added, and what adds them.
-fn held() -> (Upstream, Arc<Semaphore>) {
-    let permits = Arc::new(Semaphore::new(0));
-    let waiting = Arc::clone(&permits);
-    let upstream = Upstream::with(move |_| {
-        let waiting = Arc::clone(&waiting);
-        async move {
-            waiting.acquire().await.expect("never closed").forget();
-            full("late, but whole")
-        }
-    });
-    (upstream, permits)
-}
-
 #[tokio::test]
 async fn sigterm_lets_what_is_in_flight_finish_and_takes_nothing_new() {
-    let (upstream, permits) = held();
+    let (upstream, permits) = Upstream::held();
     let file = File::new("", &upstream);
     let mut process = file.serve();
     let (client, admin) = (process.client(), process.admin());
@@ -123,7 +107,7 @@ async fn an_admin_port_in_use_is_named() {
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
-    let (upstream, _permits) = held();
+    let (upstream, _permits) = Upstream::held();
     let file = File::new("shutdown_grace = \"10m\"", &upstream);
     let mut process = file.serve();
     let slow = tokio::spawn(process.client().get("/slow").try_send());
@@ -137,7 +121,7 @@ async fn a_second_signal_ends_it_at_once() {
 
 #[tokio::test]
 async fn the_grace_bounds_a_drain() {
-    let (upstream, _permits) = held();
+    let (upstream, _permits) = Upstream::held();
     let file = File::new("shutdown_grace = \"300ms\"", &upstream);
     let mut process = file.serve();
     let slow = tokio::spawn(process.client().get("/slow").try_send());

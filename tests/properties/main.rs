@@ -2,13 +2,15 @@
 //!
 //! `exactness` asks single decisions, `traces` compares whole histories with a model that counts
 //! tokens the other way round, `crowding` leaves the store too little room, and `threads` lets real
-//! threads fight over the same buckets. What once failed is kept in `tests/regressions`.
+//! threads fight over the same buckets. `retry` has what the presets promise. What once failed is kept in
+//! `tests/regressions`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod crowding;
 mod exactness;
 mod model;
+mod retry;
 mod threads;
 mod traces;
 

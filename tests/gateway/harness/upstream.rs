@@ -19,6 +19,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -129,6 +130,20 @@ impl Upstream {
     /// Takes requests and never answers them.
     pub(crate) fn silent() -> Self {
         Self::with(|_| std::future::pending())
+    }
+
+    /// Answers each request with `late, but whole` when a permit is added, and what adds them.
+    pub(crate) fn held() -> (Self, Arc<Semaphore>) {
+        let permits = Arc::new(Semaphore::new(0));
+        let waiting = Arc::clone(&permits);
+        let upstream = Self::with(move |_| {
+            let waiting = Arc::clone(&waiting);
+            async move {
+                waiting.acquire().await.expect("never closed").forget();
+                full("late, but whole")
+            }
+        });
+        (upstream, permits)
     }
 
     /// Answers as `handler` says.

@@ -125,3 +125,36 @@ async fn a_key_goes_before_a_method_that_could_be_repeated() {
     let put = gateway.client().request("PUT", "/thing").body("1");
     assert_eq!(put.send().await.status, 200);
 }
+
+#[tokio::test]
+async fn with_idempotency_key_double_creations_number_zero() {
+    const KEYS: usize = 20;
+    const SENDINGS: usize = 3;
+    // Creates what it is asked for, and every second time breaks off before it says so.
+    let upstream = crate::wire_raw::Upstream::scripted(|conversation| {
+        while let Some(request) = conversation.request() {
+            if request.body.ends_with(b"0") {
+                return;
+            }
+            conversation.send("HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let gateway = ruled_before(&[upstream.url()], QUICK, HOLD).start();
+    let client = gateway.client();
+    let mut created = 0;
+    for number in 0..KEYS {
+        let body = format!("order={number}, lost={}", number % 2);
+        for sending in 0..SENDINGS {
+            let key = format!("order-{number}");
+            let answer = client.post("/orders").key(&key).body(body.clone()).send();
+            let status = answer.await.status;
+            match (number % 2, sending) {
+                (0, 0) => assert_eq!(status, 502),
+                (0, _) => assert_eq!(status, 409),
+                _ => assert_eq!(status, 201),
+            }
+        }
+        created += 1;
+        assert_eq!(arrived(&upstream, "POST"), created, "{number}");
+    }
+}
