@@ -10,7 +10,8 @@
 //! to the letter of its grammar before hyper reads it. [`pipeline`] takes each request through the
 //! stages: [`intake`] says whether it can be taken for what it seems, [`client`] who is calling, [`path`]
 //! and [`route`] which rule it falls under, [`throttle`] whether it may pass now, [`idempotency`] whether it
-//! was carried out before, and [`upstream`] carries it to the API behind. Whatever the gateway has to say
+//! was carried out before, and [`upstream`] carries it to the API behind, past servers that fail; what comes
+//! after a failure is worked out by [`retry`], which is a library of its own. Whatever the gateway has to say
 //! for itself, a refusal above all, is said by [`respond`].
 //!
 //! [`config`] turns the file a person writes into the policy all of these run on, [`store`] keeps buckets

@@ -1,6 +1,6 @@
 //! The innermost service: sends a request upstream and brings the answer's head back.
 //!
-//! How often it is sent, and where to, is for [`carry`](super::carry) to say; here it is made ready, and
+//! How often it is sent, and where to, is for `carry` to say; here it is made ready, and
 //! what came of it is counted, logged and made into what the client gets.
 
 use std::convert::Infallible;
