@@ -18,24 +18,25 @@ pub mod answer;
 pub mod body;
 pub mod claim;
 pub mod fingerprint;
+pub mod flight;
 mod gather;
 pub mod identity;
 pub mod judge;
 pub mod key;
 pub mod layer;
 pub mod naming;
+pub mod permit;
 pub mod rule;
 
 pub use answer::Answer;
 pub use body::Told;
-pub use claim::{
-    Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, Permit, Records, State, StoreError,
-    Terms, Ticket, Vigil, Waiting,
-};
+pub use claim::{Bid, Census, Claim, Finding, Kept, Records, State, StoreError, Terms};
 pub use fingerprint::Fingerprint;
+pub use flight::{Ending, Flight, Vigil, Waiting};
 pub use identity::{KeyHash, RecordId, ScopeHash, Secret};
 pub use judge::Undone;
 pub use key::{IdempotencyKey, KeyError};
 pub use layer::{Idempotency, IdempotencyLayer};
 pub use naming::{Names, Naming};
+pub use permit::{Desk, Permit, Ticket};
 pub use rule::{InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule, Scope};

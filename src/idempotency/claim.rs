@@ -2,8 +2,7 @@
 //!
 //! A [`Bid`] is answered with one case of [`Claim`], and each of them is somebody's whole story; there is
 //! no "maybe". The winner holds a [`Permit`], and what becomes of the key is what becomes of the permit:
-//! completed, released, unknown. A permit that is merely dropped (a panic, a runtime shut down) never
-//! pretends: before the request was on its way its key is free again, and afterwards it is unknown.
+//! completed, released, unknown.
 //!
 //! Atomicity is the store's duty: of any number of bids for one record exactly one is won, and on a
 //! durable store a claim is on disk before it is won and an answer before `complete` returns.
@@ -15,10 +14,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use thiserror::Error;
-use tokio::sync::watch;
 
 use super::rule::OnUnknown;
-use super::{Answer, Fingerprint, KeyHash, RecordId, ScopeHash};
+use super::{Answer, Fingerprint, KeyHash, Permit, RecordId, ScopeHash, Waiting};
 use crate::clock::Moment;
 
 /// Whoever keeps the records.
@@ -116,66 +114,6 @@ pub enum Kept {
     Tombstone,
 }
 
-/// How an execution ended, for those who waited for it.
-#[derive(Clone, Debug)]
-pub enum Ending {
-    /// With an answer, which is kept.
-    Completed(Arc<Answer>),
-    /// With an answer, if there was one, which is not kept: the key is free again.
-    Released(Option<Arc<Answer>>),
-    /// Nobody knows.
-    Unknown,
-    /// With an answer that could not be kept.
-    Tombstone,
-}
-
-/// A claim somebody holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Ticket {
-    /// The bid that won it.
-    pub bid: Bid,
-    /// Tells it from any other claim of the same record.
-    pub token: u64,
-}
-
-/// The right, and the duty, to carry out the one execution of a key.
-///
-/// To be given back to the store that issued it. If it is dropped instead, the store is told.
-#[must_use = "a dropped permit leaves its key unknown"]
-pub struct Permit {
-    ticket: Ticket,
-    sent: bool,
-    /// When the claim stops to hold, unless the store has it renewed; never, on a store of one's own.
-    lapses: Option<Moment>,
-    desk: Option<Arc<dyn Desk>>,
-}
-
-/// Where permits that were dropped are reported.
-pub trait Desk: Send + Sync {
-    /// The permit of `ticket` was dropped; `sent` if its request may have reached somebody. Must not
-    /// block.
-    fn abandoned(&self, ticket: Ticket, sent: bool);
-}
-
-/// An execution underway, as those who ask for it meanwhile see it.
-#[derive(Debug)]
-pub struct Flight {
-    /// The claim.
-    pub ticket: Ticket,
-    /// When it was made.
-    pub since: Moment,
-    /// Made when the first duplicate comes; nearly always there is none.
-    vigil: Option<Vigil>,
-}
-
-/// Those who wait for an execution, wherever that is carried out.
-#[derive(Debug)]
-pub struct Vigil(watch::Sender<Option<Ending>>);
-
-/// A place among those who wait for an execution. Whoever leaves it leaves nothing behind.
-#[derive(Debug)]
-pub struct Waiting(watch::Receiver<Option<Ending>>);
-
 /// The state of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
@@ -269,127 +207,6 @@ impl Finding {
     /// The status of the answer, if there is one.
     pub fn status(&self) -> Option<StatusCode> {
         self.answer.as_ref().map(|answer| answer.status())
-    }
-}
-
-impl Permit {
-    /// The permit for `ticket`, whose loss is reported to `desk`.
-    pub fn new(ticket: Ticket, desk: Arc<dyn Desk>) -> Self {
-        Self {
-            ticket,
-            sent: false,
-            lapses: None,
-            desk: Some(desk),
-        }
-    }
-
-    /// The same for a claim that holds until then.
-    pub fn lapsing(mut self, at: Moment) -> Self {
-        self.lapses = Some(at);
-        self
-    }
-
-    /// Whether the claim may not hold any more, so that nothing is to be sent.
-    pub fn has_lapsed(&self, now: Moment) -> bool {
-        self.lapses.is_some_and(|lapses| now >= lapses)
-    }
-
-    /// The claim it is for.
-    pub fn ticket(&self) -> &Ticket {
-        &self.ticket
-    }
-
-    /// To be called before the first byte of the request goes anywhere.
-    pub fn sending(&mut self) {
-        self.sent = true;
-    }
-
-    /// Whether the request may have reached somebody.
-    pub fn is_sent(&self) -> bool {
-        self.sent
-    }
-
-    /// The claim, to be settled by the store: from here on nobody is told if it is not.
-    pub fn redeem(mut self) -> Ticket {
-        self.desk = None;
-        self.ticket
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        if let Some(desk) = self.desk.take() {
-            desk.abandoned(self.ticket, self.sent);
-        }
-    }
-}
-
-impl fmt::Debug for Permit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit")
-            .field("ticket", &self.ticket)
-            .field("sent", &self.sent)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Flight {
-    /// An execution that begins at `since`.
-    pub fn new(ticket: Ticket, since: Moment) -> Self {
-        Self {
-            ticket,
-            since,
-            vigil: None,
-        }
-    }
-
-    /// What a bid gets that comes while this is underway.
-    pub fn meet(&mut self, bid: &Bid) -> Claim {
-        if bid.fingerprint != self.ticket.bid.fingerprint {
-            return Claim::Mismatch;
-        }
-        Claim::InFlight(self.vigil.get_or_insert_default().join())
-    }
-
-    /// Tells those who wait how it ended.
-    pub fn land(self, ending: Ending) {
-        if let Some(vigil) = self.vigil {
-            vigil.end(ending);
-        }
-    }
-}
-
-impl Vigil {
-    /// One more who waits.
-    pub fn join(&self) -> Waiting {
-        Waiting(self.0.subscribe())
-    }
-
-    /// Whether nobody waits any more.
-    pub fn is_deserted(&self) -> bool {
-        self.0.receiver_count() == 0
-    }
-
-    /// Tells them how it ended.
-    pub fn end(self, ending: Ending) {
-        self.0.send_replace(Some(ending));
-    }
-}
-
-impl Default for Vigil {
-    fn default() -> Self {
-        Self(watch::Sender::new(None))
-    }
-}
-
-impl Waiting {
-    /// How the execution ended, once it has.
-    pub async fn ended(mut self) -> Ending {
-        match self.0.wait_for(Option::is_some).await {
-            Ok(ending) => ending.clone().expect("waited until there is one"),
-            // The store is gone, and with it all that could be known.
-            Err(_) => Ending::Unknown,
-        }
     }
 }
 

@@ -9,13 +9,14 @@
 
 mod detach;
 mod future;
+mod look;
 mod run;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response, Version};
+use http::{Request, Response};
 use http_body::Body;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -24,22 +25,20 @@ use tower::{Layer, Service};
 
 use self::detach::Detached;
 use self::future::Way;
+use self::look::{Keyed, Look};
 use self::run::Execution;
 use super::gather::{Gathered, gather};
 use super::{
-    Answer, Bid, Claim, Ending, Fingerprint, IdempotencyKey, InFlightPolicy, Naming, Records,
-    Requirement, Rule, StoreError, Told, Waiting,
+    Answer, Bid, Claim, Ending, Fingerprint, IdempotencyKey, InFlightPolicy, Naming, Records, Rule,
+    StoreError, Told, Waiting,
 };
 use crate::admin::{KeyedMetrics, Metrics};
-use crate::client::ClientId;
 use crate::clock::Clock;
 use crate::failpoint::failpoint;
 use crate::intake::RequestBodyError;
 use crate::respond::body::BodyError;
 use crate::respond::{Asked, Manner, Rejection, problem};
 use crate::route::{RouteId, Routes};
-use crate::throttle::Passage;
-use crate::upstream::headers::asks_for_upgrade;
 
 pub use self::future::AnswerFuture;
 
@@ -65,23 +64,6 @@ struct Shared<S> {
     manner: Arc<Manner>,
     metrics: Arc<Metrics>,
     clock: Clock,
-}
-
-/// What is to be done with a request.
-enum Look {
-    /// It is none of ours.
-    Pass,
-    /// It has a key.
-    Keyed(Keyed),
-    /// It is refused.
-    Refuse(Rejection),
-}
-
-/// What is known of a request with a key before its body is read.
-struct Keyed {
-    client: ClientId,
-    rule: Arc<Rule>,
-    route: RouteId,
 }
 
 impl<S: Records> IdempotencyLayer<S> {
@@ -188,46 +170,6 @@ where
 }
 
 impl<S: Records> Shared<S> {
-    /// What is to be done with a request, as far as its head tells.
-    fn look<B>(&self, request: &Request<B>) -> Look {
-        let Some(passage) = request.extensions().get::<Passage>() else {
-            return Look::Pass;
-        };
-        let route = passage.route;
-        let Some(rule) = &self.rules[route.0] else {
-            return Look::Pass;
-        };
-        if !rule.methods.contains(request.method()) {
-            return Look::Pass;
-        }
-        let headers = request.headers();
-        match IdempotencyKey::of(&headers.get_all(&rule.header)) {
-            Ok(Some(_)) => {}
-            Ok(None) if rule.requirement == Requirement::Optional => return Look::Pass,
-            Ok(None) => {
-                self.metrics(route).invalid.inc();
-                let header = rule.header.clone();
-                return Look::Refuse(Rejection::KeyMissing { header });
-            }
-            Err(error) => {
-                self.metrics(route).invalid.inc();
-                let header = rule.header.clone();
-                return Look::Refuse(Rejection::KeyInvalid { header, error });
-            }
-        }
-        if request.version() == Version::HTTP_11 && asks_for_upgrade(headers) {
-            return Look::Refuse(Rejection::bad_request(
-                "A request with an idempotency key cannot switch protocols: what follows could not be \
-                 replayed. Leave out the key or the Upgrade header.",
-            ));
-        }
-        Look::Keyed(Keyed {
-            client: passage.caller.id(),
-            rule: Arc::clone(rule),
-            route,
-        })
-    }
-
     /// The answer to a request with a key.
     #[expect(
         clippy::manual_async_fn,

@@ -13,7 +13,7 @@ use super::*;
 use crate::client::Trust;
 use crate::route::Route;
 use crate::store::memory::records::{MemoryRecords, Room};
-use crate::throttle::{Resending, Side};
+use crate::throttle::{Passage, Resending, Side};
 use crate::upstream::UpstreamId;
 
 fn layer(max_executions: usize) -> IdempotencyLayer<MemoryRecords> {
