@@ -10,7 +10,6 @@
 
 mod connection;
 mod drain;
-pub(crate) mod echo;
 mod listen;
 mod seat;
 mod streams;

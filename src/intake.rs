@@ -1,6 +1,6 @@
 //! Can the gateway take this request for what it seems?
 //!
-//! hyper has parsed it by now, and [`crate::wire`] has seen to its framing. What is left is what a parser
+//! It was parsed by now, and [`crate::wire`] or HTTP/2 has seen to its framing. What is left is what a parser
 //! lets pass and two servers could still read differently: the host it is for, the form of its target,
 //! methods that are not requests for a resource. Whatever could mean two things is refused.
 
@@ -14,7 +14,7 @@ use http::{HeaderValue, Method, Request, StatusCode};
 
 use crate::respond::Rejection;
 
-pub use body::{RequestBody, RequestBodyError};
+pub use body::{Incoming, RequestBody, RequestBodyError, Timed};
 
 /// The host `request` is for, if it is a request that can be carried on.
 pub fn check<B>(request: &Request<B>, max_body: u64) -> Result<HeaderValue, Rejection> {

@@ -6,8 +6,8 @@
 //! accept → identify client → match route → throttle → idempotency → upstream → respond
 //! ```
 //!
-//! A worker of [`gateway`] accepts a connection and speaks HTTP on it, with [`wire`] holding HTTP/1
-//! to the letter of its grammar before hyper reads it. [`pipeline`] takes each request through the
+//! A worker of [`gateway`] accepts a connection and speaks HTTP on it: HTTP/1 by [`wire`], which holds it to
+//! the letter of its grammar, and HTTP/2 by hyper. [`pipeline`] takes each request through the
 //! stages: [`intake`] says whether it can be taken for what it seems, [`client`] who is calling, [`path`]
 //! and [`route`] which rule it falls under, [`throttle`] whether it may pass now, [`idempotency`] whether it
 //! was carried out before, and [`upstream`] carries it to the API behind, past servers that fail; what comes

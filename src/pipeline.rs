@@ -14,7 +14,6 @@ use std::time::Duration;
 use http::header::ORIGIN;
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, Uri};
-use hyper::body::Incoming;
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
@@ -24,7 +23,7 @@ use crate::clock::{Clock, Moment};
 use crate::config::Policy;
 use crate::gateway::ServerSettings;
 use crate::idempotency::{Idempotency, IdempotencyLayer, Naming, Told};
-use crate::intake::{self, RequestBody};
+use crate::intake::{self, Incoming, RequestBody};
 use crate::path;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::respond::cors::preflight_method;
@@ -222,10 +221,8 @@ impl Pipeline {
         };
         let answering = match entered {
             Ok(Entered::Onward) => {
-                let server = &self.policy.server;
-                let request = request.map(|body| {
-                    RequestBody::coming(body, server.caps.body_bytes, server.deadlines.body)
-                });
+                let limit = self.policy.server.caps.body_bytes;
+                let request = request.map(|body| RequestBody::coming(body, limit));
                 Answering::Onward(self.chain.clone().call(request))
             }
             Ok(Entered::Preflight(response)) => Answering::Made(Box::new((*response, request))),
@@ -354,7 +351,7 @@ enum Entered {
 /// An answer on its way, or made already.
 enum Answering<Coming> {
     Onward(Coming),
-    /// With its request: hyper gives up a connection whose request is dropped before it could read on.
+    /// With its request: HTTP/2 gives up a stream whose request is dropped before it is answered.
     Made(Box<(Response<Answered>, Request<Incoming>)>),
 }
 

@@ -35,14 +35,15 @@ fn head(criterion: &mut Criterion) {
         bytes: 32 * 1024,
         lines: 100,
     };
+    let mut lines = Vec::new();
     let mut group = criterion.benchmark_group("head");
     for (name, bytes) in [("short", SHORT_HEAD), ("browser", BROWSER_HEAD)] {
         assert!(
-            matches!(head::read(bytes, limits), Ok(Some(head)) if head.len == bytes.len()),
+            matches!(head::read(bytes, limits, &mut lines), Ok(Some(head)) if head.len == bytes.len()),
             "{name} is a whole head"
         );
         group.bench_function(name, |bencher| {
-            bencher.iter(|| head::read(black_box(bytes), limits));
+            bencher.iter(|| head::read(black_box(bytes), limits, &mut lines));
         });
     }
     group.finish();

@@ -1,16 +1,13 @@
 //! One connection: which HTTP it speaks, and speaking it.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use http::{Request, StatusCode, Version};
-use http_body::Body as _;
-use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use http::Request;
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,14 +17,11 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::drain::Drain;
-use super::echo::Echoes;
 use super::streams::Streams;
 use super::{Caps, Deadlines, Seat, keep_alive};
+use crate::intake::Incoming;
 use crate::pipeline::{Connection, Pipeline};
-use crate::wire::{Cut, Protocol, Rewound, Wire, sniff};
-
-/// Bytes of one HTTP/1 connection that hyper holds at most while one side is slower than the other.
-const H1_BUFFER: usize = 64 * 1024;
+use crate::wire::{self, Cut, Protocol, Rewound, sniff};
 
 /// Bytes of one HTTP/2 stream that are sent ahead of the client reading them.
 const H2_SEND_BUFFER: usize = 64 * 1024;
@@ -64,6 +58,9 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, seat: Arc<Seat>, term
 /// what its present stage needs, and not what the largest one would. The box is made by a function that
 /// is not async itself, because an async one would keep room for what it moves into the box.
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a connection ended of.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The stream, once both sides have agreed on TLS.
 fn shake_hands<'a>(
@@ -115,49 +112,20 @@ fn speak_http1<IO>(
     early: BytesMut,
     connection: Connection,
     terms: &Terms,
-) -> Boxed<'_, hyper::Result<()>>
+) -> Boxed<'_, Result<(), BoxError>>
 where
     IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
-        let (wire, exchanges) = Wire::new(io, early, &terms.caps, terms.deadlines);
-        let service = service_fn(|request: Request<Incoming>| {
-            let exchange = exchanges.begin();
-            let knows_chunks = request.version() != Version::HTTP_10;
-            let answering = terms
-                .pipeline
-                .answer(&connection, request, exchange.violation());
-            // hyper keeps room for this as long as the connection lives: at rest it is to be a pointer.
-            Box::pin(async move {
-                let response = answering.await;
-                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                    exchange.tunnel();
-                }
-                Ok::<_, Infallible>(response.map(|body| {
-                    if knows_chunks || body.size_hint().exact().is_some() {
-                        exchange.carry(body)
-                    } else {
-                        exchange.carry_to_close(body)
-                    }
-                }))
-            })
-        });
-        // The wire keeps the deadlines: hyper's own would need a timer reset on every request.
-        let serving = http1::Builder::new()
-            .header_read_timeout(None)
-            .max_headers(terms.caps.header_lines)
-            .max_buf_size(H1_BUFFER.max(terms.caps.head_bytes.saturating_mul(2)))
-            .serve_connection(TokioIo::new(wire), service)
-            .with_upgrades();
-        let (mut serving, mut echoes) = (pin!(serving), Echoes::default());
-        tokio::select! {
-            biased;
-            outcome = poll_fn(|cx| echoes.poll(serving.as_mut(), cx)) => return outcome,
-            () = terms.drain.watch() => {}
-        }
-        serving.as_mut().graceful_shutdown();
-        serving.await
+        let service = |request: Request<wire::Body>, violation| {
+            let request = request.map(Incoming::Http1);
+            // The connection keeps room for this as long as it lives: at rest it is to be a pointer.
+            Box::pin(terms.pipeline.answer(&connection, request, violation))
+        };
+        let (caps, deadlines) = (&terms.caps, terms.deadlines);
+        wire::serve(io, early, caps, deadlines, terms.drain.watch(), service).await?;
+        Ok(())
     })
 }
 
@@ -165,7 +133,7 @@ fn speak_http2<IO>(
     io: Rewound<IO>,
     connection: Connection,
     terms: &Terms,
-) -> Boxed<'_, hyper::Result<()>>
+) -> Boxed<'_, Result<(), BoxError>>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -174,10 +142,12 @@ where
         let pipeline = terms.pipeline.clone();
         let streams = Streams::default();
         let opened = streams.clone();
-        let service = service_fn(move |request| {
+        let timeout = terms.deadlines.body;
+        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
             let (pipeline, connection, stream) =
                 (pipeline.clone(), Arc::clone(&connection), opened.begin());
             async move {
+                let request = request.map(|body| Incoming::http2(body, timeout));
                 let response = pipeline.answer(&connection, request, None).await;
                 Ok::<_, Infallible>(response.map(|body| stream.until_end_of(body)))
             }
@@ -195,7 +165,7 @@ where
         let mut serving = pin!(serving);
         tokio::select! {
             biased;
-            outcome = serving.as_mut() => return outcome,
+            outcome = serving.as_mut() => return Ok(outcome?),
             () = terms.drain.watch() => {}
             () = streams.at_rest(terms.deadlines.idle) => {}
         () = streams.stalled(terms.deadlines.write) => {
@@ -204,6 +174,6 @@ where
         }
         }
         serving.as_mut().graceful_shutdown();
-        serving.await
+        Ok(serving.await?)
     })
 }

@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::time::Sleep;
 
-use crate::gateway::echo;
 use crate::respond::Rejection;
-use crate::wire::Violation;
+use crate::wire::{self, Violation};
 
 /// A request's body: all of it, or what the client sends as it comes.
 ///
@@ -33,6 +31,21 @@ struct Coming {
     limit: u64,
     /// Bytes that may still come.
     allowance: u64,
+}
+
+/// A body as its connection gives it.
+#[derive(Debug)]
+pub enum Incoming {
+    /// By HTTP/1, which keeps the client to its time.
+    Http1(wire::Body),
+    /// By HTTP/2, which does not.
+    Http2(Timed),
+}
+
+/// A body that may not pause for long.
+#[derive(Debug)]
+pub struct Timed {
+    body: hyper::body::Incoming,
     /// How long the client may send nothing.
     timeout: Duration,
     /// Runs only while the client keeps us waiting.
@@ -48,9 +61,12 @@ pub enum RequestBodyError {
     /// The client sent nothing for too long.
     #[error("the client sent nothing for {0:?}")]
     Stalled(Duration),
-    /// The client broke off, or did not keep to HTTP.
+    /// The client broke off, or did not keep to HTTP/1.
     #[error("the client's request body failed")]
-    Client(#[source] hyper::Error),
+    Http1(#[source] wire::BodyError),
+    /// The client broke off, or did not keep to HTTP/2.
+    #[error("the client's request body failed")]
+    Http2(#[source] hyper::Error),
 }
 
 impl RequestBody {
@@ -59,17 +75,20 @@ impl RequestBody {
         Self(Source::Whole(Bytes::new()))
     }
 
-    /// `body` as it comes, up to `limit` bytes and without pauses longer than `timeout`.
-    pub fn coming(body: Incoming, limit: u64, timeout: Duration) -> Self {
-        if body.is_end_stream() {
-            return Self::empty();
-        }
+    /// `body` as it comes, up to `limit` bytes. One that is here whole was declared to be no larger.
+    pub fn coming(body: Incoming, limit: u64) -> Self {
+        let body = match body {
+            Incoming::Http1(body) => match body.into_whole() {
+                Ok(bytes) => return bytes.into(),
+                Err(body) => Incoming::Http1(body),
+            },
+            Incoming::Http2(timed) if timed.body.is_end_stream() => return Self::empty(),
+            Incoming::Http2(timed) => Incoming::Http2(timed),
+        };
         Self(Source::Coming(Coming {
             body,
             limit,
             allowance: limit,
-            timeout,
-            stalled: None,
         }))
     }
 }
@@ -93,26 +112,14 @@ impl From<Bytes> for RequestBody {
 impl Coming {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
         loop {
-            let noted = echo::noted();
-            let frame = Pin::new(&mut self.body).poll_frame(cx);
-            if self.body.is_end_stream() {
-                noted.and_no_more();
-            }
-            let frame = match frame {
-                Poll::Pending => {
-                    ready!(self.poll_stalled(cx));
-                    return Poll::Ready(Some(Err(RequestBodyError::Stalled(self.timeout))));
-                }
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Ready(Some(Err(error))) => {
-                    return Poll::Ready(Some(Err(RequestBodyError::Client(error))));
-                }
-                Poll::Ready(Some(Ok(frame))) => frame,
+            let frame = match ready!(self.body.poll_frame(cx)) {
+                None => return Poll::Ready(None),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Ok(frame)) => frame,
             };
             let Ok(data) = frame.into_data() else {
                 continue;
             };
-            self.stalled = None;
             let Some(left) = self.allowance.checked_sub(data.len() as u64) else {
                 return Poll::Ready(Some(Err(RequestBodyError::TooLarge(self.limit))));
             };
@@ -120,14 +127,61 @@ impl Coming {
             return Poll::Ready(Some(Ok(data)));
         }
     }
+}
 
-    /// Whether the client has kept us waiting too long; called while it does.
-    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+impl Incoming {
+    /// A body that comes by HTTP/2, without pauses longer than `timeout`.
+    pub fn http2(body: hyper::body::Incoming, timeout: Duration) -> Self {
+        Self::Http2(Timed {
+            body,
+            timeout,
+            stalled: None,
+        })
+    }
+
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+        match self {
+            Self::Http1(body) => {
+                let frame = Pin::new(body).poll_frame(cx);
+                frame.map_err(RequestBodyError::Http1)
+            }
+            Self::Http2(timed) => timed.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(timed) => timed.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(body) => body.size_hint(),
+            Self::Http2(timed) => timed.body.size_hint(),
+        }
+    }
+}
+
+impl Timed {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            self.stalled = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(RequestBodyError::Http2)));
+        }
         let timeout = self.timeout;
         let stalled = self
             .stalled
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        stalled.as_mut().poll(cx)
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Some(Err(RequestBodyError::Stalled(timeout))))
     }
 }
 
@@ -167,9 +221,9 @@ impl RequestBodyError {
     /// What the client did wrong, if it is still there to be told.
     pub fn violation(&self) -> Option<Violation> {
         match self {
-            Self::TooLarge(_) => None,
             Self::Stalled(_) => Some(Violation::BodyTimeout),
-            Self::Client(error) => Violation::behind(error),
+            Self::Http1(wire::BodyError::Violation(violation)) => Some(*violation),
+            Self::Http1(wire::BodyError::Closed) | Self::Http2(_) | Self::TooLarge(_) => None,
         }
     }
 }

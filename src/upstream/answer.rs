@@ -11,7 +11,6 @@ use http::{Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
 use tokio::time::timeout;
 
 use super::error::ForwardError;
@@ -22,6 +21,7 @@ use super::{Relay, headers, tunnel};
 use crate::admin::InFlight;
 use crate::pipeline::Arrival;
 use crate::respond::Body;
+use crate::wire::upgrade::Upgrade;
 
 /// What an answer's body holds until it has passed.
 pub(super) struct Relaying {
@@ -36,7 +36,7 @@ pub(super) fn to_client(
     response: Response<Incoming>,
     relaying: Relaying,
     arrival: &Arrival,
-    client_upgrade: Option<OnUpgrade>,
+    client_upgrade: Option<Upgrade>,
 ) -> Result<Response<Body>, ForwardError> {
     let Relaying {
         lease,

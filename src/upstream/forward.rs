@@ -32,6 +32,7 @@ use crate::pipeline::Arrival;
 use crate::respond::{Asked, Body, Manner, problem};
 use crate::route::Routes;
 use crate::throttle::{Passage, Resending};
+use crate::wire::upgrade;
 
 /// Sends requests upstream. Cheap to clone; all clones share their connections.
 #[derive(Clone, Debug)]
@@ -173,7 +174,7 @@ impl Shared {
         // HTTP/1.0 has no upgrades (RFC 9110, section 7.8), nor has HTTP/2 this kind.
         let upgrades =
             request.version() == Version::HTTP_11 && headers::asks_for_upgrade(request.headers());
-        let client_upgrade = upgrades.then(|| hyper::upgrade::on(&mut request));
+        let client_upgrade = upgrades.then(|| upgrade::on(&mut request)).flatten();
 
         let is_safe = match passage.resending {
             Resending::ByMethod => request.method().is_idempotent(),

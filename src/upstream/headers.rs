@@ -111,7 +111,7 @@ pub fn to_upstream(
     let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let trusted = caller.peer_trusted();
     remove(headers, keys, |name| {
-        // The expectation is met here: hyper says `100 Continue` once upstream wants the body.
+        // The expectation is met here: the wire says `100 Continue` once upstream wants the body.
         *name == EXPECT
             || HOP_BY_HOP.contains(name)
             || (!trusted && HEARSAY.contains(name))
@@ -150,7 +150,7 @@ pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    // Trailers pass where upstream listed them and the client asked for them; hyper sees to both.
+    // Trailers pass where upstream listed them and the client asked for them; hyper and the wire see to both.
     if let Some(trailer) = trailer {
         headers.insert(TRAILER, trailer);
     }

@@ -8,11 +8,12 @@ use super::pool::Lease;
 use super::target::Visit;
 use crate::admin::InFlight;
 use crate::pipeline::Connection;
+use crate::wire::upgrade::Upgrade;
 
 /// Joins the client's connection to upstream's once both have left HTTP.
 pub(super) fn open(
     connection: &Connection,
-    client: OnUpgrade,
+    client: Upgrade,
     upstream: OnUpgrade,
     (lease, in_flight, visit): (Lease, InFlight, Visit),
 ) {
@@ -20,16 +21,20 @@ pub(super) fn open(
     // Tracked: a drain waits for the tunnel's end, within its grace.
     connection.tasks.spawn(async move {
         let _held = (place, in_flight, visit);
-        let (client, upstream) = match tokio::try_join!(client, upstream) {
-            Ok(both) => both,
-            Err(error) => {
+        let (mut client, upstream) = match tokio::join!(client, upstream) {
+            (Ok(client), Ok(upstream)) => (client, upstream),
+            (Err(error), _) => {
+                tracing::debug!(%error, "an upgrade was not completed");
+                return;
+            }
+            (_, Err(error)) => {
                 tracing::debug!(%error, "an upgrade was not completed");
                 return;
             }
         };
         // It was needed until its connection was handed over.
         drop(lease);
-        let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+        let mut upstream = TokioIo::new(upstream);
         match copy_bidirectional(&mut client, &mut upstream).await {
             Ok((sent, received)) => tracing::debug!(sent, received, "a tunnel closed"),
             Err(error) => tracing::debug!(%error, "a tunnel broke"),

@@ -1,21 +1,21 @@
-//! The strict reading of a chunked body: where it ends, and whether it is one.
+//! The strict reading of a chunked body: what of it is data, where it ends, and whether it is one.
 //!
-//! The body is not decoded here, only followed, so that the next head is looked for in the right
-//! place; hyper decodes it. Whoever follows must agree with whoever decodes, and the way to be sure
-//! is to allow less: no white space around a size, at most 16 digits of it, extensions of visible
-//! characters, bounded over the whole message, and CRLF wherever a line ends. Trailers are held to
-//! the rules of header lines.
+//! What another server could read differently is refused: no white space around a size, at most 16
+//! digits of it, extensions of visible characters, bounded over the whole message, and CRLF wherever a
+//! line ends. Trailers are held to the rules of header lines, and dropped.
+
+use std::ops::Range;
 
 use super::octets::is_token;
 use super::violation::Violation;
 
-/// What the extensions of one message may amount to. hyper's limit, to the byte.
+/// What the extensions of one message may amount to.
 const EXTENSION_BYTES: usize = 16 * 1024;
 
 /// The longest size that always fits a `u64`.
 const SIZE_DIGITS: u8 = 16;
 
-/// A chunked body, followed up to some place in it.
+/// A chunked body, read up to some place in it.
 #[derive(Clone, Debug)]
 pub struct Chunked {
     place: Place,
@@ -41,14 +41,16 @@ enum Place {
     End,
 }
 
-/// How far a stretch of bytes could be followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// To its end, and the body goes on.
+/// What the next bytes of a body are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// These of them are data; what is before is not, and what is after was not looked at.
+    Data(Range<usize>),
+    /// None of them is data, and the body goes on.
     Open,
-    /// The body ended after so many of its bytes.
+    /// None of them is data, and the body ended after so many.
     Ended(usize),
-    /// So many of its bytes are good, and the next one is not.
+    /// So many of them are good, and the next one is not.
     Broken(usize, Violation),
 }
 
@@ -63,29 +65,28 @@ impl Chunked {
         }
     }
 
-    /// Follows the body over its next bytes.
-    pub fn follow(&mut self, bytes: &[u8]) -> Progress {
+    /// Reads the body's next bytes up to the end of the first stretch of data among them.
+    pub fn read(&mut self, bytes: &[u8]) -> Next {
         let mut at = 0;
         while at < bytes.len() {
             if let Place::Data { left } = &mut self.place {
                 let here = (bytes.len() - at).min(usize::try_from(*left).unwrap_or(usize::MAX));
-                at += here;
                 *left -= here as u64;
                 if *left == 0 {
                     self.place = Place::DataCr;
                 }
-                continue;
+                return Next::Data(at..at + here);
             }
             match self.step(bytes[at]) {
                 Ok(place) => self.place = place,
-                Err(violation) => return Progress::Broken(at, violation),
+                Err(violation) => return Next::Broken(at, violation),
             }
             at += 1;
             if let Place::End = self.place {
-                return Progress::Ended(at);
+                return Next::Ended(at);
             }
         }
-        Progress::Open
+        Next::Open
     }
 
     fn step(&mut self, byte: u8) -> Result<Place, Violation> {
@@ -165,40 +166,56 @@ mod tests {
 
     const TRAILER_LIMIT: usize = 64;
 
-    fn follow(body: &[u8]) -> Progress {
-        Chunked::new(TRAILER_LIMIT).follow(body)
+    /// Reads `bytes` to their end or the body's: its data, and how that came out.
+    fn read_on(chunked: &mut Chunked, bytes: &[u8]) -> (Vec<u8>, Next) {
+        let (mut data, mut start) = (Vec::new(), 0);
+        loop {
+            match chunked.read(&bytes[start..]) {
+                Next::Data(here) => {
+                    data.extend_from_slice(&bytes[start..][here.clone()]);
+                    start += here.end;
+                }
+                Next::Open => return (data, Next::Open),
+                Next::Ended(at) => return (data, Next::Ended(start + at)),
+                Next::Broken(at, violation) => return (data, Next::Broken(start + at, violation)),
+            }
+        }
     }
 
-    fn accepted(body: &[u8]) {
-        assert_eq!(follow(body), Progress::Ended(body.len()), "{body:?}");
+    fn read(body: &[u8]) -> (Vec<u8>, Next) {
+        read_on(&mut Chunked::new(TRAILER_LIMIT), body)
+    }
+
+    fn accepted(body: &[u8], data: &[u8]) {
+        let expected = (data.to_vec(), Next::Ended(body.len()));
+        assert_eq!(read(body), expected, "{}", body.escape_ascii());
     }
 
     fn rejected(body: &[u8], at: usize, violation: Violation) {
-        assert_eq!(
-            follow(body),
-            Progress::Broken(at, violation),
-            "{}",
-            body.escape_ascii()
-        );
+        let (_, end) = read(body);
+        assert_eq!(end, Next::Broken(at, violation), "{}", body.escape_ascii());
     }
 
     #[test]
     fn a_body_ends_after_its_last_chunk() {
-        accepted(b"0\r\n\r\n");
-        accepted(b"5\r\nhello\r\n0\r\n\r\n");
-        accepted(b"A\r\n0123456789\r\n0a\r\n0123456789\r\n000\r\n\r\n");
-        assert_eq!(follow(b"0\r\n\r\nGET / HTTP/1.1"), Progress::Ended(5));
+        accepted(b"0\r\n\r\n", b"");
+        accepted(b"5\r\nhello\r\n0\r\n\r\n", b"hello");
+        accepted(
+            b"A\r\n0123456789\r\n0a\r\n9876543210\r\n000\r\n\r\n",
+            b"01234567899876543210",
+        );
+        assert_eq!(read(b"0\r\n\r\nGET / HTTP/1.1").1, Next::Ended(5));
     }
 
     #[test]
     fn extensions_and_trailers_are_part_of_the_body() {
-        accepted(b"2;a=b;c=\"d e\"\r\nhi\r\n0;last\r\n\r\n");
-        accepted(b"0\r\nexpires: never\r\nx-empty:\r\n\r\n");
+        accepted(b"2;a=b;c=\"d e\"\r\nhi\r\n0;last\r\n\r\n", b"hi");
+        accepted(b"0\r\nexpires: never\r\nx-empty:\r\n\r\n", b"");
     }
 
     #[test]
     fn data_may_look_like_anything() {
-        accepted(b"9\r\n0\r\n\r\nGET \r\n0\r\n\r\n");
+        accepted(b"9\r\n0\r\n\r\nGET \r\n0\r\n\r\n", b"0\r\n\r\nGET ");
     }
 
     #[test]
@@ -217,7 +234,8 @@ mod tests {
     #[test]
     fn a_size_has_at_most_sixteen_digits() {
         let mut largest = Chunked::new(TRAILER_LIMIT);
-        assert_eq!(largest.follow(b"ffffffffffffffff\r\nx"), Progress::Open);
+        let (data, end) = read_on(&mut largest, b"ffffffffffffffff\r\nx");
+        assert_eq!((&data[..], end), (&b"x"[..], Next::Open));
         rejected(b"00000000000000005\r\n", 16, Violation::ChunkSize);
         rejected(b"fffffffffffffffff\r\n", 16, Violation::ChunkSize);
     }
@@ -242,10 +260,10 @@ mod tests {
         once.extend([b'a'; EXTENSION_BYTES / 2]);
         once.extend(b"\r\nx\r\n");
         let mut body = Chunked::new(TRAILER_LIMIT);
-        assert_eq!(body.follow(&once), Progress::Open);
+        assert_eq!(read_on(&mut body, &once).1, Next::Open);
         assert!(matches!(
-            body.follow(&once),
-            Progress::Broken(_, Violation::ChunkExtension)
+            read_on(&mut body, &once).1,
+            Next::Broken(_, Violation::ChunkExtension)
         ));
     }
 
@@ -269,22 +287,23 @@ mod tests {
                 prop::sample::select(&b"0123af;= \r\n\0x:"[..]), 0..120),
             size in 1usize..9,
         ) {
-            let whole = follow(&body);
+            let whole = read(&body);
             let mut chunked = Chunked::new(TRAILER_LIMIT);
-            let mut start = 0;
-            let mut pieces = Progress::Open;
+            let (mut data, mut end, mut start) = (Vec::new(), Next::Open, 0);
             for piece in body.chunks(size) {
-                pieces = match chunked.follow(piece) {
-                    Progress::Open => Progress::Open,
-                    Progress::Ended(at) => Progress::Ended(start + at),
-                    Progress::Broken(at, violation) => Progress::Broken(start + at, violation),
+                let (more, reached) = read_on(&mut chunked, piece);
+                data.extend(more);
+                end = match reached {
+                    Next::Ended(at) => Next::Ended(start + at),
+                    Next::Broken(at, violation) => Next::Broken(start + at, violation),
+                    open => open,
                 };
-                if pieces != Progress::Open {
+                if end != Next::Open {
                     break;
                 }
                 start += piece.len();
             }
-            prop_assert_eq!(pieces, whole);
+            prop_assert_eq!((data, end), whole);
         }
     }
 }

@@ -1,15 +1,16 @@
 //! The strict reading of a request's head.
 //!
-//! hyper's parser follows "be liberal in what you accept": it takes bare LF for a line end, keeps one
-//! of two equal Content-Lengths, prefers Transfer-Encoding to a Content-Length beside it, and takes
-//! `gzip, chunked`. Each of these is a head that another server reads differently, which is all that
-//! request smuggling needs. So the head is read here first, by RFC 9112 without its leniencies, and
-//! only a head with a single possible reading passes. What passes, hyper reads alike: the same end,
-//! the same headers, the same framing.
+//! Most parsers follow "be liberal in what you accept": they take bare LF for a line end, keep one of
+//! two equal Content-Lengths, prefer Transfer-Encoding to a Content-Length beside it, and take `gzip,
+//! chunked`. Each of these is a head that another server reads differently, which is all that request
+//! smuggling needs. So a head is read here by RFC 9112 without its leniencies, and only one with a
+//! single possible reading is a request.
 //!
 //! One empty line before the request line is let through, as section 2.2 asks (some old clients send
 //! one after a body); a second is refused. What a header means, Host's value included, is not judged
 //! here: that is the same question under HTTP/2, and has its own place.
+
+use std::ops::Range;
 
 use super::octets::{control, control_or_space, token_end, trim};
 use super::violation::Violation;
@@ -23,15 +24,49 @@ pub struct Limits {
     pub lines: usize,
 }
 
-/// A valid head, as far as it decides where the next one begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A valid head: where its parts are, and what they say of the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a wish of the client's, and none excludes another"
+)]
 pub struct Head {
     /// How many bytes it has.
     pub len: usize,
+    /// Where its method is.
+    pub method: Range<usize>,
+    /// Where its target is.
+    pub target: Range<usize>,
+    /// Its version.
+    pub version: Version,
     /// What body follows.
     pub framing: Framing,
+    /// Whether the client waits to be asked for the body.
+    pub expects: bool,
+    /// Whether the client takes trailers.
+    pub trailers: bool,
+    /// Whether the client means to send another request after this one.
+    pub keep_alive: bool,
     /// Whether the bytes after this message may belong to another protocol.
     pub upgrade: bool,
+}
+
+/// Where a header line's name and value are, the latter without the white space around it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The name, in the case it was sent in.
+    pub name: Range<usize>,
+    /// The value.
+    pub value: Range<usize>,
+}
+
+/// The versions that are spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
 }
 
 /// How a message's body is delimited.
@@ -45,10 +80,15 @@ pub enum Framing {
     Chunked,
 }
 
-/// Reads the head that `bytes` begin with; `None` if it is not all there yet.
-pub fn read(bytes: &[u8], limits: Limits) -> Result<Option<Head>, Violation> {
+/// Reads the head that `bytes` begin with, and its header lines into `lines`; `None` if it is not all
+/// there yet.
+pub fn read(
+    bytes: &[u8],
+    limits: Limits,
+    lines: &mut Vec<Line>,
+) -> Result<Option<Head>, Violation> {
     let within = &bytes[..bytes.len().min(limits.bytes)];
-    match whole(within, limits.lines) {
+    match whole(within, limits.lines, lines) {
         Ok(head) => Ok(Some(head)),
         Err(Stop::Bad(violation)) => Err(violation),
         Err(Stop::Incomplete) if within.len() == limits.bytes => Err(Violation::HeadTooLarge),
@@ -67,41 +107,43 @@ impl From<Violation> for Stop {
     }
 }
 
-fn whole(bytes: &[u8], lines: usize) -> Result<Head, Stop> {
+fn whole(bytes: &[u8], limit: usize, lines: &mut Vec<Line>) -> Result<Head, Stop> {
+    lines.clear();
     let (line, mut at) = request_line(bytes)?;
     let mut fields = Fields::default();
-    let mut count = 0;
     loop {
         match bytes.get(at) {
             None => return Err(Stop::Incomplete),
             Some(b'\r' | b'\n') => break,
             Some(_) => {}
         }
-        count += 1;
-        if count > lines {
+        if lines.len() == limit {
             return Err(Violation::TooManyHeaders.into());
         }
-        let (name, value, next) = header_line(bytes, at)?;
-        fields.note(name, value)?;
+        let (line, next) = header_line(bytes, at)?;
+        fields.note(&bytes[line.name.clone()], &bytes[line.value.clone()])?;
+        lines.push(line);
         at = next;
     }
     let len = line_end(bytes, at)?;
+    let http11 = line.version == Version::Http11;
     Ok(Head {
         len,
         framing: fields.framing(line.version)?,
-        upgrade: line.connect || (fields.upgrade && line.version == Version::Http11),
+        expects: fields.expects && http11,
+        trailers: fields.trailers && http11,
+        keep_alive: !fields.close && (http11 || fields.keep_alive),
+        upgrade: fields.upgrade && http11,
+        method: line.method,
+        target: line.target,
+        version: line.version,
     })
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Version {
-    Http10,
-    Http11,
-}
-
 struct RequestLine {
+    method: Range<usize>,
+    target: Range<usize>,
     version: Version,
-    connect: bool,
 }
 
 fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), Stop> {
@@ -114,7 +156,7 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), Stop> {
     let target_start = method_end + 1;
     let target_end = control_or_space(bytes, target_start);
     space(bytes, target_start, target_end, Violation::Target)?;
-    // The parser behind wants a string: a target that is none has no reading there.
+    // A target that is no text has no reading as a URL.
     let target = &bytes[target_start..target_end];
     if !target.is_ascii() && str::from_utf8(target).is_err() {
         return Err(Violation::Target.into());
@@ -126,8 +168,9 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), Stop> {
         other => other,
     })?;
     let line = RequestLine {
+        method: start..method_end,
+        target: target_start..target_end,
         version: version(&bytes[version_start..version_end])?,
-        connect: &bytes[start..method_end] == b"CONNECT",
     };
     Ok((line, next))
 }
@@ -156,8 +199,8 @@ fn version(bytes: &[u8]) -> Result<Version, Violation> {
     }
 }
 
-/// A header line's name, its value with the white space around it, and where the next line begins.
-fn header_line(bytes: &[u8], start: usize) -> Result<(&[u8], &[u8], usize), Stop> {
+/// The header line at `start`, and where the next line begins.
+fn header_line(bytes: &[u8], start: usize) -> Result<(Line, usize), Stop> {
     let name_end = token_end(bytes, start);
     match bytes.get(name_end) {
         None => return Err(Stop::Incomplete),
@@ -174,11 +217,11 @@ fn header_line(bytes: &[u8], start: usize) -> Result<(&[u8], &[u8], usize), Stop
         value_end = control(bytes, value_end + 1);
     }
     let next = line_end(bytes, value_end)?;
-    Ok((
-        &bytes[start..name_end],
-        &bytes[value_start..value_end],
-        next,
-    ))
+    let line = Line {
+        name: start..name_end,
+        value: trim(bytes, value_start..value_end),
+    };
+    Ok((line, next))
 }
 
 /// Where the line after the CRLF at `at` begins.
@@ -192,36 +235,56 @@ fn line_end(bytes: &[u8], at: usize) -> Result<usize, Stop> {
     }
 }
 
-/// The headers that decide how a request is framed.
+/// What the headers say of the connection and of the body.
 #[derive(Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one header's word, and none excludes another"
+)]
 struct Fields {
     host: bool,
     length: Option<u64>,
     chunked: bool,
     upgrade: bool,
+    expects: bool,
+    trailers: bool,
+    close: bool,
+    keep_alive: bool,
 }
 
 impl Fields {
     fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
         match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => {
+            2 if is(name, b"te") => {
+                self.trailers |= options(value).any(|option| is(option, b"trailers"));
+            }
+            4 if is(name, b"host") => {
                 if self.host {
                     return Err(Violation::HostRepeated);
                 }
                 self.host = true;
             }
-            7 if name.eq_ignore_ascii_case(b"upgrade") => self.upgrade = true,
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
+            6 if is(name, b"expect") => {
+                self.expects = is(value, b"100-continue");
+            }
+            7 if is(name, b"upgrade") => self.upgrade = true,
+            10 if is(name, b"connection") => {
+                for option in options(value) {
+                    self.close |= is(option, b"close");
+                    self.keep_alive |= is(option, b"keep-alive");
+                }
+            }
+            14 if is(name, b"content-length") => {
                 if self.length.is_some() {
                     return Err(Violation::ContentLengthRepeated);
                 }
-                self.length = Some(decimal(trim(value)).ok_or(Violation::ContentLength)?);
+                self.length = Some(decimal(value).ok_or(Violation::ContentLength)?);
             }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+            17 if is(name, b"transfer-encoding") => {
                 if self.chunked {
                     return Err(Violation::TransferEncodingRepeated);
                 }
-                if !trim(value).eq_ignore_ascii_case(b"chunked") {
+                if !is(value, b"chunked") {
                     return Err(Violation::TransferEncoding);
                 }
                 self.chunked = true;
@@ -243,7 +306,17 @@ impl Fields {
     }
 }
 
-/// A number of nothing but digits. hyper keeps the two largest for itself, so they overflow too.
+/// The parts of a list.
+fn options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&octet| octet == b',').map(<[u8]>::trim_ascii)
+}
+
+/// Whether this is that word, in whatever case.
+fn is(this: &[u8], word: &[u8]) -> bool {
+    this.eq_ignore_ascii_case(word)
+}
+
+/// A number of nothing but digits. The two largest mean something else to other parsers, and overflow.
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

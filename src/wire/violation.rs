@@ -4,9 +4,6 @@
 //! only useful when they name the rule. The value is a `Copy` code without the offending bytes: those
 //! are the client's, and nothing here may echo them.
 
-use std::error::Error;
-use std::io;
-
 use http::StatusCode;
 use thiserror::Error;
 
@@ -106,52 +103,11 @@ impl Violation {
             _ => StatusCode::BAD_REQUEST,
         }
     }
-
-    /// The violation behind an error that reading a request's body gave, if one is.
-    ///
-    /// hyper hands on what [`Wire`](super::Wire) reported as the cause of its own error.
-    pub fn behind(error: &(dyn Error + 'static)) -> Option<Self> {
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            // An `io::Error` does not list the error it wraps among its sources.
-            let wrapped = error
-                .downcast_ref::<io::Error>()
-                .and_then(io::Error::get_ref)
-                .and_then(|wrapped| wrapped.downcast_ref());
-            if let Some(violation) = wrapped.or_else(|| error.downcast_ref()) {
-                return Some(*violation);
-            }
-            cause = error.source();
-        }
-        None
-    }
-}
-
-impl From<Violation> for io::Error {
-    fn from(violation: Violation) -> Self {
-        let kind = match violation {
-            Violation::HeadTimeout | Violation::BodyTimeout => io::ErrorKind::TimedOut,
-            _ => io::ErrorKind::InvalidData,
-        };
-        Self::new(kind, violation)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_violation_is_found_behind_the_errors_that_wrap_it() {
-        #[derive(Debug, Error)]
-        #[error("reading failed")]
-        struct Wrapped(#[source] io::Error);
-
-        let wrapped = Wrapped(Violation::ChunkSize.into());
-        assert_eq!(Violation::behind(&wrapped), Some(Violation::ChunkSize));
-        let other = Wrapped(io::ErrorKind::BrokenPipe.into());
-        assert_eq!(Violation::behind(&other), None);
-    }
 
     #[test]
     fn each_kind_of_violation_has_its_status() {

@@ -7,6 +7,10 @@ const LIMITS: Limits = Limits {
     lines: 20,
 };
 
+fn read(bytes: &[u8], limits: Limits) -> Result<Option<Head>, Violation> {
+    super::read(bytes, limits, &mut Vec::new())
+}
+
 fn accepted(head: &str) -> Head {
     let read = read(head.as_bytes(), LIMITS);
     let Ok(Some(head_read)) = read else {
@@ -294,8 +298,41 @@ fn http_1_1_names_one_host_and_http_1_0_at_most_one() {
 #[test]
 fn a_message_that_may_be_followed_by_another_protocol_is_marked() {
     assert!(accepted(&with("Connection: upgrade\r\nUpgrade: websocket")).upgrade);
-    assert!(accepted("CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n").upgrade);
     assert!(!accepted("GET / HTTP/1.0\r\nUpgrade: websocket\r\n\r\n").upgrade);
+}
+
+#[test]
+fn a_client_says_whether_it_stays() {
+    let stays = |lines: &str, version: &str| {
+        accepted(&format!("GET / {version}\r\nHost: a\r\n{lines}\r\n")).keep_alive
+    };
+    for (lines, old, new) in [
+        ("", false, true),
+        ("Connection: close\r\n", false, false),
+        ("Connection: Keep-Alive\r\n", true, true),
+        ("Connection: te , CLOSE\r\n", false, false),
+        (
+            "Connection: close\r\nConnection: keep-alive\r\n",
+            false,
+            false,
+        ),
+        ("Connection: keep-alive, close\r\n", false, false),
+        ("Connection: closed\r\n", false, true),
+    ] {
+        assert_eq!(stays(lines, "HTTP/1.0"), old, "{lines:?}");
+        assert_eq!(stays(lines, "HTTP/1.1"), new, "{lines:?}");
+    }
+}
+
+#[test]
+fn only_http_1_1_can_be_asked_to_continue_or_sent_trailers() {
+    let lines = "Host: a\r\nExpect: 100-Continue\r\nTE: gzip, Trailers\r\n\r\n";
+    let new = accepted(&format!("GET / HTTP/1.1\r\n{lines}"));
+    assert!(new.expects && new.trailers);
+    let old = accepted(&format!("GET / HTTP/1.0\r\n{lines}"));
+    assert!(!old.expects && !old.trailers);
+    let neither = accepted(&with("Expect: 100\r\nTE: trailersx"));
+    assert!(!neither.expects && !neither.trailers);
 }
 
 #[test]
@@ -333,6 +370,7 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
         "Content-Length",
         "Transfer-Encoding",
         "Upgrade",
+        "Connection",
         "X",
         "x_y",
         "",
@@ -364,8 +402,10 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
+/// What is accepted is what another parser reads: the same parts, of the same length.
 fn agrees_with_httparse(bytes: &[u8]) -> Result<(), TestCaseError> {
-    let Ok(Some(head)) = read(bytes, LIMITS) else {
+    let mut lines = Vec::new();
+    let Ok(Some(head)) = super::read(bytes, LIMITS, &mut lines) else {
         return Ok(());
     };
     let mut room = [httparse::EMPTY_HEADER; 20];
@@ -374,14 +414,35 @@ fn agrees_with_httparse(bytes: &[u8]) -> Result<(), TestCaseError> {
         request.parse(bytes),
         Ok(httparse::Status::Complete(head.len))
     );
+    prop_assert_eq!(request.method.unwrap().as_bytes(), &bytes[head.method]);
+    prop_assert_eq!(request.path.unwrap().as_bytes(), &bytes[head.target]);
+    let minor = u8::from(head.version == Version::Http11);
+    prop_assert_eq!(request.version, Some(minor));
+    let parts = |line: &Line| {
+        let [name, value] = [&line.name, &line.value].map(|part| bytes[part.clone()].to_vec());
+        (name, value)
+    };
+    let theirs = request.headers.iter();
+    let theirs = theirs.map(|header| (header.name.as_bytes().to_vec(), header.value.to_vec()));
+    prop_assert_eq!(
+        lines.iter().map(parts).collect::<Vec<_>>(),
+        theirs.collect::<Vec<_>>()
+    );
+    agrees_on_framing(head.framing, request.headers)
+}
+
+fn agrees_on_framing(
+    framing: Framing,
+    headers: &[httparse::Header<'_>],
+) -> Result<(), TestCaseError> {
     let all = |name: &str| -> Vec<&[u8]> {
-        let named = request.headers.iter();
+        let named = headers.iter();
         named
             .filter(|header| header.name.eq_ignore_ascii_case(name))
             .map(|header| header.value)
             .collect()
     };
-    match head.framing {
+    match framing {
         Framing::Chunked => {
             prop_assert_eq!(all("transfer-encoding").len(), 1);
             prop_assert!(all("content-length").is_empty());

@@ -1,6 +1,8 @@
-use proptest::prelude::*;
+use std::future::poll_fn;
 
-use super::super::exchange::Exchanges;
+use proptest::prelude::*;
+use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
+
 use super::*;
 
 const LIMITS: Limits = Limits {
@@ -10,192 +12,210 @@ const LIMITS: Limits = Limits {
 
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
 const EMPTY_LINE_FIRST: &[u8] = b"\r\nGET /b HTTP/1.0\r\n\r\n";
-const SIZED: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\nGET / HTTP\r\n";
+const SIZED: &[u8] = b"POST /c HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\nGET / HTTP\r\n";
 const CHUNKED: &[u8] =
-    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6;x\r\n\r\n0\r\n\r\r\n0\r\nt: r\r\n\r\n";
-const UPGRADE: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\n\r\n";
+    b"POST /d HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6;x\r\n\r\n0\r\n\r\r\n0\r\nt: r\r\n\r\n";
 
-/// A connection whose client's bytes are written by the test, and what hyper has read of it.
-struct Connection {
-    inbound: Inbound,
-    shared: Arc<Shared>,
-    read: Vec<u8>,
+/// What was read of a client's bytes: the targets and bodies of its requests, and how it ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Read {
+    requests: Vec<(String, Vec<u8>)>,
+    violation: Option<Violation>,
 }
 
-impl Connection {
-    fn new() -> Self {
-        let shared = Arc::new(Shared::default());
-        Self {
-            inbound: Inbound::new(BytesMut::new(), LIMITS, Arc::clone(&shared)),
-            shared,
-            read: Vec::new(),
+/// Reads everything that a client sends.
+async fn read_all(inbound: &mut Inbound, mut io: DuplexStream) -> Read {
+    let mut read = Read::default();
+    while let Some(message) = poll_fn(|cx| inbound.poll_head(&mut io, cx)).await.unwrap() {
+        let message = match message {
+            Ok(message) => message,
+            Err(violation) => {
+                read.violation = Some(violation);
+                break;
+            }
+        };
+        let target = message.request.uri().to_string();
+        let (body, end) = match message.body {
+            Arriving::Whole(body) => (body.to_vec(), Ok(())),
+            Arriving::Coming(coming) => read_body(inbound, coming, &mut io).await,
+        };
+        read.requests.push((target, body));
+        if let Err(violation) = end {
+            read.violation = violation;
+            break;
         }
     }
+    read
+}
 
-    fn send(&mut self, piece: &[u8]) -> &mut Self {
-        let mut room = vec![0; piece.len()];
-        let mut buf = ReadBuf::new(&mut room);
-        buf.put_slice(piece);
-        self.inbound.take_up(&mut buf, 0);
-        self.read.extend_from_slice(buf.filled());
-        self.drain();
-        self
-    }
-
-    fn drain(&mut self) {
-        let mut room = [0; 7];
-        let mut buf = ReadBuf::new(&mut room);
-        while self.inbound.deliver(&mut buf) {
-            self.read.extend_from_slice(buf.filled());
-            buf.clear();
+async fn read_body(
+    inbound: &mut Inbound,
+    mut coming: Coming,
+    io: &mut DuplexStream,
+) -> (Vec<u8>, Result<(), Option<Violation>>) {
+    let mut all = Vec::new();
+    loop {
+        let part = poll_fn(|cx| inbound.poll_part(&mut coming, io, cx)).await;
+        match part.unwrap() {
+            Some(Ok(Part::Data(data))) => all.extend_from_slice(&data),
+            Some(Ok(Part::End)) => return (all, Ok(())),
+            Some(Err(violation)) => return (all, Err(Some(violation))),
+            None => return (all, Err(None)),
         }
     }
 }
 
-#[tokio::test]
-async fn whole_heads_are_never_moved_aside() {
-    let mut connection = Connection::new();
-    connection.send(&[GET, SIZED, CHUNKED].concat());
-    assert_eq!(connection.inbound.aside.capacity(), 0);
+/// What is read of `pieces`, each of which arrives by itself.
+fn read_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Read, Inbound) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let pieces: Vec<Vec<u8>> = pieces.into_iter().map(<[u8]>::to_vec).collect();
+    runtime.unwrap().block_on(async move {
+        let (gateway, mut client) = duplex(1 << 20);
+        tokio::spawn(async move {
+            for piece in pieces {
+                if client.write_all(&piece).await.is_err() {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut inbound = Inbound::new(BytesMut::new(), LIMITS);
+        let read = read_all(&mut inbound, gateway).await;
+        (read, inbound)
+    })
 }
 
-#[tokio::test]
-async fn a_head_is_passed_on_once_it_is_whole_and_leaves_no_buffer() {
-    let mut connection = Connection::new();
-    connection.send(&GET[..20]);
-    assert!(connection.read.is_empty());
-    connection.send(&GET[20..]);
-    assert_eq!(connection.read, GET);
-    assert_eq!(connection.inbound.aside.capacity(), 0);
+fn violation(pieces: &[&[u8]]) -> Option<Violation> {
+    read_pieces(pieces.iter().copied()).0.violation
 }
 
-#[tokio::test]
-async fn a_refused_head_is_replaced_and_nothing_follows_it() {
+#[test]
+fn a_connection_at_rest_keeps_nothing() {
+    for size in [7, 1000] {
+        let stream = [GET, SIZED, CHUNKED, GET].concat();
+        let (read, inbound) = read_pieces(stream.chunks(size));
+        assert_eq!(read.requests.len(), 4);
+        assert_eq!(inbound.received.capacity(), 0, "{size}");
+    }
+}
+
+#[test]
+fn what_is_read_early_comes_first() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(async {
+        let (gateway, mut client) = duplex(1024);
+        client.write_all(&GET[9..]).await.unwrap();
+        drop(client);
+        let mut inbound = Inbound::new(GET[..9].into(), LIMITS);
+        let read = read_all(&mut inbound, gateway).await;
+        assert_eq!(read.requests, [("/a".to_owned(), Vec::new())]);
+    });
+}
+
+#[test]
+fn a_body_that_came_with_its_head_is_whole() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(async {
+        let (mut gateway, mut client) = duplex(1024);
+        client.write_all(SIZED).await.unwrap();
+        let mut inbound = Inbound::new(BytesMut::new(), LIMITS);
+        let message = poll_fn(|cx| inbound.poll_head(&mut gateway, cx)).await;
+        let message = message.unwrap().unwrap().unwrap();
+        assert!(matches!(message.body, Arriving::Whole(body) if &body[..] == b"GET / HTTP\r\n"));
+    });
+}
+
+#[test]
+fn nothing_is_read_after_what_is_no_head() {
     let bad = b"GET / HTTP/1.1\nHost: a\n\n";
     for size in [1, 5, 1000] {
-        let mut connection = Connection::new();
-        for piece in [GET, bad, GET].concat().chunks(size) {
-            connection.send(piece);
-        }
-        assert_eq!(connection.read, [GET, STAND_IN].concat());
-        assert_eq!(connection.inbound.want(), Want::Nothing);
-        let exchanges = Exchanges::new(connection.shared);
-        assert_eq!(exchanges.begin().violation(), None);
-        assert_eq!(exchanges.begin().violation(), Some(Violation::BareLf));
+        let stream = [GET, bad, GET].concat();
+        let (read, _) = read_pieces(stream.chunks(size));
+        assert_eq!(read.requests.len(), 1);
+        assert_eq!(read.violation, Some(Violation::BareLf));
     }
 }
 
-#[tokio::test]
-async fn a_bare_line_feed_is_refused_at_once_and_not_when_the_head_is_whole() {
-    let mut connection = Connection::new();
-    connection.send(b"GET / HT").send(b"TP/1.1\n");
-    assert_eq!(connection.read, STAND_IN);
+#[test]
+fn a_bare_line_feed_is_refused_at_once_and_not_when_the_head_is_whole() {
+    assert_eq!(
+        violation(&[b"GET / HT", b"TP/1.1\n"]),
+        Some(Violation::BareLf)
+    );
 }
 
-#[tokio::test]
-async fn an_endless_head_is_refused_at_its_limit() {
-    let mut connection = Connection::new();
-    for _ in 0..LIMITS.bytes - 1 {
-        connection.send(b"x");
-    }
-    assert!(connection.read.is_empty());
-    connection.send(b"x");
-    assert_eq!(connection.read, STAND_IN);
-    let violation = Exchanges::new(connection.shared).begin().violation();
-    assert_eq!(violation, Some(Violation::HeadTooLarge));
+#[test]
+fn an_endless_head_is_refused_at_its_limit() {
+    let endless = vec![b"x"; LIMITS.bytes - 1];
+    let mut pieces: Vec<&[u8]> = endless.iter().map(|piece| &piece[..]).collect();
+    assert_eq!(violation(&pieces), None);
+    pieces.push(b"x");
+    assert_eq!(violation(&pieces), Some(Violation::HeadTooLarge));
 }
 
-#[tokio::test]
-async fn a_broken_body_is_an_error_after_its_last_good_byte() {
-    for size in [1, 9, 1000] {
-        let mut connection = Connection::new();
-        let good = &CHUNKED[..CHUNKED.len() - 2];
-        for piece in [good, b"\n", GET].concat().chunks(size) {
-            connection.send(piece);
-        }
-        assert_eq!(connection.read, good);
-        assert_eq!(connection.inbound.want(), Want::Error(Violation::Trailer));
-    }
+#[test]
+fn a_target_that_is_no_url_is_refused() {
+    let head = b"GET http://[ HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(violation(&[head]), Some(Violation::Target));
 }
 
-#[tokio::test]
-async fn what_follows_a_refused_upgrade_is_read_as_requests() {
-    let mut connection = Connection::new();
-    connection.send(&[UPGRADE, GET, b"GET"].concat());
-    assert_eq!(connection.read, UPGRADE);
-    drop(Exchanges::new(Arc::clone(&connection.shared)).begin());
-    connection.drain();
-    assert_eq!(connection.read, [UPGRADE, GET].concat());
-    connection.send(b" / HTTP/1.1\n");
-    assert_eq!(connection.read, [UPGRADE, GET, STAND_IN].concat());
-}
-
-#[tokio::test]
-async fn what_follows_an_upgrade_that_is_made_is_passed_on_as_it_is() {
-    let mut connection = Connection::new();
-    connection.send(UPGRADE).send(b"\0\n");
-    assert_eq!(connection.read, UPGRADE);
-    let exchange = Exchanges::new(Arc::clone(&connection.shared)).begin();
-    exchange.tunnel();
-    drop(exchange);
-    connection.drain();
-    connection.send(b"anything");
-    assert_eq!(connection.read, [UPGRADE, b"\0\nanything"].concat());
-}
-
-/// Valid requests, one after the other, none of which asks for an upgrade.
-fn streams() -> impl Strategy<Value = Vec<u8>> {
+/// Valid requests, one after the other.
+fn streams() -> impl Strategy<Value = Vec<&'static [u8]>> {
     let request = prop::sample::select(vec![GET, EMPTY_LINE_FIRST, SIZED, CHUNKED]);
-    prop::collection::vec(request, 0..6).prop_map(|requests| requests.concat())
+    prop::collection::vec(request, 0..6)
 }
 
 proptest! {
     #[test]
-    fn however_a_valid_stream_is_split_all_of_it_is_passed_on(
-        stream in streams(),
+    fn however_a_stream_is_split_the_same_requests_are_read(
+        requests in streams(),
         sizes in prop::collection::vec(1usize..60, 1..8),
     ) {
-        let mut connection = Connection::new();
-        let mut rest = &stream[..];
+        let stream = requests.concat();
+        let (mut pieces, mut rest) = (Vec::new(), &stream[..]);
         for size in sizes.iter().cycle() {
             let (piece, after) = rest.split_at((*size).min(rest.len()));
-            connection.send(piece);
+            pieces.push(piece);
             rest = after;
             if rest.is_empty() {
                 break;
             }
         }
-        prop_assert_eq!(connection.read, stream);
+        let (read, _) = read_pieces(pieces);
+        prop_assert_eq!(read.violation, None);
+        let expected = requests.iter().map(|request| match *request {
+            GET => ("/a", ""),
+            EMPTY_LINE_FIRST => ("/b", ""),
+            SIZED => ("/c", "GET / HTTP\r\n"),
+            _ => ("/d", "\r\n0\r\n\r"),
+        });
+        let expected: Vec<_> = expected
+            .map(|(target, body)| (target.to_owned(), body.as_bytes().to_vec()))
+            .collect();
+        prop_assert_eq!(read.requests, expected);
     }
 
     #[test]
-    fn however_a_damaged_stream_is_split_the_same_of_it_is_passed_on(
-        stream in streams(),
+    fn however_a_damaged_stream_is_split_the_same_of_it_is_read(
+        requests in streams(),
         damage in any::<prop::sample::Index>(),
         octet in any::<u8>(),
         size in 1usize..60,
     ) {
-        let mut stream = [&stream, GET].concat();
+        let mut stream = [&requests.concat(), GET].concat();
         let at = damage.index(stream.len());
         stream[at] = octet;
         // In pieces a bad head may be refused only where a whole one would end.
         stream.extend_from_slice(GET);
-        let mut whole = Connection::new();
-        whole.send(&stream);
-        let mut split = Connection::new();
-        for piece in stream.chunks(size) {
-            split.send(piece);
-        }
-        prop_assert_eq!(split.read, whole.read);
+        let (whole, _) = read_pieces([&stream[..]]);
+        let (split, _) = read_pieces(stream.chunks(size));
+        prop_assert_eq!(split, whole);
     }
 
     #[test]
     fn arbitrary_bytes_never_panic(
         pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..20),
     ) {
-        let mut connection = Connection::new();
-        for piece in &pieces {
-            connection.send(piece);
-        }
+        read_pieces(pieces.iter().map(|piece| &piece[..]));
     }
 }

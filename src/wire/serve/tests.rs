@@ -1,0 +1,329 @@
+//! Exchanges whose two sides do not keep step.
+
+use std::future::pending;
+use std::time::Duration;
+
+use futures_util::stream;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::*;
+
+type Answer<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
+
+/// A client, and the server it speaks to.
+struct Pair {
+    client: DuplexStream,
+    serving: JoinHandle<io::Result<()>>,
+}
+
+impl Pair {
+    fn start<B>(service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static) -> Self
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+    {
+        Self::until(pending(), service)
+    }
+
+    fn until<B>(
+        stop: impl Future<Output = ()> + Send + 'static,
+        mut service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static,
+    ) -> Self
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+    {
+        let (gateway, client) = duplex(1 << 20);
+        let serving = tokio::spawn(async move {
+            let (caps, deadlines) = (Caps::default(), Deadlines::default());
+            let service = move |request, _| service(request);
+            serve(gateway, BytesMut::new(), &caps, deadlines, stop, service).await
+        });
+        Self { client, serving }
+    }
+
+    async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.client.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// What comes until nothing more does for a while, without the dates.
+    async fn hear(&mut self) -> String {
+        let (mut all, mut some) = (Vec::new(), vec![0; 64 * 1024]);
+        let silence = Duration::from_millis(10);
+        while let Ok(Ok(count @ 1..)) =
+            tokio::time::timeout(silence, self.client.read(&mut some)).await
+        {
+            all.extend_from_slice(&some[..count]);
+        }
+        let all = String::from_utf8(all).unwrap();
+        let lines = all.split_inclusive("\r\n");
+        lines.filter(|line| !line.starts_with("date: ")).collect()
+    }
+
+    /// Holds that nothing more comes; how the server took the end.
+    async fn closes(mut self) -> io::Result<()> {
+        let mut rest = Vec::new();
+        self.client.read_to_end(&mut rest).await.unwrap();
+        assert!(rest.is_empty(), "{}", rest.escape_ascii());
+        drop(self.client);
+        self.serving.await.unwrap()
+    }
+}
+
+fn post(target: &str, length: usize) -> String {
+    format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n")
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const EMPTY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+/// Answers at once, whatever body is coming, and lets go of it.
+fn unread(request: Request<Body>) -> Answer<Full<Bytes>> {
+    drop(request);
+    Box::pin(async { Response::new(Full::default()) })
+}
+
+/// Answers with the request's body.
+fn echo(request: Request<Body>) -> Answer<Full<Bytes>> {
+    Box::pin(async {
+        let body = request.into_body().collect().await;
+        Response::new(Full::new(body.map_or_else(
+            |error| error.to_string().into(),
+            http_body_util::Collected::to_bytes,
+        )))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_body_that_nobody_wants_is_read_out_of_the_way() {
+    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for (head, body) in [
+        (post("/", 5), "GET /".to_owned()),
+        (chunked.to_owned(), format!("5\r\n{}\r\n0\r\n\r\n", "GET /")),
+    ] {
+        let mut pair = Pair::start(unread);
+        pair.send(&head).await;
+        assert_eq!(pair.hear().await, EMPTY);
+        pair.send(&body[..3]).await;
+        assert_eq!(pair.hear().await, "");
+        pair.send(format!("{}{GET}", &body[3..])).await;
+        assert_eq!(pair.hear().await, EMPTY);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_nobody_wants_is_waited_for_so_long_and_no_longer() {
+    let mut pair = Pair::start(unread);
+    pair.send(post("/", 5)).await;
+    assert_eq!(pair.hear().await, EMPTY);
+    let start = tokio::time::Instant::now();
+    pair.closes().await.unwrap();
+    assert!(start.elapsed() <= Deadlines::default().body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_body_that_nobody_wants_costs_the_connection() {
+    let mut pair = Pair::start(unread);
+    pair.send(post("/", 1 << 20)).await;
+    let answer = pair.hear().await;
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    pair.closes().await.unwrap();
+
+    let mut pair = Pair::start(unread);
+    pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .await;
+    assert_eq!(pair.hear().await, EMPTY);
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
+    pair.send(format!("{chunk}{chunk}0\r\n\r\n{GET}")).await;
+    pair.closes().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_is_asked_for_when_it_is_wanted_and_not_here() {
+    let head = post("/", 5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
+    let echoed = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+    let mut pair = Pair::start(echo);
+    pair.send(&head).await;
+    assert_eq!(pair.hear().await, "HTTP/1.1 100 Continue\r\n\r\n");
+    pair.send("hello").await;
+    assert_eq!(pair.hear().await, echoed);
+    pair.send(format!("{head}hello")).await;
+    assert_eq!(pair.hear().await, echoed);
+    pair.send(format!("{head}hel")).await;
+    assert_eq!(pair.hear().await, "");
+    pair.send("lo").await;
+    assert_eq!(pair.hear().await, echoed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_was_neither_asked_for_nor_sent_costs_the_connection() {
+    let mut pair = Pair::start(unread);
+    pair.send(post("/", 5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n"))
+        .await;
+    let answer = pair.hear().await;
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    pair.closes().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_may_come_before_its_request_is_complete() {
+    let mut pair = Pair::start(|request: Request<Body>| -> Answer<_> {
+        Box::pin(async { Response::new(request.into_body()) })
+    });
+    pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+        .await;
+    assert_eq!(
+        pair.hear().await,
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n"
+    );
+    pair.send("3\r\ntwo\r\n").await;
+    assert_eq!(pair.hear().await, "3\r\ntwo\r\n");
+    pair.send(format!("0\r\n\r\n{GET}")).await;
+    let rest = pair.hear().await;
+    assert!(rest.starts_with("0\r\n\r\nHTTP/1.1 200 OK"), "{rest}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_there_was_of_an_answer_goes_out_before_it_breaks_off() {
+    for (version, expected) in [
+        (
+            "1.1",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        ),
+        ("1.0", "HTTP/1.0 200 OK\r\n\r\nhalf"),
+    ] {
+        let mut pair = Pair::start(|_| -> Answer<_> {
+            let half = Ok(Frame::data(Bytes::from_static(b"half")));
+            let body = StreamBody::new(stream::iter([half, Err("a fault")]));
+            Box::pin(async { Response::new(body) })
+        });
+        pair.send(format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"))
+            .await;
+        assert_eq!(pair.hear().await, expected);
+        pair.closes().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_to_stop_finishes_what_has_begun() {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut pair = Pair::until(
+        async {
+            let _ = stopped.await;
+        },
+        echo,
+    );
+    pair.send(&GET[..10]).await;
+    assert_eq!(pair.hear().await, "");
+    stop.send(()).unwrap();
+    pair.send(&GET[10..]).await;
+    let answer = pair.hear().await;
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    pair.closes().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_at_rest_that_is_to_stop_is_closed() {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut pair = Pair::until(
+        async {
+            let _ = stopped.await;
+        },
+        echo,
+    );
+    pair.send(GET).await;
+    assert_eq!(pair.hear().await, EMPTY);
+    stop.send(()).unwrap();
+    pair.closes().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_client_may_stay() {
+    let mut pair = Pair::start(echo);
+    let request = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+    for _ in 0..2 {
+        pair.send(request).await;
+        let answer = pair.hear().await;
+        assert!(
+            answer.contains("\r\nconnection: keep-alive\r\n"),
+            "{answer}"
+        );
+    }
+    pair.send("GET / HTTP/1.0\r\n\r\n").await;
+    assert!(!pair.hear().await.contains("connection"));
+    pair.closes().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_service_does_ends_with_the_client() {
+    let (gone, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let pair = Pair::start(move |_| -> Answer<Full<Bytes>> {
+        let gone = gone.clone();
+        Box::pin(async move {
+            // Sends when it is dropped, and not before.
+            struct Told(tokio::sync::mpsc::UnboundedSender<()>);
+            impl Drop for Told {
+                fn drop(&mut self) {
+                    let _ = self.0.send(());
+                }
+            }
+            let _told = Told(gone);
+            pending().await
+        })
+    });
+    let Pair {
+        mut client,
+        serving,
+    } = pair;
+    client.write_all(GET.as_bytes()).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert!(seen.try_recv().is_err());
+    drop(client);
+    let error = serving.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+    assert!(seen.try_recv().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_breaks_off_is_told_to_the_service_and_the_client_answered() {
+    let mut pair = Pair::start(echo);
+    pair.send(post("/", 5) + "he").await;
+    pair.client.shutdown().await.unwrap();
+    let answer = pair.hear().await;
+    assert!(
+        answer.ends_with("before the request was complete"),
+        "{answer}"
+    );
+    pair.closes().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tunnel_begins_behind_the_body_of_its_request() {
+    let mut pair = Pair::start(|mut request: Request<Body>| -> Answer<_> {
+        Box::pin(async move {
+            let upgrade = upgrade::on(&mut request).expect("an upgrade");
+            drop(request);
+            tokio::spawn(async move {
+                let mut tunnel = upgrade.await.unwrap();
+                let mut said = String::new();
+                tunnel.read_to_string(&mut said).await.unwrap();
+                tunnel.write_all(said.as_bytes()).await.unwrap();
+            });
+            let mut response = Response::new(Full::<Bytes>::default());
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            response
+        })
+    });
+    let head = post("/", 4).replace("\r\n\r\n", "\r\nUpgrade: x\r\n\r\n");
+    pair.send(head).await;
+    assert_eq!(
+        pair.hear().await,
+        "HTTP/1.1 101 Switching Protocols\r\n\r\n"
+    );
+    pair.send("bodytunnel").await;
+    pair.client.shutdown().await.unwrap();
+    assert_eq!(pair.hear().await, "tunnel");
+}
