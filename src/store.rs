@@ -61,13 +61,14 @@ pub enum RecordStore {
     Redis(RedisRecords),
 }
 
-/// Calls the store there is.
+/// Awaits a call of the store there is. One of Redis is boxed: it is large, and every request with a key
+/// would have room for it, those whose records are elsewhere included.
 macro_rules! of_each {
     ($store:expr, $records:ident => $call:expr) => {
         match $store {
-            RecordStore::Memory($records) => $call,
-            RecordStore::Disk($records) => $call,
-            RecordStore::Redis($records) => $call,
+            RecordStore::Memory($records) => $call.await,
+            RecordStore::Disk($records) => $call.await,
+            RecordStore::Redis($records) => Box::pin($call).await,
         }
     };
 }
@@ -90,19 +91,19 @@ impl RecordStore {
 
 impl Records for RecordStore {
     async fn claim(&self, bid: &Bid) -> Result<Claim, StoreError> {
-        of_each!(self, records => records.claim(bid).await)
+        of_each!(self, records => records.claim(bid))
     }
 
     async fn complete(&self, permit: Permit, kept: Kept) -> Result<(), StoreError> {
-        of_each!(self, records => records.complete(permit, kept).await)
+        of_each!(self, records => records.complete(permit, kept))
     }
 
     async fn release(&self, permit: Permit, answer: Option<Arc<Answer>>) -> Result<(), StoreError> {
-        of_each!(self, records => records.release(permit, answer).await)
+        of_each!(self, records => records.release(permit, answer))
     }
 
     async fn mark_unknown(&self, permit: Permit) -> Result<(), StoreError> {
-        of_each!(self, records => records.mark_unknown(permit).await)
+        of_each!(self, records => records.mark_unknown(permit))
     }
 
     async fn find(
@@ -111,15 +112,19 @@ impl Records for RecordStore {
         scope: Option<ScopeHash>,
         most: usize,
     ) -> Result<Vec<Finding>, StoreError> {
-        of_each!(self, records => records.find(key, scope, most).await)
+        of_each!(self, records => records.find(key, scope, most))
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
-        of_each!(self, records => records.free_unknown(id).await)
+        of_each!(self, records => records.free_unknown(id))
     }
 
     fn census(&self) -> Census {
-        of_each!(self, records => records.census())
+        match self {
+            Self::Memory(records) => records.census(),
+            Self::Disk(records) => records.census(),
+            Self::Redis(records) => records.census(),
+        }
     }
 }
 

@@ -19,8 +19,8 @@ pub struct Body(Source);
 enum Source {
     /// All of it, made here.
     Own(Bytes),
-    /// Coming from upstream.
-    Relayed(Relay),
+    /// Coming from upstream. Boxed: a response is moved from stage to stage, and would be twice as large.
+    Relayed(Box<Relay>),
 }
 
 impl Body {
@@ -38,7 +38,7 @@ impl From<Bytes> for Body {
 
 impl From<Relay> for Body {
     fn from(relay: Relay) -> Self {
-        Self(Source::Relayed(relay))
+        Self(Source::Relayed(Box::new(relay)))
     }
 }
 
@@ -53,7 +53,7 @@ impl http_body::Body for Body {
         match &mut self.0 {
             Source::Own(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Own(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Source::Relayed(relay) => Pin::new(relay).poll_frame(cx),
+            Source::Relayed(relay) => Pin::new(&mut **relay).poll_frame(cx),
         }
     }
 
