@@ -48,6 +48,13 @@ impl Buckets for BucketStore {
             Self::Redis(buckets) => Box::pin(buckets.charge(enforced, watched)).await,
         }
     }
+
+    fn charge_at_once(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
+        match self {
+            Self::Memory(buckets) => buckets.charge_at_once(enforced, watched),
+            Self::Redis(_) => None,
+        }
+    }
 }
 
 /// Records wherever the configuration wants them.

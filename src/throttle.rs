@@ -16,6 +16,6 @@ pub mod quota;
 
 pub use bucket::{BucketKey, Seed, Side};
 pub use decision::{Buckets, Charge, Judgement, Outcome, Verdict, decide};
-pub use layer::{Passage, Resending, Throttle, ThrottleLayer};
+pub use layer::{Passage, Resending, Throttle, ThrottleFuture, ThrottleLayer};
 pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, RetryAfterForm};
 pub use quota::{Quota, QuotaError, Reading};

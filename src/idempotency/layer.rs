@@ -151,8 +151,14 @@ where
             },
             Look::Refuse(rejection) => {
                 let asked = Asked::of(request.headers());
-                Way::Refused {
-                    refusal: Some(Box::new(self.shared.refusal(&rejection, &asked))),
+                let refusal = self.shared.refusal(&rejection, &asked);
+                Way::Held {
+                    // With its request: hyper gives up a connection whose request is dropped before it could
+                    // read on.
+                    answering: Box::pin(async move {
+                        drop(request);
+                        Ok(refusal)
+                    }),
                 }
             }
             Look::Keyed(keyed) => {
@@ -160,7 +166,7 @@ where
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);
                 let shared = Arc::clone(&self.shared);
-                Way::Keyed {
+                Way::Held {
                     answering: Box::pin(shared.answer(request, keyed, inner)),
                 }
             }

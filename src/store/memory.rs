@@ -126,6 +126,21 @@ impl MemoryBuckets {
         }
     }
 
+    /// Makes all `enforced` charges, or none, and then each of the `watched` ones.
+    fn judge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
+        let verdict = self.charge_now(enforced);
+        let exceeds = |charge| {
+            let verdict = self.charge_now(std::slice::from_ref(charge));
+            matches!(verdict.outcome, Outcome::Refused { .. })
+        };
+        let exceeded = watched.iter().enumerate();
+        let exceeded = exceeded.filter_map(|(place, charge)| exceeds(charge).then_some(place));
+        Judgement {
+            verdict,
+            exceeded: exceeded.collect(),
+        }
+    }
+
     /// Makes the only charge of a request, as nearly all have: there is no order to lock in, and nothing to
     /// look up twice.
     fn charge_one(&self, charge: &Charge<'_>) -> Verdict {
@@ -179,17 +194,11 @@ impl Buckets for MemoryBuckets {
         enforced: &[Charge<'_>],
         watched: &[Charge<'_>],
     ) -> impl Future<Output = Judgement> + Send {
-        let verdict = self.charge_now(enforced);
-        let exceeds = |charge| {
-            let verdict = self.charge_now(std::slice::from_ref(charge));
-            matches!(verdict.outcome, Outcome::Refused { .. })
-        };
-        let exceeded = watched.iter().enumerate();
-        let exceeded = exceeded.filter_map(|(place, charge)| exceeds(charge).then_some(place));
-        ready(Judgement {
-            verdict,
-            exceeded: exceeded.collect(),
-        })
+        ready(self.judge(enforced, watched))
+    }
+
+    fn charge_at_once(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
+        Some(self.judge(enforced, watched))
     }
 }
 

@@ -81,6 +81,13 @@ pub trait Buckets: Send + Sync + 'static {
         enforced: &[Charge<'_>],
         watched: &[Charge<'_>],
     ) -> impl Future<Output = Judgement> + Send;
+
+    /// The same at once, where the buckets are at hand; `None`, and nothing done, where somebody else has
+    /// to be asked.
+    fn charge_at_once(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
+        let _ = (enforced, watched);
+        None
+    }
 }
 
 /// Decides `charges` at `now`, given when each bucket will be full. If the request is admitted,

@@ -3,19 +3,25 @@
 //! It finds who is calling and under which route in the [`Passage`] an earlier stage left in the
 //! request's extensions; a request without one is not its business and passes. The charge is made on
 //! arrival: a client that leaves while it is being delayed is not carried on, and its slot is spent.
+//!
+//! Where the buckets are at hand, all is decided before there is a future, and the request goes on from
+//! where it is: only one that has to wait is moved into a box to do so.
+
+mod future;
 
 use std::num::NonZeroU32;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use smallvec::SmallVec;
 use tower::{Layer, Service};
 
+use self::future::{Answering, Statement, Way};
 use super::decision::USUAL_LIMITS;
-use super::{Buckets, Charge, Limit, Mode, Outcome, Side};
+use super::{Buckets, Charge, Judgement, Limit, Mode, Outcome, Side};
 use crate::admin::Metrics;
 use crate::client::Caller;
 use crate::clock::Clock;
@@ -23,6 +29,8 @@ use crate::idempotency::Naming;
 use crate::pipeline::Arrival;
 use crate::respond::{Dialect, Manner, Rejection, problem, rate_limit};
 use crate::route::{Route, RouteId, Routes};
+
+pub use self::future::ThrottleFuture;
 
 /// What the stages before found out about a request.
 #[derive(Clone, Debug)]
@@ -66,7 +74,7 @@ pub struct Throttle<Inner, S> {
 struct Shared<S> {
     buckets: Arc<S>,
     naming: Naming,
-    rules: Vec<Rules>,
+    rules: Vec<Arc<Rules>>,
     manner: Arc<Manner>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -78,15 +86,31 @@ type Charges<'a> = SmallVec<[Charge<'a>; USUAL_LIMITS]>;
 /// What a route's requests are held to.
 #[derive(Debug)]
 struct Rules {
+    route: RouteId,
     enforced: Vec<Arc<Limit>>,
     shadow: Vec<Arc<Limit>>,
     cost: NonZeroU32,
+    /// How clients are told of them.
+    dialect: Dialect,
     /// `RateLimit-Policy`, the same for every response.
     policy: HeaderValue,
 }
 
+/// What becomes of a request.
+enum Ruling<B> {
+    Admitted(Admitted),
+    Refused(Response<B>),
+}
+
+/// How a request goes on; mostly at once.
+#[derive(Default)]
+struct Admitted {
+    delay: Duration,
+    statement: Option<Box<Statement>>,
+}
+
 impl Rules {
-    fn of(route: &Route) -> Self {
+    fn of(route: &Route, dialect: Dialect) -> Self {
         // Copies, so that what every request counts references to is this layer's own.
         let (enforced, shadow): (Vec<_>, Vec<_>) = route
             .limits
@@ -95,11 +119,17 @@ impl Rules {
             .partition(|limit| limit.mode == Mode::Enforce);
         let policy = rate_limit::policy(&enforced);
         Self {
+            route: route.id,
             enforced,
             shadow,
             cost: route.cost,
+            dialect,
             policy,
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.enforced.is_empty() && self.shadow.is_empty()
     }
 }
 
@@ -113,11 +143,13 @@ impl<S: Buckets> ThrottleLayer<S> {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        let rules = routes.iter().map(|route| Rules::of(route)).collect();
+        let rules = routes
+            .iter()
+            .map(|route| Arc::new(Rules::of(route, manner.rate_limit)));
         Self(Arc::new(Shared {
             buckets,
             naming,
-            rules,
+            rules: rules.collect(),
             manner,
             metrics,
             clock,
@@ -157,89 +189,166 @@ where
     Inner::Future: Send,
     S: Buckets,
     ReqBody: Send + 'static,
-    ResBody: From<Bytes>,
+    ResBody: From<Bytes> + Send + 'static,
 {
     type Response = Response<ResBody>;
     type Error = Inner::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+    type Future = ThrottleFuture<Inner::Future, ResBody, Inner::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let admitted = match self.shared.decide(&request) {
+            Some(Ruling::Refused(response)) => {
+                let answering = refused(response, request);
+                return Way::Held { answering }.into();
+            }
+            Some(Ruling::Admitted(Admitted { delay, statement })) if delay.is_zero() => {
+                let inner = self.inner.call(request);
+                return Way::Passing { inner, statement }.into();
+            }
+            Some(Ruling::Admitted(admitted)) => Some(admitted),
+            None => None,
+        };
         // The service that was found ready is the one called; the clone stays behind for the next.
         let clone = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, clone);
-        let shared = Arc::clone(&self.shared);
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let answering = Arc::clone(&self.shared).wait(admitted, request, inner);
+        Way::Held { answering }.into()
+    }
+}
+
+/// An answer that is made already. It keeps its request until it is asked for: hyper gives up a connection
+/// whose request is dropped before it could read on.
+fn refused<A, B, E>(response: Response<B>, request: Request<A>) -> Answering<B, E>
+where
+    A: Send + 'static,
+    B: Send + 'static,
+{
+    Box::pin(async move {
+        drop(request);
+        Ok(response)
+    })
+}
+
+impl<S: Buckets> Shared<S> {
+    /// What becomes of a request; `None` if whoever keeps the buckets has to be asked.
+    fn decide<A, B: From<Bytes>>(&self, request: &Request<A>) -> Option<Ruling<B>> {
+        let Some((rules, passage)) = self.rules(request) else {
+            return Some(Ruling::Admitted(Admitted::default()));
+        };
+        let charges = self.charges(rules, passage, request.headers());
+        let (enforced, watched) = charges.split_at(rules.enforced.len());
+        let judgement = self.buckets.charge_at_once(enforced, watched)?;
+        Some(self.rule(rules, judgement, request.headers()))
+    }
+
+    /// The answer to a request that waits for its slot or, if it is not yet `admitted`, to be decided.
+    fn wait<Inner, A, B>(
+        self: Arc<Self>,
+        admitted: Option<Admitted>,
+        request: Request<A>,
+        mut inner: Inner,
+    ) -> Answering<B, Inner::Error>
+    where
+        Inner: Service<Request<A>, Response = Response<B>> + Send + 'static,
+        Inner::Future: Send,
+        A: Send + 'static,
+        B: From<Bytes>,
+    {
         Box::pin(async move {
-            let Some(passage) = request.extensions().get::<Passage>() else {
-                return inner.call(request).await;
-            };
-            let route = passage.route;
-            let rules = &shared.rules[route.0];
-            if passage.caller.exempt() || (rules.enforced.is_empty() && rules.shadow.is_empty()) {
-                return inner.call(request).await;
-            }
-
-            let (enforced, watched) = shared.charges(rules, passage, request.headers());
-            let judgement = shared.buckets.charge(&enforced, &watched).await;
-            for place in judgement.exceeded {
-                let limit = &rules.shadow[place];
-                shared.metrics.limit(limit.id).shadow_refused.inc();
-            }
-            if rules.enforced.is_empty() {
-                return inner.call(request).await;
-            }
-            let verdict = judgement.verdict;
-
-            let mut response = match verdict.outcome {
-                Outcome::Refused { wait, by } => {
-                    let limit = Arc::clone(&rules.enforced[by]);
-                    shared.metrics.limit(limit.id).refused.inc();
-                    let rejection = Rejection::RateLimited { limit, wait };
-                    problem::response(&rejection, request.headers(), &shared.manner, &shared.clock)
-                }
-                Outcome::Unavailable => {
-                    let rejection = Rejection::LimitsUnavailable;
-                    problem::response(&rejection, request.headers(), &shared.manner, &shared.clock)
-                }
-                Outcome::Admitted { delay } => {
-                    if !delay.is_zero() {
-                        shared.metrics.route(Some(route)).delayed.inc();
-                        // Boxed: a timer is large and aligned to cache lines, and would make every
-                        // request's future so, the many that never wait included.
-                        Box::pin(tokio::time::sleep(delay)).await;
+            let Admitted { delay, statement } = match (admitted, self.rules(&request)) {
+                (Some(admitted), _) => admitted,
+                (None, None) => Admitted::default(),
+                (None, Some((rules, passage))) => {
+                    let charges = self.charges(rules, passage, request.headers());
+                    let (enforced, watched) = charges.split_at(rules.enforced.len());
+                    let judgement = self.buckets.charge(enforced, watched).await;
+                    match self.rule(rules, judgement, request.headers()) {
+                        Ruling::Admitted(admitted) => admitted,
+                        Ruling::Refused(response) => return Ok(response),
                     }
-                    inner.call(request).await?
                 }
             };
-            if shared.manner.rate_limit != Dialect::Off && !verdict.readings.is_empty() {
-                let dialect = shared.manner.rate_limit;
-                let headers = response.headers_mut();
-                rate_limit::write(headers, dialect, &rules.enforced, &rules.policy, &verdict);
+            if !delay.is_zero() {
+                // Boxed: a timer is large and aligned to cache lines, and would make the future of every
+                // request so that had to be asked about, the many that never wait included.
+                Box::pin(tokio::time::sleep(delay)).await;
+            }
+            let mut response = inner.call(request).await?;
+            if let Some(statement) = statement {
+                statement.write(response.headers_mut());
             }
             Ok(response)
         })
     }
-}
 
-impl<S> Shared<S> {
-    /// What a request is charged: by the limits that are enforced, and by those that only watch.
-    fn charges<'a>(
+    /// What becomes of a request with these headers that was judged so.
+    fn rule<B: From<Bytes>>(
         &self,
-        rules: &'a Rules,
-        passage: &Passage,
+        rules: &Arc<Rules>,
+        judgement: Judgement,
         headers: &HeaderMap,
-    ) -> (Charges<'a>, Charges<'a>) {
+    ) -> Ruling<B> {
+        for place in judgement.exceeded {
+            let limit = &rules.shadow[place];
+            self.metrics.limit(limit.id).shadow_refused.inc();
+        }
+        if rules.enforced.is_empty() {
+            return Ruling::Admitted(Admitted::default());
+        }
+        let verdict = judgement.verdict;
+        let outcome = verdict.outcome;
+        let is_told = rules.dialect != Dialect::Off && !verdict.readings.is_empty();
+        let statement = is_told.then(|| Statement {
+            rules: Arc::clone(rules),
+            verdict,
+        });
+        let rejection = match outcome {
+            Outcome::Admitted { delay } => {
+                if !delay.is_zero() {
+                    self.metrics.route(Some(rules.route)).delayed.inc();
+                }
+                let statement = statement.map(Box::new);
+                return Ruling::Admitted(Admitted { delay, statement });
+            }
+            Outcome::Refused { wait, by } => {
+                let limit = Arc::clone(&rules.enforced[by]);
+                self.metrics.limit(limit.id).refused.inc();
+                Rejection::RateLimited { limit, wait }
+            }
+            Outcome::Unavailable => Rejection::LimitsUnavailable,
+        };
+        let mut response = problem::response(&rejection, headers, &self.manner, &self.clock);
+        if let Some(statement) = statement {
+            statement.write(response.headers_mut());
+        }
+        Ruling::Refused(response)
+    }
+
+    /// What a request is held to, and whose it is; `None` if it is held to nothing.
+    fn rules<'s, 'r, A>(
+        &'s self,
+        request: &'r Request<A>,
+    ) -> Option<(&'s Arc<Rules>, &'r Passage)> {
+        let passage = request.extensions().get::<Passage>()?;
+        let rules = &self.rules[passage.route.0];
+        (!passage.caller.exempt() && !rules.is_empty()).then_some((rules, passage))
+    }
+
+    /// What a request is charged: by the limits that are enforced, then by those that only watch.
+    fn charges<'a>(&self, rules: &'a Rules, passage: &Passage, headers: &HeaderMap) -> Charges<'a> {
         let seed = self.naming.names().seed;
         let client = passage.caller.id();
-        let charge = |limit: &'a Arc<Limit>| Charge {
-            limit,
-            bucket: seed.bucket(limit, passage.side, client, headers),
-            cost: rules.cost,
-        };
-        let of = |limits: &'a [Arc<Limit>]| limits.iter().map(charge).collect();
-        (of(&rules.enforced), of(&rules.shadow))
+        let limits = rules.enforced.iter().chain(&rules.shadow);
+        limits
+            .map(|limit| Charge {
+                limit,
+                bucket: seed.bucket(limit, passage.side, client, headers),
+                cost: rules.cost,
+            })
+            .collect()
     }
 }
