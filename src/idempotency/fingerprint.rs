@@ -130,5 +130,10 @@ mod tests {
             of("POST", "/", "[::1]:80", ""),
             of("POST", "/", "[::1]", "")
         );
+        let long = "A.Long.Name.".repeat(30) + "Example";
+        assert_eq!(
+            of("POST", "/", &long, ""),
+            of("POST", "/", &long.to_ascii_lowercase(), "")
+        );
     }
 }

@@ -11,7 +11,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use thiserror::Error;
 
 use super::{IdempotencyKey, Scope};
@@ -112,13 +113,13 @@ impl Secret {
     fn scope(&self, scope: &Scope, client: ClientId, headers: &HeaderMap) -> ScopeHash {
         ScopeHash(self.hash(Subject::Scope, |parts| match scope {
             Scope::Shared => parts.tag(Owner::Everybody as u8),
-            Scope::Credential => parts.header_or_client(headers, AUTHORIZATION.as_str(), client),
+            Scope::Credential => parts.header_or_client(headers, &AUTHORIZATION, client),
             Scope::Parts(names) => {
                 for name in names {
                     match name {
                         super::rule::ScopePart::Client => parts.client(client),
                         super::rule::ScopePart::Header(name) => {
-                            parts.header_or_client(headers, name.as_str(), client);
+                            parts.header_or_client(headers, name, client);
                         }
                     }
                 }
@@ -173,6 +174,14 @@ impl Parts {
         }
     }
 
+    fn put_so_far(&mut self) -> &mut [u8] {
+        if self.long.is_empty() {
+            &mut self.short[..self.filled]
+        } else {
+            &mut self.long
+        }
+    }
+
     /// Inlined, because most of what is put is of a length known where it is: then this is one store.
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
@@ -206,10 +215,10 @@ impl Parts {
     }
 
     pub(super) fn add_lower_case(&mut self, part: &[u8]) {
-        self.number(part.len());
-        for byte in part {
-            self.tag(byte.to_ascii_lowercase());
-        }
+        self.add(part);
+        let put = self.put_so_far();
+        let begins = put.len() - part.len();
+        put[begins..].make_ascii_lowercase();
     }
 
     fn number(&mut self, number: usize) {
@@ -218,7 +227,7 @@ impl Parts {
 
     /// Every line of a header; without one, or with nothing in it, the caller stands for itself: a scope
     /// shared by all who leave it out would show each of them the others' answers.
-    fn header_or_client(&mut self, headers: &HeaderMap, name: &str, client: ClientId) {
+    fn header_or_client(&mut self, headers: &HeaderMap, name: &HeaderName, client: ClientId) {
         let values = headers.get_all(name);
         let lines = || {
             values
@@ -231,7 +240,7 @@ impl Parts {
             return self.client(client);
         }
         self.tag(Owner::Header as u8);
-        self.add(name.as_bytes());
+        self.add(name.as_str().as_bytes());
         self.number(count);
         lines().for_each(|line| self.add(line));
     }

@@ -29,8 +29,8 @@ use self::look::{Keyed, Look};
 use self::run::Execution;
 use super::gather::{Gathered, gather};
 use super::{
-    Answer, Bid, Claim, Ending, Fingerprint, IdempotencyKey, InFlightPolicy, Naming, Records, Rule,
-    StoreError, Told, Waiting,
+    Answer, Bid, Claim, Ending, Fingerprint, InFlightPolicy, Naming, Records, Rule, StoreError,
+    Told, Waiting,
 };
 use crate::admin::{KeyedMetrics, Metrics};
 use crate::clock::Clock;
@@ -262,12 +262,9 @@ impl<S: Records> Shared<S> {
         // Named as late as can be, and all of it with one secret: a store may have told another while the body
         // came, and what is claimed under an old name would be carried out again under the new one.
         let secret = self.naming.names().secret;
-        let headers = request.headers();
-        let key = IdempotencyKey::of(&headers.get_all(&rule.header));
-        let key = key.ok().flatten().expect("it was there before the body");
         let bid = Bid {
             at: self.clock.now(),
-            id: secret.record(&key, &rule.scope, keyed.client, headers),
+            id: secret.record(&keyed.key, &rule.scope, keyed.client, request.headers()),
             fingerprint: Fingerprint::of(&secret, request, &body),
             terms: rule.terms,
         };

@@ -24,6 +24,7 @@ pub(super) enum Look {
 
 /// What is known of a request with a key before its body is read.
 pub(super) struct Keyed {
+    pub(super) key: IdempotencyKey<'static>,
     pub(super) client: ClientId,
     pub(super) rule: Arc<Rule>,
     pub(super) route: RouteId,
@@ -43,8 +44,8 @@ impl<S: Records> Shared<S> {
             return Look::Pass;
         }
         let headers = request.headers();
-        match IdempotencyKey::of(&headers.get_all(&rule.header)) {
-            Ok(Some(_)) => {}
+        let key = match IdempotencyKey::of(&headers.get_all(&rule.header)) {
+            Ok(Some(key)) => key,
             Ok(None) if rule.requirement == Requirement::Optional => return Look::Pass,
             Ok(None) => {
                 self.metrics(route).invalid.inc();
@@ -56,7 +57,7 @@ impl<S: Records> Shared<S> {
                 let header = rule.header.clone();
                 return Look::Refuse(Rejection::KeyInvalid { header, error });
             }
-        }
+        };
         if request.version() == Version::HTTP_11 && asks_for_upgrade(headers) {
             return Look::Refuse(Rejection::bad_request(
                 "A request with an idempotency key cannot switch protocols: what follows could not be \
@@ -64,6 +65,7 @@ impl<S: Records> Shared<S> {
             ));
         }
         Look::Keyed(Keyed {
+            key: key.into_owned(),
             client: passage.caller.id(),
             rule: Arc::clone(rule),
             route,
