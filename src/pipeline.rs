@@ -225,14 +225,14 @@ impl Pipeline {
                 let request = request.map(|body| RequestBody::coming(body, limit));
                 Answering::Onward(self.chain.clone().call(request))
             }
-            Ok(Entered::Preflight(response)) => Answering::Made(Box::new((*response, request))),
+            Ok(Entered::Preflight(response)) => Answering::Made(response),
             Err(rejection) => {
                 if seen.route.is_none() && self.policy.log.access && is_logged() {
                     seen.target = Some(request.uri().clone());
                 }
                 let headers = request.headers();
                 let response = problem::response(&rejection, headers, &self.manner, &self.clock);
-                Answering::Made(Box::new((response, request)))
+                Answering::Made(Box::new(response))
             }
         };
         async move {
@@ -245,10 +245,9 @@ impl Pipeline {
                     self.dismiss(&mut response, &seen);
                     response
                 }
-                Answering::Made(made) => {
-                    let (mut response, _unread) = *made;
+                Answering::Made(mut response) => {
                     self.dismiss(&mut response, &seen);
-                    response
+                    *response
                 }
             }
         }
@@ -351,8 +350,7 @@ enum Entered {
 /// An answer on its way, or made already.
 enum Answering<Coming> {
     Onward(Coming),
-    /// With its request: HTTP/2 gives up a stream whose request is dropped before it is answered.
-    Made(Box<(Response<Answered>, Request<Incoming>)>),
+    Made(Box<Response<Answered>>),
 }
 
 /// In 64 bits, which every reader of JSON takes for a number.

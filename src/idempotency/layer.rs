@@ -151,14 +151,8 @@ where
             },
             Look::Refuse(rejection) => {
                 let asked = Asked::of(request.headers());
-                let refusal = self.shared.refusal(&rejection, &asked);
-                Way::Held {
-                    // With its request: hyper gives up a connection whose request is dropped before it could
-                    // read on.
-                    answering: Box::pin(async move {
-                        drop(request);
-                        Ok(refusal)
-                    }),
+                Way::Refused {
+                    refusal: Some(Box::new(self.shared.refusal(&rejection, &asked))),
                 }
             }
             Look::Keyed(keyed) => {
@@ -166,7 +160,7 @@ where
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);
                 let shared = Arc::clone(&self.shared);
-                Way::Held {
+                Way::Keyed {
                     answering: Box::pin(shared.answer(request, keyed, inner)),
                 }
             }

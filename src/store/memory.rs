@@ -127,7 +127,7 @@ impl MemoryBuckets {
     }
 
     /// Makes all `enforced` charges, or none, and then each of the `watched` ones.
-    fn judge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
+    pub fn judge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
         let verdict = self.charge_now(enforced);
         let exceeds = |charge| {
             let verdict = self.charge_now(std::slice::from_ref(charge));
@@ -197,8 +197,8 @@ impl Buckets for MemoryBuckets {
         ready(self.judge(enforced, watched))
     }
 
-    fn charge_at_once(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
-        Some(self.judge(enforced, watched))
+    fn at_hand(&self) -> Option<&MemoryBuckets> {
+        Some(self)
     }
 }
 

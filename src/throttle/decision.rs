@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::quota::Wait;
 use super::{BucketKey, Exceed, Limit, Reading};
 use crate::clock::Moment;
+use crate::store::memory::MemoryBuckets;
 
 /// A request's limits are few; this many need no allocation.
 pub const USUAL_LIMITS: usize = 4;
@@ -82,10 +83,8 @@ pub trait Buckets: Send + Sync + 'static {
         watched: &[Charge<'_>],
     ) -> impl Future<Output = Judgement> + Send;
 
-    /// The same at once, where the buckets are at hand; `None`, and nothing done, where somebody else has
-    /// to be asked.
-    fn charge_at_once(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
-        let _ = (enforced, watched);
+    /// The buckets themselves, where nobody else has to be asked.
+    fn at_hand(&self) -> Option<&MemoryBuckets> {
         None
     }
 }

@@ -189,7 +189,7 @@ where
     Inner::Future: Send,
     S: Buckets,
     ReqBody: Send + 'static,
-    ResBody: From<Bytes> + Send + 'static,
+    ResBody: From<Bytes>,
 {
     type Response = Response<ResBody>;
     type Error = Inner::Error;
@@ -202,8 +202,8 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let admitted = match self.shared.decide(&request) {
             Some(Ruling::Refused(response)) => {
-                let answering = refused(response, request);
-                return Way::Held { answering }.into();
+                let response = Some(Box::new(response));
+                return Way::Refused { response }.into();
             }
             Some(Ruling::Admitted(Admitted { delay, statement })) if delay.is_zero() => {
                 let inner = self.inner.call(request);
@@ -216,21 +216,8 @@ where
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let answering = Arc::clone(&self.shared).wait(admitted, request, inner);
-        Way::Held { answering }.into()
+        Way::Waiting { answering }.into()
     }
-}
-
-/// An answer that is made already. It keeps its request until it is asked for: hyper gives up a connection
-/// whose request is dropped before it could read on.
-fn refused<A, B, E>(response: Response<B>, request: Request<A>) -> Answering<B, E>
-where
-    A: Send + 'static,
-    B: Send + 'static,
-{
-    Box::pin(async move {
-        drop(request);
-        Ok(response)
-    })
 }
 
 impl<S: Buckets> Shared<S> {
@@ -239,9 +226,10 @@ impl<S: Buckets> Shared<S> {
         let Some((rules, passage)) = self.rules(request) else {
             return Some(Ruling::Admitted(Admitted::default()));
         };
+        let buckets = self.buckets.at_hand()?;
         let charges = self.charges(rules, passage, request.headers());
         let (enforced, watched) = charges.split_at(rules.enforced.len());
-        let judgement = self.buckets.charge_at_once(enforced, watched)?;
+        let judgement = buckets.judge(enforced, watched);
         Some(self.rule(rules, judgement, request.headers()))
     }
 

@@ -8,9 +8,8 @@ use pin_project_lite::pin_project;
 
 use super::super::Told;
 
-/// The answer to a request that does not simply pass.
-pub(super) type Answering<B, E> =
-    Pin<Box<dyn Future<Output = Result<Response<Told<B>>, E>> + Send>>;
+/// The answer to a request with a key.
+type Answering<B, E> = Pin<Box<dyn Future<Output = Result<Response<Told<B>>, E>> + Send>>;
 
 pin_project! {
     /// The answer to a request. One that passes costs no more than it would without the layer.
@@ -25,7 +24,9 @@ pin_project! {
     #[project = WayProjected]
     pub(super) enum Way<F, B, E> {
         Passing { #[pin] inner: F },
-        Held { answering: Answering<B, E> },
+        Keyed { answering: Answering<B, E> },
+        // Boxed: it is rare, and would make the way of every other request as large as a response.
+        Refused { refusal: Option<Box<Response<Told<B>>>> },
     }
 }
 
@@ -40,7 +41,10 @@ where
             WayProjected::Passing { inner } => inner
                 .poll(cx)
                 .map_ok(|response| response.map(Told::passing)),
-            WayProjected::Held { answering } => answering.as_mut().poll(cx),
+            WayProjected::Keyed { answering } => answering.as_mut().poll(cx),
+            WayProjected::Refused { refusal } => {
+                Poll::Ready(Ok(*refusal.take().expect("polled once to its end")))
+            }
         }
     }
 }

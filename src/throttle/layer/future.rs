@@ -11,7 +11,7 @@ use super::super::Verdict;
 use super::Rules;
 use crate::respond::rate_limit;
 
-/// The answer to a request that does not simply pass.
+/// The answer to a request that has to wait.
 pub(super) type Answering<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
 
 pin_project! {
@@ -27,7 +27,9 @@ pin_project! {
     #[project = WayProjected]
     pub(super) enum Way<F, B, E> {
         Passing { #[pin] inner: F, statement: Option<Box<Statement>> },
-        Held { answering: Answering<B, E> },
+        Waiting { answering: Answering<B, E> },
+        // Boxed: it would make the way of every other request as large as a response.
+        Refused { response: Option<Box<Response<B>>> },
     }
 }
 
@@ -71,7 +73,10 @@ where
                 }
                 Poll::Ready(Ok(response))
             }
-            WayProjected::Held { answering } => answering.as_mut().poll(cx),
+            WayProjected::Waiting { answering } => answering.as_mut().poll(cx),
+            WayProjected::Refused { response } => {
+                Poll::Ready(Ok(*response.take().expect("polled once to its end")))
+            }
         }
     }
 }
