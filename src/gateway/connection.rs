@@ -168,10 +168,10 @@ where
             outcome = serving.as_mut() => return Ok(outcome?),
             () = terms.drain.watch() => {}
             () = streams.at_rest(terms.deadlines.idle) => {}
-        () = streams.stalled(terms.deadlines.write) => {
-            tracing::debug!("a client did not read its answer in time");
-            return Ok(());
-        }
+            () = streams.stalled(terms.deadlines.write) => {
+                tracing::debug!("a client did not read its answer in time");
+                return Ok(());
+            }
         }
         serving.as_mut().graceful_shutdown();
         Ok(serving.await?)

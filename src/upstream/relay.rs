@@ -1,7 +1,7 @@
 //! A response's body on its way back to the client.
 //!
 //! It passes on what upstream sends as the client takes it. A body that stalls or breaks off ends in an
-//! error, which hyper turns into an aborted response: what was cut short must never look complete. The
+//! error, which aborts the response: what was cut short must never look complete. The
 //! connection goes back to its pool at the body's end, and nowhere if that is never reached.
 
 use std::pin::Pin;

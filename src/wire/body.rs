@@ -104,11 +104,13 @@ impl Sender {
         if place.let_go {
             return Poll::Ready(Demand::Nothing);
         }
-        if place.taker.is_some() {
-            return Poll::Ready(Demand::More);
-        }
+        // Also where a part is asked for: it may be let go of before it is here.
         place.giver = Some(cx.waker().clone());
-        Poll::Pending
+        if place.taker.is_some() {
+            Poll::Ready(Demand::More)
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Whether nobody wants the body any more.
@@ -165,8 +167,10 @@ impl Receiver {
             self.ended = true;
             return Poll::Ready(end.err().map(Err));
         }
-        place.taker = Some(cx.waker().clone());
-        if let Some(giver) = place.giver.take() {
+        // Who asks again is known to be waiting.
+        if place.taker.replace(cx.waker().clone()).is_none()
+            && let Some(giver) = place.giver.take()
+        {
             giver.wake();
         }
         Poll::Pending
@@ -220,6 +224,8 @@ impl http_body::Body for Body {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
 
     use http_body::Body as _;
     use http_body_util::BodyExt as _;
@@ -278,6 +284,45 @@ mod tests {
         assert_eq!(part(&mut body).await, Some(Ok("one".into())));
         assert_eq!(part(&mut body).await, Some(Err(BodyError::Closed)));
         assert_eq!(part(&mut body).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_told_when_a_body_is_let_go_of_while_it_is_asked_for() {
+        let (sender, mut body) = Body::coming(None);
+        let taking = tokio::spawn(async move { part(&mut body).await });
+        assert_eq!(demand(&sender).await, Demand::More);
+        let told = tokio::spawn(poll_fn(move |cx| match sender.poll_demand(cx) {
+            Poll::Ready(Demand::Nothing) => Poll::Ready(()),
+            _ => Poll::Pending,
+        }));
+        tokio::task::yield_now().await;
+        taking.abort();
+        told.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn asking_again_wakes_nobody() {
+        let (sender, mut body) = Body::coming(None);
+        let asked = Arc::new(Counted::default());
+        let waker = Waker::from(Arc::clone(&asked));
+        let mut connection = Context::from_waker(&waker);
+        let mut idle = Context::from_waker(Waker::noop());
+        assert!(sender.poll_demand(&mut connection).is_pending());
+        for _ in 0..3 {
+            assert!(Pin::new(&mut body).poll_frame(&mut idle).is_pending());
+            assert!(sender.poll_demand(&mut connection).is_ready());
+        }
+        assert_eq!(asked.0.load(Ordering::Relaxed), 1);
+    }
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Counted(AtomicU32);
+
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 use http::response::Parts;
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
 use super::alarm::{Alarm, Stall};
@@ -61,9 +62,20 @@ struct Receiving {
     /// Who gets it.
     sender: Sender,
     /// Whether the client waits to be asked for it.
-    expects: bool,
+    asking: Asking,
     /// Bytes of it that were read for nobody.
     unwanted: u64,
+}
+
+/// Whether a client is asked for a body that it would not send unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asking {
+    /// It sends it anyway, or was asked.
+    Needless,
+    /// It is asked when the body is wanted.
+    WhenWanted,
+    /// It was answered before it was asked, and sends the body or not.
+    TooLate,
 }
 
 /// What became of the client's side.
@@ -115,15 +127,18 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
         }
     }
 
-    /// Waits for a request; once `stop` is ready, only for the rest of one that has begun.
+    /// Waits for a request; once `stops` says so, only for the rest of one that has begun.
     pub(super) fn poll_request(
         &mut self,
         cx: &mut Context<'_>,
-        stop: impl FnOnce(&mut Context<'_>) -> bool,
+        stops: &mut impl FnMut(&mut Context<'_>) -> bool,
     ) -> Poll<io::Result<Arrived>> {
-        ready!(self.poll_out_of_the_way(cx))?;
-        if self.state != State::Open {
+        let is_behind = self.poll_out_of_the_way(cx)?.is_ready();
+        if self.state != State::Open || (!is_behind && stops(cx)) {
             return Poll::Ready(Ok(Arrived::Nothing));
+        }
+        if !is_behind {
+            return Poll::Pending;
         }
         let arrived = match self.inbound.poll_head(&mut self.io, cx)? {
             Poll::Ready(Some(Ok(message))) => Arrived::Request(message),
@@ -132,7 +147,7 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
                 self.state = State::Ended;
                 Arrived::Nothing
             }
-            Poll::Pending => ready!(self.poll_late(cx, stop)),
+            Poll::Pending => ready!(self.poll_late(cx, stops)),
         };
         if let Arrived::Refused(_) = arrived {
             self.state = State::Broken;
@@ -147,13 +162,13 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
     fn poll_late(
         &mut self,
         cx: &mut Context<'_>,
-        stop: impl FnOnce(&mut Context<'_>) -> bool,
+        stops: &mut impl FnMut(&mut Context<'_>) -> bool,
     ) -> Poll<Arrived> {
         let amid_head = self.inbound.head_begun();
-        if !amid_head && stop(cx) {
+        if !amid_head && stops(cx) {
             return Poll::Ready(Arrived::Nothing);
         }
-        // The first head has its time from the connection's start, any other from its first byte.
+        // The first head has its time from where this began, any other from its first byte.
         if self.used && amid_head != self.amid_head {
             self.since = None;
         }
@@ -176,7 +191,11 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
         self.receiving = Some(Receiving {
             coming,
             sender,
-            expects,
+            asking: if expects {
+                Asking::WhenWanted
+            } else {
+                Asking::Needless
+            },
             unwanted: 0,
         });
     }
@@ -205,6 +224,11 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
         asked: &Asked,
         last: bool,
     ) -> Framing {
+        if let Some(receiving) = &mut self.receiving
+            && receiving.asking == Asking::WhenWanted
+        {
+            receiving.asking = Asking::TooLate;
+        }
         let last = last || !self.can_go_on();
         let (out, now) = (self.outbound.end(), Instant::now());
         let framing = encode::head(out, parts, exact, asked, last, now);
@@ -282,8 +306,9 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
             return self.state == State::Open;
         };
         let is_near = |left| left <= WORTH_READING;
-        !receiving.sender.is_let_go()
-            || (!receiving.expects && receiving.coming.left().is_none_or(is_near))
+        let is_wanted = !receiving.sender.is_let_go();
+        receiving.asking == Asking::Needless
+            && (is_wanted || receiving.coming.left().is_none_or(is_near))
     }
 
     /// Closes the connection when the client has had the time to read its answer.
@@ -306,6 +331,9 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
 
     /// Goes on receiving while something else is waited for; whether the service was given something.
     fn look_after_client(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        if !self.outbound.is_empty() {
+            let _blocked = self.poll_flush(cx)?;
+        }
         if self.receiving.is_some() {
             return self.feed(cx);
         }
@@ -328,11 +356,18 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
             self.since = None;
             return Ok(false);
         };
-        if std::mem::take(&mut receiving.expects) && !self.inbound.has_more() {
-            let out = self.outbound.end();
-            out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-            let _blocked = self.poll_flush(cx)?;
+        if receiving.asking == Asking::WhenWanted {
+            receiving.asking = Asking::Needless;
+            if !self.inbound.has_more() {
+                let out = self.outbound.end();
+                out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                let _blocked = self.poll_flush(cx)?;
+            }
         }
+        // A body in tiny parts is not to keep everybody else waiting.
+        let Poll::Ready(turn) = poll_proceed(cx) else {
+            return Ok(false);
+        };
         let Some(receiving) = &mut self.receiving else {
             return Ok(false);
         };
@@ -354,6 +389,7 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
                 Some(Err(Violation::BodyTimeout.into()))
             }
         };
+        turn.made_progress();
         self.since = None;
         if let Some(end) = end {
             self.received(end);
@@ -368,12 +404,13 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
             Err(BodyError::Violation(_)) => self.state = State::Broken,
             Err(BodyError::Closed) => self.state = State::Ended,
         }
+        self.since = None;
         if let Some(receiving) = self.receiving.take() {
             receiving.sender.end(end);
         }
     }
 
-    /// Reads what is left of a body that nobody wanted.
+    /// Reads what is left of a body that nobody wanted, all of it within the time of one part.
     fn poll_out_of_the_way(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(receiving) = &mut self.receiving {
             if receiving.unwanted > WORTH_READING {
@@ -387,7 +424,6 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
             match part {
                 Poll::Ready(Some(Ok(Part::Data(data)))) => {
                     receiving.unwanted += data.len() as u64;
-                    self.since = None;
                 }
                 Poll::Ready(Some(Ok(Part::End))) => self.received(Ok(())),
                 Poll::Ready(Some(Err(violation))) => self.received(Err(violation.into())),

@@ -1,7 +1,9 @@
 //! The head of an answer, as it goes over the wire, and the way its body does.
 
 use http::header::{
-    CONTENT_LENGTH, DATE, HeaderMap, HeaderName, HeaderValue, TRAILER, TRANSFER_ENCODING,
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, DATE, HOST, HeaderMap, HeaderName, HeaderValue, MAX_FORWARDS, SET_COOKIE, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::response::Parts;
 use http::{Method, StatusCode};
@@ -35,6 +37,27 @@ pub(super) enum Framing {
 
 /// Names of headers.
 pub(super) type Names = SmallVec<[HeaderName; 2]>;
+
+/// Fields that say how a message is framed, where it belongs, how it is to be handled or whose it is: whoever
+/// puts trailers among the headers would take them for that (RFC 9110, section 6.5.1).
+const NEVER_TRAILERS: [HeaderName; 16] = [
+    AUTHORIZATION,
+    CACHE_CONTROL,
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    HOST,
+    HeaderName::from_static("keep-alive"),
+    MAX_FORWARDS,
+    SET_COOKIE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    WWW_AUTHENTICATE,
+];
 
 /// Room for an ordinary answer's status line and for each of its headers.
 const LINE: usize = 32;
@@ -176,12 +199,13 @@ fn declared(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The trailers that the headers announce.
+/// The trailers that the headers announce, without those that would be believed in a wrong place.
 fn announced(headers: &HeaderMap) -> Names {
     let lines = headers.get_all(TRAILER).iter();
     lines
         .flat_map(|value| value.as_bytes().split(|&octet| octet == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .filter(|name| !NEVER_TRAILERS.contains(name))
         .collect()
 }
 
@@ -335,6 +359,9 @@ mod tests {
         assert_eq!(framing, chunked(&["x-sum", "x-took"]));
         let (_, framing) = head_of(200, &lines, None, &GET, false);
         assert_eq!(framing, chunked(&[]));
+        let lines = [("trailer", "set-cookie,Content-Length, x, transfer-encoding")];
+        let (_, framing) = head_of(200, &lines, None, &asked, false);
+        assert_eq!(framing, chunked(&["x"]));
 
         let Framing::Chunked { trailers: names } = chunked(&["x-sum"]) else {
             unreachable!()

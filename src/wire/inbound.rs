@@ -3,7 +3,7 @@
 //! The first bytes of a request are read into room that all connections of a thread share, and copied
 //! from there: nearly always they are all of a request, so what is kept of it is no larger than it is, and
 //! a connection at rest keeps nothing. Only what follows, the rest of a large head or a body, is read into
-//! room of the connection's own.
+//! room of the connection's own, which it has no longer than it gets something to put there.
 
 use std::cell::RefCell;
 use std::io;
@@ -132,8 +132,8 @@ impl Inbound {
         io: &mut IO,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.received.is_empty() {
-            if ready!(self.poll_first(io, cx))? == 0 {
+        while !self.head_begun() {
+            if ready!(self.poll_read(io, cx))? == 0 {
                 return Poll::Ready(Ok(()));
             }
             self.unread = true;
@@ -164,6 +164,7 @@ impl Inbound {
             let Some(head) = head::read(&self.received, self.limits, lines)? else {
                 return Ok(None);
             };
+            self.room = LEAST;
             let bytes = self.received.split_to(head.len).freeze();
             let request = request(&bytes, &head, lines)?;
             let body = self.arriving(head.framing);
@@ -251,7 +252,13 @@ impl Inbound {
     ) -> Poll<io::Result<usize>> {
         self.received.reserve(self.room);
         let room = self.received.capacity() - self.received.len();
-        let count = ready!(poll_read_buf(Pin::new(io), cx, &mut self.received))?;
+        let Poll::Ready(count) = poll_read_buf(Pin::new(io), cx, &mut self.received)? else {
+            // A client that makes us wait is given no room to wait in.
+            if self.received.is_empty() {
+                self.received = BytesMut::new();
+            }
+            return Poll::Pending;
+        };
         // As much room as a client fills, within bounds.
         if count == room {
             self.room = (2 * self.room).min(MOST);

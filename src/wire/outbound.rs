@@ -22,7 +22,7 @@ const ENOUGH: usize = 16 * 1024;
 
 /// What is kept of the room for the next answer: enough for an ordinary one, little for a connection at
 /// rest.
-const KEPT: usize = 1_024;
+const KEPT: usize = 4_096;
 
 /// What is to be sent.
 #[derive(Debug, Default)]

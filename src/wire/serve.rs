@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
+use http::response::Parts;
 use http::{Method, Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -60,14 +61,13 @@ where
         .await?;
         drop(answering);
         let (parts, body) = response.into_parts();
-        if parts.status == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(handover) = exchange.handover
-        {
-            connection.begin(&parts, None, &exchange.asked, false);
-            poll_fn(|cx| connection.poll_flush(cx)).await?;
-            poll_fn(|cx| connection.poll_past_request(cx)).await?;
-            // If nobody takes it, it is closed.
-            let _gone = handover.send(Box::new(connection.into_tunnel()));
+        if parts.status.is_informational() {
+            // Only one of them is an answer, and only to a request that asks for it.
+            if let (StatusCode::SWITCHING_PROTOCOLS, Some(handover)) =
+                (parts.status, exchange.handover)
+            {
+                return switch(connection, &parts, &exchange.asked, handover).await;
+            }
             return Ok(());
         }
         let exact = body.size_hint().exact();
@@ -88,6 +88,26 @@ where
         }
     }
     poll_fn(|cx| connection.poll_close(cx)).await
+}
+
+/// Answers that the protocol is switched, and hands the connection over where its request ends.
+async fn switch<IO>(
+    mut connection: Connection<IO>,
+    parts: &Parts,
+    asked: &Asked,
+    handover: Handover,
+) -> io::Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Cut + Send + Unpin + 'static,
+{
+    connection.begin(parts, None, asked, false);
+    poll_fn(|cx| connection.poll_flush(cx)).await?;
+    poll_fn(|cx| connection.poll_past_request(cx)).await?;
+    if connection.can_go_on() {
+        // If nobody takes it, it is closed.
+        let _gone = handover.send(Box::new(connection.into_tunnel()));
+    }
+    Ok(())
 }
 
 /// A request that is being answered.

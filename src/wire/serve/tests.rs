@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use futures_util::stream;
 use http_body::Frame;
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
+use proptest::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use super::super::body::BodyError;
 use super::*;
 
 type Answer<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
@@ -241,6 +244,23 @@ async fn a_connection_at_rest_that_is_to_stop_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_that_is_to_stop_does_not_wait_for_a_body_that_nobody_wants() {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut pair = Pair::until(
+        async {
+            let _ = stopped.await;
+        },
+        unread,
+    );
+    pair.send(post("/", 5)).await;
+    assert_eq!(pair.hear().await, EMPTY);
+    let start = tokio::time::Instant::now();
+    stop.send(()).unwrap();
+    pair.client.read_to_end(&mut Vec::new()).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_old_client_may_stay() {
     let mut pair = Pair::start(echo);
     let request = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
@@ -326,4 +346,148 @@ async fn a_tunnel_begins_behind_the_body_of_its_request() {
     pair.send("bodytunnel").await;
     pair.client.shutdown().await.unwrap();
     assert_eq!(pair.hear().await, "tunnel");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tunnel_is_not_opened_amid_its_request() {
+    let (told, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let mut pair = Pair::start(move |mut request: Request<Body>| -> Answer<_> {
+        let told = told.clone();
+        Box::pin(async move {
+            let upgrade = upgrade::on(&mut request).expect("an upgrade");
+            drop(request);
+            tokio::spawn(async move {
+                let _ = told.send(upgrade.await.is_ok());
+            });
+            let mut response = Response::new(Full::<Bytes>::default());
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            response
+        })
+    });
+    pair.send(post("/", 1 << 20).replace("\r\n\r\n", "\r\nUpgrade: x\r\n\r\n"))
+        .await;
+    pair.send(vec![b'x'; 100_000]).await;
+    assert_eq!(seen.recv().await, Some(false));
+    assert!(pair.serving.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_not_asked_for_its_body_once_its_answer_has_begun() {
+    let mut pair = Pair::start(|request: Request<Body>| -> Answer<_> {
+        Box::pin(async { Response::new(request.into_body()) })
+    });
+    pair.send(post("/", 5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n"))
+        .await;
+    assert_eq!(
+        pair.hear().await,
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n"
+    );
+    pair.send("hello").await;
+    assert_eq!(pair.hear().await, "hello");
+    pair.closes().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rest_begins_where_an_unwanted_body_ends() {
+    let mut pair = Pair::start(unread);
+    pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        .await;
+    assert_eq!(pair.hear().await, EMPTY);
+    sleep(Duration::from_secs(20)).await;
+    pair.send("0\r\n\r\n").await;
+    let start = tokio::time::Instant::now();
+    pair.closes().await.unwrap();
+    assert_eq!(start.elapsed(), Deadlines::default().idle);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unwanted_body_has_the_time_of_one_part_however_it_drips() {
+    let mut pair = Pair::start(unread);
+    pair.send(post("/", 1_000)).await;
+    assert_eq!(pair.hear().await, EMPTY);
+    let start = tokio::time::Instant::now();
+    while pair.client.write_all(b"x").await.is_ok() && !pair.serving.is_finished() {
+        sleep(Duration::from_secs(1)).await;
+        assert!(start.elapsed() <= Deadlines::default().body + Duration::from_secs(5));
+    }
+}
+
+/// How a service treats the bodies of its requests.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    /// It reads so many parts and lets go of the rest.
+    Reads(usize),
+    /// It answers first, and reads while the answer goes out.
+    AnswersFirst,
+}
+
+fn manners() -> impl Strategy<Value = Manner> {
+    prop_oneof![
+        (0usize..4).prop_map(Manner::Reads),
+        Just(Manner::AnswersFirst)
+    ]
+}
+
+async fn treated(manner: Manner, request: Request<Body>) -> Response<BoxBody<Bytes, BodyError>> {
+    let mut body = request.into_body();
+    match manner {
+        Manner::AnswersFirst => Response::new(body.boxed()),
+        Manner::Reads(parts) => {
+            for _ in 0..parts {
+                let _part = body.frame().await;
+            }
+            Response::new(Full::default().map_err(|never| match never {}).boxed())
+        }
+    }
+}
+
+/// A request for `target` whose body would be requests too.
+fn request_within(target: usize, chunked: bool, repeated: usize) -> String {
+    let body = "GET /never HTTP/1.1\r\nHost: a\r\n\r\n".repeat(repeated);
+    if !chunked {
+        return post(&format!("/{target}"), body.len()) + &body;
+    }
+    let head = format!("POST /{target} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let chunks = body.as_bytes().chunks(20).map(|chunk| {
+        let chunk = std::str::from_utf8(chunk).unwrap();
+        format!("{:x}\r\n{chunk}\r\n", chunk.len())
+    });
+    head + &chunks.collect::<String>() + "0\r\n\r\n"
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_left_of_a_body_is_never_a_request(
+        requests in prop::collection::vec((any::<bool>(), 0usize..5, manners()), 1..6),
+        size in 1usize..200,
+    ) {
+        let manners: Vec<Manner> = requests.iter().map(|(.., manner)| *manner).collect();
+        let stream: String = (requests.iter().enumerate())
+            .map(|(target, (chunked, repeated, _))| request_within(target, *chunked, *repeated))
+            .collect();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build();
+        let seen = runtime.unwrap().block_on(async {
+            let (targets, mut seen) = tokio::sync::mpsc::unbounded_channel();
+            let mut left = manners.into_iter();
+            let mut pair = Pair::start(move |request: Request<Body>| -> Answer<_> {
+                targets.send(request.uri().to_string()).unwrap();
+                Box::pin(treated(left.next().unwrap_or(Manner::Reads(0)), request))
+            });
+            for piece in stream.as_bytes().chunks(size) {
+                pair.send(piece).await;
+                tokio::task::yield_now().await;
+            }
+            pair.hear().await;
+            let mut all = Vec::new();
+            while let Ok(target) = seen.try_recv() {
+                all.push(target);
+            }
+            all
+        });
+        let sent: Vec<String> = (0..requests.len()).map(|target| format!("/{target}")).collect();
+        prop_assert_eq!(seen, sent);
+    }
 }
