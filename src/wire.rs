@@ -35,6 +35,7 @@ mod rewound;
 mod sending;
 mod serve;
 mod sniff;
+mod turns;
 pub mod upgrade;
 mod violation;
 
@@ -44,6 +45,7 @@ pub use self::gather::Gathered;
 pub use self::rewound::Rewound;
 pub use self::serve::serve;
 pub use self::sniff::{Protocol, Unsniffed, sniff};
+pub use self::turns::Turns;
 pub use self::violation::Violation;
 
 #[cfg(test)]

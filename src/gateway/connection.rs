@@ -21,7 +21,7 @@ use super::streams::Streams;
 use super::{Caps, Deadlines, Seat, keep_alive};
 use crate::intake::Incoming;
 use crate::pipeline::{Connection, Pipeline};
-use crate::wire::{self, Cut, Protocol, Rewound, sniff};
+use crate::wire::{self, Cut, Protocol, Rewound, Turns, sniff};
 
 /// Bytes of one HTTP/2 stream that are sent ahead of the client reading them.
 const H2_SEND_BUFFER: usize = 64 * 1024;
@@ -33,6 +33,7 @@ pub(super) struct Terms {
     pub(super) deadlines: Deadlines,
     pub(super) caps: Caps,
     pub(super) drain: Drain,
+    pub(super) turns: Turns,
     pub(super) tasks: TaskTracker,
 }
 
@@ -123,8 +124,9 @@ where
             // The connection keeps room for this as long as it lives: at rest it is to be a pointer.
             Box::pin(terms.pipeline.answer(&connection, request, violation))
         };
-        let (caps, deadlines) = (&terms.caps, terms.deadlines);
-        wire::serve(io, early, caps, deadlines, terms.drain.watch(), service).await?;
+        let stop = terms.drain.watch();
+        let (caps, deadlines, turns) = (&terms.caps, terms.deadlines, &terms.turns);
+        wire::serve(io, early, caps, deadlines, turns, stop, service).await?;
         Ok(())
     })
 }

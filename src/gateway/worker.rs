@@ -16,6 +16,7 @@ use super::drain::Drain;
 use super::{Seat, Stop};
 use crate::pipeline::Pipeline;
 use crate::upstream::health::Checks;
+use crate::wire::Turns;
 
 /// How long a worker that cannot accept waits before it tries again: out of file descriptors, mostly,
 /// and only closing connections helps against that.
@@ -66,6 +67,7 @@ impl Worker {
             deadlines,
             caps,
             drain: drain.clone(),
+            turns: Turns::default(),
             tasks: tasks.clone(),
         });
         tokio::spawn(tick());

@@ -16,6 +16,7 @@ use super::cut::Cut;
 use super::encode::Asked;
 use super::head::Version;
 use super::sending::{Sending, Sent};
+use super::turns::Turns;
 use super::upgrade::{self, Handover};
 use super::violation::Violation;
 use crate::gateway::{Caps, Deadlines};
@@ -24,12 +25,14 @@ use crate::gateway::{Caps, Deadlines};
 /// ready and the request at hand is answered.
 ///
 /// Each request is answered by `service`. One that is none comes with its violation, and everything
-/// else about it is made up. What the service is given goes away with the client.
+/// else about it is made up. What the service is given goes away with the client. Connections that share a
+/// thread share their `turns`.
 pub async fn serve<IO, Answering, B>(
     io: IO,
     early: BytesMut,
     caps: &Caps,
     deadlines: Deadlines,
+    turns: &Turns,
     stop: impl Future<Output = ()>,
     mut service: impl FnMut(Request<Body>, Option<Violation>) -> Answering,
 ) -> io::Result<()>
@@ -74,6 +77,7 @@ where
         let framing = connection.begin(&parts, exact, &exchange.asked, last);
         drop(parts);
         let mut sending = Sending::new(framing);
+        turns.wait().await;
         {
             let mut body = pin!(body);
             let sent = poll_fn(|cx| connection.poll_send(cx, body.as_mut(), &mut sending)).await?;

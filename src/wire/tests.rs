@@ -97,8 +97,18 @@ where
         }
         Box::pin(answer(request, violation))
     };
-    let connection =
-        async move { serve(io, early, &Caps::default(), DEADLINES, pending(), service).await };
+    let connection = async move {
+        serve(
+            io,
+            early,
+            &Caps::default(),
+            DEADLINES,
+            &Turns::default(),
+            pending(),
+            service,
+        )
+        .await
+    };
     (tokio::spawn(connection), served)
 }
 
@@ -495,7 +505,16 @@ async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     client.write_all(stream).await.unwrap();
     client.shutdown().await.unwrap();
     let caps = Caps::default();
-    let _whatever = serve(gateway, [][..].into(), &caps, DEADLINES, pending(), service).await;
+    let _whatever = serve(
+        gateway,
+        [][..].into(),
+        &caps,
+        DEADLINES,
+        &Turns::default(),
+        pending(),
+        service,
+    )
+    .await;
     let (mut bodies, mut violation) = (Vec::new(), None);
     while let Some(event) = seen.recv().await {
         match event {

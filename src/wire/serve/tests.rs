@@ -43,7 +43,16 @@ impl Pair {
         let serving = tokio::spawn(async move {
             let (caps, deadlines) = (Caps::default(), Deadlines::default());
             let service = move |request, _| service(request);
-            serve(gateway, BytesMut::new(), &caps, deadlines, stop, service).await
+            serve(
+                gateway,
+                BytesMut::new(),
+                &caps,
+                deadlines,
+                &Turns::default(),
+                stop,
+                service,
+            )
+            .await
         });
         Self { client, serving }
     }
