@@ -65,7 +65,7 @@ pub struct TlsFiles {
 pub struct Deadlines {
     /// For the TLS handshake.
     pub handshake: Duration,
-    /// For a request's head, from its first byte (from the connection's start for the first).
+    /// For a request's head, from its first byte; and for the first byte of a connection.
     pub head: Duration,
     /// Between two parts of a request's body.
     pub body: Duration,

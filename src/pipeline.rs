@@ -193,8 +193,8 @@ impl Pipeline {
     /// The answer to `request`, which came by `connection`; if there was a `violation`, it only stands
     /// for bytes that were none.
     ///
-    /// Not an `async fn`: the stages that only look are done at once, and the future has no room for the
-    /// request they looked at, which is on its way when it is made.
+    /// Not an `async fn`: the stages that only look are done at once, and so are limits whose buckets are at
+    /// hand. The future has no room for the request they looked at, which is on its way when it is made.
     pub fn answer(
         &self,
         connection: &Arc<Connection>,

@@ -41,6 +41,7 @@ mod violation;
 
 pub use self::body::{Body, BodyError};
 pub use self::cut::Cut;
+pub use self::encode::NEVER_TRAILERS;
 pub use self::gather::Gathered;
 pub use self::rewound::Rewound;
 pub use self::serve::serve;

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::client::Caller;
 use crate::request_id::{RequestId, X_REQUEST_ID};
+use crate::wire::NEVER_TRAILERS;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -150,9 +151,16 @@ pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    // Trailers pass where upstream listed them and the client asked for them; hyper and the wire see to both.
+    // Trailers pass where upstream listed them and the client takes them.
     if let Some(trailer) = trailer {
         headers.insert(TRAILER, trailer);
+    }
+}
+
+/// Makes upstream's trailers into those sent to the client.
+pub fn trailers_to_client(trailers: &mut HeaderMap) {
+    for name in NEVER_TRAILERS {
+        trailers.remove(name);
     }
 }
 
@@ -232,4 +240,20 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
         .flat_map(|line| line.split(','))
         .map(str::trim)
         .filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trailer_that_would_be_believed_as_a_header_is_not_passed_on() {
+        let mut trailers = HeaderMap::new();
+        for name in ["x-sum", "set-cookie", "content-length", "transfer-encoding"] {
+            trailers.append(name, HeaderValue::from_static("1"));
+        }
+        trailers.append(SET_COOKIE, HeaderValue::from_static("2"));
+        trailers_to_client(&mut trailers);
+        assert_eq!(trailers.keys().collect::<Vec<_>>(), ["x-sum"]);
+    }
 }

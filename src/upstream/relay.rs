@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::time::{Instant, Sleep};
 
+use super::headers;
 use super::patience::{Patience, Phase};
 use super::pool::Lease;
 use super::target::Visit;
@@ -133,8 +134,11 @@ impl Body for Relay {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
+            Poll::Ready(Some(Ok(mut frame))) => {
                 self.stalled = None;
+                if let Some(trailers) = frame.trailers_mut() {
+                    headers::trailers_to_client(trailers);
+                }
                 if self.body.is_end_stream() {
                     // Upstream is done, however long the client takes over what it has.
                     self.finish();

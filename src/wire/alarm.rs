@@ -47,6 +47,11 @@ impl Stall {
         Self { limit, since: None }
     }
 
+    /// Whether something waits to be sent.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// The outcome of an attempt to send, or an error if the last success is too long ago.
     pub(super) fn watch<T>(
         &mut self,

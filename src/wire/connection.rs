@@ -4,6 +4,8 @@
 //! head, the rest of a head, a body, the next request, that an answer is taken, or nothing because the
 //! service has yet to answer. And it is closed slowly where a hasty close would destroy the answer.
 
+mod receiving;
+
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,12 +15,10 @@ use bytes::{Bytes, BytesMut};
 use http::response::Parts;
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
+use self::receiving::Receiving;
 use super::alarm::{Alarm, Stall};
-use super::body::{BodyError, Demand, Sender};
-use super::coming::{Coming, Part};
 use super::cut::Cut;
 use super::encode::{self, Asked, Framing};
 use super::head::Limits;
@@ -29,9 +29,6 @@ use super::rewound::Rewound;
 use super::sending::{Sending, Sent};
 use super::violation::Violation;
 use crate::gateway::{Caps, Deadlines};
-
-/// What is read of a body that nobody wants, to save the connection it comes by.
-const WORTH_READING: u64 = 64 * 1024;
 
 /// A client's connection.
 #[derive(Debug)]
@@ -51,31 +48,10 @@ pub(super) struct Connection<IO> {
     amid_head: bool,
     /// Whether a request was received before.
     used: bool,
-    /// What the client's last bytes were.
+    /// What became of the client's side.
     state: State,
-}
-
-/// A body that is being received.
-#[derive(Debug)]
-struct Receiving {
-    coming: Coming,
-    /// Who gets it.
-    sender: Sender,
-    /// Whether the client waits to be asked for it.
-    asking: Asking,
-    /// Bytes of it that were read for nobody.
-    unwanted: u64,
-}
-
-/// Whether a client is asked for a body that it would not send unasked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asking {
-    /// It sends it anyway, or was asked.
-    Needless,
-    /// It is asked when the body is wanted.
-    WhenWanted,
-    /// It was answered before it was asked, and sends the body or not.
-    TooLate,
+    /// Whether the client was told that this is its last answer.
+    is_last: bool,
 }
 
 /// What became of the client's side.
@@ -124,6 +100,7 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
             amid_head: false,
             used: false,
             state: State::Open,
+            is_last: false,
         }
     }
 
@@ -186,20 +163,6 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
         })
     }
 
-    /// Receives the body of the request that has arrived, for whoever has the other end of `sender`.
-    pub(super) fn receive(&mut self, coming: Coming, sender: Sender, expects: bool) {
-        self.receiving = Some(Receiving {
-            coming,
-            sender,
-            asking: if expects {
-                Asking::WhenWanted
-            } else {
-                Asking::Needless
-            },
-            unwanted: 0,
-        });
-    }
-
     /// Waits for the answer, and meanwhile for what the service waits for.
     pub(super) fn poll_answer<T>(
         &mut self,
@@ -224,17 +187,14 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
         asked: &Asked,
         last: bool,
     ) -> Framing {
-        if let Some(receiving) = &mut self.receiving
-            && receiving.asking == Asking::WhenWanted
-        {
-            receiving.asking = Asking::TooLate;
-        }
+        self.ask_no_more();
         let last = last || !self.can_go_on();
         let (out, now) = (self.outbound.end(), Instant::now());
         let framing = encode::head(out, parts, exact, asked, last, now);
         if framing == Framing::Close {
             self.io.cut();
         }
+        self.is_last = last || framing == Framing::Close;
         framing
     }
 
@@ -280,37 +240,6 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
         self.stall.watch(&mut self.alarm, cx, flushed)
     }
 
-    /// Receives the rest of the request's body, as long as somebody wants it.
-    pub(super) fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(receiving) = &self.receiving {
-            if receiving.sender.is_let_go() {
-                break;
-            }
-            if !self.feed(cx)? {
-                return Poll::Pending;
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Receives the rest of the request's body, wanted or not.
-    pub(super) fn poll_past_request(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_received(cx))?;
-        self.poll_out_of_the_way(cx)
-    }
-
-    /// Whether another request can follow the one at hand: not if nobody knows where it would begin, or
-    /// if too much would have to be read to get there.
-    pub(super) fn can_go_on(&self) -> bool {
-        let Some(receiving) = &self.receiving else {
-            return self.state == State::Open;
-        };
-        let is_near = |left| left <= WORTH_READING;
-        let is_wanted = !receiving.sender.is_let_go();
-        receiving.asking == Asking::Needless
-            && (is_wanted || receiving.coming.left().is_none_or(is_near))
-    }
-
     /// Closes the connection when the client has had the time to read its answer.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // After the client's end there is nothing to await.
@@ -331,110 +260,23 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
 
     /// Goes on receiving while something else is waited for; whether the service was given something.
     fn look_after_client(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        if !self.outbound.is_empty() {
-            let _blocked = self.poll_flush(cx)?;
-        }
-        if self.receiving.is_some() {
-            return self.feed(cx);
-        }
-        if self.state == State::Open && self.inbound.poll_hang_up(&mut self.io, cx)?.is_ready() {
+        let has_given = if self.receiving.is_some() {
+            self.feed(cx)?
+        } else if self.state == State::Open
+            && self.inbound.poll_hang_up(&mut self.io, cx)?.is_ready()
+        {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
                 "the client hung up before it was answered",
             ));
-        }
-        Ok(false)
-    }
-
-    /// Gives the service what it waits for of the request's body; whether it was given anything.
-    fn feed(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        let Some(receiving) = &mut self.receiving else {
-            return Ok(false);
+        } else {
+            false
         };
-        let Poll::Ready(Demand::More) = receiving.sender.poll_demand(cx) else {
-            // It is not waited for, so its time stands still.
-            self.since = None;
-            return Ok(false);
-        };
-        if receiving.asking == Asking::WhenWanted {
-            receiving.asking = Asking::Needless;
-            if !self.inbound.has_more() {
-                let out = self.outbound.end();
-                out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-                let _blocked = self.poll_flush(cx)?;
-            }
+        // It may have been asked for its body.
+        if !self.outbound.is_empty() || self.stall.is_blocked() {
+            let _blocked = self.poll_flush(cx)?;
         }
-        // A body in tiny parts is not to keep everybody else waiting.
-        let Poll::Ready(turn) = poll_proceed(cx) else {
-            return Ok(false);
-        };
-        let Some(receiving) = &mut self.receiving else {
-            return Ok(false);
-        };
-        let part = self
-            .inbound
-            .poll_part(&mut receiving.coming, &mut self.io, cx)?;
-        let end = match part {
-            Poll::Ready(Some(Ok(Part::Data(data)))) => {
-                receiving.sender.give(data);
-                (receiving.coming.left() == Some(0)).then_some(Ok(()))
-            }
-            Poll::Ready(Some(Ok(Part::End))) => Some(Ok(())),
-            Poll::Ready(Some(Err(violation))) => Some(Err(BodyError::Violation(violation))),
-            Poll::Ready(None) => Some(Err(BodyError::Closed)),
-            Poll::Pending => {
-                if self.poll_waited(cx, self.deadlines.body).is_pending() {
-                    return Ok(false);
-                }
-                Some(Err(Violation::BodyTimeout.into()))
-            }
-        };
-        turn.made_progress();
-        self.since = None;
-        if let Some(end) = end {
-            self.received(end);
-        }
-        Ok(true)
-    }
-
-    /// The request's body has come to its end.
-    fn received(&mut self, end: Result<(), BodyError>) {
-        match end {
-            Ok(()) => {}
-            Err(BodyError::Violation(_)) => self.state = State::Broken,
-            Err(BodyError::Closed) => self.state = State::Ended,
-        }
-        self.since = None;
-        if let Some(receiving) = self.receiving.take() {
-            receiving.sender.end(end);
-        }
-    }
-
-    /// Reads what is left of a body that nobody wanted, all of it within the time of one part.
-    fn poll_out_of_the_way(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(receiving) = &mut self.receiving {
-            if receiving.unwanted > WORTH_READING {
-                self.state = State::Broken;
-                self.receiving = None;
-                break;
-            }
-            let part = self
-                .inbound
-                .poll_part(&mut receiving.coming, &mut self.io, cx)?;
-            match part {
-                Poll::Ready(Some(Ok(Part::Data(data)))) => {
-                    receiving.unwanted += data.len() as u64;
-                }
-                Poll::Ready(Some(Ok(Part::End))) => self.received(Ok(())),
-                Poll::Ready(Some(Err(violation))) => self.received(Err(violation.into())),
-                Poll::Ready(None) => self.received(Err(BodyError::Closed)),
-                Poll::Pending => {
-                    ready!(self.poll_waited(cx, self.deadlines.body));
-                    self.received(Err(Violation::BodyTimeout.into()));
-                }
-            }
-        }
-        Poll::Ready(Ok(()))
+        Ok(has_given)
     }
 
     /// Ready once the client has been waited for so long.

@@ -40,7 +40,7 @@ pub(super) type Names = SmallVec<[HeaderName; 2]>;
 
 /// Fields that say how a message is framed, where it belongs, how it is to be handled or whose it is: whoever
 /// puts trailers among the headers would take them for that (RFC 9110, section 6.5.1).
-const NEVER_TRAILERS: [HeaderName; 16] = [
+pub const NEVER_TRAILERS: [HeaderName; 16] = [
     AUTHORIZATION,
     CACHE_CONTROL,
     CONNECTION,

@@ -2,7 +2,8 @@
 //!
 //! The first bytes of a request are read into room that all connections of a thread share, and copied
 //! from there: nearly always they are all of a request, so what is kept of it is no larger than it is, and
-//! a connection at rest keeps nothing. Only what follows, the rest of a large head or a body, is read into
+//! a connection at rest keeps nothing. (Those of its very first request come from [`sniff`](super::sniff).)
+//! Only what follows, the rest of a large head or a body, is read into
 //! room of the connection's own, which it has no longer than it gets something to put there.
 
 use std::cell::RefCell;
@@ -116,6 +117,10 @@ impl Inbound {
     ) -> Poll<io::Result<Option<Result<Part, Violation>>>> {
         loop {
             if let Some(part) = coming.take(&mut self.received).transpose() {
+                if let Ok(Part::End) = part {
+                    // What is left is not to hold on to the room of a large body.
+                    self.received = BytesMut::from(&self.received[..]);
+                }
                 self.settle();
                 return Poll::Ready(Ok(Some(part)));
             }
@@ -164,7 +169,6 @@ impl Inbound {
             let Some(head) = head::read(&self.received, self.limits, lines)? else {
                 return Ok(None);
             };
-            self.room = LEAST;
             let bytes = self.received.split_to(head.len).freeze();
             let request = request(&bytes, &head, lines)?;
             let body = self.arriving(head.framing);
@@ -226,6 +230,7 @@ impl Inbound {
         if self.received.is_empty() {
             self.poll_first(io, cx)
         } else {
+            self.room = LEAST;
             self.poll_fill(io, cx)
         }
     }

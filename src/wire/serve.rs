@@ -87,14 +87,15 @@ where
             }
         }
         poll_fn(|cx| connection.poll_received(cx)).await?;
-        if last || sending.is_to_close() || !connection.can_go_on() {
+        if !connection.can_go_on() {
             break;
         }
     }
     poll_fn(|cx| connection.poll_close(cx)).await
 }
 
-/// Answers that the protocol is switched, and hands the connection over where its request ends.
+/// Answers that the protocol is switched, and hands the connection over where its request ends. One whose
+/// end nobody knows how to get to is not answered so: its body would be the tunnel's, or the other way round.
 async fn switch<IO>(
     mut connection: Connection<IO>,
     parts: &Parts,
@@ -104,6 +105,9 @@ async fn switch<IO>(
 where
     IO: AsyncRead + AsyncWrite + Cut + Send + Unpin + 'static,
 {
+    if !connection.can_go_on() {
+        return Ok(());
+    }
     connection.begin(parts, None, asked, false);
     poll_fn(|cx| connection.poll_flush(cx)).await?;
     poll_fn(|cx| connection.poll_past_request(cx)).await?;

@@ -32,6 +32,20 @@ impl Pair {
         Self::until(pending(), service)
     }
 
+    /// A server that stops when it is told to.
+    fn stoppable<B>(
+        service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static,
+    ) -> (oneshot::Sender<()>, Self)
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+    {
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        (stop, Self::until(stopped, service))
+    }
+
     fn until<B>(
         stop: impl Future<Output = ()> + Send + 'static,
         mut service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static,
@@ -221,13 +235,7 @@ async fn what_there_was_of_an_answer_goes_out_before_it_breaks_off() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_is_to_stop_finishes_what_has_begun() {
-    let (stop, stopped) = oneshot::channel::<()>();
-    let mut pair = Pair::until(
-        async {
-            let _ = stopped.await;
-        },
-        echo,
-    );
+    let (stop, mut pair) = Pair::stoppable(echo);
     pair.send(&GET[..10]).await;
     assert_eq!(pair.hear().await, "");
     stop.send(()).unwrap();
@@ -239,13 +247,7 @@ async fn a_connection_that_is_to_stop_finishes_what_has_begun() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_at_rest_that_is_to_stop_is_closed() {
-    let (stop, stopped) = oneshot::channel::<()>();
-    let mut pair = Pair::until(
-        async {
-            let _ = stopped.await;
-        },
-        echo,
-    );
+    let (stop, mut pair) = Pair::stoppable(echo);
     pair.send(GET).await;
     assert_eq!(pair.hear().await, EMPTY);
     stop.send(()).unwrap();
@@ -254,13 +256,7 @@ async fn a_connection_at_rest_that_is_to_stop_is_closed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_is_to_stop_does_not_wait_for_a_body_that_nobody_wants() {
-    let (stop, stopped) = oneshot::channel::<()>();
-    let mut pair = Pair::until(
-        async {
-            let _ = stopped.await;
-        },
-        unread,
-    );
+    let (stop, mut pair) = Pair::stoppable(unread);
     pair.send(post("/", 5)).await;
     assert_eq!(pair.hear().await, EMPTY);
     let start = tokio::time::Instant::now();
@@ -357,25 +353,28 @@ async fn a_tunnel_begins_behind_the_body_of_its_request() {
     assert_eq!(pair.hear().await, "tunnel");
 }
 
+/// Agrees to an upgrade, lets go of the body, and tells whether there was a tunnel.
+fn switching(
+    mut request: Request<Body>,
+    told: tokio::sync::mpsc::UnboundedSender<bool>,
+) -> Answer<Full<Bytes>> {
+    let upgrade = upgrade::on(&mut request).expect("an upgrade");
+    drop(request);
+    tokio::spawn(async move {
+        let _ = told.send(upgrade.await.is_ok());
+    });
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    Box::pin(async { response })
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_tunnel_is_not_opened_amid_its_request() {
     let (told, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let mut pair = Pair::start(move |mut request: Request<Body>| -> Answer<_> {
-        let told = told.clone();
-        Box::pin(async move {
-            let upgrade = upgrade::on(&mut request).expect("an upgrade");
-            drop(request);
-            tokio::spawn(async move {
-                let _ = told.send(upgrade.await.is_ok());
-            });
-            let mut response = Response::new(Full::<Bytes>::default());
-            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-            response
-        })
-    });
-    pair.send(post("/", 1 << 20).replace("\r\n\r\n", "\r\nUpgrade: x\r\n\r\n"))
-        .await;
-    pair.send(vec![b'x'; 100_000]).await;
+    let mut pair = Pair::start(move |request| switching(request, told.clone()));
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    pair.send(head).await;
+    pair.send(format!("186a0\r\n{}", "x".repeat(100_000))).await;
     assert_eq!(seen.recv().await, Some(false));
     assert!(pair.serving.await.unwrap().is_ok());
 }
@@ -391,9 +390,21 @@ async fn a_client_is_not_asked_for_its_body_once_its_answer_has_begun() {
         pair.hear().await,
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n"
     );
+    let start = tokio::time::Instant::now();
     pair.send("hello").await;
     assert_eq!(pair.hear().await, "hello");
     pair.closes().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_to_be_asked_for_its_body_gets_no_tunnel_in_its_place() {
+    let (told, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let mut pair = Pair::start(move |request| switching(request, told.clone()));
+    let lines = "\r\nUpgrade: x\r\nExpect: 100-continue\r\n\r\n";
+    pair.send(post("/", 5).replace("\r\n\r\n", lines)).await;
+    assert_eq!(pair.hear().await, "");
+    assert_eq!(seen.recv().await, Some(false));
 }
 
 #[tokio::test(start_paused = true)]
