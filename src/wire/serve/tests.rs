@@ -1,5 +1,8 @@
 //! Exchanges whose two sides do not keep step.
 
+mod tunnels;
+mod unwanted;
+
 use std::future::pending;
 use std::time::Duration;
 
@@ -121,50 +124,6 @@ fn echo(request: Request<Body>) -> Answer<Full<Bytes>> {
             http_body_util::Collected::to_bytes,
         )))
     })
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_small_body_that_nobody_wants_is_read_out_of_the_way() {
-    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-    for (head, body) in [
-        (post("/", 5), "GET /".to_owned()),
-        (chunked.to_owned(), format!("5\r\n{}\r\n0\r\n\r\n", "GET /")),
-    ] {
-        let mut pair = Pair::start(unread);
-        pair.send(&head).await;
-        assert_eq!(pair.hear().await, EMPTY);
-        pair.send(&body[..3]).await;
-        assert_eq!(pair.hear().await, "");
-        pair.send(format!("{}{GET}", &body[3..])).await;
-        assert_eq!(pair.hear().await, EMPTY);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_body_that_nobody_wants_is_waited_for_so_long_and_no_longer() {
-    let mut pair = Pair::start(unread);
-    pair.send(post("/", 5)).await;
-    assert_eq!(pair.hear().await, EMPTY);
-    let start = tokio::time::Instant::now();
-    pair.closes().await.unwrap();
-    assert!(start.elapsed() <= Deadlines::default().body);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_large_body_that_nobody_wants_costs_the_connection() {
-    let mut pair = Pair::start(unread);
-    pair.send(post("/", 1 << 20)).await;
-    let answer = pair.hear().await;
-    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
-    pair.closes().await.unwrap();
-
-    let mut pair = Pair::start(unread);
-    pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
-        .await;
-    assert_eq!(pair.hear().await, EMPTY);
-    let chunk = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
-    pair.send(format!("{chunk}{chunk}0\r\n\r\n{GET}")).await;
-    pair.closes().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -326,60 +285,6 @@ async fn a_body_that_breaks_off_is_told_to_the_service_and_the_client_answered()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tunnel_begins_behind_the_body_of_its_request() {
-    let mut pair = Pair::start(|mut request: Request<Body>| -> Answer<_> {
-        Box::pin(async move {
-            let upgrade = upgrade::on(&mut request).expect("an upgrade");
-            drop(request);
-            tokio::spawn(async move {
-                let mut tunnel = upgrade.await.unwrap();
-                let mut said = String::new();
-                tunnel.read_to_string(&mut said).await.unwrap();
-                tunnel.write_all(said.as_bytes()).await.unwrap();
-            });
-            let mut response = Response::new(Full::<Bytes>::default());
-            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-            response
-        })
-    });
-    let head = post("/", 4).replace("\r\n\r\n", "\r\nUpgrade: x\r\n\r\n");
-    pair.send(head).await;
-    assert_eq!(
-        pair.hear().await,
-        "HTTP/1.1 101 Switching Protocols\r\n\r\n"
-    );
-    pair.send("bodytunnel").await;
-    pair.client.shutdown().await.unwrap();
-    assert_eq!(pair.hear().await, "tunnel");
-}
-
-/// Agrees to an upgrade, lets go of the body, and tells whether there was a tunnel.
-fn switching(
-    mut request: Request<Body>,
-    told: tokio::sync::mpsc::UnboundedSender<bool>,
-) -> Answer<Full<Bytes>> {
-    let upgrade = upgrade::on(&mut request).expect("an upgrade");
-    drop(request);
-    tokio::spawn(async move {
-        let _ = told.send(upgrade.await.is_ok());
-    });
-    let mut response = Response::new(Full::default());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    Box::pin(async { response })
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_tunnel_is_not_opened_amid_its_request() {
-    let (told, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let mut pair = Pair::start(move |request| switching(request, told.clone()));
-    let head = "POST / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n";
-    pair.send(head).await;
-    pair.send(format!("186a0\r\n{}", "x".repeat(100_000))).await;
-    assert_eq!(seen.recv().await, Some(false));
-    assert!(pair.serving.await.unwrap().is_ok());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_client_is_not_asked_for_its_body_once_its_answer_has_begun() {
     let mut pair = Pair::start(|request: Request<Body>| -> Answer<_> {
         Box::pin(async { Response::new(request.into_body()) })
@@ -395,119 +300,4 @@ async fn a_client_is_not_asked_for_its_body_once_its_answer_has_begun() {
     assert_eq!(pair.hear().await, "hello");
     pair.closes().await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_client_that_waits_to_be_asked_for_its_body_gets_no_tunnel_in_its_place() {
-    let (told, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let mut pair = Pair::start(move |request| switching(request, told.clone()));
-    let lines = "\r\nUpgrade: x\r\nExpect: 100-continue\r\n\r\n";
-    pair.send(post("/", 5).replace("\r\n\r\n", lines)).await;
-    assert_eq!(pair.hear().await, "");
-    assert_eq!(seen.recv().await, Some(false));
-}
-
-#[tokio::test(start_paused = true)]
-async fn rest_begins_where_an_unwanted_body_ends() {
-    let mut pair = Pair::start(unread);
-    pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
-        .await;
-    assert_eq!(pair.hear().await, EMPTY);
-    sleep(Duration::from_secs(20)).await;
-    pair.send("0\r\n\r\n").await;
-    let start = tokio::time::Instant::now();
-    pair.closes().await.unwrap();
-    assert_eq!(start.elapsed(), Deadlines::default().idle);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_unwanted_body_has_the_time_of_one_part_however_it_drips() {
-    let mut pair = Pair::start(unread);
-    pair.send(post("/", 1_000)).await;
-    assert_eq!(pair.hear().await, EMPTY);
-    let start = tokio::time::Instant::now();
-    while pair.client.write_all(b"x").await.is_ok() && !pair.serving.is_finished() {
-        sleep(Duration::from_secs(1)).await;
-        assert!(start.elapsed() <= Deadlines::default().body + Duration::from_secs(5));
-    }
-}
-
-/// How a service treats the bodies of its requests.
-#[derive(Clone, Copy, Debug)]
-enum Manner {
-    /// It reads so many parts and lets go of the rest.
-    Reads(usize),
-    /// It answers first, and reads while the answer goes out.
-    AnswersFirst,
-}
-
-fn manners() -> impl Strategy<Value = Manner> {
-    prop_oneof![
-        (0usize..4).prop_map(Manner::Reads),
-        Just(Manner::AnswersFirst)
-    ]
-}
-
-async fn treated(manner: Manner, request: Request<Body>) -> Response<BoxBody<Bytes, BodyError>> {
-    let mut body = request.into_body();
-    match manner {
-        Manner::AnswersFirst => Response::new(body.boxed()),
-        Manner::Reads(parts) => {
-            for _ in 0..parts {
-                let _part = body.frame().await;
-            }
-            Response::new(Full::default().map_err(|never| match never {}).boxed())
-        }
-    }
-}
-
-/// A request for `target` whose body would be requests too.
-fn request_within(target: usize, chunked: bool, repeated: usize) -> String {
-    let body = "GET /never HTTP/1.1\r\nHost: a\r\n\r\n".repeat(repeated);
-    if !chunked {
-        return post(&format!("/{target}"), body.len()) + &body;
-    }
-    let head = format!("POST /{target} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
-    let chunks = body.as_bytes().chunks(20).map(|chunk| {
-        let chunk = std::str::from_utf8(chunk).unwrap();
-        format!("{:x}\r\n{chunk}\r\n", chunk.len())
-    });
-    head + &chunks.collect::<String>() + "0\r\n\r\n"
-}
-
-proptest! {
-    #[test]
-    fn whatever_is_left_of_a_body_is_never_a_request(
-        requests in prop::collection::vec((any::<bool>(), 0usize..5, manners()), 1..6),
-        size in 1usize..200,
-    ) {
-        let manners: Vec<Manner> = requests.iter().map(|(.., manner)| *manner).collect();
-        let stream: String = (requests.iter().enumerate())
-            .map(|(target, (chunked, repeated, _))| request_within(target, *chunked, *repeated))
-            .collect();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build();
-        let seen = runtime.unwrap().block_on(async {
-            let (targets, mut seen) = tokio::sync::mpsc::unbounded_channel();
-            let mut left = manners.into_iter();
-            let mut pair = Pair::start(move |request: Request<Body>| -> Answer<_> {
-                targets.send(request.uri().to_string()).unwrap();
-                Box::pin(treated(left.next().unwrap_or(Manner::Reads(0)), request))
-            });
-            for piece in stream.as_bytes().chunks(size) {
-                pair.send(piece).await;
-                tokio::task::yield_now().await;
-            }
-            pair.hear().await;
-            let mut all = Vec::new();
-            while let Ok(target) = seen.try_recv() {
-                all.push(target);
-            }
-            all
-        });
-        let sent: Vec<String> = (0..requests.len()).map(|target| format!("/{target}")).collect();
-        prop_assert_eq!(seen, sent);
-    }
 }

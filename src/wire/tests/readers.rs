@@ -1,0 +1,121 @@
+//! What is read here is what hyper, which is less strict, reads too.
+
+use super::*;
+
+/// Chunked bodies near the border of what is allowed.
+fn chunked_bodies() -> impl Strategy<Value = String> {
+    let chunk = prop::sample::select(vec![
+        "1\r\nx\r\n",
+        "3;a=\"b c\"\r\n0\r\n\r\n",
+        "0A\r\n0123456789\r\n",
+        "2 \r\nxx\r\n",
+        "1\nx\r\n",
+        "1\r\nx\n",
+        "2\r\nx\r\n",
+        "",
+    ]);
+    let end = prop::sample::select(vec![
+        "0\r\n\r\n",
+        "00;z\r\n\r\n",
+        "0\r\nt: r\r\nu:\r\n\r\n",
+        "0\r\nt : r\r\n\r\n",
+        "0\r\nt: r\n\r\n",
+        "0\n\r\n",
+        "0\r\n\n",
+    ]);
+    (prop::collection::vec(chunk, 0..4), end).prop_map(|(chunks, end)| chunks.concat() + end)
+}
+
+/// What hyper, which reads less strictly, takes the same bytes for: the bodies of its requests.
+async fn read_by_hyper(stream: &[u8]) -> Vec<Bytes> {
+    let (gateway, mut client) = duplex(64 * 1024);
+    let (bodies, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+        let bodies = bodies.clone();
+        async move {
+            let body = request.into_body().collect().await?.to_bytes();
+            bodies.send(body).expect("the test waits for it");
+            Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::new())))
+        }
+    });
+    let io = hyper_util::rt::TokioIo::new(gateway);
+    let serving = hyper::server::conn::http1::Builder::new()
+        .half_close(true)
+        .serve_connection(io, service);
+    client.write_all(stream).await.unwrap();
+    client.shutdown().await.unwrap();
+    let _whatever_it_thinks_of_it = serving.await;
+    let mut all = Vec::new();
+    while let Some(body) = seen.recv().await {
+        all.push(body);
+    }
+    all
+}
+
+/// What is taken for requests here, and why nothing more is.
+async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
+    let (gateway, mut client) = duplex(64 * 1024);
+    let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let service = move |request: Request<Body>, violation: Option<Violation>| -> Pin<Box<_>> {
+        let events = events.clone();
+        Box::pin(async move {
+            let event = match violation {
+                Some(violation) => Err(Some(violation)),
+                None => match request.into_body().collect().await {
+                    Ok(body) => Ok(body.to_bytes()),
+                    Err(BodyError::Violation(violation)) => Err(Some(violation)),
+                    Err(BodyError::Closed) => Err(None),
+                },
+            };
+            events.send(event).expect("the test waits for it");
+            response(StatusCode::OK, "")
+        })
+    };
+    client.write_all(stream).await.unwrap();
+    client.shutdown().await.unwrap();
+    let caps = Caps::default();
+    let _whatever = serve(
+        gateway,
+        [][..].into(),
+        &caps,
+        DEADLINES,
+        &Turns::default(),
+        pending(),
+        service,
+    )
+    .await;
+    let (mut bodies, mut violation) = (Vec::new(), None);
+    while let Some(event) = seen.recv().await {
+        match event {
+            Ok(body) => bodies.push(body),
+            Err(why) => violation = why,
+        }
+    }
+    (bodies, violation)
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_taken_for_requests_is_the_same_to_hyper(
+        bodies in prop::collection::vec(chunked_bodies(), 1..4),
+        damage in prop::option::of((any::<prop::sample::Index>(), b' '..=b'~')),
+    ) {
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let requests = bodies.iter().map(|body| format!("{head}{body}"));
+        let mut stream = requests.collect::<String>().into_bytes();
+        if let Some((at, octet)) = damage {
+            let at = at.index(stream.len());
+            stream[at] = octet;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let ((here, violation), there) =
+            runtime.block_on(async { (read_here(&stream).await, read_by_hyper(&stream).await) });
+        prop_assert!(there.starts_with(&here), "{here:?} is not {there:?}");
+        // What is let through is all there is, unless something was refused.
+        prop_assert!(violation.is_some() || here.len() == there.len(), "{here:?}, {there:?}");
+    }
+}
