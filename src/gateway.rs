@@ -12,7 +12,6 @@ mod connection;
 mod drain;
 mod listen;
 mod seat;
-mod streams;
 mod tls;
 mod worker;
 

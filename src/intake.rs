@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 
 use crate::respond::Rejection;
 
-pub use body::{Incoming, RequestBody, RequestBodyError, Timed};
+pub use body::{Incoming, RequestBody, RequestBodyError};
 
 /// The host `request` is for, if it is a request that can be carried on.
 pub fn check<B>(request: &Request<B>, max_body: u64) -> Result<HeaderValue, Rejection> {

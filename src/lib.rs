@@ -6,8 +6,8 @@
 //! accept → identify client → match route → throttle → idempotency → upstream → respond
 //! ```
 //!
-//! A worker of [`gateway`] accepts a connection and speaks HTTP on it: HTTP/1 by [`wire`], which holds it to
-//! the letter of its grammar, and HTTP/2 by hyper. [`pipeline`] takes each request through the
+//! A worker of [`gateway`] accepts a connection and speaks HTTP on it: HTTP/1 by [`wire`], which accepts only
+//! what the grammar permits, and HTTP/2 by [`mod@http2`]. [`pipeline`] takes each request through the
 //! stages: [`intake`] says whether it can be taken for what it seems, [`client`] who is calling, [`path`]
 //! and [`route`] which rule it falls under, [`throttle`] whether it may pass now, [`idempotency`] whether it
 //! was carried out before, and [`upstream`] carries it to the API behind, past servers that fail; what comes
@@ -23,6 +23,7 @@ pub mod config;
 
 // The life of a request, in order: received,
 pub mod gateway;
+pub mod http2;
 pub mod wire;
 
 // taken through its stages,

@@ -4,12 +4,12 @@
 //! of every byte whether it belongs to a head, to a body or to nobody. So HTTP/1 is read and written here,
 //! by one reader that is strict and one writer that says what it means. A strict reader before hyper's
 //! was the alternative: two that have to agree on every byte, and that together cost more than one. HTTP/2
-//! is hyper's.
+//! is in [`crate::http2`].
 //!
 //! ```text
 //! socket → sniff ─ HTTP/1 → serve: Connection ─ Inbound → Request<Body> → service
 //!             │                        └──────── Outbound ← Response<B> ←────┘
-//!             └── HTTP/2 → Rewound → hyper
+//!             └── HTTP/2 → Rewound → http2::serve
 //! ```
 //!
 //! An exchange is over before the next begins: what a client sends meanwhile waits, a head's worth in the
@@ -22,7 +22,7 @@ pub mod chunked;
 mod coming;
 mod connection;
 mod cut;
-mod date;
+pub(crate) mod date;
 mod encode;
 mod gather;
 pub mod head;

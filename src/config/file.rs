@@ -79,7 +79,7 @@ pub(super) struct ServerSection {
     /// Between two requests of one connection.
     #[schemars(extend("default" = "75s"))]
     pub(super) idle_timeout: Option<Located<Timeout>>,
-    /// For a client to take some of what is being sent to it.
+    /// For a client to take at least one byte of what is sent to it (HTTP/2: per stream).
     #[schemars(extend("default" = "30s"))]
     pub(super) write_timeout: Option<Located<Timeout>>,
     /// Connections open at once, over all workers.

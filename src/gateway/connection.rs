@@ -1,15 +1,13 @@
 //! One connection: which HTTP it speaks, and speaking it.
 
-use std::convert::Infallible;
+use std::io;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::BytesMut;
 use http::Request;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -17,14 +15,16 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::drain::Drain;
-use super::streams::Streams;
 use super::{Caps, Deadlines, Seat, keep_alive};
+use crate::http2;
 use crate::intake::Incoming;
 use crate::pipeline::{Connection, Pipeline};
 use crate::wire::{self, Cut, Protocol, Rewound, Turns, sniff};
 
-/// Bytes of one HTTP/2 stream that are sent ahead of the client reading them.
-const H2_SEND_BUFFER: usize = 64 * 1024;
+/// Bytes that the kernel queues beyond what the client's receive window takes. Without this bound the queue
+/// grows to megabytes, and the socket accepts nothing more until a third of it is sent: `write_timeout` would
+/// then close the connection of a client that reads slowly but steadily.
+const MAX_UNSENT: u32 = 128 * 1024;
 
 /// The terms on which a worker serves its connections.
 pub(super) struct Terms {
@@ -39,8 +39,8 @@ pub(super) struct Terms {
 
 /// Serves a connection to its end.
 pub(super) async fn serve(stream: TcpStream, peer: IpAddr, seat: Arc<Seat>, terms: Arc<Terms>) {
-    if let Err(error) = stream.set_nodelay(true).and_then(|()| keep_alive(&stream)) {
-        tracing::debug!(%error, "a connection was gone before it was served");
+    if let Err(error) = prepare(&stream) {
+        tracing::debug!(%error, "connection closed before it was served");
         return;
     }
     let tasks = terms.tasks.clone();
@@ -53,6 +53,13 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, seat: Arc<Seat>, term
             }
         }
     }
+}
+
+/// Sets the options of a client's socket.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    keep_alive(stream)?;
+    SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT)
 }
 
 /// A future in a box of its own. A connection lives for long and mostly waits: at rest it is to take up
@@ -142,40 +149,14 @@ where
     Box::pin(async move {
         let connection = Arc::new(connection);
         let pipeline = terms.pipeline.clone();
-        let streams = Streams::default();
-        let opened = streams.clone();
-        let timeout = terms.deadlines.body;
-        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            let (pipeline, connection, stream) =
-                (pipeline.clone(), Arc::clone(&connection), opened.begin());
-            async move {
-                let request = request.map(|body| Incoming::http2(body, timeout));
-                let response = pipeline.answer(&connection, request, None).await;
-                Ok::<_, Infallible>(response.map(|body| stream.until_end_of(body)))
-            }
-        });
-        let serving = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(terms.caps.h2_streams)
-            .max_pending_accept_reset_streams(terms.caps.h2_resets)
-            .max_local_error_reset_streams(terms.caps.h2_resets)
-            .max_header_list_size(u32::try_from(terms.caps.head_bytes).unwrap_or(u32::MAX))
-            .max_send_buf_size(H2_SEND_BUFFER)
-            .keep_alive_interval(terms.deadlines.idle)
-            .keep_alive_timeout(terms.deadlines.head)
-            .serve_connection(TokioIo::new(io), service);
-        let mut serving = pin!(serving);
-        tokio::select! {
-            biased;
-            outcome = serving.as_mut() => return Ok(outcome?),
-            () = terms.drain.watch() => {}
-            () = streams.at_rest(terms.deadlines.idle) => {}
-            () = streams.stalled(terms.deadlines.write) => {
-                tracing::debug!("a client did not read its answer in time");
-                return Ok(());
-            }
-        }
-        serving.as_mut().graceful_shutdown();
-        Ok(serving.await?)
+        let service = move |request: Request<http2::Body>| {
+            let (pipeline, connection) = (pipeline.clone(), Arc::clone(&connection));
+            let request = request.map(Incoming::Http2);
+            async move { pipeline.answer(&connection, request, None).await }
+        };
+        let stop = terms.drain.watch();
+        let (caps, deadlines, tasks) = (&terms.caps, terms.deadlines, &terms.tasks);
+        http2::serve(io, caps, deadlines, tasks, stop, service).await?;
+        Ok(())
     })
 }

@@ -2,13 +2,12 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use thiserror::Error;
-use tokio::time::Sleep;
 
+use crate::http2;
 use crate::respond::Rejection;
 use crate::wire::{self, Violation};
 
@@ -33,23 +32,13 @@ struct Coming {
     allowance: u64,
 }
 
-/// A body as its connection gives it.
+/// A body as its connection delivers it. Both kinds enforce `body_timeout`.
 #[derive(Debug)]
 pub enum Incoming {
-    /// By HTTP/1, which keeps the client to its time.
+    /// The body of an HTTP/1 request.
     Http1(wire::Body),
-    /// By HTTP/2, which does not.
-    Http2(Timed),
-}
-
-/// A body that may not pause for long.
-#[derive(Debug)]
-pub struct Timed {
-    body: hyper::body::Incoming,
-    /// How long the client may send nothing.
-    timeout: Duration,
-    /// Runs only while the client keeps us waiting.
-    stalled: Option<Pin<Box<Sleep>>>,
+    /// The body of an HTTP/2 stream.
+    Http2(http2::Body),
 }
 
 /// Why a request's body ended early.
@@ -58,15 +47,12 @@ pub enum RequestBodyError {
     /// It grew larger than the gateway takes.
     #[error("the request body is larger than {0} bytes")]
     TooLarge(u64),
-    /// The client sent nothing for too long.
-    #[error("the client sent nothing for {0:?}")]
-    Stalled(Duration),
-    /// The client broke off, or did not keep to HTTP/1.
+    /// The client disconnected, timed out or violated HTTP/1.
     #[error("the client's request body failed")]
     Http1(#[source] wire::BodyError),
-    /// The client broke off, or did not keep to HTTP/2.
+    /// The client reset the stream, disconnected, timed out or violated HTTP/2.
     #[error("the client's request body failed")]
-    Http2(#[source] hyper::Error),
+    Http2(#[source] http2::BodyError),
 }
 
 impl RequestBody {
@@ -82,8 +68,8 @@ impl RequestBody {
                 Ok(bytes) => return bytes.into(),
                 Err(body) => Incoming::Http1(body),
             },
-            Incoming::Http2(timed) if timed.body.is_end_stream() => return Self::empty(),
-            Incoming::Http2(timed) => Incoming::Http2(timed),
+            Incoming::Http2(body) if body.is_end_stream() => return Self::empty(),
+            Incoming::Http2(body) => Incoming::Http2(body),
         };
         Self(Source::Coming(Coming {
             body,
@@ -130,15 +116,6 @@ impl Coming {
 }
 
 impl Incoming {
-    /// A body that comes by HTTP/2, without pauses longer than `timeout`.
-    pub fn http2(body: hyper::body::Incoming, timeout: Duration) -> Self {
-        Self::Http2(Timed {
-            body,
-            timeout,
-            stalled: None,
-        })
-    }
-
     fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -148,40 +125,25 @@ impl Incoming {
                 let frame = Pin::new(body).poll_frame(cx);
                 frame.map_err(RequestBodyError::Http1)
             }
-            Self::Http2(timed) => timed.poll_frame(cx),
+            Self::Http2(body) => {
+                let part = ready!(body.poll_part(cx));
+                Poll::Ready(part.map(|part| part.map(Frame::data).map_err(RequestBodyError::Http2)))
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(body) => body.is_end_stream(),
-            Self::Http2(timed) => timed.body.is_end_stream(),
+            Self::Http2(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Http1(body) => body.size_hint(),
-            Self::Http2(timed) => timed.body.size_hint(),
+            Self::Http2(body) => body.size_hint(),
         }
-    }
-}
-
-impl Timed {
-    fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            self.stalled = None;
-            return Poll::Ready(frame.map(|frame| frame.map_err(RequestBodyError::Http2)));
-        }
-        let timeout = self.timeout;
-        let stalled = self
-            .stalled
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        ready!(stalled.as_mut().poll(cx));
-        Poll::Ready(Some(Err(RequestBodyError::Stalled(timeout))))
     }
 }
 
@@ -218,12 +180,14 @@ impl Body for RequestBody {
 }
 
 impl RequestBodyError {
-    /// What the client did wrong, if it is still there to be told.
+    /// The violation to report to the client, if it is still connected.
     pub fn violation(&self) -> Option<Violation> {
         match self {
-            Self::Stalled(_) => Some(Violation::BodyTimeout),
+            Self::Http2(http2::BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
             Self::Http1(wire::BodyError::Violation(violation)) => Some(*violation),
-            Self::Http1(wire::BodyError::Closed) | Self::Http2(_) | Self::TooLarge(_) => None,
+            Self::Http1(wire::BodyError::Closed)
+            | Self::Http2(http2::BodyError::Stream(_))
+            | Self::TooLarge(_) => None,
         }
     }
 }

@@ -1,13 +1,14 @@
-//! The `Date` of answers, worked out once a second.
+//! The `Date` header of responses, formatted once per second and worker.
 
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http::HeaderValue;
 use tokio::time::Instant;
 
-/// The date that answers bear, and until when.
+/// A formatted date and the end of its second.
 struct Dated {
-    text: String,
+    value: HeaderValue,
     until: Instant,
 }
 
@@ -15,16 +16,24 @@ thread_local! {
     static DATED: RefCell<Option<Dated>> = const { RefCell::new(None) };
 }
 
-/// Appends the date to `out`; it is `now`.
+/// Appends the date at `now` to `out`.
 pub(super) fn append(out: &mut Vec<u8>, now: Instant) {
+    with_current(now, |value| out.extend_from_slice(value.as_bytes()));
+}
+
+/// Returns the date at `now` as a header value.
+pub(crate) fn header(now: Instant) -> HeaderValue {
+    with_current(now, HeaderValue::clone)
+}
+
+fn with_current<T>(now: Instant, read: impl FnOnce(&HeaderValue) -> T) -> T {
     DATED.with_borrow_mut(|dated| {
         let current = match dated.take() {
             Some(current) if now < current.until => current,
             _ => Dated::at(now),
         };
-        out.extend_from_slice(current.text.as_bytes());
-        *dated = Some(current);
-    });
+        read(&dated.insert(current).value)
+    })
 }
 
 impl Dated {
@@ -34,7 +43,8 @@ impl Dated {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.subsec_nanos());
         Self {
-            text: httpdate::fmt_http_date(time),
+            value: HeaderValue::try_from(httpdate::fmt_http_date(time))
+                .expect("an HTTP date is visible ASCII"),
             until: now + Duration::from_nanos(u64::from(1_000_000_000 - into_second)),
         }
     }

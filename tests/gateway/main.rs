@@ -2,6 +2,7 @@
 
 mod harness;
 
+
 mod admin;
 mod admin_keys;
 mod admin_upstreams;
@@ -18,6 +19,7 @@ mod cuts;
 mod degraded;
 mod delay;
 mod forwarding;
+mod http2;
 mod idempotency;
 mod identity;
 mod lifecycle;

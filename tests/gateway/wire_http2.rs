@@ -3,61 +3,17 @@
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
+use crate::http2::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS,
+    block, frame, length,
+};
 use crate::wire_raw::{Client, Conversation, PATIENCE, Running, Upstream, ok};
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const CONTINUATION: u8 = 9;
-
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
 
 /// `:status 200` in the static table.
 const STATUS_200: u8 = 0x88;
 
 /// `408` as RFC 7541 compresses it: 011010, 00000, 011110, and ones for padding.
 const STATUS_408: [u8; 3] = [0b0110_1000, 0b0000_1111, 0b0111_1111];
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(payload.len()).expect("a frame");
-    let mut frame = len.to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
-
-/// Header lines as literals, neither indexed nor compressed.
-fn block(lines: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in lines {
-        block.push(0);
-        for text in [name, value] {
-            length(&mut block, text.len());
-            block.extend(text.as_bytes());
-        }
-    }
-    block
-}
-
-/// A length in seven bits or, as RFC 7541, section 5.1, has it, more.
-fn length(block: &mut Vec<u8>, len: usize) {
-    if len < 127 {
-        block.push(u8::try_from(len).expect("small"));
-        return;
-    }
-    block.push(127);
-    let mut rest = len - 127;
-    while rest >= 128 {
-        block.push(u8::try_from(rest % 128).expect("seven bits") | 128);
-        rest /= 128;
-    }
-    block.push(u8::try_from(rest).expect("seven bits"));
-}
 
 const GET: [(&str, &str); 4] = [
     (":method", "GET"),
@@ -436,16 +392,18 @@ fn floods_of_frames_that_ask_for_nothing_leave_the_others_served() {
 }
 
 #[test]
-fn a_client_that_answers_no_ping_is_hung_up_on() {
+fn an_idle_connection_is_closed_although_its_client_does_not_acknowledge_the_shutdown() {
     let upstream = Upstream::repeating();
     let hasty = "idle_timeout = \"300ms\"\nheader_timeout = \"300ms\"";
     let gateway = Running::with(upstream.address, hasty, "");
+    let started = Instant::now();
     let mut client = Http2::connect(&gateway);
     while client.next().is_some() {}
+    assert!(started.elapsed() >= Duration::from_millis(300));
 }
 
 #[test]
-fn a_client_that_grants_its_streams_no_window_is_cut_off() {
+fn a_stream_whose_client_grants_no_window_is_reset() {
     let upstream = Upstream::repeating();
     let gateway = Running::with(upstream.address, "write_timeout = \"300ms\"", "");
     let mut client = gateway.client();
@@ -455,9 +413,11 @@ fn a_client_that_grants_its_streams_no_window_is_cut_off() {
     let mut client = Http2(client);
     client.headers(1, END_STREAM, &block(&GET));
     let started = Instant::now();
-    while let Some(frame) = client.next() {
-        assert_ne!(frame.kind, DATA, "there is no window for it");
-    }
+    let reset = std::iter::from_fn(|| client.next())
+        .inspect(|frame| assert_ne!(frame.kind, DATA, "there is no window for it"))
+        .find(|frame| frame.kind == RST_STREAM);
+    assert_eq!(reset.expect("a reset").stream, 1);
+    assert!(started.elapsed() >= Duration::from_millis(300));
     assert!(started.elapsed() < PATIENCE);
 }
 

@@ -299,9 +299,13 @@ impl KeptAlive {
 
 impl Stream {
     pub(crate) async fn send(&mut self, asking: Asking) -> Answer {
-        let request = asking.into_request("http").expect("a request");
-        let response = self.0.send_request(request).await.expect("an answer");
-        Answer::read(response).await.expect("a whole answer")
+        self.try_send(asking).await.expect("a whole response")
+    }
+
+    /// Returns the response, or the error that ended the stream.
+    pub(crate) async fn try_send(&mut self, asking: Asking) -> Result<Answer, Failure> {
+        let request = asking.into_request("http")?;
+        Answer::read(self.0.send_request(request).await?).await
     }
 }
 

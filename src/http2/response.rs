@@ -1,0 +1,188 @@
+//! Sending a response on an HTTP/2 stream.
+//!
+//! A part of the body is handed to `h2` only when the client's windows have room for it. The time that the client
+//! takes nothing is therefore the time for which the stream gets no capacity. A client that takes a byte within
+//! `write_timeout` is never cut off, however slow it is; one that does not loses this stream and no other.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+    UPGRADE,
+};
+use http::response::Parts;
+use http::{Response, StatusCode};
+use http_body::Body;
+use thiserror::Error;
+use tokio::time::{Instant, timeout};
+
+use crate::wire::date;
+
+/// Bytes for which a stream asks at once, so that the streams of a connection take turns.
+const TURN: usize = 16 * 1024;
+
+/// Why a response was not sent to its end.
+#[derive(Debug, Error)]
+pub(super) enum SendError {
+    #[error("the client took nothing of the response for {0:?}")]
+    Stalled(Duration),
+    #[error("the client reset the stream or disconnected")]
+    Cancelled,
+    #[error("the response body ended early")]
+    Truncated,
+    #[error("a final response has the status {0}")]
+    Informational(StatusCode),
+    #[error(transparent)]
+    Stream(#[from] h2::Error),
+}
+
+/// Sends `response`, without its body if the request is a `HEAD`.
+pub(super) async fn send<B>(
+    respond: &mut SendResponse<Bytes>,
+    response: Response<B>,
+    is_head: bool,
+    write_timeout: Duration,
+) -> Result<(), SendError>
+where
+    B: Body<Data = Bytes>,
+{
+    let (mut parts, body) = response.into_parts();
+    if parts.status.is_informational() {
+        respond.send_reset(Reason::INTERNAL_ERROR);
+        return Err(SendError::Informational(parts.status));
+    }
+    let has_no_content = matches!(
+        parts.status,
+        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+    );
+    let sends_body = !is_head && !has_no_content && !body.is_end_stream();
+    complete_head(&mut parts, body.size_hint().exact(), is_head, sends_body);
+    let head = Response::from_parts(parts, ());
+    let stream = respond.send_response(head, !sends_body)?;
+    if sends_body {
+        send_body(stream, body, write_timeout).await?;
+    }
+    Ok(())
+}
+
+/// Makes a head valid for HTTP/2: no fields of the connection (RFC 9113, section 8.2.2), one length at most.
+fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_body: bool) {
+    let headers = &mut parts.headers;
+    for name in [
+        CONNECTION,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+    if parts.status == StatusCode::NO_CONTENT {
+        headers.remove(CONTENT_LENGTH);
+    } else {
+        // The body's own length counts where a body is sent. Where none is, it is the length of the body that a
+        // GET would get, unless the head says so itself.
+        let length = match exact {
+            Some(exact) if sends_body => Some(HeaderValue::from(exact)),
+            Some(exact @ 1..) if is_head && !headers.contains_key(CONTENT_LENGTH) => {
+                Some(HeaderValue::from(exact))
+            }
+            _ => headers.get(CONTENT_LENGTH).cloned(),
+        };
+        if let Some(length) = length {
+            // Replaces all lines of it.
+            headers.insert(CONTENT_LENGTH, length);
+        }
+    }
+    if !headers.contains_key(DATE) {
+        headers.insert(DATE, date::header(Instant::now()));
+    }
+}
+
+async fn send_body<B>(
+    mut stream: SendStream<Bytes>,
+    body: B,
+    write_timeout: Duration,
+) -> Result<(), SendError>
+where
+    B: Body<Data = Bytes>,
+{
+    let mut body = pin!(body);
+    loop {
+        let frame = poll_fn(|cx| {
+            if stream.poll_reset(cx).is_ready() {
+                return Poll::Ready(Err(SendError::Cancelled));
+            }
+            body.as_mut().poll_frame(cx).map(Ok)
+        });
+        let Some(frame) = frame.await? else {
+            stream.send_data(Bytes::new(), true)?;
+            return Ok(());
+        };
+        let Ok(frame) = frame else {
+            stream.send_reset(Reason::INTERNAL_ERROR);
+            return Err(SendError::Truncated);
+        };
+        match frame.into_data() {
+            Ok(data) => {
+                let is_last = body.is_end_stream();
+                send_data(&mut stream, data, is_last, write_timeout).await?;
+                if is_last {
+                    return Ok(());
+                }
+            }
+            Err(frame) => {
+                let trailers = frame.into_trailers().unwrap_or_else(|_| HeaderMap::new());
+                stream.send_trailers(trailers)?;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Sends a part of the body as the client's windows permit.
+async fn send_data(
+    stream: &mut SendStream<Bytes>,
+    mut data: Bytes,
+    is_last: bool,
+    write_timeout: Duration,
+) -> Result<(), SendError> {
+    if data.is_empty() && is_last {
+        stream.send_data(data, true)?;
+        return Ok(());
+    }
+    while !data.is_empty() {
+        let granted = capacity(stream, data.len().min(TURN), write_timeout).await?;
+        let part = data.split_to(granted.min(data.len()));
+        stream.send_data(part, is_last && data.is_empty())?;
+    }
+    Ok(())
+}
+
+/// Waits for capacity to send up to `wanted` bytes. Resets the stream if the client grants none in time.
+async fn capacity(
+    stream: &mut SendStream<Bytes>,
+    wanted: usize,
+    write_timeout: Duration,
+) -> Result<usize, SendError> {
+    stream.reserve_capacity(wanted);
+    let available = stream.capacity();
+    if available > 0 {
+        return Ok(available);
+    }
+    let granted = timeout(write_timeout, poll_fn(|cx| stream.poll_capacity(cx)));
+    match granted.await {
+        Ok(Some(granted)) => Ok(granted?),
+        Ok(None) => Err(SendError::Cancelled),
+        Err(_elapsed) => {
+            stream.send_reset(Reason::CANCEL);
+            Err(SendError::Stalled(write_timeout))
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Drains while HTTP/2 clients disconnect.
+
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+
+use super::frames::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, frame};
+use crate::harness::{Gateway, Upstream, full};
+
+const ROUNDS: usize = 100;
+const STREAMS: u32 = 4;
+
+/// Requests with a key each, on streams of one connection.
+fn keyed_requests(connection: usize) -> Vec<u8> {
+    let mut sent = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    for number in 0..STREAMS {
+        let key = format!("raw-{connection}-{number}");
+        let headers = block(&[
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/pay"),
+            ("idempotency-key", &key),
+        ]);
+        let stream = 2 * number + 1;
+        sent.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream, &headers));
+    }
+    sent
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_keyed_executions_whose_clients_disconnect() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut executions = 0;
+    for round in 0..ROUNDS {
+        let delay = Duration::from_millis(random.u64(5..40));
+        let upstream = Upstream::with(move |_| async move {
+            tokio::time::sleep(delay).await;
+            full("done")
+        });
+        let gateway = Gateway::keyed("").upstream(&upstream).start();
+        let mut stays = || Duration::from_millis(random.u64(0..50));
+        let mut clients = Vec::new();
+        // Clients that acknowledge the shutdown of their connection, and clients that do not.
+        let client = gateway.client().h2();
+        let connection = client.keep_alive().await;
+        for number in 0..STREAMS {
+            let mut stream = connection.stream_beside();
+            let asking = client.post("/pay").key(&format!("h2-{number}"));
+            tokio::spawn(async move { stream.try_send(asking).await });
+        }
+        let until = stays();
+        clients.push(tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            drop(connection);
+        }));
+        for number in 0..2 {
+            let mut socket = client.connect().await.expect("a connection");
+            let until = stays();
+            clients.push(tokio::spawn(async move {
+                let sent = socket.write_all(&keyed_requests(number)).await;
+                sent.expect("a connection");
+                tokio::time::sleep(until).await;
+                drop(socket);
+            }));
+        }
+        tokio::time::sleep(stays() / 2).await;
+        gateway.drain();
+        let ended = tokio::task::spawn_blocking(move || gateway.ended());
+        for client in clients {
+            client.await.expect("no panic");
+        }
+        let census = ended.await.expect("no panic");
+        let completed = usize::try_from(census.completed).expect("few");
+        assert_eq!(
+            (census.in_progress, census.unknown, completed),
+            (0, 0, upstream.count()),
+            "round {round}: {census:?}"
+        );
+        executions += completed;
+    }
+    println!("{ROUNDS} drains, {executions} executions, all recorded");
+    assert!(executions > ROUNDS, "too few executions: {executions}");
+}
