@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use http::header::ORIGIN;
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
@@ -76,6 +76,9 @@ pub struct Pipeline {
     logs: bool,
     chain: Throttle<Idempotency<Forward, RecordStore>, BucketStore>,
 }
+
+/// Status under which a request is recorded whose client disconnected before the response, as in nginx.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 /// The body of an answer.
 pub type Answered = Told<Body>;
@@ -235,6 +238,10 @@ impl Pipeline {
                 Answering::Made(Box::new(response))
             }
         };
+        let pending = PendingRequest {
+            pipeline: self,
+            seen: Some(seen),
+        };
         async move {
             match answering {
                 Answering::Onward(coming) => {
@@ -242,23 +249,19 @@ impl Pipeline {
                     if let Some(cors) = &self.manner.cors {
                         cors.complete(response.headers_mut(), origin, self.manner.rate_limit);
                     }
-                    self.dismiss(&mut response, &seen);
+                    pending.finish(&mut response);
                     response
                 }
                 Answering::Made(mut response) => {
-                    self.dismiss(&mut response, &seen);
+                    pending.finish(&mut response);
                     *response
                 }
             }
         }
     }
 
-    /// Marks, counts and logs an answer that is ready to go.
-    fn dismiss(&self, response: &mut Response<Answered>, seen: &Seen) {
-        response
-            .headers_mut()
-            .insert(X_REQUEST_ID, seen.request_id.to_header());
-        let status = response.status();
+    /// Counts a request by its status and writes its line of the access log.
+    fn record(&self, seen: &Seen, status: StatusCode, attempts: Option<u32>) {
         self.metrics.route(seen.route).answered(status);
         let route = seen.route.and_then(|id| self.policy.routes.get(id));
         if let (Some(target), Some(started)) = (&seen.target, seen.started) {
@@ -270,7 +273,7 @@ impl Pipeline {
                 path = target.path(),
                 route = route.map(|route| &*route.name),
                 status = status.as_u16(),
-                attempts = response.extensions().get().map(|Attempts(count)| *count),
+                attempts,
                 micros = micros(self.clock.now().since(started)),
                 request_id = %seen.request_id,
                 "request"
@@ -336,6 +339,35 @@ impl Pipeline {
             arrival: Some(arrival),
         });
         Ok(Entered::Onward)
+    }
+}
+
+/// A request without a response. Dropped in this state, it is recorded with the status 499: the client
+/// disconnected, or the gateway shut down at the end of its grace period.
+struct PendingRequest<'a> {
+    pipeline: &'a Pipeline,
+    seen: Option<Seen>,
+}
+
+impl PendingRequest<'_> {
+    /// Records the request with the status of its response, which gets the request id.
+    fn finish(mut self, response: &mut Response<Answered>) {
+        if let Some(seen) = self.seen.take() {
+            response
+                .headers_mut()
+                .insert(X_REQUEST_ID, seen.request_id.to_header());
+            let attempts = response.extensions().get().map(|Attempts(count)| *count);
+            self.pipeline.record(&seen, response.status(), attempts);
+        }
+    }
+}
+
+impl Drop for PendingRequest<'_> {
+    fn drop(&mut self) {
+        if let Some(seen) = self.seen.take() {
+            let status = StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("three digits");
+            self.pipeline.record(&seen, status, None);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod harness;
 
-
+mod aborted;
 mod admin;
 mod admin_keys;
 mod admin_upstreams;
