@@ -114,6 +114,14 @@ impl MemoryBuckets {
         }
     }
 
+    /// Returns when `bucket` will be full, and whether it is tracked by itself. A bucket that is not tracked has the
+    /// state of its shared one.
+    pub(in crate::store) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> (Moment, bool) {
+        let index = self.shard_of(bucket);
+        let shard = Shard::new(self.table.shards()[index].write(), &self.margins[index]);
+        (shard.full_at(limit, bucket), shard.tracks(bucket))
+    }
+
     fn shard_of(&self, bucket: BucketKey) -> usize {
         self.table.determine_map(&bucket)
     }

@@ -4,6 +4,7 @@ mod behaviours;
 mod bench;
 mod outages;
 mod shared;
+mod traces;
 
 /// Makes a test of each behaviour for each store.
 macro_rules! on_each_store {

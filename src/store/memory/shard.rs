@@ -109,6 +109,11 @@ impl<'a> Shard<'a> {
         }
     }
 
+    /// Returns whether `bucket` has an entry of its own.
+    pub(super) fn tracks(&self, bucket: BucketKey) -> bool {
+        state(&self.table, bucket).is_some()
+    }
+
     /// Every bucket that is not full by `now`, with the nanoseconds it takes to fill.
     pub(super) fn drained(&self, now: Moment) -> Vec<(BucketKey, u64)> {
         // From the heap, which names every bucket of the table; the table itself cannot be walked safely.

@@ -1,15 +1,16 @@
 //! Buckets in Redis, the same for all gateways of a fleet.
 //!
-//! A request's charges are one script, run where the buckets are and by the clock that is there: one round
-//! trip, and one step. On a cluster it is one script for each slot that has any of them, all at the same
-//! time; if one refuses, the others take back what they charged. Until they have, somebody else may be
-//! refused for it, but nobody is ever admitted beyond a quota. Whoever hangs up in between has spent
-//! what was charged, as one who leaves while being delayed has.
+//! One script makes all charges of a request, by Redis's clock: one round trip, and one atomic step. On a cluster it
+//! is one script for each slot that has some of the buckets, all at the same time. If one rejects, the charges of the
+//! others are refunded. Until then another request may be rejected for them, but none is ever admitted beyond a
+//! quota. A client that disconnects in between has spent its charges, as during a delay.
 //!
-//! Two things are kept beside Redis. [`Refusals`] answers those who come back before their time without
-//! asking Redis again. A table in memory observes every state that Redis tells, and takes over where it
-//! cannot be asked: an outage does not hand every client a fresh burst.
+//! Three things are kept beside Redis. [`Refusals`] rejects clients that retry too early without a call. A table in
+//! memory observes every state that Redis returns, and decides where Redis does not respond. [`Backlog`] has
+//! the charges made in that table until Redis knows them. So each gateway admits at most the quota in any interval,
+//! whether Redis responds or not. All gateways together do while Redis responds to all of them.
 
+mod backlog;
 mod place;
 mod refusals;
 mod scripts;
@@ -23,6 +24,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use self::backlog::Backlog;
 use self::place::{Group, Groups};
 use self::refusals::{Refusals, Span};
 use self::scripts::Told;
@@ -33,9 +35,10 @@ use super::core::Core;
 use super::link::Link;
 use super::script::Call;
 use super::settings::Nodes;
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::store::memory::MemoryBuckets;
-use crate::throttle::{Buckets, Charge, Judgement, Outcome};
+use crate::throttle::decision::USUAL_LIMITS;
+use crate::throttle::{Buckets, Charge, Judgement, Outcome, Verdict};
 
 /// How long a refusal by a cluster is relied on. It may be for a charge that is about to be taken back, so
 /// whoever comes back is asked for again, if not every time.
@@ -50,16 +53,47 @@ pub struct RedisBuckets {
     redis: Redis,
     link: Link,
     beside: Arc<Beside>,
+    /// For refunds, which do not end with their request.
+    errands: Arc<Link>,
 }
 
 /// What a gateway keeps beside Redis.
 #[derive(Debug)]
 struct Beside {
     refusals: Refusals,
-    /// Takes over where Redis cannot be asked.
+    /// Decides where Redis does not respond.
     local: MemoryBuckets,
-    /// For what goes on behind the requests.
-    errands: Arc<Link>,
+    /// What was charged in `local` and is not known to Redis.
+    backlog: Backlog,
+    clock: Clock,
+}
+
+impl Beside {
+    fn new(local: MemoryBuckets, clock: Clock) -> Self {
+        Self {
+            refusals: Refusals::new(),
+            local,
+            backlog: Backlog::new(),
+            clock,
+        }
+    }
+
+    /// Makes all `charges` in the local buckets or none, and notes them for Redis.
+    ///
+    /// A bucket beyond `max_clients` is not noted: its state is that of a bucket which it shares with other clients.
+    fn charge_locally(&self, charges: &[Charge<'_>]) -> Verdict {
+        let verdict = self.local.charge_now(charges);
+        if verdict.is_admitted() {
+            let now = self.clock.now();
+            for charge in charges {
+                let (full_at, is_tracked) = self.local.full_at(charge.limit.id, charge.bucket);
+                if is_tracked {
+                    self.backlog.add(charge.bucket, full_at, now);
+                }
+            }
+        }
+        verdict
+    }
 }
 
 /// All that a request is charged: the enforced ones first, then the watched ones.
@@ -86,21 +120,19 @@ impl<'a> Wanted<'a> {
 type Answers = SmallVec<[Option<Told>; 1]>;
 
 impl RedisBuckets {
-    /// The buckets in `redis`, and room for `max_clients` of them here.
+    /// Returns the buckets in `redis`, with local ones for `max_clients`.
     pub(super) fn new(redis: &Redis, max_clients: usize) -> Self {
         let clock = redis.0.core.clock.clone();
+        let local = MemoryBuckets::new(max_clients, clock.clone());
         Self {
             redis: redis.clone(),
             link: redis.link(),
-            beside: Arc::new(Beside {
-                refusals: Refusals::new(),
-                local: MemoryBuckets::new(max_clients, clock),
-                errands: Arc::new(redis.link()),
-            }),
+            beside: Arc::new(Beside::new(local, clock)),
+            errands: Arc::new(redis.link()),
         }
     }
 
-    /// What takes over where Redis cannot be asked.
+    /// Returns the buckets that decide where Redis does not respond.
     pub fn local(&self) -> &MemoryBuckets {
         &self.beside.local
     }
@@ -109,10 +141,10 @@ impl RedisBuckets {
         self.link.core()
     }
 
-    /// Has all groups charged.
-    async fn ask(&self, wanted: &Wanted<'_>, groups: &Groups) -> Answers {
+    /// Charges all groups, after reporting what their buckets owe at least.
+    async fn ask(&self, wanted: &Wanted<'_>, groups: &Groups, owed: &[Duration]) -> Answers {
         let ask = async |group: &Group| {
-            let call = scripts::charge(wanted, group);
+            let call = scripts::charge(wanted, group, owed);
             let told = self.link.ask::<Told>(Part::Limits, &call).await.ok();
             told.filter(|told| told.owed.len() == group.places.len())
         };
@@ -122,20 +154,20 @@ impl RedisBuckets {
         }
     }
 
-    /// Judges by what Redis told, and by what is here where it did not.
+    /// Decides by the states that Redis returned, and by local ones where it returned none.
     fn judge(&self, wanted: &Wanted<'_>, states: &States, now: Moment) -> (Judgement, States) {
-        let local = &self.beside.local;
+        let beside = &*self.beside;
         let (enforced, watched) = states.split_at(wanted.enforced.len());
         let mut after = States::from_slice(enforced);
-        let verdict = verdict::judge(wanted.enforced, &mut after, now, local);
+        let verdict = verdict::judge(wanted.enforced, &mut after, now, beside);
         let mut exceeded = SmallVec::new();
         for (place, (charge, state)) in wanted.watched.iter().zip(watched).enumerate() {
             let charge = std::slice::from_ref(charge);
             let mut state = States::from_slice(&[*state]);
-            // Whatever its `on_store_error`: there is nothing that it could let pass or stop.
+            // Its `on_store_error` does not apply: a shadow limit admits and rejects nothing.
             let verdict = match state[0] {
-                Some(_) => verdict::judge(charge, &mut state, now, local),
-                None => local.charge_now(charge),
+                Some(_) => verdict::judge(charge, &mut state, now, beside),
+                None => beside.charge_locally(charge),
             };
             if !verdict.is_admitted() {
                 exceeded.push(place);
@@ -145,7 +177,7 @@ impl RedisBuckets {
         (Judgement { verdict, exceeded }, after)
     }
 
-    /// Takes note of what Redis told.
+    /// Updates the local table and the cache of rejections with the states that Redis returned.
     fn learn(
         &self,
         wanted: &Wanted<'_>,
@@ -159,8 +191,11 @@ impl RedisBuckets {
             let (Some(before), Some(after)) = (before[place], after[place]) else {
                 continue;
             };
+            // Redis computed this debt at some time between the call and its reply. Locally it counts from the reply,
+            // so that a bucket which this gateway goes on with owes no less than in Redis.
+            let full_at = span.answered.after(after.since(span.asked));
             let local = &self.beside.local;
-            local.observe(charge.limit.id, charge.bucket, after);
+            local.observe(charge.limit.id, charge.bucket, full_at);
             let refused = match place.checked_sub(wanted.enforced.len()) {
                 None => refused,
                 Some(place) => judgement.exceeded.contains(&place),
@@ -174,8 +209,8 @@ impl RedisBuckets {
         }
     }
 
-    /// Takes back what was charged for a request that is not admitted. Waited for, so that its client's next
-    /// request finds it done; and done whether or not the client is still there.
+    /// Refunds the charges of a request that is not admitted. The request waits for it, so that the client's next
+    /// request finds it done. It is done also if the client disconnects.
     async fn take_back(&self, wanted: &Wanted<'_>, groups: &Groups, answers: &Answers) {
         let prefix = &self.core().settings.prefix;
         let mut calls: Vec<Call> = Vec::new();
@@ -191,9 +226,9 @@ impl RedisBuckets {
             return;
         }
         let (done, finished) = oneshot::channel::<()>();
-        let link = Arc::clone(&self.beside.errands);
+        let link = Arc::clone(&self.errands);
         self.core().finish_later(async move {
-            // One that fails leaves its client with less than it could have had, and not for long.
+            // A refund that fails costs its client these tokens, until they have come back.
             join_all(calls.iter().map(|call| link.ask::<u8>(Part::Limits, call))).await;
             drop(done);
         });
@@ -203,11 +238,17 @@ impl RedisBuckets {
 
 impl Buckets for RedisBuckets {
     async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
+        let charges: SmallVec<[Charge<'_>; USUAL_LIMITS]> = enforced
+            .iter()
+            .chain(watched)
+            .map(place::per_quota)
+            .collect();
+        let (enforced, watched) = charges.split_at(enforced.len());
         let wanted = Wanted { enforced, watched };
         let core = self.core();
         let epoch = core.epoch.load(Ordering::Acquire);
         let asked = core.clock.now();
-        // While Redis cannot be asked, each limit's `on_store_error` has the say.
+        // While Redis is not in use, the `on_store_error` of each limit decides.
         if !core.breaker(Part::Limits).is_open()
             && let Some(judgement) = self.beside.refusals.judge(&wanted, epoch, asked)
         {
@@ -216,14 +257,20 @@ impl Buckets for RedisBuckets {
 
         let clustered = matches!(core.settings.nodes, Nodes::Cluster(_));
         let groups = place::groups(&wanted, &core.settings.prefix, clustered);
-        let answers = self.ask(&wanted, &groups).await;
+        let backlog = &self.beside.backlog;
+        let owed: SmallVec<[Duration; USUAL_LIMITS]> = charges
+            .iter()
+            .map(|charge| backlog.full_at(charge.bucket).since(asked))
+            .collect();
+        let answers = self.ask(&wanted, &groups, &owed).await;
         let answered = core.clock.now();
 
-        let mut before = States::from_elem(None, enforced.len() + watched.len());
+        let mut before = States::from_elem(None, charges.len());
         for (group, told) in groups.iter().zip(&answers) {
-            let owed = told.iter().flat_map(|told| &told.owed);
-            for (&place, &owed) in group.places.iter().zip(owed) {
-                before[place] = Some(asked.after(owed));
+            let states = told.iter().flat_map(|told| &told.owed);
+            for (&place, &state) in group.places.iter().zip(states) {
+                before[place] = Some(asked.after(state));
+                backlog.remove(charges[place].bucket, asked.after(owed[place]));
             }
         }
         let (judgement, after) = self.judge(&wanted, &before, asked);
@@ -255,6 +302,7 @@ impl Clone for RedisBuckets {
             redis: self.redis.clone(),
             link: self.link.another(),
             beside: Arc::clone(&self.beside),
+            errands: Arc::clone(&self.errands),
         }
     }
 }

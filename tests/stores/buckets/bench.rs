@@ -90,12 +90,16 @@ pub(crate) fn impatient_gateway_of(server: &RedisServer) -> BucketStore {
 
 /// The same for a server that is reached in a way of its own.
 pub(crate) fn impatient_gateway_at(port: u16) -> BucketStore {
-    let patient = settings(Nodes::Single(node(port)));
-    opened(RedisSettings {
+    opened(impatient_settings(port))
+}
+
+/// Settings of a gateway with timeouts near the defaults.
+pub(crate) fn impatient_settings(port: u16) -> RedisSettings {
+    RedisSettings {
         limits_timeout: Duration::from_millis(100),
         records_timeout: Duration::from_millis(500),
-        ..patient
-    })
+        ..settings(Nodes::Single(node(port)))
+    }
 }
 
 fn connected(nodes: Nodes) -> BucketStore {
@@ -169,9 +173,16 @@ impl Tap {
         }
     }
 
-    /// What the bucket is called in Redis.
-    pub(crate) fn name(&self) -> String {
-        format!("gate:b:{:016x}{:016x}", self.bucket.high, self.bucket.low)
+    /// The same limit and bucket with another quota, as while a change is rolled out.
+    pub(crate) fn with_quota(&self, interval: Duration, burst: u32) -> Self {
+        let mut changed = self.clone();
+        changed.limit.quota = Quota::new(NonZeroU32::MIN, interval, burst).unwrap();
+        changed
+    }
+
+    /// A request that has only this limit and costs several tokens.
+    pub(crate) async fn draw_at_cost(&self, from: &BucketStore, cost: u32) -> Outcome {
+        from.charge(&[self.charge(cost)], &[]).await.verdict.outcome
     }
 
     /// A request that has only this limit.
@@ -193,6 +204,13 @@ pub(crate) async fn judge(from: &BucketStore, enforced: &[&Tap], watched: &[&Tap
 
 fn charges<'a>(taps: &[&'a Tap]) -> Vec<Charge<'a>> {
     taps.iter().map(|tap| tap.charge(1)).collect()
+}
+
+/// The name of the only bucket in a server that no other test uses.
+pub(crate) fn only_bucket(server: &RedisServer) -> String {
+    let mut names = server.command(&["KEYS", "gate:b:*"]).array();
+    assert_eq!(names.len(), 1, "{names:?}");
+    names.remove(0).text()
 }
 
 /// How long a refused request is to wait, and because of which limit.

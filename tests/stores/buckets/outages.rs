@@ -145,7 +145,63 @@ async fn a_redis_that_hangs_holds_nobody_up_for_long() {
     eventually(&gateway, AT_ONCE).await;
 }
 
-/// Waits until it is known that Redis cannot be asked.
+#[tokio::test]
+async fn charges_made_while_redis_hangs_count_when_it_is_back() {
+    let server = RedisServer::start();
+    let (gateway, other) = (impatient_gateway_of(&server), gateway_of(&server));
+    eventually(&gateway, AT_ONCE).await;
+    let tap = tap(9, OnStoreError::Local);
+    let mut admitted = 0;
+    for _ in 0..3 {
+        for _ in 0..2 {
+            admitted += usize::from(tap.draw(&gateway).await == AT_ONCE);
+        }
+        server.freeze();
+        down(&gateway).await;
+        for _ in 0..2 {
+            admitted += usize::from(tap.draw(&gateway).await == AT_ONCE);
+        }
+        server.thaw();
+        eventually(&gateway, AT_ONCE).await;
+    }
+    assert!(admitted <= 10, "{admitted}");
+    // The next request through this gateway reports them, and other gateways count them from then on.
+    refused(tap.draw(&gateway).await);
+    eventually(&other, AT_ONCE).await;
+    refused(tap.draw(&other).await);
+}
+
+/// Redis responds for 500 ms and hangs for 1.5 s in turn, and a client sends as fast as it can.
+#[tokio::test]
+async fn a_redis_that_hangs_again_and_again_admits_no_more_than_the_quota() {
+    const INTERVAL: Duration = Duration::from_millis(100);
+    const BURST: u32 = 20;
+    let server = RedisServer::start();
+    let gateway = impatient_gateway_of(&server);
+    eventually(&gateway, AT_ONCE).await;
+    let tap = Tap::new(INTERVAL, BURST);
+    let began = Instant::now();
+    let mut admitted = 0;
+    for _ in 0..3 {
+        for (frozen, lasts) in [(false, 500), (true, 1_500)] {
+            if frozen {
+                server.freeze();
+            } else {
+                server.thaw();
+            }
+            let ends = Instant::now() + Duration::from_millis(lasts);
+            while Instant::now() < ends {
+                admitted += u128::from(tap.draw(&gateway).await == AT_ONCE);
+                sleep(Duration::from_millis(2)).await;
+            }
+        }
+    }
+    let most = u128::from(BURST) + 1 + began.elapsed().as_nanos() / INTERVAL.as_nanos();
+    eprintln!("{admitted} admitted, bound {most}");
+    assert!(admitted <= most, "{admitted} of {most}");
+    server.thaw();
+}
+
 /// A way to `server` on which it takes longer to get there than a decision may take.
 fn long_way(server: &RedisServer) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -179,6 +235,7 @@ async fn a_connection_that_takes_long_to_make_is_made_all_the_same() {
     refused(tap.draw(&gateway_of(&server)).await);
 }
 
+/// Waits until it is known that Redis cannot be asked.
 async fn down(gateway: &BucketStore) {
     eventually(gateway, Outcome::Unavailable).await;
 }

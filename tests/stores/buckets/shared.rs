@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use tidegate::store::BucketStore;
+use tidegate::throttle::Outcome;
 use tokio::time::sleep;
 
-use super::bench::{AT_ONCE, HOUR, Tap, draw, gateway_of, judge, refused};
+use super::bench::{AT_ONCE, HOUR, Tap, draw, gateway_of, judge, only_bucket, refused};
 use crate::redis::RedisServer;
 
 #[tokio::test]
@@ -74,29 +76,42 @@ async fn a_moment_that_no_charge_can_have_led_to_is_brought_within_reach() {
             .int()
             .unsigned_abs(),
     ) + 365 * 24 * 3_600;
+    let stored = format!("{}", year * 1_000_000_000);
     for tap in [
         Tap::new(Duration::from_secs(10), 3),
         Tap::new(Duration::from_secs(10), 3).delaying(Duration::from_secs(20)),
     ] {
-        server.command(&["SET", &tap.name(), &format!("{}", year * 1_000_000_000)]);
+        let name = named(&server, &gateway, &tap).await;
+        server.command(&["SET", &name, &stored]);
         let verdict = draw(&gateway, &[&tap]).await;
         assert_eq!(refused(verdict.outcome).0, Duration::from_secs(10));
         assert_eq!(verdict.readings[0].remaining, 0);
+        server.command(&["DEL", &name]);
     }
-    // Whoever waits as told is admitted.
+    // A client that waits as long as its response says is admitted.
     let tap = Tap::new(Duration::from_millis(200), 3);
-    server.command(&["SET", &tap.name(), &format!("{}", year * 1_000_000_000)]);
+    let name = named(&server, &gateway, &tap).await;
+    server.command(&["SET", &name, &stored]);
     let (wait, _) = refused(tap.draw(&gateway).await);
     assert_eq!(wait, Duration::from_millis(200));
     sleep(wait).await;
     assert_eq!(tap.draw(&gateway).await, AT_ONCE);
-    // And what is no moment at all is a full bucket.
-    let tap = Tap::new(HOUR, 3);
-    server.command(&["SET", &tap.name(), "soon"]);
-    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
-    let tap = Tap::new(HOUR, 3);
-    server.command(&["RPUSH", &tap.name(), "1"]);
-    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+    server.command(&["DEL", &name]);
+    // A value that is not a time counts as a full bucket.
+    for write in [["SET", "soon"], ["RPUSH", "1"]] {
+        let tap = Tap::new(HOUR, 3);
+        let name = named(&server, &gateway, &tap).await;
+        server.command(&["DEL", &name]);
+        server.command(&[write[0], &name, write[1]]);
+        assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+        server.command(&["DEL", &name]);
+    }
+}
+
+/// Charges a bucket once and returns its name in a server that has no other bucket.
+async fn named(server: &RedisServer, gateway: &BucketStore, tap: &Tap) -> String {
+    assert_eq!(tap.draw(gateway).await, AT_ONCE);
+    only_bucket(server)
 }
 
 #[tokio::test]
@@ -106,8 +121,111 @@ async fn a_bucket_is_gone_when_it_is_full() {
     let tap = Tap::new(Duration::from_millis(60), 1);
     tap.draw(&gateway).await;
     tap.draw(&gateway).await;
-    let left = server.command(&["PTTL", &tap.name()]).int();
+    let name = only_bucket(&server);
+    let left = server.command(&["PTTL", &name]).int();
     assert!((1..=122).contains(&left), "{left}");
     sleep(Duration::from_millis(130)).await;
-    assert_eq!(server.command(&["EXISTS", &tap.name()]).int(), 0);
+    assert_eq!(server.command(&["EXISTS", &name]).int(), 0);
+}
+
+/// The README sizes Redis by these two figures.
+#[tokio::test]
+async fn a_bucket_of_a_yearly_limit_takes_150_bytes_until_it_is_full_and_not_longer() {
+    let server = RedisServer::start();
+    let gateway = gateway_of(&server);
+    let month = HOUR * 24 * 30;
+    let tap = Tap::new(month, 11);
+    for tokens in 1..=2_i64 {
+        assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+        let name = only_bucket(&server);
+        let left = server.command(&["PTTL", &name]).int();
+        let full = i64::try_from(month.as_millis()).unwrap() * tokens;
+        assert!((full - 5_000..=full + 2).contains(&left), "{left}");
+        let bytes = server.command(&["MEMORY", "USAGE", &name]).int();
+        assert!(bytes <= 150, "{bytes}");
+    }
+}
+
+/// Both limits are drained on other routes, and the gateway has seen only one of them reject.
+#[tokio::test]
+async fn a_rejection_by_two_limits_waits_for_the_one_whose_state_was_not_cached() {
+    let server = RedisServer::start();
+    let gateway = gateway_of(&server);
+    let (short, long) = (
+        Tap::new(Duration::from_secs(5), 0),
+        Tap::new(Duration::from_mins(1), 0),
+    );
+    assert_eq!(short.draw(&gateway).await, AT_ONCE);
+    assert_eq!(long.draw(&gateway).await, AT_ONCE);
+    refused(short.draw(&gateway).await);
+    let (wait, by) = refused(draw(&gateway, &[&short, &long]).await.outcome);
+    assert!(wait > Duration::from_secs(50) && by == 1, "{wait:?}, {by}");
+}
+
+/// The cached state of a limit that did not reject is out of date once another gateway charges it.
+#[tokio::test]
+async fn a_rejection_by_two_limits_counts_what_another_gateway_charged_since() {
+    let server = RedisServer::start();
+    let gateways = [gateway_of(&server), gateway_of(&server)];
+    let (short, long) = (
+        Tap::new(Duration::from_secs(5), 0),
+        Tap::new(Duration::from_mins(1), 0),
+    );
+    assert_eq!(short.draw(&gateways[0]).await, AT_ONCE);
+    let (wait, _) = refused(draw(&gateways[0], &[&short, &long]).await.outcome);
+    assert!(wait <= Duration::from_secs(5));
+    assert_eq!(long.draw(&gateways[1]).await, AT_ONCE);
+    let (wait, by) = refused(draw(&gateways[0], &[&short, &long]).await.outcome);
+    assert!(wait > Duration::from_secs(50) && by == 1, "{wait:?}, {by}");
+}
+
+/// A bucket that rejects a cost of 2 can still be charged 1 by another gateway.
+#[tokio::test]
+async fn a_rejection_of_a_larger_cost_counts_a_smaller_one_that_another_gateway_charged_since() {
+    let server = RedisServer::start();
+    let gateways = [gateway_of(&server), gateway_of(&server)];
+    let tap = Tap::new(HOUR, 2);
+    assert_eq!(tap.draw_at_cost(&gateways[0], 2).await, AT_ONCE);
+    let (wait, _) = refused(tap.draw_at_cost(&gateways[0], 2).await);
+    assert!(wait <= HOUR);
+    assert_eq!(tap.draw(&gateways[1]).await, AT_ONCE);
+    let (wait, _) = refused(tap.draw_at_cost(&gateways[0], 2).await);
+    assert!(wait > HOUR, "{wait:?}");
+}
+
+#[tokio::test]
+async fn a_gateway_with_a_faster_quota_frees_no_tokens_of_a_slower_one() {
+    let server = RedisServer::start();
+    let (slow, fast) = (gateway_of(&server), gateway_of(&server));
+    let before = Tap::new(HOUR, 19);
+    let after = before.with_quota(Duration::from_secs(3), 19);
+    let (mut slowly, mut quickly) = (0, 0);
+    let began = Instant::now();
+    for _ in 0..5 {
+        for _ in 0..20 {
+            slowly += usize::from(before.draw(&slow).await == AT_ONCE);
+        }
+        for _ in 0..20 {
+            quickly += usize::from(after.draw(&fast).await == AT_ONCE);
+        }
+    }
+    assert_eq!(slowly, 20);
+    assert!(quickly <= 20 + usize::try_from(began.elapsed().as_secs()).unwrap() / 3);
+}
+
+#[tokio::test]
+async fn a_gateway_with_a_shorter_delay_frees_no_slots_of_a_longer_one() {
+    let server = RedisServer::start();
+    let (patient, strict) = (gateway_of(&server), gateway_of(&server));
+    let delays = Tap::new(HOUR, 0).delaying(HOUR * 4);
+    let rejects = delays.with_quota(HOUR, 0).delaying(Duration::ZERO);
+    let mut admitted = 0;
+    for _ in 0..5 {
+        for _ in 0..5 {
+            let outcome = delays.draw(&patient).await;
+            admitted += usize::from(matches!(outcome, Outcome::Admitted { .. }));
+        }
+        rejects.draw(&strict).await;
+    }
+    assert_eq!(admitted, 5);
 }

@@ -1,21 +1,44 @@
-//! What a bucket is called in Redis, and which of them can be charged in one step.
+//! Names of buckets in Redis, and which buckets one script can charge.
 //!
-//! A single server decides all of a request's buckets together. A cluster spreads them over slots, and a
-//! script works within one: there, the buckets of each slot are a group. Their names carry no hash tag:
-//! to keep all buckets of a client together would put all of a busy client's load on one server, and the
-//! buckets that all clients share could lie with none of them.
+//! Each quota of a limit has its own buckets: a name includes the quota. While a change of a quota is rolled out,
+//! gateways with the old and the new one would otherwise share a bucket whose debt means a different number of
+//! tokens to each, and the quota that refills sooner would cancel debt of the other.
+//!
+//! A single server decides all buckets of a request together. A cluster spreads them over slots, and a script
+//! works within one slot: there, the buckets of each slot are a group. Names have no hash tag: it would put the
+//! whole load of a busy client on one server, and the buckets that all clients share belong to no client.
+
+use std::hash::Hasher as _;
 
 use crc16::{State, XMODEM};
+use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
-use super::Wanted;
-use crate::throttle::BucketKey;
+use super::{Wanted, scripts};
 use crate::throttle::decision::USUAL_LIMITS;
+use crate::throttle::{BucketKey, Charge};
 
 /// Slots of a cluster.
 const SLOTS: u16 = 16_384;
 
-/// What a bucket is called.
+/// Returns `charge` with the bucket that belongs to its quota.
+///
+/// Two quotas share a bucket only if a token takes the same time to come back and the bucket has the same bound:
+/// then the scripts treat it alike.
+pub(super) fn per_quota<'a>(charge: &Charge<'a>) -> Charge<'a> {
+    let mut quota = SipHasher13::new();
+    quota.write(&charge.limit.quota.interval().as_nanos().to_le_bytes());
+    quota.write(&scripts::most(charge).as_nanos().to_le_bytes());
+    let Hash128 { h1, h2 } = quota.finish128();
+    // The bucket is a keyed hash already, so this is as unlikely to collide as any other bucket.
+    let bucket = BucketKey {
+        high: charge.bucket.high ^ h1,
+        low: charge.bucket.low ^ h2,
+    };
+    Charge { bucket, ..*charge }
+}
+
+/// Returns the name of a bucket.
 pub(super) fn name(prefix: &str, bucket: BucketKey) -> String {
     format!("{prefix}:b:{:016x}{:016x}", bucket.high, bucket.low)
 }
@@ -62,7 +85,48 @@ fn slot(name: &[u8]) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
     use super::*;
+    use crate::throttle::{Exceed, Limit, Quota};
+
+    #[test]
+    fn each_quota_of_a_limit_has_its_own_bucket() {
+        let bucket = BucketKey { high: 1, low: 2 };
+        let of = |count, period, burst, exceed| {
+            let count = NonZeroU32::new(count).unwrap();
+            let quota = Quota::new(count, Duration::from_secs(period), burst).unwrap();
+            let limit = Limit {
+                exceed,
+                ..Limit::per_client("device", quota)
+            };
+            let cost = NonZeroU32::MIN;
+            let limit = &limit;
+            per_quota(&Charge {
+                limit,
+                bucket,
+                cost,
+            })
+            .bucket
+        };
+        let max = Duration::from_secs(1);
+        let buckets = [
+            of(1, 1, 0, Exceed::Reject),
+            of(1, 1, 3, Exceed::Reject),
+            of(1, 60, 0, Exceed::Reject),
+            of(1, 1, 1, Exceed::Delay { max }),
+        ];
+        for (index, bucket) in buckets.iter().enumerate() {
+            assert!(!buckets[..index].contains(bucket), "{index}");
+        }
+        assert_eq!(of(1, 1, 3, Exceed::Reject), of(2, 2, 3, Exceed::Reject));
+        // Gateways of any architecture and version find the same bucket.
+        assert_eq!(
+            name("gate", buckets[0]),
+            "gate:b:c451ddef8f8bf9a100f7efc471e96c8e"
+        );
+    }
 
     /// As CLUSTER KEYSLOT tells them.
     #[test]

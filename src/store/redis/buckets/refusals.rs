@@ -1,26 +1,28 @@
-//! Clients known to be refused, without asking Redis.
+//! A cache of rejections: a client that retries too early is rejected without a call to Redis.
 //!
-//! A bucket that refused cannot admit before a moment that is known when it refuses: charges only move it
-//! away. So whoever comes back too early, and those are the ones who come often, is refused here. What is
-//! remembered of a bucket is when it will be full *no sooner* than, which decides, and *no later* than if
-//! nobody charges it again, which is what the client is told: a `Retry-After` must not be too short. Both
-//! are on this gateway's monotonic clock. The first counts from before Redis was asked and is a little
-//! shorter than Redis said, as its clock may be the faster one; so nobody is refused here whom Redis would
-//! admit. What is between the two is asked of Redis.
+//! A bucket that rejected a charge cannot admit the same charge before a time that is known when it rejects,
+//! because charges only make a bucket owe more. Two bounds of the time at which it is full are cached, both on this
+//! gateway's monotonic clock. *No sooner* decides. It counts from before the call and is 0.1 % shorter than Redis's
+//! figure, because Redis's clock may run faster: the cache rejects no request that Redis would admit. *No later*
+//! is what the client is told, so that `Retry-After` is not early. A request between the two bounds goes to Redis.
 //!
-//! All of it is true of one Redis: one that was restarted empty admits everybody. And it is only a cache:
-//! where there is no room, it is emptied.
+//! *No later* holds only while no other gateway charges the bucket. That is certain for a bucket that rejects
+//! a cost of 1, and for no other: a larger cost leaves tokens for smaller ones, and a limit that did not itself
+//! reject the request can be charged on other routes. So the cache decides only requests with one enforced limit
+//! at a cost of 1. Shadow limits have no `Retry-After`, and *no sooner* is enough for them.
+//!
+//! Entries hold for one run of Redis: after a restart without its data, every bucket is full. Where there
+//! is no capacity left, the cache is emptied.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use super::Wanted;
 use crate::clock::Moment;
 use crate::store::memory::TakenAsHash;
-use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{BucketKey, Charge, Judgement, Outcome, Verdict, decide};
 
 /// Parts with locks of their own.
@@ -80,49 +82,39 @@ impl Refusals {
         Self((0..SHARDS).map(|_| Mutex::default()).collect())
     }
 
-    /// What becomes of a request, if that is certain: its enforced charges are refused (or there are none),
-    /// and so is every watched one, as one that is not has to be made.
+    /// Returns the decision on a request if the cache is certain of it: its only enforced charge is rejected (or
+    /// there is none), and so is every watched one. A watched charge that is not rejected has to be made in Redis.
     pub(super) fn judge(&self, wanted: &Wanted<'_>, epoch: u64, now: Moment) -> Option<Judgement> {
-        let verdict = if wanted.enforced.is_empty() {
-            decide(&[], &mut [], now)
-        } else {
-            self.refuse(wanted.enforced, epoch, now)?
+        let verdict = match wanted.enforced {
+            [] => decide(&[], &mut [], now),
+            [charge] if charge.cost == NonZeroU32::MIN => self.refuse(charge, epoch, now)?,
+            _ => return None,
         };
         let mut watched = wanted.watched.iter();
-        let all = watched.all(|it| self.refuse(std::slice::from_ref(it), epoch, now).is_some());
+        let all = watched.all(|charge| self.refuse(charge, epoch, now).is_some());
         all.then(|| Judgement {
             verdict,
             exceeded: (0..wanted.watched.len()).collect(),
         })
     }
 
-    /// The refusal of `charges`, if it is certain.
-    fn refuse(&self, charges: &[Charge<'_>], epoch: u64, now: Moment) -> Option<Verdict> {
-        let bounds: SmallVec<[Bounds; USUAL_LIMITS]> = charges
-            .iter()
-            .map(|charge| self.bounds(charge.bucket, epoch, now))
-            .collect();
-        let refused = |full_at: fn(&Bounds) -> Moment| {
-            let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> =
-                bounds.iter().map(full_at).collect();
-            let verdict = decide(charges, &mut full_at, now);
+    /// Returns the rejection of `charge` if it is certain.
+    fn refuse(&self, charge: &Charge<'_>, epoch: u64, now: Moment) -> Option<Verdict> {
+        let bounds = self.bounds(charge.bucket, epoch, now)?;
+        let refused = |full_at: Moment| {
+            let verdict = decide(std::slice::from_ref(charge), &mut [full_at], now);
             matches!(verdict.outcome, Outcome::Refused { .. }).then_some(verdict)
         };
-        refused(|it| it.no_sooner)?;
-        refused(|it| it.no_later)
+        refused(bounds.no_sooner)?;
+        refused(bounds.no_later)
     }
 
-    fn bounds(&self, bucket: BucketKey, epoch: u64, now: Moment) -> Bounds {
+    fn bounds(&self, bucket: BucketKey, epoch: u64, now: Moment) -> Option<Bounds> {
         let shard = self.shard(bucket).lock();
         let known = shard.bounds.get(&bucket);
         known
             .filter(|known| shard.epoch == epoch && now < known.until)
             .copied()
-            .unwrap_or(Bounds {
-                no_sooner: Moment::default(),
-                no_later: Moment::default(),
-                until: Moment::default(),
-            })
     }
 
     /// Takes note of a bucket that refused, and owed so much when Redis was asked.
@@ -172,8 +164,6 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use super::*;
     use crate::throttle::{Limit, Quota};
 
@@ -240,6 +230,32 @@ mod tests {
         assert_eq!(told(&refusals, 1, 0, at(5_000)), Some(SECOND * 20));
         refusals.renew(bucket(2), SECOND * 20, span(0, 5_000, 5_000));
         assert_eq!(told(&refusals, 2, 0, at(5_000)), None);
+    }
+
+    #[test]
+    fn a_request_with_two_limits_or_a_larger_cost_is_not_decided_by_the_cache() {
+        let refusals = Refusals::new();
+        for number in [1, 2] {
+            refusals.note(bucket(number), SECOND * 20, span(0, 0, 0));
+        }
+        let quota = Quota::new(NonZeroU32::MIN, SECOND * 10, 1).unwrap();
+        let limit = Limit::per_client("device", quota);
+        let charge = |number, cost| Charge {
+            limit: &limit,
+            bucket: bucket(number),
+            cost: NonZeroU32::new(cost).unwrap(),
+        };
+        let decided = |enforced: &[Charge<'_>]| {
+            let wanted = Wanted {
+                enforced,
+                watched: &[],
+            };
+            refusals.judge(&wanted, 0, at(1)).is_some()
+        };
+        assert!(decided(&[charge(1, 1)]));
+        assert!(!decided(&[charge(1, 2)]));
+        assert!(!decided(&[charge(1, 1), charge(2, 1)]));
+        assert!(!decided(&[charge(1, 1), charge(3, 1)]));
     }
 
     #[test]

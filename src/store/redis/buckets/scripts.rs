@@ -29,11 +29,16 @@ pub(super) struct Told {
     pub(super) owed: SmallVec<[Duration; USUAL_LIMITS]>,
 }
 
-/// Charges the buckets of `group`.
-pub(super) fn charge(wanted: &Wanted<'_>, group: &Group) -> Call {
+/// Charges the buckets of `group`, after it has them owe at least what they are in `owed`, by their places among
+/// the charges of the request.
+pub(super) fn charge(wanted: &Wanted<'_>, group: &Group, owed: &[Duration]) -> Call {
     let mut call = CHARGE.on(&group.names).arg(group.enforced);
     for charge in group.places.iter().map(|&place| wanted.get(place)) {
         call = with(with(call, most(charge)), cost(charge));
+    }
+    let owed = group.places.iter().map(|&place| owed[place]);
+    if owed.clone().any(|owed| !owed.is_zero()) {
+        call = owed.fold(call, with);
     }
     call
 }
@@ -61,8 +66,8 @@ fn with(call: Call, time: Duration) -> Call {
     call.arg(time.as_secs()).arg(time.subsec_nanos())
 }
 
-/// The most a bucket may owe after a charge.
-fn most(charge: &Charge<'_>) -> Duration {
+/// Returns the most a bucket can owe after a charge.
+pub(super) fn most(charge: &Charge<'_>) -> Duration {
     let refill = charge.limit.quota.refill();
     match charge.limit.exceed {
         Exceed::Reject => refill,

@@ -107,7 +107,7 @@ fn request(limits: usize) -> impl Strategy<Value = Request> {
 struct Model(HashMap<BucketKey, Moment>);
 
 impl Model {
-    fn charge(&mut self, charges: &[Charge<'_>], now: Moment) -> crate::throttle::Verdict {
+    fn charge(&mut self, charges: &[Charge<'_>], now: Moment) -> Verdict {
         let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = charges
             .iter()
             .map(|charge| self.0.get(&charge.bucket).copied().unwrap_or_default())
@@ -129,6 +129,11 @@ impl Model {
             exceeded: exceeded.map(|(place, _)| place).collect(),
         }
     }
+}
+
+/// What each bucket of a request owes at least, if the gateway has charged none without Redis.
+fn nothing_owed(wanted: &Wanted<'_>) -> Vec<Duration> {
+    wanted.all().map(|_| Duration::ZERO).collect()
 }
 
 fn moment((seconds, micros): (u64, u64)) -> Moment {
@@ -177,7 +182,7 @@ fn the_script_decides_as_the_arithmetic_does_at_every_step() {
                 watched: &watched,
             };
             let groups = place::groups(&wanted, PREFIX, false);
-            let answers = runtime.block_on(buckets.ask(&wanted, &groups));
+            let answers = runtime.block_on(buckets.ask(&wanted, &groups, &nothing_owed(&wanted)));
             let told = answers[0].as_ref().expect("Redis answers");
             let now = moment(told.at);
             for (charge, &owed) in wanted.all().zip(&told.owed) {
@@ -250,7 +255,10 @@ impl Refunded {
     }
 
     fn charge(&self) -> Answers {
-        self.with(async |wanted, groups| self.buckets.ask(wanted, groups).await)
+        self.with(async |wanted, groups| {
+            let owed = nothing_owed(wanted);
+            self.buckets.ask(wanted, groups, &owed).await
+        })
     }
 
     fn refund(&self, answers: &Answers) {
@@ -320,4 +328,35 @@ fn what_is_taken_back_from_under_a_later_charge_shrinks_with_time() {
     let shrunk = Duration::from_nanos(u64::try_from(cost - back).unwrap());
     assert!(shrunk >= Duration::from_millis(30), "{shrunk:?}");
     assert!(shrunk < Duration::from_secs(30), "{shrunk:?}");
+}
+
+#[test]
+fn a_bucket_owes_what_the_gateway_reports_if_that_is_more_also_after_a_rejection() {
+    let it = Refunded::new();
+    let interval = Duration::from_nanos(3_600_000_000_007);
+    let owing = |intervals: u32| {
+        it.with(async |wanted, groups| {
+            it.buckets
+                .ask(wanted, groups, &[interval * intervals])
+                .await
+        })
+    };
+    let told = |answers: &Answers| {
+        let told = answers[0].as_ref().unwrap();
+        (told.admitted, told.owed[0])
+    };
+    assert_eq!(told(&owing(5)), (true, interval * 5));
+    let (admitted, owed) = told(&owing(3));
+    assert!(
+        admitted && owed > interval * 6,
+        "Redis knows of more: {owed:?}"
+    );
+    assert_eq!(told(&owing(10)), (false, interval * 10));
+    let (admitted, owed) = told(&it.charge());
+    assert!(!admitted && owed > interval * 9, "{owed:?}");
+    assert_eq!(
+        told(&owing(11)),
+        (false, interval * 10),
+        "no more than a bucket can owe"
+    );
 }

@@ -1,17 +1,20 @@
 -- Charges the buckets of one request: the enforced ones all or none, each watched one by itself.
 --
 -- KEYS  the buckets, the enforced ones first
--- ARGV  how many of them are enforced; then for each bucket
---         the most it may owe after a charge, in seconds and nanoseconds: what an empty one does, plus the
---         longest that a request may be made to wait for it
---         what it is charged, in seconds and nanoseconds
+-- ARGV  the number of enforced buckets; then for each bucket
+--         the most it can owe after a charge, in seconds and nanoseconds: the refill time of an empty bucket
+--         plus the longest delay of a request
+--         the charge, in seconds and nanoseconds
+--       then, only if the gateway charged some of these buckets without Redis, for each bucket
+--         what it owes at least, in seconds and nanoseconds
 --
--- Answers whether the enforced ones were charged (1 or 0), the TIME in seconds and microseconds, and for
--- each bucket what it owed before, in seconds and nanoseconds.
+-- Returns whether the enforced buckets were charged (1 or 0), the TIME in seconds and microseconds, and for
+-- each bucket what it owed before the charge, in seconds and nanoseconds.
 --
--- A bucket holds the moment at which it will be full again, in nanoseconds since 1970; what it owes is the
--- time until then. One that is full is not kept. Numbers here are exact only up to 2^53, which these
--- moments are beyond, so they are taken apart into seconds and nanoseconds.
+-- A bucket stores the time at which it is full again, in nanoseconds since 1970. It owes the time until then.
+-- A full bucket is not stored. Lua numbers are exact only up to 2^53, which is less than these times, so
+-- the script computes with seconds and nanoseconds. The quota is part of a bucket's name, so all gateways
+-- pass the same limit for one name.
 
 local GIGA = 1000000000
 local call, sub = redis.call, string.sub
@@ -19,7 +22,7 @@ local call, sub = redis.call, string.sub
 local time = call('TIME')
 local now_s, now_ns = tonumber(time[1]), time[2] * 1000
 local enforced = tonumber(ARGV[1])
-local kept = call('MGET', unpack(KEYS))
+local stored = call('MGET', unpack(KEYS))
 
 local reply = {1, now_s, tonumber(time[2])}
 local after_s, after_ns = {}, {}
@@ -28,19 +31,24 @@ for i = 1, #KEYS do
   local at = 4 * i - 2
   local most_s, most_ns = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   local s, ns = 0, 0
-  local full = kept[i] or ''
+  local full = stored[i] or ''
   local full_s, full_ns = tonumber(sub(full, 1, -10)), tonumber(sub(full, -9))
   if full_s and full_ns then
     s, ns = full_s - now_s, full_ns - now_ns
     if ns < 0 then s, ns = s - 1, ns + GIGA end
-    if s < 0 then
-      s, ns = 0, 0
-    elseif s > most_s or (s == most_s and ns > most_ns) then
-      -- No charge can have led there: the clock was set back, or the quota was another one. Written down even
-      -- if nothing is charged: time must bring it nearer.
-      s, ns = most_s, most_ns
-      after_s[i], after_ns[i] = s, ns
-    end
+    if s < 0 then s, ns = 0, 0 end
+  end
+  local least_s, least_ns = tonumber(ARGV[4 * #KEYS + 2 * i]), tonumber(ARGV[4 * #KEYS + 2 * i + 1])
+  if least_s and (least_s > s or (least_s == s and least_ns > ns)) then
+    -- Written even if the request is rejected: the gateway reports this once.
+    s, ns = least_s, least_ns
+    after_s[i], after_ns[i] = s, ns
+  end
+  if s > most_s or (s == most_s and ns > most_ns) then
+    -- No charge leads here: the clock was set back. Written even if the request is rejected, or the bucket
+    -- would owe this much until the clock has caught up.
+    s, ns = most_s, most_ns
+    after_s[i], after_ns[i] = s, ns
   end
   reply[2 * i + 2], reply[2 * i + 3] = s, ns
 
@@ -60,7 +68,7 @@ for i = 1, #KEYS do
   if after_s[i] then
     local s, ns = now_s + after_s[i], now_ns + after_ns[i]
     if ns >= GIGA then s, ns = s + 1, ns - GIGA end
-    -- Kept until the first millisecond at which it is certainly full.
+    -- Expires in the first millisecond in which it is full.
     local until_ms = s * 1000 + math.floor(ns / 1000000) + 1
     call('SET', KEYS[i], string.format('%d%09d', s, ns), 'PXAT', until_ms)
   end

@@ -1,0 +1,357 @@
+//! Random traces of two gateways on one Redis, checked against the bound that the README states.
+//!
+//! A trace sends requests with one or two limits and several costs, changes quotas of one gateway at a time,
+//! freezes Redis and restarts it without its data. Three properties hold for every bucket and quota:
+//!
+//! 1. Each gateway admits at most `burst + 1 + rate × t` in any interval, plus one burst for each restart.
+//! 2. Both gateways together admit no more than that in any interval in which Redis responds to both.
+//! 3. A client that waits as long as its rejection says is admitted, by either gateway.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use tidegate::clock::Clock;
+use tidegate::store::BucketStore;
+use tidegate::store::redis::Redis;
+use tidegate::store::redis::settings::RedisSettings;
+use tidegate::throttle::{Buckets as _, Outcome, Quota};
+use tokio::time::sleep;
+
+use super::bench::{Tap, impatient_settings};
+use crate::redis::RedisServer;
+
+/// How long a trace lasts.
+const TRACE: Duration = Duration::from_secs(7);
+
+/// Traces that run side by side, each with its own Redis.
+const TRACES: u64 = 4;
+
+/// The longest wait that a trace spends on property 3.
+const LONGEST_WAIT: Duration = Duration::from_millis(400);
+
+/// How long recovery can take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const CLIENTS: usize = 2;
+const LIMITS: usize = 2;
+
+/// A gateway, and the quota it uses for each limit: one of two.
+struct Gateway {
+    redis: Redis,
+    buckets: BucketStore,
+    quotas: [usize; LIMITS],
+}
+
+impl Gateway {
+    fn join(settings: &RedisSettings) -> Self {
+        let redis = Redis::open(settings.clone(), false, Clock::real()).unwrap();
+        Self {
+            buckets: BucketStore::Redis(redis.buckets(1_000)),
+            redis,
+            quotas: [0; LIMITS],
+        }
+    }
+
+    /// Calls to Redis that failed, and whether Redis is in use.
+    fn health(&self) -> (u64, bool) {
+        let [limits, _] = self.redis.health();
+        (limits.failures, limits.degraded.is_none())
+    }
+}
+
+/// A request: which client, which limits, at which cost, through which gateway.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    gateway: usize,
+    client: usize,
+    limits: [bool; LIMITS],
+    cost: u32,
+}
+
+/// One charge of an admitted request.
+#[derive(Clone, Copy, Debug)]
+struct Admission {
+    asked: Instant,
+    answered: Instant,
+    gateway: usize,
+    cost: u32,
+    /// The period in which Redis responded to both gateways, if it did.
+    calm: Option<u64>,
+    /// Restarts of Redis before the request and before its response.
+    restarts: (u32, u32),
+}
+
+struct Trace {
+    rng: Rng,
+    server: RedisServer,
+    gateways: [Gateway; 2],
+    /// For each client and limit the bucket with each of the two quotas.
+    taps: [[[Tap; 2]; LIMITS]; CLIENTS],
+    admissions: HashMap<(usize, usize, usize), Vec<Admission>>,
+    /// Failures of both gateways when the current calm period began; none during a fault.
+    calm: Option<[u64; 2]>,
+    calms: u64,
+    restarts: u32,
+    waits: u32,
+    faults: u32,
+}
+
+impl Trace {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let server = RedisServer::start();
+        let settings = impatient_settings(server.port());
+        let quotas: [[(Duration, u32); 2]; LIMITS] = std::array::from_fn(|limit| {
+            std::array::from_fn(|_| {
+                let scale = if limit == 0 { 10..60 } else { 40..200 };
+                (Duration::from_millis(rng.u64(scale)), rng.u32(0..6))
+            })
+        });
+        let taps = std::array::from_fn(|_| {
+            std::array::from_fn(|limit| {
+                let [first, second] = quotas[limit];
+                let tap = Tap::new(first.0, first.1);
+                let changed = tap.with_quota(second.0, second.1);
+                [tap, changed]
+            })
+        });
+        Self {
+            rng,
+            gateways: [0, 1].map(|_| Gateway::join(&settings)),
+            server,
+            taps,
+            admissions: HashMap::new(),
+            calm: None,
+            calms: 0,
+            restarts: 0,
+            waits: 0,
+            faults: 0,
+        }
+    }
+
+    /// The calm period now, unless a call has failed since it began.
+    fn calm(&self) -> Option<u64> {
+        let failures = [0, 1].map(|index| self.gateways[index].health().0);
+        (self.calm == Some(failures)).then_some(self.calms)
+    }
+
+    /// Sends a request and records what it was charged.
+    async fn send(&mut self, request: Request) -> Outcome {
+        let gateway = &self.gateways[request.gateway];
+        let used: Vec<_> = (0..LIMITS).filter(|&limit| request.limits[limit]).collect();
+        let quota = |limit: usize| gateway.quotas[limit];
+        let taps: Vec<_> = used
+            .iter()
+            .map(|&limit| &self.taps[request.client][limit][quota(limit)])
+            .collect();
+        let charges: Vec<_> = taps.iter().map(|tap| tap.charge(request.cost)).collect();
+        let (before, restarts) = (self.calm(), self.restarts);
+        let asked = Instant::now();
+        let outcome = gateway.buckets.charge(&charges, &[]).await.verdict.outcome;
+        let admission = Admission {
+            asked,
+            answered: Instant::now(),
+            gateway: request.gateway,
+            cost: request.cost,
+            calm: before.filter(|_| self.calm() == before),
+            restarts: (restarts, self.restarts),
+        };
+        if let Outcome::Admitted { .. } = outcome {
+            for limit in used {
+                let key = (request.client, limit, quota(limit));
+                self.admissions.entry(key).or_default().push(admission);
+            }
+        }
+        outcome
+    }
+
+    fn any_request(&mut self) -> Request {
+        let gateway = self.rng.usize(..2);
+        let client = self.rng.usize(..CLIENTS);
+        let limits = [[true, false], [false, true], [true, true]][self.rng.usize(..3)];
+        let capacities = (0..LIMITS).filter(|&limit| limits[limit]).map(|limit| {
+            let quota = self.gateways[gateway].quotas[limit];
+            capacity(self.taps[client][limit][quota].limit.quota)
+        });
+        let most = capacities.min().unwrap().min(3);
+        Request {
+            gateway,
+            client,
+            limits,
+            cost: if self.rng.bool() {
+                1
+            } else {
+                self.rng.u32(1..=most)
+            },
+        }
+    }
+
+    /// Waits as long as a rejection says and sends the request again, through either gateway.
+    async fn wait_and_retry(&mut self, request: Request, wait: Duration) {
+        let Some(calm) = self.calm() else { return };
+        let other = 1 - request.gateway;
+        let same = (0..LIMITS).all(|limit| {
+            !request.limits[limit]
+                || self.gateways[0].quotas[limit] == self.gateways[1].quotas[limit]
+        });
+        let retry = Request {
+            gateway: if same && self.rng.bool() {
+                other
+            } else {
+                request.gateway
+            },
+            ..request
+        };
+        sleep(wait).await;
+        let outcome = self.send(retry).await;
+        // A call that timed out was decided by the gateway alone.
+        if self.calm() == Some(calm) {
+            self.waits += 1;
+            assert!(
+                matches!(outcome, Outcome::Admitted { .. }),
+                "{request:?} was rejected for {wait:?}, then {retry:?}: {outcome:?}"
+            );
+        }
+    }
+
+    /// Sends requests to a Redis that does not respond.
+    async fn freeze(&mut self) {
+        self.calm = None;
+        self.server.freeze();
+        let ends = Instant::now() + Duration::from_millis(self.rng.u64(150..500));
+        while Instant::now() < ends {
+            let request = self.any_request();
+            self.send(request).await;
+            sleep(Duration::from_millis(1)).await;
+        }
+        self.server.thaw();
+    }
+
+    fn restart_empty(&mut self) {
+        self.calm = None;
+        tokio::task::block_in_place(|| self.server.restart_empty());
+        self.restarts += 1;
+    }
+
+    /// Waits until Redis responds to both gateways and both have reported what they admitted without it.
+    async fn recover(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < deadline, "never well again");
+            let [first, second] = [0, 1].map(|index| self.gateways[index].health());
+            if first.1 && second.1 {
+                for gateway in 0..2 {
+                    for client in 0..CLIENTS {
+                        let limits = [true; LIMITS];
+                        let cost = 1;
+                        let request = Request {
+                            gateway,
+                            client,
+                            limits,
+                            cost,
+                        };
+                        self.send(request).await;
+                    }
+                }
+                let after = [0, 1].map(|index| self.gateways[index].health().0);
+                if after == [first.0, second.0] {
+                    self.calm = Some(after);
+                    self.calms += 1;
+                    return;
+                }
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn run(mut self) -> Self {
+        let ends = Instant::now() + TRACE;
+        while Instant::now() < ends {
+            if self.calm().is_none() {
+                self.recover().await;
+            }
+            match self.rng.u32(..1_000) {
+                0..8 => {
+                    self.faults += 1;
+                    self.freeze().await;
+                }
+                8..12 => {
+                    self.faults += 1;
+                    self.restart_empty();
+                }
+                12..26 => {
+                    let (gateway, limit) = (self.rng.usize(..2), self.rng.usize(..LIMITS));
+                    let quota = &mut self.gateways[gateway].quotas[limit];
+                    *quota = 1 - *quota;
+                }
+                _ => {
+                    let request = self.any_request();
+                    let outcome = self.send(request).await;
+                    if let Outcome::Refused { wait, .. } = outcome
+                        && wait < LONGEST_WAIT
+                        && self.rng.u32(..8) == 0
+                    {
+                        self.wait_and_retry(request, wait).await;
+                    }
+                    sleep(Duration::from_micros(self.rng.u64(..3_000))).await;
+                }
+            }
+        }
+        self
+    }
+
+    /// Properties 1 and 2, for every interval that begins and ends with an admission.
+    fn check(&self) -> usize {
+        for (&(client, limit, quota), admissions) in &self.admissions {
+            let quota = self.taps[client][limit][quota].limit.quota;
+            for (index, first) in admissions.iter().enumerate() {
+                let (mut alone, mut together) = (0, 0);
+                for last in &admissions[index..] {
+                    let restarts = last.restarts.1 - first.restarts.0;
+                    let time = last.answered - first.asked;
+                    let refilled = time.as_nanos() / quota.interval().as_nanos();
+                    let capacity = u128::from(capacity(quota));
+                    if last.gateway == first.gateway {
+                        alone += u128::from(last.cost);
+                        let most = capacity * u128::from(1 + restarts) + refilled;
+                        assert!(
+                            alone <= most,
+                            "{alone} of {most} by one gateway in {time:?}"
+                        );
+                    }
+                    if first.calm.is_some() && last.calm == first.calm {
+                        together += u128::from(last.cost);
+                        let most = capacity + refilled;
+                        assert!(together <= most, "{together} of {most} by both in {time:?}");
+                    }
+                }
+            }
+        }
+        self.admissions.values().map(Vec::len).sum()
+    }
+}
+
+fn capacity(quota: Quota) -> u32 {
+    quota.capacity().get()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_trace_with_quota_changes_freezes_and_restarts_exceeds_the_bound_or_waits_too_short() {
+    let first = fastrand::u64(..);
+    eprintln!("seeds from {first}");
+    let traces: Vec<_> = (0..TRACES)
+        .map(|index| tokio::spawn(Trace::new(first.wrapping_add(index)).run()))
+        .collect();
+    for trace in traces {
+        let trace = trace.await.unwrap();
+        let admitted = trace.check();
+        let Trace {
+            waits,
+            faults,
+            restarts,
+            ..
+        } = trace;
+        eprintln!("{admitted} charges, {waits} waits, {faults} faults, {restarts} restarts");
+    }
+}
