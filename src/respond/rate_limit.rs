@@ -116,9 +116,9 @@ fn reset(reading: &Reading) -> u32 {
     }
 }
 
-/// ⌈seconds an empty bucket takes to fill⌉.
+/// Seconds in which the configured rate gives as many tokens as a full bucket has, rounded up.
 fn window(quota: Quota) -> u32 {
-    whole_seconds(quota.refill())
+    whole_seconds(quota.window())
 }
 
 /// Limit names are checked when the policy is made: none needs escaping in a quoted string.
@@ -226,8 +226,21 @@ mod tests {
             window(quota)
         };
         assert_eq!(of(10, Duration::from_secs(1), 0), 1);
-        assert_eq!(of(3, Duration::from_secs(1), 2), 2); // 1.000000002 s
         assert_eq!(of(2, Duration::from_secs(1), 2), 2);
+        assert_eq!(of(3, Duration::from_secs(1), 3), 2);
+        // At the default burst, the window is the period of the rate.
+        for (count, seconds) in [
+            (3, 1),
+            (30, 1),
+            (60, 1),
+            (600, 1),
+            (7, 60),
+            (90, 60),
+            (7, 10),
+        ] {
+            let period = Duration::from_secs(seconds);
+            assert_eq!(u64::from(of(count, period, count - 1)), seconds, "{count}");
+        }
         let year = Duration::from_hours(365 * 24);
         assert_eq!(of(1, year, 0), 31_536_000);
     }

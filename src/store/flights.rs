@@ -25,6 +25,13 @@ enum Held {
     Lost(Fingerprint, Moment),
 }
 
+impl Held {
+    /// Whether a claim other than that of `ticket` executes.
+    fn is_of_another(&self, ticket: &Ticket) -> bool {
+        matches!(self, Self::Flying(flight) if flight.ticket.token != ticket.token)
+    }
+}
+
 impl Default for Flights {
     fn default() -> Self {
         Self {
@@ -58,20 +65,37 @@ impl Flights {
         self.shard(id).insert(id, held);
     }
 
-    /// An execution ends, and those who wait are told how.
+    /// Ends the execution of `ticket` and passes `ending` to the requests that wait for it. If another claim has the
+    /// key by now, its execution goes on.
     pub(in crate::store) fn land(&self, ticket: &Ticket, ending: Ending) {
         let id = ticket.bid.id;
-        let held = self.shard(id).remove(&id);
+        let mut shard = self.shard(id);
+        if shard
+            .get(&id)
+            .is_some_and(|held| held.is_of_another(ticket))
+        {
+            return;
+        }
+        let held = shard.remove(&id);
+        drop(shard);
         if let Some(Held::Flying(flight)) = held {
             flight.land(ending);
         }
     }
 
-    /// An execution ends, and nothing can be written about it.
+    /// Ends the execution of `ticket`, whose outcome cannot be written: its key is unknown. If another claim has
+    /// the key by now, its execution goes on.
     pub(in crate::store) fn lose(&self, ticket: &Ticket, now: Moment) {
         let bid = &ticket.bid;
-        let lost = Held::Lost(bid.fingerprint, now);
-        let held = self.shard(bid.id).insert(bid.id, lost);
+        let mut shard = self.shard(bid.id);
+        if shard
+            .get(&bid.id)
+            .is_some_and(|held| held.is_of_another(ticket))
+        {
+            return;
+        }
+        let held = shard.insert(bid.id, Held::Lost(bid.fingerprint, now));
+        drop(shard);
         if let Some(Held::Flying(flight)) = held {
             flight.land(Ending::Unknown);
         }
@@ -126,5 +150,59 @@ impl Flights {
             }));
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::idempotency::{OnUnknown, ScopeHash, Terms};
+
+    fn ticket(token: u64) -> Ticket {
+        let bid = Bid {
+            id: RecordId {
+                key: KeyHash([1; 16]),
+                scope: ScopeHash([2; 16]),
+            },
+            fingerprint: Fingerprint([3; 16]),
+            terms: Terms {
+                ttl: Duration::from_hours(1),
+                on_unknown: OnUnknown::Release,
+                max_keys_per_scope: NonZeroU32::MIN,
+            },
+            at: Moment::default(),
+        };
+        Ticket { bid, token }
+    }
+
+    /// A claim can lapse and its key be claimed again before the first execution has ended.
+    #[tokio::test]
+    async fn the_end_of_an_earlier_claim_does_not_end_the_execution_of_a_later_one() {
+        let flights = Flights::default();
+        let (earlier, later) = (ticket(1), ticket(2));
+        flights.take_off(Flight::new(later, Moment::default()));
+        let Some(Claim::InFlight(waiting)) = flights.meet(&later.bid) else {
+            panic!("the later claim executes");
+        };
+        flights.land(&earlier, Ending::Unknown);
+        flights.lose(&earlier, Moment::default());
+        assert!(flights.is_flying(later.bid.id));
+        flights.land(&later, Ending::Tombstone);
+        assert!(matches!(waiting.ended().await, Ending::Tombstone));
+        assert!(!flights.is_flying(later.bid.id));
+    }
+
+    #[test]
+    fn an_execution_that_was_lost_stays_unknown_until_it_lands() {
+        let flights = Flights::default();
+        let ticket = ticket(1);
+        flights.take_off(Flight::new(ticket, Moment::default()));
+        flights.lose(&ticket, Moment::default());
+        assert!(matches!(flights.meet(&ticket.bid), Some(Claim::Unknown)));
+        flights.land(&ticket, Ending::Unknown);
+        assert!(flights.meet(&ticket.bid).is_none());
     }
 }

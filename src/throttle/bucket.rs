@@ -104,14 +104,19 @@ impl Name {
         self.0.write_u8(tag);
     }
 
+    /// Writes a length in 8 bytes, little-endian, so that gateways of all architectures name a bucket alike.
+    fn length(&mut self, length: usize) {
+        self.0.write(&(length as u64).to_le_bytes());
+    }
+
     fn part(&mut self, bytes: &[u8]) {
-        self.0.write_usize(bytes.len());
+        self.length(bytes.len());
         self.0.write(bytes);
     }
 
     fn header<'a>(&mut self, count: usize, lines: impl Iterator<Item = &'a HeaderValue>) {
         self.tag(4);
-        self.0.write_usize(count);
+        self.length(count);
         for line in lines {
             self.part(line.as_bytes());
         }
@@ -315,12 +320,22 @@ mod tests {
         assert_eq!(format!("{SEED:?}"), "Seed(..)");
     }
 
+    /// Gateways on machines of any word size and byte order share the buckets of one Redis.
+    #[test]
+    fn the_name_of_a_bucket_is_the_same_on_every_machine() {
+        let both = limit("device", [KeyPart::Client, header("x-key")]);
+        let headers = headers([("x-key", "a"), ("x-key", "b")]);
+        let BucketKey { high, low } = bucket(&both, "192.0.2.1", &headers);
+        let expected = (15_453_589_594_659_387_186, 17_247_671_923_940_048_348);
+        assert_eq!((high, low), expected);
+    }
+
     #[test]
     fn a_name_depends_on_its_bytes_and_not_on_how_they_were_handed_over() {
         let mut split = Name(SipHasher13::new_with_keys(1, 2));
         split.part(b"device");
         let mut whole = SipHasher13::new_with_keys(1, 2);
-        let mut bytes = 6_usize.to_ne_bytes().to_vec();
+        let mut bytes = vec![6, 0, 0, 0, 0, 0, 0, 0];
         bytes.extend(b"device");
         whole.write(&bytes);
         let Hash128 { h1, h2 } = whole.finish128();

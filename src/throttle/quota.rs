@@ -33,6 +33,8 @@ pub struct Quota {
     interval: u64,
     /// Tokens in a full bucket: `burst + 1`.
     capacity: NonZeroU32,
+    /// Nanoseconds in which the configured rate gives `capacity` tokens, rounded up once.
+    window: u64,
 }
 
 /// Why a rate and a burst make no quota.
@@ -86,9 +88,11 @@ impl Quota {
         if interval * u128::from(capacity) > MAX_REFILL.as_nanos() {
             return Err(QuotaError::RefillTooLong);
         }
+        let window = (period * u128::from(capacity)).div_ceil(u128::from(count.get()));
         Ok(Self {
             interval: u64::try_from(interval).expect("bounded by MAX_REFILL"),
             capacity: NonZeroU32::new(capacity).expect("burst + 1 is at least 1"),
+            window: u64::try_from(window).expect("no longer than the refill time"),
         })
     }
 
@@ -100,6 +104,12 @@ impl Quota {
     /// Tokens in a full bucket.
     pub const fn capacity(self) -> NonZeroU32 {
         self.capacity
+    }
+
+    /// The time in which the configured rate gives as many tokens as a full bucket has. The refill time can be longer
+    /// by a nanosecond per token, because intervals are rounded up: 1 s and 30 × 33,333,334 ns for 30/s.
+    pub const fn window(self) -> Duration {
+        Duration::from_nanos(self.window)
     }
 
     /// The time an empty bucket takes to fill.

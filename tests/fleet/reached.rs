@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::api::{Api, Print};
+use crate::api::{Api, Held, Print};
 use crate::gateways::{Gateway, Setup, is_unavailable};
 use crate::harness::{Certificates, eventually};
 use crate::redis::RedisServer;
@@ -129,6 +129,47 @@ async fn redis_is_spoken_to_through_tls_as_a_user_of_its_own() {
     wary.says("certificate");
     let refused = wary.pay("key").await;
     assert!(is_unavailable(&refused), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_user_without_channels_is_reported_at_start_and_duplicates_poll() {
+    let rules = RULES.replace("&tidegate:*", "resetchannels");
+    let redis = RedisServer::options().user("gate", &rules).start();
+    let api = Api::holding(Held::Answers);
+    let setup = Setup::before(&api, &redis.url()).store("user = \"gate\"\npassword = \"s3cret\"");
+    let gateways = [setup.start(), setup.start()];
+    for gateway in &gateways {
+        gateway.says("`ACL SETUSER gate &tidegate:* +@pubsub`");
+    }
+    let keys: Vec<_> = (0..5).map(|key| format!("key-{key}")).collect();
+    let firsts: Vec<_> = keys
+        .iter()
+        .map(|key| tokio::spawn(gateways[0].paying(key).send()))
+        .collect();
+    eventually("the executions have begun", async || {
+        api.count() == keys.len()
+    })
+    .await;
+    let seconds: Vec<_> = keys
+        .iter()
+        .map(|key| tokio::spawn(gateways[1].paying(key).send()))
+        .collect();
+    eventually("the duplicates wait", async || {
+        gateways[1].outcomes("waited").await == keys.len() as u64
+    })
+    .await;
+    api.hold(Held::Nothing);
+    for (first, second) in firsts.into_iter().zip(seconds) {
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        assert!(second.is_replay(), "{second:?}");
+        assert_eq!(Print::of(&second), Print::of(&first));
+    }
+    for gateway in &gateways {
+        gateway
+            .execute(&format!("unrelated-{}", gateway.address()))
+            .await;
+        assert_eq!(gateway.metric("store_failures_total").await, 0);
+    }
 }
 
 #[tokio::test]

@@ -11,11 +11,11 @@ use tidegate::idempotency::{
 };
 use tidegate::store::redis::Redis;
 use tidegate::store::redis::records::RedisRecords;
-use tidegate::store::redis::settings::RedisSettings;
+use tidegate::store::redis::settings::{Nodes, RedisSettings};
 
 use crate::bench::{Kind, answer, bid, id};
 use crate::redis::RedisServer;
-use crate::server::Server;
+use crate::server::{Server, node};
 
 /// How long a claim holds where that is what a test is about.
 const LEASE: Duration = Duration::from_secs(1);
@@ -304,6 +304,94 @@ async fn a_full_server_takes_no_new_keys_and_still_concludes_and_replays() {
     assert!(matches!(b.claim(&bid(2)).await.unwrap(), Claim::Unknown));
     fleet.redis().unfill();
     drop(win(b, bid(3)).await);
+}
+
+/// A server whose memory is full can still confirm that its replicas have what it has recorded.
+#[tokio::test]
+async fn a_full_server_with_replicas_gives_out_the_response_it_has_recorded() {
+    let fleet = Fleet::start();
+    let replica = RedisServer::options().replica_of(fleet.redis()).start();
+    let settings = RedisSettings {
+        wait_replicas: NonZeroU32::new(1),
+        lease: Duration::from_secs(8),
+        ..fleet.settings.clone()
+    };
+    let gateway = join(&settings);
+    // A replica counts when it has first reported its offset, which takes up to a second.
+    let (completed, entombed) = loop {
+        let claims = (gateway.claim(&bid(1)).await, gateway.claim(&bid(2)).await);
+        if let (Ok(Claim::Won(mut first)), Ok(Claim::Won(mut second))) = claims {
+            first.sending();
+            second.sending();
+            break (first, second);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    fleet.redis().fill();
+    let began = Instant::now();
+    let kept = Kept::Answer(answer(1));
+    gateway.complete(completed, kept).await.unwrap();
+    gateway.complete(entombed, Kept::Tombstone).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(4));
+    replays(&fleet.gateways[1], bid(1), &answer(1)).await;
+    // The replica has them: it can take over.
+    replica.command(&["REPLICAOF", "NO", "ONE"]);
+    let records = replica.command(&["KEYS", "*:r:*"]).array();
+    assert_eq!(records.len(), 2, "{records:?}");
+    drop(replica);
+}
+
+#[tokio::test]
+async fn a_response_is_withheld_while_a_connection_other_than_its_own_has_replicas_behind() {
+    let fleet = Fleet::start();
+    let replica = RedisServer::options().replica_of(fleet.redis()).start();
+    let gateway = join(&RedisSettings {
+        wait_replicas: NonZeroU32::new(1),
+        records_timeout: Duration::from_millis(300),
+        lease: Duration::from_secs(2),
+        ..fleet.settings.clone()
+    });
+    soon(async || gateway.claim(&bid(9)).await.map(drop)).await;
+    let permit = win(&gateway, bid(1)).await;
+    replica.freeze();
+    // New connections have written nothing, and must not take that for being replicated.
+    hang_up(fleet.redis());
+    let kept = Kept::Answer(answer(1));
+    gateway.complete(permit, kept).await.unwrap_err();
+    gateway.claim(&bid(2)).await.unwrap_err();
+    replica.thaw();
+}
+
+/// Users of Redis 7 have no channel unless one is granted.
+const WITHOUT_CHANNELS: &str = "on >s3cret ~* resetchannels +@read +@write +@scripting +@pubsub \
+                                +@connection -@dangerous +time +wait +info";
+
+#[tokio::test]
+async fn duplicates_poll_and_no_call_fails_if_the_user_may_not_publish() {
+    let server = RedisServer::options()
+        .user("gate", WITHOUT_CHANNELS)
+        .start();
+    let settings = RedisSettings {
+        nodes: Nodes::Single(node(&server)),
+        user: Some("gate".into()),
+        password: Some("s3cret".into()),
+        ..Server::start(Kind::Redis).settings()
+    };
+    let redis = [0, 1].map(|_| Redis::open(settings.clone(), true, Clock::real()).unwrap());
+    let [a, b] = redis.each_ref().map(Redis::records);
+    for key in 0..5 {
+        let (completed, released) = (win(&a, bid(key)).await, win(&a, bid(key + 100)).await);
+        let waiting = (wait(&b, bid(key)).await, wait(&b, bid(key + 100)).await);
+        let kept = Kept::Answer(answer(key));
+        a.complete(completed, kept).await.unwrap();
+        a.release(released, None).await.unwrap();
+        assert!(matches!(ended(waiting.0).await, Ending::Completed(_)));
+        assert!(matches!(ended(waiting.1).await, Ending::Released(None)));
+    }
+    for redis in redis {
+        let [_, records] = redis.health();
+        assert_eq!((records.failures, records.degraded), (0, None));
+    }
 }
 
 #[tokio::test]

@@ -66,7 +66,8 @@ impl Server {
     }
 }
 
-fn node(server: &RedisServer) -> Node {
+/// Returns how a gateway reaches `server`.
+pub(crate) fn node(server: &RedisServer) -> Node {
     Node {
         host: Arc::from("127.0.0.1"),
         port: server.port(),

@@ -16,12 +16,9 @@ use tokio::time::timeout;
 use super::breaker::Part;
 use super::connection::Connection;
 use super::core::Core;
-use super::script::Call;
+use super::script::{CONFIRM, Call};
 use super::way::{Established, Way};
 use crate::idempotency::StoreError;
-
-/// How long what was written to be waited for stays, in milliseconds.
-const WITNESS: u32 = 1_000;
 
 /// A way to Redis.
 #[derive(Debug)]
@@ -98,26 +95,25 @@ impl Link {
         Ok(connection)
     }
 
-    /// How many replicas have all that was written before, by anybody, where `name` is, after waiting for
-    /// `wanted` of them. Redis counts from the last write of the connection that waits, so this one writes `name`;
-    /// and whoever comes behind on that connection waits as well, so it is used for nothing else.
-    pub(super) async fn replicas(&self, name: &str, wanted: NonZeroU32) -> Result<u32, Failure> {
+    /// Waits until `wanted` replicas have `record`, and returns how many do.
+    ///
+    /// WAIT counts from the last write of its own connection, so this connection writes the expiry of `record` again.
+    /// WAIT also holds up later commands on its connection, so the connection is used for nothing else.
+    pub(super) async fn replicas(&self, record: &str, wanted: NonZeroU32) -> Result<u32, Failure> {
         let part = Part::Records;
         self.check(part)?;
         let within = self.core().patience(part);
         let mut asked = redis::pipe();
-        // On a cluster it is the first of these that says where to wait.
-        asked
-            .cmd("SET")
-            .arg(name)
-            .arg(1)
-            .arg("PX")
-            .arg(WITNESS)
-            .ignore();
+        // On a cluster, the key of the first command selects the server for both.
+        asked.add_command(CONFIRM.on(&[record]).whole());
         asked.cmd("WAIT").arg(wanted.get()).arg(millis(within));
-        // Redis itself waits for that long.
-        let (_, (have,)) = self.query::<(u32,)>(part, &asked, within * 2).await?;
-        Ok(have)
+        // WAIT alone can take `within`.
+        let (_, (exists, have)) = self.query::<(bool, u32)>(part, &asked, within * 2).await?;
+        if exists {
+            Ok(have)
+        } else {
+            Err(Failure::Failed("the record is gone".into()))
+        }
     }
 
     /// Has commands done that may be done twice, on a new connection if the one there is turns out to be gone;

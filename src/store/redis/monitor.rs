@@ -162,9 +162,10 @@ impl Monitor {
         }
     }
 
-    /// Says what somebody should know of a Redis met for the first time.
+    /// Logs a Redis that is reached for the first time, with warnings about its configuration.
     fn greet(&self, sight: &Sight) {
-        let nodes = &self.core.settings.nodes;
+        let settings = &self.core.settings;
+        let nodes = &settings.nodes;
         if let Some(server) = sight.servers.first() {
             tracing::info!(%nodes, servers = sight.servers.len(), "the store is Redis, {server}");
         }
@@ -178,6 +179,13 @@ impl Monitor {
             tracing::warn!(
                 "Redis may lose idempotency keys when it is killed, and their requests be carried out again: \
                  set its `appendonly` to `yes` and its `appendfsync` to `always` where that must not be"
+            );
+        }
+        if self.keyed && sight.servers.iter().any(|it| it.denies_publish) {
+            let (user, prefix) = (settings.login().unwrap_or("default"), &settings.prefix);
+            tracing::warn!(
+                "Redis user `{user}` may not publish on `{prefix}:*`: duplicates that wait on another gateway poll \
+                 every 250 ms; to notify them, run `ACL SETUSER {user} &{prefix}:* +@pubsub`"
             );
         }
     }

@@ -20,6 +20,8 @@ mod scan;
 mod steps;
 mod watches;
 
+pub(super) use self::names::Names;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +39,7 @@ use crate::idempotency::{
 /// All records of a fleet, as one gateway sees them. A clone has a connection of its own.
 pub struct RedisRecords {
     link: Link,
-    /// For waiting until replicas have what was written.
+    /// The connection that waits for replicas.
     witness: Link,
     ledger: Arc<Ledger>,
     /// Looks after the Redis for as long as there are records.
@@ -105,13 +107,13 @@ impl RedisRecords {
         })
     }
 
-    /// Waits until as many replicas have what was written of `id` as are to have it.
+    /// Waits until `wait_replicas` replicas have the record of `id`.
     async fn replicated(&self, id: RecordId) -> Result<(), StoreError> {
         let Some(wanted) = self.ledger.core().settings.wait_replicas else {
             return Ok(());
         };
-        let name = self.ledger.names().witness(id.scope);
-        let have = self.witness.replicas(&name, wanted).await;
+        let record = self.ledger.names().record(id);
+        let have = self.witness.replicas(&record, wanted).await;
         match have? {
             have if have >= wanted.get() => Ok(()),
             have => Err(StoreError::new(format!(

@@ -74,8 +74,8 @@ impl Call {
         }
     }
 
-    /// The same with the text of the script, for the server that does not know it.
-    fn whole(&self) -> Cmd {
+    /// Returns the call with the text of the script, for a server that may not have it.
+    pub(super) fn whole(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(self.script.text);
         // Behind the command and the hash.
@@ -105,6 +105,8 @@ scripts! {
     RENEW = "lua/renew.lua";
     /// Says what became of a claim.
     PEEK = "lua/peek.lua";
+    /// Writes a record again, unchanged, so that its connection can wait for replicas.
+    CONFIRM = "lua/confirm.lua";
     /// Frees an unknown key.
     FREE = "lua/free.lua";
 }

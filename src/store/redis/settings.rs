@@ -39,6 +39,18 @@ pub struct RedisSettings {
     pub wait_replicas: Option<NonZeroU32>,
 }
 
+impl RedisSettings {
+    /// Returns the name of the Redis user, if one is configured.
+    pub(super) fn login(&self) -> Option<&str> {
+        let node = self
+            .nodes
+            .all()
+            .first()
+            .and_then(|node| node.user.as_deref());
+        self.user.as_deref().or(node)
+    }
+}
+
 /// Where Redis is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nodes {

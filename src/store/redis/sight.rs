@@ -14,6 +14,7 @@ use super::connection::{Connection, Place};
 use super::core::Core;
 use super::link::{Failure, is_gone};
 use super::portrait::Portrait;
+use super::records::Names;
 use super::script::PLANT;
 use crate::idempotency::Secret;
 
@@ -90,8 +91,14 @@ async fn portrait(
         let mut asked = redis::cmd("CONFIG");
         asked.arg("GET").arg("appendfsync");
         let told = in_time(core, connection.ask_at(place, asked)).await;
-        // Whoever we are may not be allowed to ask.
+        // The user may have no right to CONFIG.
         portrait.syncs_always = told.is_ok_and(says_always);
+        // Listeners ignore a message that is not the name of a record.
+        let mut publish = redis::cmd("PUBLISH");
+        let prefix = &core.settings.prefix;
+        publish.arg(Names { prefix }.channel()).arg("");
+        let published = in_time(core, connection.ask_at(place, publish)).await;
+        portrait.denies_publish = published.is_err_and(|error| error.code() == Some("NOPERM"));
     }
     Ok(portrait)
 }

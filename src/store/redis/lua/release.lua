@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- Ends a claim as if it had never been.
+-- Ends a claim without a record.
 --
 -- KEYS[1]  the record, see claim.lua
 -- KEYS[2]  the keys of its scope
--- KEYS[3]  what keeps this claim from being made, if it comes here later
+-- KEYS[3]  a mark that cancels this claim if it arrives later
 -- ARGV[1]  the token of the claim
 -- ARGV[2]  the key, as its scope knows it
--- ARGV[3]  the channel on which those who wait elsewhere are told
--- ARGV[4]  what they are told: the record's name
--- ARGV[5]  how long a claim that is not here may still come, in ms; 0 if it cannot
+-- ARGV[3]  the channel that notifies requests waiting on other gateways
+-- ARGV[4]  the message: the record's name
+-- ARGV[5]  how long a claim that is not here can still arrive, in ms; 0 if it cannot
 --
 -- Returns 1 if it ended a claim.
 --
--- A claim whose answer was lost is called off by its token. That may overtake the claim itself, which can
--- sit in a connection that nobody listens to any more until Redis gets round to it: hence the mark.
+-- A claim whose reply was lost is cancelled by its token. The cancellation can overtake the claim itself, which
+-- Redis may still read from the buffer of an abandoned connection: hence the mark.
 
 local record = redis.call('HMGET', KEYS[1], 's', 'o', 'w')
 local state, owner, waited = record[1], record[2], record[3]
@@ -21,7 +21,8 @@ if state == 'p' and owner == ARGV[1] then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', KEYS[2], ARGV[2])
   if waited then
-    redis.call('PUBLISH', ARGV[3], ARGV[4])
+    -- The user may have no right to the channel. The claim has ended, and other gateways poll it.
+    redis.pcall('PUBLISH', ARGV[3], ARGV[4])
   end
   return 1
 end

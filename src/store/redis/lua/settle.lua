@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
--- Ends a claim with a record. A full Redis takes it still: what was carried out is to be known.
+-- Ends a claim with a record. A full Redis accepts it: what was executed must be on record.
 --
 -- KEYS[1]  the record, see claim.lua
 -- KEYS[2]  the keys of its scope
 -- ARGV[1]  the token of the claim
 -- ARGV[2]  the state of the record: c completed, u unknown, t tombstone
--- ARGV[3]  how long it is to be kept, in ms
+-- ARGV[3]  how long the record is stored, in ms
 -- ARGV[4]  the fingerprint of the request
 -- ARGV[5]  the key, as its scope knows it
--- ARGV[6]  the channel on which those who wait elsewhere are told
--- ARGV[7]  what they are told: the record's name
--- ARGV[8]  completed: the answer
+-- ARGV[6]  the channel that notifies requests waiting on other gateways
+-- ARGV[7]  the message: the record's name
+-- ARGV[8]  completed: the response
 --
--- Returns 1, also if it had been done before; or 0 if the key is somebody else's by now.
+-- Returns 1, also if it was done before; or 0 if another claim has the key.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -30,13 +30,13 @@ if state then
   if state == ARGV[2] then
     return 1
   end
-  -- What was given up for unknown may turn out well yet; nothing else is taken back.
+  -- An unknown outcome can still become known to its own claim. No other record changes.
   if state ~= 'p' and state ~= 'u' then
     return 0
   end
 end
 
--- A record that is gone, because Redis was restarted without it, is written all the same: it happened.
+-- A record that a restart of Redis has lost is written too: the request was executed.
 local expiry = now + tonumber(ARGV[3])
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 's', ARGV[2], 'f', ARGV[4], 'o', ARGV[1], 't', written(now))
@@ -49,6 +49,7 @@ if redis.call('PEXPIREAT', KEYS[2], written(expiry), 'NX') == 0 then
   redis.call('PEXPIREAT', KEYS[2], written(expiry), 'GT')
 end
 if waited then
-  redis.call('PUBLISH', ARGV[6], ARGV[7])
+  -- The user may have no right to the channel. The record is written, and other gateways poll it.
+  redis.pcall('PUBLISH', ARGV[6], ARGV[7])
 end
 return 1

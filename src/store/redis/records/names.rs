@@ -7,8 +7,8 @@ use crate::idempotency::{KeyHash, RecordId, ScopeHash};
 
 /// Names the things of one fleet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Names<'a> {
-    pub(super) prefix: &'a str,
+pub(in super::super) struct Names<'a> {
+    pub(in super::super) prefix: &'a str,
 }
 
 impl Names<'_> {
@@ -30,13 +30,8 @@ impl Names<'_> {
         )
     }
 
-    /// What is written where a scope is, to wait for.
-    pub(super) fn witness(&self, scope: ScopeHash) -> String {
-        format!("{}:{{{scope}}}:w", self.prefix)
-    }
-
-    /// Where it is told that an execution has ended for which somebody waits elsewhere.
-    pub(super) fn channel(&self) -> String {
+    /// Returns the channel that announces the end of executions for which other gateways wait.
+    pub(in super::super) fn channel(&self) -> String {
         format!("{}:ended", self.prefix)
     }
 

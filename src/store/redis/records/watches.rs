@@ -1,7 +1,8 @@
-//! Executions on other gateways that somebody here waits for.
+//! Executions on other gateways that requests here wait for.
 //!
-//! Redis tells when one has ended, because whoever met it left a note in its record. Messages can be
-//! lost, with the connection or with a gateway that died; so all of them are looked at now and then, too.
+//! A request that waits leaves a note in the record, and the script that ends the execution then publishes a message.
+//! Messages can be lost with a connection or with a gateway, and the Redis user may have no right to the channel.
+//! So all records with waiting requests are also polled every 250 ms.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -18,7 +19,7 @@ use super::names::Token;
 use super::steps::{self, Peek};
 use crate::idempotency::{Ending, RecordId, State, Vigil, Waiting};
 
-/// Between two looks at all of them.
+/// Interval between two polls of all records with waiting requests.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Between two attempts to hear what Redis tells.
