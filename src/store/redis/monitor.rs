@@ -181,7 +181,7 @@ impl Monitor {
                  set its `appendonly` to `yes` and its `appendfsync` to `always` where that must not be"
             );
         }
-        if self.keyed && sight.servers.iter().any(|it| it.denies_publish) {
+        if self.keyed && sight.denies_publish {
             let (user, prefix) = (settings.login().unwrap_or("default"), &settings.prefix);
             tracing::warn!(
                 "Redis user `{user}` may not publish on `{prefix}:*`: duplicates that wait on another gateway poll \

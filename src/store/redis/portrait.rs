@@ -19,8 +19,6 @@ pub(super) struct Portrait {
     append_only: bool,
     /// Whether a change is on disk before it is acknowledged, if it is written down at all.
     pub(super) syncs_always: bool,
-    /// Whether the gateway's user has no right to publish on the channel of the fleet.
-    pub(super) denies_publish: bool,
 }
 
 /// Why a server will not do. Every message ends with a way out.
@@ -61,7 +59,6 @@ impl Portrait {
             is_replica: field("role") == "slave",
             append_only: field("aof_enabled") == "1",
             syncs_always: false,
-            denies_publish: false,
         }
     }
 

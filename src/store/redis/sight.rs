@@ -29,6 +29,8 @@ pub(super) struct Sight {
     pub(super) secret: Option<Secret>,
     /// Whether it takes writes, and how soon.
     pub(super) written: Result<Duration, Failure>,
+    /// Whether the user has no right to publish on the channel of the fleet. Checked only on a new Redis.
+    pub(super) denies_publish: bool,
 }
 
 impl Sight {
@@ -61,6 +63,7 @@ impl Sight {
             servers,
             secret: secret.map(Secret::from_bytes),
             written,
+            denies_publish: is_new && denies_publish(core, connection).await,
         })
     }
 }
@@ -93,14 +96,18 @@ async fn portrait(
         let told = in_time(core, connection.ask_at(place, asked)).await;
         // The user may have no right to CONFIG.
         portrait.syncs_always = told.is_ok_and(says_always);
-        // Listeners ignore a message that is not the name of a record.
-        let mut publish = redis::cmd("PUBLISH");
-        let prefix = &core.settings.prefix;
-        publish.arg(Names { prefix }.channel()).arg("");
-        let published = in_time(core, connection.ask_at(place, publish)).await;
-        portrait.denies_publish = published.is_err_and(|error| error.code() == Some("NOPERM"));
     }
     Ok(portrait)
+}
+
+/// Publishes an empty message, which gateways ignore, and returns whether the user has no right to.
+async fn denies_publish(core: &Arc<Core>, connection: &mut Connection) -> bool {
+    let prefix = &core.settings.prefix;
+    let mut publish = redis::cmd("PUBLISH");
+    publish.arg(Names { prefix }.channel()).arg("");
+    let published = publish.query_async::<Value>(connection);
+    let denied = |error: RedisError| error.code() == Some("NOPERM");
+    in_time(core, published).await.is_err_and(denied)
 }
 
 /// Each step has the time that a step of a request with a key has.
