@@ -19,7 +19,6 @@ mod response;
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -74,8 +73,6 @@ where
     let handshake = builder(caps).handshake::<_, Bytes>(io);
     let handshake = timeout(deadlines.head, handshake).await;
     let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
-    // Each stream task holds a clone, so the count shows how many there are.
-    let streams = Arc::new(());
     let mut stop = pin!(stop);
     let mut is_stopping = false;
     let mut was_used = false;
@@ -89,11 +86,8 @@ where
                 };
                 let (request, respond) = accepted?;
                 was_used = true;
-                let (service, open) = (service.clone(), Arc::clone(&streams));
-                tasks.spawn(async move {
-                    exchange(request, respond, deadlines, service).await;
-                    drop(open);
-                });
+                let service = service.clone();
+                tasks.spawn(async move { exchange(request, respond, deadlines, service).await });
             }
             () = stop.as_mut(), if !is_stopping => {
                 connection.graceful_shutdown();
@@ -101,7 +95,7 @@ where
                 idle.as_mut().reset(Instant::now() + deadlines.head);
             }
             () = idle.as_mut() => {
-                let is_idle = !std::mem::take(&mut was_used) && Arc::strong_count(&streams) == 1;
+                let is_idle = !std::mem::take(&mut was_used) && !connection.has_streams();
                 match (is_idle, is_stopping) {
                     (false, _) => {}
                     (true, false) => {
