@@ -66,7 +66,8 @@ pub(super) async fn attempt(
 }
 
 /// With an answer, unless it is one in doubt.
-fn ended(response: Response<Incoming>, lease: Lease) -> Attempt {
+fn ended(response: Response<Incoming>, mut lease: Lease) -> Attempt {
+    lease.received(response.version(), response.headers());
     match answer::framing_fault(response.headers()) {
         None => Attempt::Answered(response, lease),
         Some(fault) => Attempt::Lost(ForwardError::BadAnswer(fault)),

@@ -1,53 +1,79 @@
-//! A server's connections, kept alive between requests.
+//! Connections to a server, kept open between requests.
 //!
-//! One pool a server and worker: connections never cross threads, so the lock is never waited for. The
-//! newest idle connection is taken first and the oldest fall away, so a pool shrinks to what its traffic
-//! needs. A connection comes back only from an exchange that both sides finished.
+//! Each worker has one pool per server. Connections never cross threads, so the lock is uncontended. The most
+//! recently used connection is taken first. Connections that stay unused are closed after
+//! [`MAX_IDLE_TIME`], or earlier if the server announced an earlier close with `Keep-Alive: timeout=N`. A
+//! connection returns to the pool only after an exchange that both sides finished.
+//!
+//! One task per pool closes idle connections, once a second and only while there are any. A timer per
+//! connection would be exact, but costs a timer entry per request.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use http::header::HeaderMap;
+use http::{HeaderValue, Version};
 use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::connect::{ConnectError, Connector, Link};
+use super::headers::KEEP_ALIVE;
 use super::upload::{Progress, Stage, Upload};
 
-/// Idle connections a pool keeps.
+/// Idle connections in a pool. The oldest is closed when another one is added.
 const MAX_IDLE: usize = 256;
 
-/// How long one is kept unused: less than servers usually wait before they hang up.
+/// How long an unused connection stays open: less than most servers wait before they close it.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// How long a finished exchange may take to be wound up.
+/// How much earlier than the server the gateway closes a connection, so that no request is sent on a
+/// connection that the server is closing.
+const KEEP_ALIVE_MARGIN: Duration = Duration::from_secs(1);
+
+/// Time between two sweeps for expired connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the task of a connection may take to finish the previous exchange.
 const WIND_UP: Duration = Duration::from_millis(100);
 
 /// The connections of one worker to one server.
 #[derive(Debug)]
 pub struct Pool {
     connector: Connector,
-    idle: Mutex<VecDeque<Idle>>,
+    idle: Mutex<IdleLinks>,
+}
+
+#[derive(Debug, Default)]
+struct IdleLinks {
+    /// Ordered by the time of last use, the most recent one last.
+    links: VecDeque<IdleLink>,
+    /// Whether the task that closes expired connections runs.
+    is_swept: bool,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleLink {
     link: Link,
-    since: Instant,
+    expires: Instant,
 }
 
-/// A connection in use, which finds its way back.
+/// A connection in use. It returns to its pool with [`finish`](Self::finish) and is closed if dropped.
 #[derive(Debug)]
 pub struct Lease {
     link: Link,
     pool: Arc<Pool>,
     upload: Option<Arc<Progress>>,
-    /// Whether it carried an exchange before: its server may have hung up meanwhile.
+    /// How long the connection may stay unused after this exchange. `None` means that it is not reused.
+    idle_time: Option<Duration>,
+    /// Whether an earlier request used the connection. The server may have closed it since then.
     pub reused: bool,
 }
 
 impl Pool {
-    /// No connections yet.
+    /// Creates a pool without connections.
     pub fn new(connector: Connector) -> Arc<Self> {
         Arc::new(Self {
             connector,
@@ -55,12 +81,12 @@ impl Pool {
         })
     }
 
-    /// How its server is reached.
+    /// Returns the connector that opens this pool's connections.
     pub fn connector(&self) -> &Connector {
         &self.connector
     }
 
-    /// An idle connection, or a fresh one.
+    /// Takes an idle connection, or opens one if none is usable.
     pub async fn lease(self: &Arc<Self>) -> Result<Lease, ConnectError> {
         while let Some(mut link) = self.take_idle() {
             if is_ready(link.sender()).await {
@@ -70,9 +96,9 @@ impl Pool {
         self.lease_fresh().await
     }
 
-    /// A fresh connection, whatever is idle.
+    /// Opens a connection, also if idle ones exist.
     pub async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
-        // Boxed, because it is rare and large: every request's future would be as large otherwise.
+        // Boxed, because it is rare and large: the future of every request would be as large otherwise.
         let link = Box::pin(self.connector.connect()).await?;
         Ok(self.lend(link, false))
     }
@@ -82,42 +108,66 @@ impl Pool {
             link,
             pool: Arc::clone(self),
             upload: None,
+            idle_time: None,
             reused,
         }
     }
 
     fn take_idle(&self) -> Option<Link> {
         let mut idle = self.idle.lock();
-        while let Some(Idle { link, since }) = idle.pop_back() {
-            if since.elapsed() > MAX_IDLE_TIME {
-                // The rest have been idle for longer still.
-                idle.clear();
-                return None;
-            }
-            if !link.is_closed() {
+        while let Some(IdleLink { link, expires }) = idle.links.pop_back() {
+            if Instant::now() < expires && !link.is_closed() {
                 return Some(link);
             }
         }
         None
     }
 
-    fn put_back(&self, link: Link) {
+    fn put_back(self: &Arc<Self>, link: Link, idle_time: Duration) {
         if link.is_closed() {
             return;
         }
         let mut idle = self.idle.lock();
-        if idle.len() == MAX_IDLE {
-            idle.pop_front();
+        if idle.links.len() == MAX_IDLE {
+            idle.links.pop_front();
         }
-        idle.push_back(Idle {
+        idle.links.push_back(IdleLink {
             link,
-            since: Instant::now(),
+            expires: Instant::now() + idle_time,
         });
+        // Without a runtime the worker is ending, and its connections end with it.
+        if !idle.is_swept
+            && let Ok(runtime) = Handle::try_current()
+        {
+            idle.is_swept = true;
+            runtime.spawn(sweep_repeatedly(Arc::downgrade(self)));
+        }
+    }
+
+    /// Closes expired connections. Returns whether idle connections remain.
+    fn sweep(&self) -> bool {
+        let now = Instant::now();
+        let mut idle = self.idle.lock();
+        let is_usable = |idle: &IdleLink| now < idle.expires && !idle.link.is_closed();
+        idle.links.retain(is_usable);
+        idle.is_swept = !idle.links.is_empty();
+        idle.is_swept
     }
 }
 
-/// Whether a connection takes another request. One whose exchange just finished has to be wound up by its
-/// own task first; one that cannot be, because its server left part of a request unread, is no use.
+/// Closes expired connections until the pool has none or is dropped.
+async fn sweep_repeatedly(pool: Weak<Pool>) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        let remaining = pool.upgrade().is_some_and(|pool| pool.sweep());
+        if !remaining {
+            return;
+        }
+    }
+}
+
+/// Whether a connection accepts another request. After an exchange its task needs a moment to become ready.
+/// It never does if the server left part of the request unread.
 async fn is_ready(sender: &mut SendRequest<Upload>) -> bool {
     if sender.is_ready() {
         return true;
@@ -127,21 +177,159 @@ async fn is_ready(sender: &mut SendRequest<Upload>) -> bool {
 }
 
 impl Lease {
-    /// The connection, to send on.
+    /// Returns the sender of this connection.
     pub fn sender(&mut self) -> &mut SendRequest<Upload> {
         self.link.sender()
     }
 
-    /// Notes the upload that has to be through before the connection can serve again.
+    /// Sets the request body that must be sent completely before the connection can be reused.
     pub fn carries(&mut self, upload: Option<Arc<Progress>>) {
         self.upload = upload;
     }
 
-    /// The answer was read to its end: the connection serves again, if the request got through whole.
+    /// Takes from the head of a response how long the connection may stay unused.
+    pub fn received(&mut self, version: Version, headers: &HeaderMap) {
+        self.idle_time = idle_time(version, headers);
+    }
+
+    /// Ends an exchange whose response was read completely. The connection is reused if the request was sent
+    /// completely, too.
     pub fn finish(self) {
         let sent = |upload: &Arc<Progress>| upload.stage() == Stage::Sent;
-        if self.upload.as_ref().is_none_or(sent) {
-            self.pool.put_back(self.link);
+        if let Some(idle_time) = self.idle_time
+            && self.upload.as_ref().is_none_or(sent)
+        {
+            self.pool.put_back(self.link, idle_time);
         }
+    }
+}
+
+/// Returns how long a connection may stay unused after a response, or `None` if it must not be reused.
+///
+/// After an HTTP/1.0 response hyper sends the next request as HTTP/1.0. That version has no chunked coding,
+/// so hyper drops a request body without a declared length.
+fn idle_time(version: Version, headers: &HeaderMap) -> Option<Duration> {
+    if version != Version::HTTP_11 {
+        return None;
+    }
+    let announced = headers.get_all(KEEP_ALIVE).iter().filter_map(timeout).min();
+    match announced {
+        None => Some(MAX_IDLE_TIME),
+        Some(announced) => announced
+            .checked_sub(KEEP_ALIVE_MARGIN)
+            .filter(|time| !time.is_zero())
+            .map(|time| time.min(MAX_IDLE_TIME)),
+    }
+}
+
+/// Returns the `timeout` of a `Keep-Alive` line such as `timeout=5, max=100` (RFC 2068, section 19.7.1).
+fn timeout(line: &HeaderValue) -> Option<Duration> {
+    let mut parameters = line.to_str().ok()?.split(',');
+    let seconds = parameters.find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let is_timeout = name.trim().eq_ignore_ascii_case("timeout");
+        is_timeout.then(|| value.trim().parse::<u32>().ok())?
+    });
+    seconds.map(|seconds| Duration::from_secs(seconds.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::{TcpListener, TcpStream};
+    use std::num::NonZeroU32;
+
+    use super::super::Server;
+    use super::*;
+
+    /// Returns a pool with connections that expire after these times, and the server's ends of them.
+    async fn pool_with(idle_times: &[Duration]) -> (Arc<Pool>, Vec<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let authority = listener.local_addr().unwrap().to_string();
+        let server = Server {
+            tls: false,
+            authority: authority.parse().unwrap(),
+            weight: NonZeroU32::MIN,
+        };
+        let connector = Connector::new(&server, None, Duration::from_secs(5)).unwrap();
+        let pool = Pool::new(connector);
+        let mut accepted = Vec::new();
+        for idle_time in idle_times {
+            let mut lease = pool.lease_fresh().await.unwrap();
+            lease.idle_time = Some(*idle_time);
+            lease.finish();
+            accepted.push(listener.accept().unwrap().0);
+        }
+        (pool, accepted)
+    }
+
+    fn idle(pool: &Pool) -> usize {
+        pool.idle.lock().links.len()
+    }
+
+    #[tokio::test]
+    async fn idle_connections_of_a_burst_are_closed_after_their_time() {
+        let (pool, accepted) = pool_with(&[MAX_IDLE_TIME; 100]).await;
+        assert_eq!(idle(&pool), 100);
+        tokio::time::pause();
+        tokio::time::sleep(MAX_IDLE_TIME.saturating_sub(SWEEP_INTERVAL)).await;
+        assert_eq!(idle(&pool), 100);
+        tokio::time::sleep(3 * SWEEP_INTERVAL).await;
+        assert_eq!(idle(&pool), 0);
+        assert!(!pool.idle.lock().is_swept, "the task ends with the last");
+        for mut stream in accepted {
+            stream
+                .set_read_timeout(Some(Duration::from_secs(5)))
+                .unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_expired_connection_is_not_used_although_it_is_not_swept_yet() {
+        let time = SWEEP_INTERVAL / 2;
+        let (pool, _accepted) = pool_with(&[time; 2]).await;
+        tokio::time::pause();
+        tokio::time::advance(time).await;
+        assert_eq!(idle(&pool), 2);
+        assert!(pool.take_idle().is_none());
+        assert_eq!(idle(&pool), 0);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_expires_later_outlives_one_that_expires_earlier() {
+        let (pool, _accepted) = pool_with(&[MAX_IDLE_TIME, Duration::from_secs(2)]).await;
+        tokio::time::pause();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(idle(&pool), 1);
+        assert!(pool.take_idle().is_some());
+    }
+
+    #[test]
+    fn the_time_a_server_announces_is_kept_with_a_margin() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        for (line, expected) in [
+            ("timeout=5", seconds(4)),
+            ("max=100, Timeout = 5", seconds(4)),
+            ("timeout=5, max=100", seconds(4)),
+            ("timeout=2", seconds(1)),
+            ("timeout=1", None),
+            ("timeout=0", None),
+            ("timeout=600", seconds(30)),
+            ("timeout=99999999999", seconds(30)),
+            ("timeout=x", seconds(30)),
+            ("timeout", seconds(30)),
+            ("max=3", seconds(30)),
+            ("", seconds(30)),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(KEEP_ALIVE, HeaderValue::from_static(line));
+            assert_eq!(idle_time(Version::HTTP_11, &headers), expected, "{line}");
+            assert_eq!(idle_time(Version::HTTP_10, &headers), None, "{line}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.append(KEEP_ALIVE, HeaderValue::from_static("timeout=9"));
+        headers.append(KEEP_ALIVE, HeaderValue::from_static("timeout=5"));
+        assert_eq!(idle_time(Version::HTTP_11, &headers), seconds(4));
     }
 }

@@ -1,5 +1,8 @@
 //! Servers that fail, stall, share load or speak TLS.
 
+mod idle;
+mod uploads;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;

@@ -1,0 +1,125 @@
+//! Request bodies without a declared length, against servers of both HTTP/1 versions.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use http_body_util::channel::Channel;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+
+use crate::harness::{Client, Gateway};
+use crate::wire_raw;
+
+/// Uploads for each of the eight pairs of client and server.
+const UPLOADS: usize = 125;
+
+/// Starts a server that responds with the length and hash of each body it received.
+fn digesting(version: &'static str, connection: &'static str) -> wire_raw::Upstream {
+    wire_raw::Upstream::scripted(move |conversation| {
+        while let Some(request) = conversation.request() {
+            let digest = digest(&request.body);
+            let length = digest.len();
+            conversation.send(format!(
+                "HTTP/{version} 200 OK\r\nConnection: {connection}\r\n\
+                 Content-Length: {length}\r\n\r\n{digest}"
+            ));
+            if connection == "close" {
+                return;
+            }
+        }
+    })
+}
+
+fn digest(body: &[u8]) -> String {
+    format!("{} {}", body.len(), blake3::hash(body))
+}
+
+/// Returns a random body in random parts. Every fifth body is empty.
+fn parts(random: &mut fastrand::Rng) -> Vec<Bytes> {
+    let count = random.usize(0..5);
+    let mut part = || {
+        let length = random.usize(1..20_000);
+        let bytes = std::iter::repeat_with(|| random.u8(..)).take(length);
+        bytes.collect::<Bytes>()
+    };
+    (0..count).map(|_| part()).collect()
+}
+
+/// Sends a chunked body on an open HTTP/1 connection and returns the response's body.
+fn upload_chunked(client: &mut wire_raw::Client, parts: &[Bytes]) -> Vec<u8> {
+    client.send("POST /api HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for part in parts {
+        let mut size = String::new();
+        write!(size, "{:x}\r\n", part.len()).expect("a string takes all");
+        client.send(size).send(part).send("\r\n");
+    }
+    client.send("0\r\n\r\n");
+    let response = client.answer();
+    assert_eq!(response.status, 200);
+    response.body
+}
+
+/// Sends a body without `content-length` on an open HTTP/2 connection and returns the response's body.
+async fn upload_stream(
+    sender: &mut SendRequest<Channel<Bytes, Infallible>>,
+    parts: Vec<Bytes>,
+) -> Vec<u8> {
+    let (mut frames, body) = Channel::new(1);
+    let sending = tokio::spawn(async move {
+        for part in parts {
+            frames.send_data(part).await.expect("the stream is open");
+        }
+    });
+    let request = http::Request::post("http://a/api").body(body);
+    let response = sender.send_request(request.expect("a request")).await;
+    let response = response.expect("a response");
+    assert_eq!(response.status(), 200);
+    sending.await.expect("all parts are sent");
+    let body = response.into_body().collect().await;
+    body.expect("a complete body").to_bytes().to_vec()
+}
+
+#[tokio::test]
+async fn uploads_without_a_length_arrive_complete_at_every_kind_of_server() {
+    let mut random = fastrand::Rng::with_seed(5);
+    for version in ["1.0", "1.1"] {
+        for connection in ["close", "keep-alive"] {
+            let upstream = digesting(version, connection);
+            let gateway = Gateway::open("[server]\nworkers = 1")
+                .upstream_url(&upstream.url())
+                .start();
+            let mut http1 = wire_raw::Client::connect(gateway.address());
+            let stream = Client::of(gateway.address()).connect().await;
+            let io = TokioIo::new(stream.expect("a connection"));
+            let handshake = http2::handshake(TokioExecutor::new(), io).await;
+            let (mut http2, driver) = handshake.expect("HTTP/2");
+            let driver = tokio::spawn(driver);
+            for upload in 0..UPLOADS {
+                let (one, other) = (parts(&mut random), parts(&mut random));
+                let shown = format!("HTTP/{version} {connection}, upload {upload}");
+                let received = upload_chunked(&mut http1, &one);
+                assert_eq!(received, digest(&one.concat()).as_bytes(), "{shown}");
+                let sent = digest(&other.concat());
+                let received = upload_stream(&mut http2, other).await;
+                assert_eq!(received, sent.as_bytes(), "{shown}");
+            }
+            driver.abort();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_whose_response_was_http_1_0_is_not_reused() {
+    for (version, connections) in [("1.0", 5), ("1.1", 1)] {
+        let upstream = digesting(version, "keep-alive");
+        let gateway = Gateway::open("[server]\nworkers = 1")
+            .upstream_url(&upstream.url())
+            .start();
+        for _ in 0..5 {
+            assert_eq!(gateway.client().get("/").send().await.status, 200);
+        }
+        assert_eq!(upstream.connections(), connections, "HTTP/{version}");
+    }
+}
