@@ -1,4 +1,4 @@
-//! Reaching a server: a TCP connection, TLS where its URL says so, and HTTP/1.1 on it.
+//! Connections to a server: TCP, TLS if its URL is `https`, and HTTP/1.1.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,11 @@ use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
+use super::dial::dial;
+use super::socket::Socket;
 use super::upload::Upload;
 use super::{Server, Upstream};
 use crate::gateway::keep_alive;
@@ -140,7 +141,7 @@ impl Connector {
         })
     }
 
-    /// A fresh connection, driven by a task of this worker until either side is done with it.
+    /// Opens a connection. A task of this worker drives it until either side ends it.
     pub async fn connect(&self) -> Result<Link, ConnectError> {
         match tokio::time::timeout(self.timeout, self.open()).await {
             Ok(outcome) => outcome,
@@ -149,13 +150,14 @@ impl Connector {
     }
 
     async fn open(&self) -> Result<Link, ConnectError> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        let stream = dial(&self.host, self.port).await?;
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;
+        let socket = Socket::new(stream);
         match &self.tls {
-            None => speak_http(stream).await,
+            None => speak_http(socket).await,
             Some((connector, name)) => {
-                speak_http(connector.connect(name.clone(), stream).await?).await
+                speak_http(connector.connect(name.clone(), socket).await?).await
             }
         }
     }
@@ -171,17 +173,17 @@ where
         .handshake(TokioIo::new(Gathered(io)))
         .await?;
     let driver = tokio::spawn(async move {
-        // Whoever waits for an answer on it learns of the failure; an idle one has nobody to tell.
+        // A request in flight receives the error through its response. An idle connection has no receiver.
         if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "an upstream connection ended");
+            tracing::debug!(%error, "upstream connection failed");
         }
     });
     let driver = driver.abort_handle();
     Ok(Link { sender, driver })
 }
 
-/// A connection to a server. Dropping it ends the connection, whatever is underway: left to itself, one
-/// whose server stopped reading amid a request would hold on to that request, and to its client, for ever.
+/// A connection to a server. Dropping it closes the connection, also with a request in flight. If the task
+/// that drives it went on, a server that stops reading would hold the request and its client for ever.
 #[derive(Debug)]
 pub struct Link {
     sender: SendRequest<Upload>,

@@ -1,5 +1,6 @@
 //! Servers that fail, stall, share load or speak TLS.
 
+mod early_close;
 mod idle;
 mod uploads;
 

@@ -186,6 +186,32 @@ impl Upstream {
         })
     }
 
+    /// Responds through TLS with 413 to the head of each request, and closes with the body unread. Requests
+    /// are not recorded.
+    pub(crate) fn early_through_tls(certificates: &Certificates) -> Self {
+        let tls = certificates.acceptor();
+        Self::listening("https", move |socket, seen| async move {
+            let listener = TcpListener::from_std(socket).expect("a listener");
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                seen.connections.fetch_add(1, Ordering::SeqCst);
+                // With Nagle's algorithm the response waits for an acknowledgement, and the close discards it.
+                stream.set_nodelay(true).expect("a connection");
+                let tls = tls.clone();
+                tokio::spawn(async move {
+                    let mut stream = tls.accept(stream).await?;
+                    let mut head = Vec::new();
+                    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+                        stream.read_buf(&mut head).await?;
+                    }
+                    let response = b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nlarge";
+                    stream.write_all(response).await?;
+                    stream.flush().await
+                });
+            }
+        })
+    }
+
     /// The URL of a server that is not there any more.
     pub(crate) fn gone() -> String {
         Self::replying(200).closed()

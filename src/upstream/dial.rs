@@ -1,0 +1,154 @@
+//! TCP connections to a host name, with its addresses tried side by side (RFC 8305).
+//!
+//! Attempts start 250 ms apart, or at once if an attempt fails. The first connection that is established wins
+//! and the others are dropped. A single address that does not respond then costs 250 ms and not the whole
+//! `connect_timeout`. The resolver's order is kept, except that address families alternate (section 4).
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::net::{TcpStream, lookup_host};
+
+/// Delay between the starts of two attempts (RFC 8305, section 5).
+const STAGGER: Duration = Duration::from_millis(250);
+
+/// Resolves `host` and connects to one of its addresses.
+pub(super) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
+    let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
+    connect_any(alternating(addresses)).await
+}
+
+/// Connects to one of the addresses. If all fail, returns the last error.
+async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut untried = addresses.into_iter();
+    let mut attempts = FuturesUnordered::new();
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    loop {
+        attempts.extend(untried.next().map(TcpStream::connect));
+        let finished = if untried.len() == 0 {
+            attempts.next().await
+        } else {
+            match tokio::time::timeout(STAGGER, attempts.next()).await {
+                Ok(finished) => finished,
+                Err(_elapsed) => continue,
+            }
+        };
+        match finished {
+            Some(Ok(stream)) => return Ok(stream),
+            Some(Err(error)) => failure = error,
+            None => return Err(failure),
+        }
+    }
+}
+
+/// Orders addresses so that IPv6 and IPv4 alternate, starting with the family of the first.
+fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let count = addresses.len();
+    let Some(first) = addresses.first().map(SocketAddr::is_ipv6) else {
+        return addresses;
+    };
+    let (preferred, other): (Vec<_>, Vec<_>) = addresses
+        .into_iter()
+        .partition(|address| address.is_ipv6() == first);
+    let (mut preferred, mut other) = (preferred.into_iter(), other.into_iter());
+    let mut ordered = Vec::with_capacity(count);
+    while ordered.len() < count {
+        ordered.extend(preferred.next());
+        ordered.extend(other.next());
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Instant;
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    /// A socket that neither accepts nor refuses connections, because its accept queue is full.
+    struct Silent {
+        socket: Socket,
+        _queue: Vec<std::net::TcpStream>,
+    }
+
+    impl Silent {
+        fn new() -> Self {
+            let socket = bound();
+            socket.listen(0).unwrap();
+            let address = address(&socket);
+            let connect =
+                || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
+            let queue = std::iter::from_fn(connect).take(100).collect();
+            assert!(connect().is_none(), "the queue is not full");
+            Self {
+                socket,
+                _queue: queue,
+            }
+        }
+    }
+
+    fn bound() -> Socket {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        socket.bind(&any.into()).unwrap();
+        socket
+    }
+
+    fn address(socket: &Socket) -> SocketAddr {
+        socket.local_addr().unwrap().as_socket().unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_respond_delays_the_next_by_250_ms() {
+        let (one, other) = (Silent::new(), Silent::new());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let server = listener.local_addr().unwrap();
+        let addresses = vec![address(&one.socket), address(&other.socket), server];
+        let start = Instant::now();
+        let connecting = tokio::time::timeout(Duration::from_secs(5), connect_any(addresses));
+        let stream = connecting.await.expect("within connect_timeout").unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), server);
+        let took = start.elapsed();
+        assert!(took >= 2 * STAGGER, "{took:?}");
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_does_not_delay_the_next() {
+        let refusing = bound();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let server = listener.local_addr().unwrap();
+        let start = Instant::now();
+        let stream = connect_any(vec![address(&refusing), address(&refusing), server]).await;
+        assert_eq!(stream.unwrap().peer_addr().unwrap(), server);
+        assert!(start.elapsed() < STAGGER, "{:?}", start.elapsed());
+    }
+
+    #[tokio::test]
+    async fn the_last_error_is_reported_if_every_address_fails() {
+        let refusing = bound();
+        let error = connect_any(vec![address(&refusing); 3]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        let error = connect_any(Vec::new()).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn address_families_alternate_in_the_order_of_the_resolver() {
+        let parse = |list: &[&str]| -> Vec<SocketAddr> {
+            list.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let resolved = parse(&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"]);
+        let ordered = parse(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]);
+        assert_eq!(alternating(resolved), ordered);
+        let resolved = parse(&["1.1.1.1:1", "2.2.2.2:1", "[::1]:1"]);
+        let ordered = parse(&["1.1.1.1:1", "[::1]:1", "2.2.2.2:1"]);
+        assert_eq!(alternating(resolved), ordered);
+        assert_eq!(alternating(Vec::new()), []);
+    }
+}

@@ -1,0 +1,216 @@
+//! The TCP socket of an upstream connection, which reports a failed write after the last read.
+//!
+//! A server may respond before it has read the request and close the connection, as with 413. Its kernel then
+//! resets the connection because of the unread bytes, and the gateway's next write fails. The response has
+//! arrived by then: Linux keeps received bytes readable after a reset. hyper ends a connection at the first
+//! failed write and drops the response, so this type withholds the error. Writes stay pending until the
+//! read side reports its end, which a dead socket does without delay.
+//!
+//! This type wraps the socket and not the TLS stream, because only the socket tells a reset from an orderly
+//! close. Bytes that the server had not sent when it reset the connection are lost: its kernel discards them.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A connected TCP socket whose write errors are withheld until everything received has been read.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+    write_error: Option<io::Error>,
+    read_ended: bool,
+    /// The task to wake when `read_ended` becomes true after a write failed.
+    writer: Option<Waker>,
+}
+
+impl Socket {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            write_error: None,
+            read_ended: false,
+            writer: None,
+        }
+    }
+
+    /// Returns the result of a write, or stays pending if the write failed and bytes may remain to be read.
+    fn written(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        match result {
+            Err(error) if !self.read_ended => {
+                self.write_error = Some(error);
+                self.writer = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            result => Poll::Ready(result),
+        }
+    }
+
+    /// Returns the state of a write that needs no system call because an earlier write failed.
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
+        let error = repeated(self.write_error.as_ref()?);
+        Some(self.written(cx, Err(error)))
+    }
+
+    /// Records the end of the read side and wakes a pending write, so that it reports its error.
+    fn end_of_reads(&mut self) {
+        self.read_ended = true;
+        if let Some(writer) = self.writer.take() {
+            writer.wake();
+        }
+    }
+}
+
+/// Copies an error of a system call.
+fn repeated(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => error.kind().into(),
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+        let is_end = result.is_err() || (buf.filled().len() == before && buf.remaining() > 0);
+        if !is_end {
+            return Poll::Ready(result);
+        }
+        self.end_of_reads();
+        // The kernel reports a reset once. If the failed write received that report, the read returns 0 as
+        // after an orderly close, and a response without a length would look complete. After an orderly
+        // close the write fails with EPIPE.
+        Poll::Ready(match &self.write_error {
+            Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(repeated(error)),
+            _ => result,
+        })
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if let Some(failed) = self.poll_failed(cx) {
+            return failed;
+        }
+        let result = std::task::ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        self.written(cx, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if let Some(failed) = self.poll_failed(cx) {
+            return failed;
+        }
+        let result = std::task::ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, pieces));
+        self.written(cx, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Returns both ends of a connection; the server's end blocks.
+    async fn connected() -> (Socket, std::net::TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (client, server) = tokio::join!(client, listener.accept());
+        let server = server.unwrap().0.into_std().unwrap();
+        server.set_nonblocking(false).unwrap();
+        (Socket::new(client.unwrap()), server)
+    }
+
+    /// Writes until a write fails, which leaves it pending.
+    async fn write_until_pending(socket: &mut Socket) {
+        let patience = Duration::from_millis(100);
+        while let Ok(written) = timeout(patience, socket.write(&[0; 100])).await {
+            written.expect("the error is withheld");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(socket.write_error.is_some(), "no write failed");
+    }
+
+    #[tokio::test]
+    async fn a_response_is_read_after_a_reset_made_a_write_fail_and_then_the_reset_is_reported() {
+        let (mut socket, mut server) = connected().await;
+        socket.write_all(b"request").await.unwrap();
+        server.write_all(b"response").unwrap();
+        // The unread request makes the kernel reset the connection.
+        drop(server);
+        write_until_pending(&mut socket).await;
+        let mut received = [0; 100];
+        assert_eq!(socket.read(&mut received).await.unwrap(), 8);
+        assert_eq!(&received[..8], b"response");
+        let end = socket.read(&mut received).await.unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::ConnectionReset);
+        let write = socket.write(b"more").await.unwrap_err();
+        assert_eq!(write.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn a_response_is_read_to_its_end_after_a_close_made_a_write_fail() {
+        let (mut socket, mut server) = connected().await;
+        socket.write_all(b"request").await.unwrap();
+        server.read_exact(&mut [0; 7]).unwrap();
+        server.write_all(b"response").unwrap();
+        drop(server);
+        write_until_pending(&mut socket).await;
+        let mut received = Vec::new();
+        socket.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"response");
+        let write = socket.write(b"more").await.unwrap_err();
+        assert_eq!(write.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[tokio::test]
+    async fn a_pending_write_reports_its_error_when_the_read_side_ends() {
+        let (mut socket, server) = connected().await;
+        socket.write_all(b"request").await.unwrap();
+        drop(server);
+        write_until_pending(&mut socket).await;
+        let (mut reader, mut writer) = tokio::io::split(socket);
+        let write = tokio::spawn(async move { writer.write(b"more").await });
+        tokio::task::yield_now().await;
+        assert!(reader.read(&mut [0; 1]).await.is_err());
+        let write = timeout(Duration::from_secs(5), write).await.unwrap();
+        assert!(write.unwrap().is_err());
+    }
+}
