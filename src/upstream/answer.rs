@@ -1,7 +1,7 @@
-//! Upstream's answer, made into the client's.
+//! Turns an upstream response into the response sent to the client.
 //!
-//! What upstream says of its body must be beyond doubt, or somebody on the way could take part of one
-//! answer for the next; an answer in doubt is none.
+//! The framing of a response must be unambiguous. Otherwise a recipient could take part of one response for
+//! the next one. The gateway rejects a response with ambiguous framing.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::pipeline::Arrival;
 use crate::respond::Body;
 use crate::wire::upgrade::Upgrade;
 
-/// What an answer's body holds until it has passed.
+/// What the body of a response holds until it is complete.
 pub(super) struct Relaying {
     pub(super) lease: Lease,
     pub(super) patience: Patience,
@@ -31,7 +31,7 @@ pub(super) struct Relaying {
     pub(super) visit: Visit,
 }
 
-/// Upstream's answer as the client gets it.
+/// Returns the response that the client receives.
 pub(super) fn to_client(
     response: Response<Incoming>,
     relaying: Relaying,
@@ -46,8 +46,8 @@ pub(super) fn to_client(
     } = relaying;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client_upgrade else {
-            return Err(ForwardError::BadAnswer(
-                "the answer switches protocols unasked",
+            return Err(ForwardError::InvalidResponse(
+                "the response switches protocols although the request did not ask for it".into(),
             ));
         };
         let mut response = response;
@@ -66,27 +66,63 @@ pub(super) fn to_client(
     Ok(Response::from_parts(parts, Body::from(relay)))
 }
 
-/// Why nobody can be sure where an answer ends or what its body is. A coding besides `chunked` would be
-/// left on the body while the header that names it stays on its hop.
-pub(super) fn framing_fault(headers: &HeaderMap) -> Option<&'static str> {
+/// Checks that the headers frame a response in one valid way, and leaves one `Content-Length` line in decimal
+/// digits. hyper does not check the length of a response without a body, as to HEAD. It accepts equal lengths
+/// on several lines, which are malformed in HTTP/2. A transfer coding other than `chunked` is rejected,
+/// because the body would keep it while the header is removed.
+pub(super) fn check_framing(headers: &mut HeaderMap) -> Result<(), &'static str> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    let coding = codings.next()?;
-    if headers.contains_key(CONTENT_LENGTH) {
-        Some("the answer declares its length in two ways")
-    } else if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-        Some("the answer's transfer coding is not exactly chunked")
-    } else {
-        None
+    if let Some(coding) = codings.next() {
+        if headers.contains_key(CONTENT_LENGTH) {
+            return Err("the response has both Content-Length and Transfer-Encoding");
+        }
+        if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+            return Err("the response has a transfer coding other than chunked");
+        }
+        return Ok(());
     }
+    let mut lines = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(line) = lines.next() else {
+        return Ok(());
+    };
+    if lines.next().is_none() && is_canonical(line.as_bytes()) {
+        return Ok(());
+    }
+    let length = content_length(headers).ok_or("the response has an invalid Content-Length")?;
+    headers.insert(CONTENT_LENGTH, length.into());
+    Ok(())
 }
 
-/// Bytes of an answer that are read to save its connection.
+/// Whether a `Content-Length` is a number without leading zeros. A number that may exceed 64 bits is not.
+fn is_canonical(value: &[u8]) -> bool {
+    (1..=19).contains(&value.len())
+        && value.iter().all(u8::is_ascii_digit)
+        && (value == b"0" || value[0] != b'0')
+}
+
+/// Returns the length that all members of all `Content-Length` lines agree on (RFC 9110, section 8.6).
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    let mut length = None;
+    for line in headers.get_all(CONTENT_LENGTH) {
+        for member in line.to_str().ok()?.split(',') {
+            let member = member.trim_matches([' ', '\t']);
+            let is_number = !member.is_empty() && member.bytes().all(|byte| byte.is_ascii_digit());
+            let number = member.parse().ok().filter(|_| is_number)?;
+            if *length.get_or_insert(number) != number {
+                return None;
+            }
+        }
+    }
+    length
+}
+
+/// Bytes of a discarded response that are read so that its connection can be reused.
 const WORTH_READING: usize = 64 * 1024;
 
-/// How long that may take.
+/// How long reading a discarded response may take.
 const WORTH_WAITING: Duration = Duration::from_millis(250);
 
-/// Lets go of an answer that nobody gets. Its connection serves again if the little that is left comes soon.
+/// Discards a response. Its connection is reused if the rest of the body is small and arrives in time.
 pub(super) fn discard(response: Response<Incoming>, lease: Lease) {
     let mut body = response.into_body();
     if body.is_end_stream() {

@@ -1,7 +1,8 @@
-//! One attempt: a request sent to one server, up to the head of its answer.
+//! One attempt: sends a request to one server and waits for the head of the response.
 //!
-//! Its ending says what may be done next. Unsent is proven, not guessed: either no connection stood, or
-//! the connection gave the whole request back. Everything else may have reached the server.
+//! The outcome decides what may follow. A request counts as unsent only if that is proven: either no
+//! connection was established, or the connection returned the whole request. In every other case the server
+//! may have received it.
 
 use http::Response;
 use hyper::body::Incoming;
@@ -15,18 +16,18 @@ use super::target::ServerTarget;
 use super::upload::{Progress, Stage};
 use super::{HostHeader, connect::ConnectError};
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Debug)]
 pub(super) enum Attempt {
-    /// With the head of an answer.
+    /// The head of a response arrived.
     Answered(Response<Incoming>, Lease),
-    /// Provably before a byte of the request was taken; it is back where it came from.
+    /// No byte of the request was sent. The request is back in its [`Outgoing`].
     Unsent(ForwardError),
-    /// After something of it was taken, for all anybody knows.
+    /// No valid response arrived, and the server may have received the request.
     Lost(ForwardError),
 }
 
-/// Sends a request to `server` and waits for the head of its answer.
+/// Sends a request to `server` and waits for the head of its response.
 pub(super) async fn attempt(
     server: &ServerTarget,
     host: &HostHeader,
@@ -53,7 +54,7 @@ pub(super) async fn attempt(
             let error = blame(failed.into_error(), upload.as_deref(), max_body);
             return Attempt::Lost(error);
         };
-        // The connection gave the request back: it never took a byte of it.
+        // The connection returned the request, so no byte of it was sent.
         *request = Some(unsent);
         if !lease.reused {
             return Attempt::Unsent(ForwardError::Unsent(failed.into_error()));
@@ -65,16 +66,16 @@ pub(super) async fn attempt(
     }
 }
 
-/// With an answer, unless it is one in doubt.
-fn ended(response: Response<Incoming>, mut lease: Lease) -> Attempt {
+/// Ends an attempt with its response, or without one if the framing of the response is invalid.
+fn ended(mut response: Response<Incoming>, mut lease: Lease) -> Attempt {
     lease.received(response.version(), response.headers());
-    match answer::framing_fault(response.headers()) {
-        None => Attempt::Answered(response, lease),
-        Some(fault) => Attempt::Lost(ForwardError::BadAnswer(fault)),
+    match answer::check_framing(response.headers_mut()) {
+        Ok(()) => Attempt::Answered(response, lease),
+        Err(fault) => Attempt::Lost(ForwardError::InvalidResponse(fault.into())),
     }
 }
 
-/// Waits for a connection, but not past the request's end.
+/// Waits for a connection until the deadline of the request.
 async fn reached<F>(patience: &Patience, lease: F) -> Result<Lease, ForwardError>
 where
     F: Future<Output = Result<Lease, ConnectError>>,
@@ -85,11 +86,12 @@ where
     }
 }
 
-/// Whose fault a failed exchange is.
+/// Returns why an exchange failed, and with it whether client or server caused the failure.
 fn blame(error: hyper::Error, upload: Option<&Progress>, max_body: u64) -> ForwardError {
     match upload.map(|upload| (upload.stage(), upload)) {
         Some((Stage::TooLarge, _)) => ForwardError::TooLarge(max_body),
         Some((Stage::ClientFailed, upload)) => ForwardError::ClientFailed(upload.violation()),
+        _ if error.is_parse() => ForwardError::InvalidResponse(error.into()),
         _ => ForwardError::Exchange(error),
     }
 }

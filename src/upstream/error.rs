@@ -1,4 +1,4 @@
-//! Why there is no answer to pass on, and what follows from that.
+//! Why a request has no response to forward, and what follows from that.
 
 use std::borrow::Cow;
 use std::io;
@@ -17,40 +17,40 @@ use crate::respond::Rejection;
 use crate::retry::Failure;
 use crate::wire::Violation;
 
-/// Why there is no answer to pass on.
+/// Why a request has no response to forward.
 #[derive(Debug, Error)]
 pub enum ForwardError {
     /// No server could be reached.
     #[error("no server could be reached: {0}")]
     Connect(#[from] ConnectError),
-    /// No server could be reached before the exchange had to be over.
+    /// No server could be reached before the deadline of the request.
     #[error("no server was reached: {0}")]
     NotReachedInTime(#[source] OutOfPatience),
-    /// A connection that had just been made failed before it took the request.
+    /// A new connection failed before the request was sent.
     #[error("the connection failed before it took the request: {0}")]
     Unsent(#[source] hyper::Error),
-    /// Every server is left alone for a while.
+    /// The circuit breakers of all servers are open.
     #[error("every server's circuit is open")]
     CircuitOpen {
-        /// How long the first of them stays so, where that is known.
+        /// Time until the first breaker admits a probe, if known.
         wait: Option<Duration>,
     },
-    /// The upstream has as many requests underway as it can take.
+    /// The upstream is at its concurrency limit.
     #[error("the upstream has all the requests underway that it can take")]
     Overloaded,
-    /// The connection failed with the request underway.
+    /// The connection failed with the request in flight.
     #[error("the exchange failed: {0}")]
     Exchange(#[source] hyper::Error),
-    /// The answer is not one that can be passed on.
-    #[error("{0}")]
-    BadAnswer(&'static str),
-    /// No answer in time.
+    /// The response violates HTTP, so the gateway does not forward it.
+    #[error("the response is not valid HTTP: {0}")]
+    InvalidResponse(Box<dyn std::error::Error + Send + Sync>),
+    /// No response arrived in time.
     #[error(transparent)]
     TimedOut(#[from] OutOfPatience),
-    /// The request's body grew larger than the gateway takes.
+    /// The request body exceeds the limit, in bytes.
     #[error("the request body is larger than {0} bytes")]
     TooLarge(u64),
-    /// The client broke off, or did not keep to HTTP.
+    /// The client closed its connection in the request body, or sent a body that is not valid HTTP.
     #[error("the client's request body failed")]
     ClientFailed(Option<Violation>),
 }
@@ -65,12 +65,12 @@ impl From<Unavailable> for ForwardError {
 }
 
 impl ForwardError {
-    /// Whether the client is to blame.
+    /// Whether the client caused the failure.
     pub(super) fn is_clients(&self) -> bool {
         matches!(self, Self::TooLarge(_) | Self::ClientFailed(_))
     }
 
-    /// Whether it speaks against the server it happened with.
+    /// Whether the failure counts against the server in its circuit breaker.
     pub(super) fn is_servers(&self) -> bool {
         match self {
             Self::NotReachedInTime(late) | Self::TimedOut(late) => late.is_servers,
@@ -79,13 +79,13 @@ impl ForwardError {
         }
     }
 
-    /// Whether an operator learns anything from it: not from what clients do, nor from what was logged when
-    /// the circuit opened.
+    /// Whether the failure is logged as a warning: not if the client caused it, nor if the circuit breaker
+    /// logged its cause.
     pub(super) fn is_news(&self) -> bool {
         !self.is_clients() && !matches!(self, Self::CircuitOpen { .. } | Self::Overloaded)
     }
 
-    /// Whether anybody can have got the request.
+    /// Returns whether a server can have received the request.
     pub(super) fn undone(&self) -> Undone {
         match self {
             Self::Connect(_)
@@ -94,14 +94,14 @@ impl ForwardError {
             | Self::CircuitOpen { .. }
             | Self::Overloaded => Undone::Unsent,
             Self::Exchange(_)
-            | Self::BadAnswer(_)
+            | Self::InvalidResponse(_)
             | Self::TimedOut(_)
             | Self::TooLarge(_)
             | Self::ClientFailed(_) => Undone::Lost,
         }
     }
 
-    /// What a caller that retries calls it.
+    /// Returns the kind of failure that the retry policy classifies.
     pub(super) fn failure(&self) -> Failure {
         match self {
             Self::Connect(ConnectError::Io(error)) => {
@@ -114,7 +114,7 @@ impl ForwardError {
         }
     }
 
-    /// What took too long, if that is what went wrong.
+    /// Returns the timeout that expired, if any.
     pub fn phase(&self) -> Option<Phase> {
         match self {
             Self::Connect(ConnectError::TimedOut(_)) => Some(Phase::Connect),
@@ -123,7 +123,7 @@ impl ForwardError {
         }
     }
 
-    /// What its caller is told.
+    /// Returns the rejection that the client receives.
     pub(super) fn rejection(&self, upstream: &Upstream) -> Rejection {
         let named = |what: &str| -> Cow<'static, str> {
             format!("The upstream '{}' {what}.", upstream.name).into()
@@ -157,8 +157,12 @@ impl ForwardError {
                     upstream: upstream.name.clone(),
                 };
             }
-            Self::Exchange(_) => "broke off before it answered; whether it acted is not known",
-            Self::BadAnswer(_) => "gave an answer that is not valid HTTP",
+            Self::Exchange(_) => {
+                "closed the connection before it responded; whether it executed the request is not known"
+            }
+            Self::InvalidResponse(_) => {
+                "sent a response that is not valid HTTP; whether it executed the request is not known"
+            }
             _ => "could not be reached",
         };
         Rejection::UpstreamUnavailable {
@@ -167,7 +171,7 @@ impl ForwardError {
     }
 }
 
-/// Whether it was this machine that could not: it has no files or no ports left.
+/// Whether this machine caused a connection error, because it has no free file descriptors or ports.
 fn is_local(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(

@@ -142,18 +142,20 @@ pub fn to_upstream(
     headers.insert(X_REQUEST_ID, request_id.to_header());
 }
 
-/// Makes upstream's headers into those sent to the client; `upgraded` where they switch protocols.
+/// Turns the headers of an upstream response into those sent to the client. `upgraded` is true if the
+/// response switches protocols.
 pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
-    let trailer = headers.get(TRAILER).cloned();
+    // Upstream announces its trailers here, on one line or several. The client's connection sends those
+    // that are announced if the client accepts trailers.
+    let trailers: SmallVec<[HeaderValue; 1]> = headers.get_all(TRAILER).iter().cloned().collect();
     remove(headers, &[], |name| HOP_BY_HOP.contains(name));
     if let Some(protocol) = protocol {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    // Trailers pass where upstream listed them and the client takes them.
-    if let Some(trailer) = trailer {
-        headers.insert(TRAILER, trailer);
+    for line in trailers {
+        headers.append(TRAILER, line);
     }
 }
 

@@ -4,6 +4,7 @@
 //! error, which aborts the response: what was cut short must never look complete. The
 //! connection goes back to its pool at the body's end, and nowhere if that is never reached.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -47,13 +48,28 @@ pub enum RelayError {
     /// The exchange took longer than it may in all.
     #[error("the exchange took longer than it may")]
     TimedOut,
-    /// Upstream broke off, or did not keep to HTTP.
+    /// Upstream closed the connection in the body, or sent a body that is not valid HTTP.
     #[error("upstream's response failed: {0}")]
     Upstream(#[source] hyper::Error),
 }
 
 impl RelayError {
-    /// What took too long, if that is what went wrong.
+    /// Whether the body violates HTTP, as a chunk without a valid size does. A truncated body does not.
+    pub fn is_invalid_http(&self) -> bool {
+        use io::ErrorKind::{InvalidData, InvalidInput};
+        let Self::Upstream(error) = self else {
+            return false;
+        };
+        let source = std::error::Error::source(error);
+        let Some(error) = source.and_then(|source| source.downcast_ref::<io::Error>()) else {
+            return false;
+        };
+        // hyper reports malformed chunks and trailers with these two kinds, and rustls malformed records.
+        let is_tls = matches!(error.get_ref(), Some(inner) if inner.is::<rustls::Error>());
+        matches!(error.kind(), InvalidData | InvalidInput) && !is_tls
+    }
+
+    /// Returns the timeout that expired, if any.
     pub fn phase(&self) -> Option<Phase> {
         match self {
             Self::Stalled(_) => Some(Phase::Idle),

@@ -2,6 +2,7 @@
 
 mod early_close;
 mod idle;
+mod responses;
 mod uploads;
 
 use std::time::{Duration, Instant};

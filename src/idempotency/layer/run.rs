@@ -99,7 +99,7 @@ impl<S: Records> Execution<S> {
         }
     }
 
-    /// What `response` means; it is left as the caller is told it.
+    /// Returns what `response` means for its key, and leaves in `response` what the caller receives.
     async fn conclude<B>(&self, response: &mut Response<Told<B>>) -> Conclusion
     where
         B: Body<Data = Bytes> + Unpin,
@@ -135,38 +135,49 @@ impl<S: Records> Execution<S> {
                 }
             }
             Err(error) => {
-                let (conclusion, refusal) = self.broke_off(&error.into());
+                let (conclusion, refusal) = self.truncated(&error.into(), release);
                 *response = refusal;
                 conclusion
             }
         }
     }
 
-    /// What an answer means that broke off, and what the caller is told instead.
-    fn broke_off<B>(&self, error: &BodyError) -> (Conclusion, Response<Told<B>>) {
-        tracing::warn!(%error, "the answer to a keyed request broke off");
-        let late = error
-            .downcast_ref::<RelayError>()
-            .and_then(RelayError::phase);
-        let rejection = match late {
-            Some(phase) => Rejection::UpstreamTimeout {
-                phase,
-                detail: "The answer did not come to its end in time; whether the request was carried out is not \
-                         known."
-                    .into(),
-            },
-            None => Rejection::UpstreamUnavailable {
-                detail: "The answer broke off before its end; whether the request was carried out is not known."
-                    .into(),
-            },
+    /// Returns what a response means whose body ends early or is invalid, and what the caller receives instead.
+    /// If the status of the response means that the request was not executed, its key is released: the status
+    /// holds without the body.
+    fn truncated<B>(
+        &self,
+        error: &BodyError,
+        not_executed: bool,
+    ) -> (Conclusion, Response<Told<B>>) {
+        tracing::warn!(%error, not_executed, "response to a keyed request is incomplete");
+        let error = error.downcast_ref::<RelayError>();
+        let phase = error.and_then(RelayError::phase);
+        let problem = match phase {
+            Some(_) => "The response did not arrive completely in time",
+            None if error.is_some_and(RelayError::is_invalid_http) => {
+                "The body of the response is not valid HTTP"
+            }
+            None => "The upstream closed the connection before the end of the response",
+        };
+        let execution = if not_executed {
+            "its status means that the request was not executed"
+        } else {
+            "whether the request was executed is not known"
+        };
+        let detail = format!("{problem}; {execution}.").into();
+        let rejection = match phase {
+            Some(phase) => Rejection::UpstreamTimeout { phase, detail },
+            None => Rejection::UpstreamUnavailable { detail },
         };
         let (head, body) = self
             .shared
             .refusal::<Bytes>(&rejection, &self.asked)
             .into_parts();
-        let conclusion = match lost(&self.rule) {
-            Course::Release => Conclusion::Release(Some(Arc::new(Answer::of(&head, &body, &[])))),
-            _ => Conclusion::Unknown,
+        let conclusion = if not_executed || lost(&self.rule) == Course::Release {
+            Conclusion::Release(Some(Arc::new(Answer::of(&head, &body, &[]))))
+        } else {
+            Conclusion::Unknown
         };
         (conclusion, Response::from_parts(head, body.into()))
     }

@@ -222,6 +222,32 @@ async fn answers_that_say_not_done_are_not_kept() {
 }
 
 #[tokio::test]
+async fn a_truncated_response_whose_status_means_not_executed_releases_its_key() {
+    for (head, rule) in [
+        ("401 Unauthorized", ""),
+        ("425 Too Early", ""),
+        ("429 Too Many Requests", ""),
+        ("503 Busy\r\nRetry-After: 1", ""),
+        ("500 Oops", "on_server_error = \"release\""),
+        ("404 Not Found", "release_on = [404]"),
+    ] {
+        for (stall, status) in [(false, 502), (true, 504)] {
+            let bytes = format!("HTTP/1.1 {head}\r\nContent-Length: 10\r\n\r\nhalf ");
+            let upstream = saying(bytes.into_bytes().leak(), stall);
+            let gateway = impatient(rule, &upstream);
+            for times in 1..=2 {
+                let response = ask(&gateway).await;
+                assert_eq!(response.status, status, "{head}");
+                let detail = response.json()["detail"].to_string();
+                assert!(detail.contains("was not executed"), "{head}: {detail}");
+                assert_eq!(sent(&upstream), times, "{head}");
+                assert_eq!(gateway.census(), Census::default(), "{head}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_was_released_makes_way_for_one_that_is_kept() {
     let upstream = Upstream::with(|received| async move {
         let authorised = received.has("x-code");

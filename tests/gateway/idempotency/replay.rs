@@ -278,3 +278,32 @@ async fn a_record_is_forgotten_when_its_time_is_over() {
     tokio::time::sleep_until(answered + std::time::Duration::from_millis(1100)).await;
     is_execution(&ask().await, 2);
 }
+
+#[tokio::test]
+async fn a_response_with_two_equal_content_length_lines_is_replayed_over_both_versions() {
+    let upstream = wire_raw::Upstream::scripted(|conversation| {
+        while conversation.request().is_some() {
+            conversation.send(
+                "HTTP/1.1 201 Created\r\nContent-Length: 4\r\nX-A: b\r\nContent-Length: 4\r\n\r\npaid",
+            );
+        }
+    });
+    let gateway = Gateway::keyed("").upstream_url(&upstream.url()).start();
+    for (turn, client) in [
+        gateway.client(),
+        gateway.client().h2(),
+        gateway.client(),
+        gateway.client().h2(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let response = client.post("/").key("k1").send().await;
+        assert_eq!((response.status, response.text().as_str()), (201, "paid"));
+        assert_eq!(response.header("content-length"), "4");
+        assert_eq!(response.is_replay(), turn > 0);
+    }
+    assert_eq!(upstream.connections(), 1);
+    let first = gateway.client().h2().post("/").key("k2").send().await;
+    assert_eq!((first.status, first.is_replay()), (201, false));
+}
