@@ -88,8 +88,10 @@ async fn a_content_length_that_is_not_a_number_is_rejected_where_there_is_no_bod
             let response = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n");
             let upstream = saying(response.leak());
             let gateway = Gateway::open("").upstream_url(&upstream.url()).start();
-            let response = gateway.client().request(method, "/").send().await;
-            assert_eq!(response.status, 502, "{method} {length:?}");
+            for client in [gateway.client(), gateway.client().h2()] {
+                let response = client.request(method, "/").send().await;
+                assert_eq!(response.status, 502, "{method} {length:?}");
+            }
         }
     }
 }
