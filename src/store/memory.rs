@@ -149,20 +149,21 @@ impl MemoryBuckets {
         }
     }
 
-    /// Makes the only charge of a request, as nearly all have: there is no order to lock in, and nothing to
-    /// look up twice.
+    /// Makes the only charge of a request, the usual case: there is no lock order, and no second lookup.
     fn charge_one(&self, charge: &Charge<'_>) -> Verdict {
         let index = self.shard_of(charge.bucket);
         let mut shard = Shard::new(self.table.shards()[index].write(), &self.margins[index]);
         let now = self.clock.now();
-        let mut full_at = [shard.full_at(charge.limit.id, charge.bucket)];
+        let before = shard.full_at(charge.limit.id, charge.bucket);
+        let mut full_at = [before];
         let verdict = decide(std::slice::from_ref(charge), &mut full_at, now);
-        if let Outcome::Admitted { .. } = verdict.outcome {
+        if full_at[0] != before {
             shard.put(charge.limit.id, charge.bucket, full_at[0], now);
         }
         verdict
     }
 
+    /// Makes all charges of a request, or none.
     fn charge_several(&self, charges: &[Charge<'_>]) -> Verdict {
         let mut wanted: SmallVec<[usize; USUAL_LIMITS]> = charges
             .iter()
@@ -182,13 +183,14 @@ impl MemoryBuckets {
                 .binary_search(&self.shard_of(charge.bucket))
                 .expect("every charge's shard was asked for")
         };
-        let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = charges
+        let before: SmallVec<[Moment; USUAL_LIMITS]> = charges
             .iter()
             .map(|charge| shards[place(charge)].full_at(charge.limit.id, charge.bucket))
             .collect();
+        let mut full_at = before.clone();
         let verdict = decide(charges, &mut full_at, now);
-        if let Outcome::Admitted { .. } = verdict.outcome {
-            for (charge, full_at) in charges.iter().zip(full_at) {
+        for ((charge, before), full_at) in charges.iter().zip(before).zip(full_at) {
+            if full_at != before {
                 shards[place(charge)].put(charge.limit.id, charge.bucket, full_at, now);
             }
         }

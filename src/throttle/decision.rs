@@ -89,10 +89,17 @@ pub trait Buckets: Send + Sync + 'static {
     }
 }
 
-/// Decides `charges` at `now`, given when each bucket will be full. If the request is admitted,
-/// `full_at` holds the new states and they are to be committed together; otherwise it is as it was.
+/// Decides `charges` at `now`, given when each bucket will be full. Leaves the new states in `full_at`, which
+/// the caller commits together. A rejected request charges nothing.
+///
+/// A bucket charged under another quota before a restart can owe more than the current quota allows. Its debt
+/// is then reduced to that of an empty bucket, also for a rejected request: otherwise a loosened limit would
+/// reject until the old debt has run down, and every wait it states would be too short.
 pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Verdict {
     debug_assert_eq!(charges.len(), full_at.len());
+    for (charge, full_at) in charges.iter().zip(full_at.iter_mut()) {
+        *full_at = (*full_at).min(latest_full_at(charge.limit, now));
+    }
     let mut taken: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
     let mut waits: SmallVec<[Option<Duration>; USUAL_LIMITS]> = SmallVec::new();
     let mut delay = Duration::ZERO;
@@ -135,6 +142,16 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Ve
         })
         .collect();
     Verdict { outcome, readings }
+}
+
+/// The latest moment at which a bucket of `limit` can be full: an empty one, charged for a slot as far away as
+/// the limit delays requests.
+fn latest_full_at(limit: &Limit, now: Moment) -> Moment {
+    let empty = now.after(limit.quota.refill());
+    match limit.exceed {
+        Exceed::Reject => empty,
+        Exceed::Delay { max } => empty.after(max),
+    }
 }
 
 /// One charge by itself: the bucket's state after it and the delay it asks for, or the wait.
@@ -279,6 +296,35 @@ mod tests {
         let delay = millis(2_500);
         assert_eq!(verdict.outcome, Outcome::Admitted { delay });
         assert_eq!(full_at, [at(2_000), at(6_000), at(4_000)]);
+    }
+
+    #[test]
+    fn a_debt_from_a_slower_quota_is_that_of_an_empty_bucket() {
+        let (rejecting, outflow) = (
+            limit(SECOND, 3, Exceed::Reject),
+            delaying(SECOND, 3, SECOND * 2),
+        );
+        for (limit, wait) in [(&rejecting, SECOND), (&outflow, SECOND)] {
+            let mut full_at = [at(500_000)];
+            let verdict = decide(&charges([limit]), &mut full_at, at(0));
+            assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 0 });
+            assert_eq!(verdict.readings[0].remaining, 0);
+        }
+    }
+
+    #[test]
+    fn slots_that_a_delaying_limit_gave_away_are_no_excess_debt() {
+        let outflow = delaying(SECOND, 0, SECOND * 5);
+        let mut full_at = [at(0)];
+        for slot in 0..6 {
+            let verdict = decide(&charges([&outflow]), &mut full_at, at(0));
+            let delay = SECOND * slot;
+            assert_eq!(verdict.outcome, Outcome::Admitted { delay });
+        }
+        assert_eq!(full_at, [at(6_000)]);
+        let verdict = decide(&charges([&outflow]), &mut full_at, at(0));
+        assert!(!verdict.is_admitted());
+        assert_eq!(full_at, [at(6_000)]);
     }
 
     #[test]

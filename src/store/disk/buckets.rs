@@ -56,7 +56,7 @@ enum SnapshotError {
 
 /// Buckets on their way from or to a file.
 struct Snapshot {
-    /// Milliseconds since 1970.
+    /// Time of the snapshot in milliseconds since 1970, no earlier than any bucket was read.
     taken: u64,
     /// Each with the nanoseconds it takes to fill.
     buckets: Vec<(BucketKey, u64)>,
@@ -116,10 +116,7 @@ impl Drop for Snapshots {
 }
 
 fn save(file: &Path, buckets: &MemoryBuckets, clock: &Clock) -> io::Result<()> {
-    let snapshot = Snapshot {
-        taken: wall_millis(clock),
-        buckets: buckets.drained(),
-    };
+    let snapshot = Snapshot::take(clock, || buckets.drained());
     replace(file, &snapshot.encode())
 }
 
@@ -133,7 +130,7 @@ fn restore(file: &Path, buckets: &MemoryBuckets, clock: &Clock) {
             return;
         }
     };
-    let elapsed = Duration::from_millis(wall_millis(clock).saturating_sub(snapshot.taken));
+    let elapsed = since_1970(clock).saturating_sub(Duration::from_millis(snapshot.taken));
     let elapsed = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
     let drained = snapshot.buckets.into_iter();
     buckets.restore(drained.map(|(bucket, left)| {
@@ -150,12 +147,26 @@ fn read(file: &Path) -> Result<Option<Snapshot>, SnapshotError> {
     }
 }
 
-fn wall_millis(clock: &Clock) -> u64 {
-    let since_1970 = clock.wall().duration_since(SystemTime::UNIX_EPOCH);
-    super::millis(since_1970.unwrap_or_default())
+fn since_1970(clock: &Clock) -> Duration {
+    let since = clock.wall().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default()
 }
 
 impl Snapshot {
+    /// Reads the buckets, and then the time, rounded up to a millisecond. A restore subtracts the time since
+    /// then from every debt, so an earlier time would give tokens back that have not been refilled.
+    fn take(clock: &Clock, read: impl FnOnce() -> Vec<(BucketKey, u64)>) -> Self {
+        let buckets = read();
+        Self {
+            taken: since_1970(clock)
+                .as_nanos()
+                .div_ceil(1_000_000)
+                .try_into()
+                .unwrap_or(u64::MAX),
+            buckets,
+        }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD + self.buckets.len() * ENTRY + CHECKSUM);
         bytes.push(VERSION);
@@ -208,7 +219,8 @@ mod tests {
     use super::*;
     use crate::store::memory::records::Room;
     use crate::throttle::{
-        Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota, RetryAfterForm,
+        Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
+        RetryAfterForm, Verdict,
     };
 
     const HOUR: Duration = Duration::from_hours(1);
@@ -217,12 +229,16 @@ mod tests {
         Clock::virtual_from(SystemTime::UNIX_EPOCH + HOUR * (400_000 + hours))
     }
 
-    /// One an hour, and 3 more at once.
+    /// One request an hour, and a burst of 3.
     fn limit() -> Limit {
+        limit_with(Quota::new(NonZeroU32::MIN, HOUR, 3).unwrap())
+    }
+
+    fn limit_with(quota: Quota) -> Limit {
         Limit {
             id: LimitId(0),
             name: "device".into(),
-            quota: Quota::new(NonZeroU32::MIN, HOUR, 3).unwrap(),
+            quota,
             key: [KeyPart::Client].into(),
             exceed: Exceed::Reject,
             mode: Mode::Enforce,
@@ -233,21 +249,21 @@ mod tests {
 
     /// How many of ten requests are admitted.
     fn admitted(buckets: &MemoryBuckets, client: u64) -> usize {
-        let limit = limit();
-        let charge = Charge {
-            limit: &limit,
+        (0..10)
+            .filter(|_| charge(buckets, &limit(), client).is_admitted())
+            .count()
+    }
+
+    /// Charges one request of `client` to `limit`.
+    fn charge(buckets: &MemoryBuckets, limit: &Limit, client: u64) -> Verdict {
+        buckets.charge_now(&[Charge {
+            limit,
             bucket: BucketKey {
                 high: client,
                 low: client,
             },
             cost: NonZeroU32::MIN,
-        };
-        (0..10)
-            .filter(|_| {
-                let verdict = buckets.charge_now(&[charge]);
-                matches!(verdict.outcome, Outcome::Admitted { .. })
-            })
-            .count()
+        }])
     }
 
     /// A gateway's life in `home`, beginning at `hours`.
@@ -269,6 +285,45 @@ mod tests {
             assert_eq!(admitted(buckets, 2), 4);
         });
         life(&home, 2, |buckets, _| assert_eq!(admitted(buckets, 1), 2));
+    }
+
+    #[test]
+    fn a_limit_that_is_loosened_between_two_runs_rejects_nobody_for_the_old_period() {
+        const DAY: Duration = Duration::from_hours(24);
+        const MINUTE: Duration = Duration::from_mins(1);
+        let thousand = NonZeroU32::new(1_000).unwrap();
+        let per_day = limit_with(Quota::new(thousand, DAY, 999).unwrap());
+        let per_minute = limit_with(Quota::new(thousand, MINUTE, 999).unwrap());
+        let home = TempDir::new().unwrap();
+        life(&home, 0, |buckets, _| {
+            for _ in 0..50 {
+                assert!(charge(buckets, &per_day, 1).is_admitted());
+            }
+        });
+        life(&home, 0, |buckets, clock| {
+            // The debt of 50 tokens a day is more than a whole bucket of the new quota, so it is empty.
+            let token = per_minute.quota.interval();
+            let rejected = charge(buckets, &per_minute, 1);
+            let (wait, by) = (token, 0);
+            assert_eq!(rejected.outcome, Outcome::Refused { wait, by });
+            assert_eq!(rejected.readings[0].next, token);
+            clock.advance(token);
+            assert!(charge(buckets, &per_minute, 1).is_admitted());
+            assert!(!charge(buckets, &per_minute, 1).is_admitted());
+            clock.advance(MINUTE);
+            let full = charge(buckets, &per_minute, 1);
+            assert_eq!(full.readings[0].remaining, 999);
+        });
+    }
+
+    #[test]
+    fn the_time_of_a_snapshot_is_taken_after_its_buckets_were_read() {
+        let clock = clock_at(0);
+        let snapshot = Snapshot::take(&clock, || {
+            clock.advance(HOUR);
+            Vec::new()
+        });
+        assert!(Duration::from_millis(snapshot.taken) >= since_1970(&clock));
     }
 
     #[test]
