@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 
 use self::shard::{Margin, Shard};
 use crate::clock::{Clock, Moment};
-use crate::throttle::decision::USUAL_LIMITS;
+use crate::throttle::decision::{USUAL_LIMITS, limit_debt};
 use crate::throttle::{BucketKey, Buckets, Charge, Judgement, LimitId, Outcome, Verdict, decide};
 
 pub(in crate::store) use self::taken::TakenAsHash;
@@ -155,7 +155,7 @@ impl MemoryBuckets {
         let mut shard = Shard::new(self.table.shards()[index].write(), &self.margins[index]);
         let now = self.clock.now();
         let before = shard.full_at(charge.limit.id, charge.bucket);
-        let mut full_at = [before];
+        let mut full_at = [limit_debt(charge.limit, before, now)];
         let verdict = decide(std::slice::from_ref(charge), &mut full_at, now);
         if full_at[0] != before {
             shard.put(charge.limit.id, charge.bucket, full_at[0], now);
@@ -187,7 +187,10 @@ impl MemoryBuckets {
             .iter()
             .map(|charge| shards[place(charge)].full_at(charge.limit.id, charge.bucket))
             .collect();
-        let mut full_at = before.clone();
+        let limited = charges.iter().zip(&before);
+        let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = limited
+            .map(|(charge, &before)| limit_debt(charge.limit, before, now))
+            .collect();
         let verdict = decide(charges, &mut full_at, now);
         for ((charge, before), full_at) in charges.iter().zip(before).zip(full_at) {
             if full_at != before {

@@ -89,17 +89,10 @@ pub trait Buckets: Send + Sync + 'static {
     }
 }
 
-/// Decides `charges` at `now`, given when each bucket will be full. Leaves the new states in `full_at`, which
-/// the caller commits together. A rejected request charges nothing.
-///
-/// A bucket charged under another quota before a restart can owe more than the current quota allows. Its debt
-/// is then reduced to that of an empty bucket, also for a rejected request: otherwise a loosened limit would
-/// reject until the old debt has run down, and every wait it states would be too short.
+/// Decides `charges` at `now`, given when each bucket will be full. If the request is admitted,
+/// `full_at` holds the new states and they are to be committed together; otherwise it is as it was.
 pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Verdict {
     debug_assert_eq!(charges.len(), full_at.len());
-    for (charge, full_at) in charges.iter().zip(full_at.iter_mut()) {
-        *full_at = (*full_at).min(latest_full_at(charge.limit, now));
-    }
     let mut taken: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
     let mut waits: SmallVec<[Option<Duration>; USUAL_LIMITS]> = SmallVec::new();
     let mut delay = Duration::ZERO;
@@ -144,14 +137,18 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Ve
     Verdict { outcome, readings }
 }
 
-/// The latest moment at which a bucket of `limit` can be full: an empty one, charged for a slot as far away as
-/// the limit delays requests.
-fn latest_full_at(limit: &Limit, now: Moment) -> Moment {
+/// Limits the debt of a bucket to what `limit` allows: an empty bucket, charged for a slot as far away as the
+/// limit delays requests.
+///
+/// A bucket charged under another quota before a restart can owe more. The store commits the limited debt also
+/// if it rejects the request: otherwise a loosened limit would reject until the old debt has run down, and
+/// every wait it states would be too short.
+pub fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment {
     let empty = now.after(limit.quota.refill());
-    match limit.exceed {
+    full_at.min(match limit.exceed {
         Exceed::Reject => empty,
         Exceed::Delay { max } => empty.after(max),
-    }
+    })
 }
 
 /// One charge by itself: the bucket's state after it and the delay it asks for, or the wait.
@@ -305,7 +302,7 @@ mod tests {
             delaying(SECOND, 3, SECOND * 2),
         );
         for (limit, wait) in [(&rejecting, SECOND), (&outflow, SECOND)] {
-            let mut full_at = [at(500_000)];
+            let mut full_at = [limit_debt(limit, at(500_000), at(0))];
             let verdict = decide(&charges([limit]), &mut full_at, at(0));
             assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 0 });
             assert_eq!(verdict.readings[0].remaining, 0);
@@ -322,9 +319,7 @@ mod tests {
             assert_eq!(verdict.outcome, Outcome::Admitted { delay });
         }
         assert_eq!(full_at, [at(6_000)]);
-        let verdict = decide(&charges([&outflow]), &mut full_at, at(0));
-        assert!(!verdict.is_admitted());
-        assert_eq!(full_at, [at(6_000)]);
+        assert_eq!(limit_debt(&outflow, full_at[0], at(0)), at(6_000));
     }
 
     #[test]
