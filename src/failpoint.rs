@@ -1,8 +1,9 @@
-//! Places where a test can have the process die.
+//! Points at which a test can make the process crash or an operation fail.
 //!
-//! Only builds with the `failpoints` feature have them, and then only those that the environment names
-//! act: `FAILPOINTS='after-claim=return'` kills the process the moment it gets there, as a crash would.
-//! In any other build `failpoint!` is nothing at all. What is named beside a place is done before the end.
+//! Only builds with the `failpoints` feature contain them, and only those that the environment names act.
+//! `FAILPOINTS='after-claim=return'` aborts the process at `failpoint!("after-claim")`; an expression beside
+//! the name is evaluated before. `FAILPOINTS='store-sync=5%return'` makes every twentieth
+//! `fails!("store-sync")` true. In other builds `failpoint!` is empty and `fails!` is false.
 
 #[cfg(feature = "failpoints")]
 macro_rules! failpoint {
@@ -19,9 +20,25 @@ macro_rules! failpoint {
     ($name:literal $(, $last_act:expr)?) => {};
 }
 
-pub(crate) use failpoint;
+/// Whether the operation at this point is to fail. Can also be made to sleep: `NAME=sleep(1000)`.
+#[cfg(feature = "failpoints")]
+macro_rules! fails {
+    ($name:literal) => {
+        fail::eval($name, |_| ()).is_some()
+    };
+}
 
-/// Takes up what the environment says about failpoints.
+#[cfg(not(feature = "failpoints"))]
+macro_rules! fails {
+    ($name:literal) => {
+        false
+    };
+}
+
+pub(crate) use failpoint;
+pub(crate) use fails;
+
+/// Activates the failpoints that the environment names.
 #[cfg(feature = "failpoints")]
 pub fn arm() {
     // Armed for as long as the process lives.

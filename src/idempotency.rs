@@ -30,7 +30,9 @@ pub mod rule;
 
 pub use answer::Answer;
 pub use body::Told;
-pub use claim::{Bid, Census, Claim, Finding, Kept, Records, State, StoreError, Terms};
+pub use claim::{
+    Bid, Census, Claim, Finding, Kept, Records, ResponseSummary, State, StoreError, Terms,
+};
 pub use fingerprint::Fingerprint;
 pub use flight::{Ending, Flight, Vigil, Waiting};
 pub use identity::{KeyHash, RecordId, ScopeHash, Secret};

@@ -122,6 +122,10 @@ impl Records for RecordStore {
         of_each!(self, records => records.find(key, scope, most))
     }
 
+    async fn response(&self, id: RecordId) -> Result<Option<Arc<Answer>>, StoreError> {
+        of_each!(self, records => records.response(id))
+    }
+
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
         of_each!(self, records => records.free_unknown(id))
     }

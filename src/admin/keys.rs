@@ -26,8 +26,11 @@ use crate::idempotency::{self, Finding, Records as _};
 /// Records shown of one key, and scopes named: a key that everybody uses has very many.
 const MOST: usize = 100;
 
-/// Records looked at for one answer.
+/// Records counted for one lookup.
 const MOST_FOUND: usize = 10_000;
+
+/// Bytes of bodies in one lookup. The latest record is shown whatever its size.
+const MOST_BODY_BYTES: usize = 16 << 20;
 
 /// Where these are asked for.
 pub(super) fn routes() -> Router<Arc<Office>> {
@@ -46,21 +49,36 @@ async fn overview(State(office): State<Arc<Office>>) -> Result<Json<Overview>, P
 
 async fn look_up(State(office): State<Arc<Office>>, uri: Uri) -> Result<Json<Found>, Problem> {
     let asked = Asked::of(&uri)?;
-    let found = find(&office, &asked).await?;
-    let left_out = found.len().saturating_sub(MOST);
-    let records = found.iter().take(MOST);
+    let found = find(&office, &asked, MOST_FOUND).await?;
+    let mut records = Vec::new();
+    let mut bytes = 0;
+    for finding in found.iter().take(MOST) {
+        if !asked.with_body {
+            records.push(Record::of(finding));
+            continue;
+        }
+        bytes += finding.response.map_or(0, |response| response.body_bytes);
+        if bytes > MOST_BODY_BYTES && !records.is_empty() {
+            break;
+        }
+        let response = match finding.response {
+            None => Ok(None),
+            Some(_) => office.records.response(finding.id).await,
+        };
+        let response = response.map_err(|error| Problem::store_failed(&error))?;
+        records.push(Record::of(finding).with(response.as_deref()));
+    }
+    let left_out = found.len() - records.len();
     Ok(Json(Found {
         key: asked.key.as_str().to_owned(),
-        records: records
-            .map(|finding| Record::of(finding, asked.with_body))
-            .collect(),
+        records,
         left_out: (left_out > 0).then_some(left_out),
     }))
 }
 
 async fn free(State(office): State<Arc<Office>>, uri: Uri) -> Result<StatusCode, Problem> {
     let asked = Asked::of(&uri)?;
-    let found = find(&office, &asked).await?;
+    let found = find(&office, &asked, MOST).await?;
     let [finding] = &found[..] else {
         let scopes = found.iter().take(MOST).map(|finding| finding.id.scope);
         return Err(Problem::several_scopes(scopes));
@@ -84,14 +102,14 @@ async fn free(State(office): State<Arc<Office>>, uri: Uri) -> Result<StatusCode,
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What there is of what was asked for, the latest first; never nothing.
-async fn find(office: &Office, asked: &Asked) -> Result<Vec<Finding>, Problem> {
+/// Returns up to `most` records of the requested key, the latest first, or 404 if there is none.
+async fn find(office: &Office, asked: &Asked, most: usize) -> Result<Vec<Finding>, Problem> {
     let found = office
         .records
         .find(
             office.naming.names().secret.key(&asked.key),
             asked.scope,
-            MOST_FOUND,
+            most,
         )
         .await;
     let mut found = found.map_err(|error| Problem::store_failed(&error))?;

@@ -42,7 +42,7 @@ pub trait Records: Send + Sync + 'static {
     /// Ends a claim whose outcome nobody knows.
     fn mark_unknown(&self, permit: Permit) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// What there is under a key, in one scope or in whatever scope; so many of them at most.
+    /// Returns up to `most` records of `key`, in `scope` or in all scopes if `None`. Loads no response.
     fn find(
         &self,
         key: KeyHash,
@@ -50,7 +50,13 @@ pub trait Records: Send + Sync + 'static {
         most: usize,
     ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
 
-    /// Frees a key whose outcome is unknown, because somebody found out; `false` if it is not unknown.
+    /// Returns the stored response of a completed record; `None` if there is none.
+    fn response(
+        &self,
+        id: RecordId,
+    ) -> impl Future<Output = Result<Option<Arc<Answer>>, StoreError>> + Send;
+
+    /// Frees a key whose outcome is unknown, because an operator found it out; `false` if it is not unknown.
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// How much there is, as far as that is known here without asking anybody.
@@ -140,8 +146,17 @@ pub struct Finding {
     pub expires_in: Option<Duration>,
     /// What was asked for.
     pub fingerprint: Fingerprint,
-    /// The answer, if there is one.
-    pub answer: Option<Arc<Answer>>,
+    /// The stored response, if there is one.
+    pub response: Option<ResponseSummary>,
+}
+
+/// What a lookup tells of a stored response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseSummary {
+    /// Status code of the response.
+    pub status: StatusCode,
+    /// Length of its body in bytes.
+    pub body_bytes: usize,
 }
 
 /// How much there is in a store.
@@ -203,10 +218,12 @@ impl Census {
     }
 }
 
-impl Finding {
-    /// The status of the answer, if there is one.
-    pub fn status(&self) -> Option<StatusCode> {
-        self.answer.as_ref().map(|answer| answer.status())
+impl From<&Answer> for ResponseSummary {
+    fn from(response: &Answer) -> Self {
+        Self {
+            status: response.status(),
+            body_bytes: response.body().len(),
+        }
     }
 }
 

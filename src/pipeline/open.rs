@@ -45,6 +45,11 @@ impl Shared {
     /// The same with its records on disk, and its buckets written down there.
     fn on_disk(self, path: &Path) -> Result<Self, disk::OpenError> {
         let records = DiskRecords::open(path, self.policy.store.room, self.clock.clone())?;
+        let rules = self.policy.routes.iter();
+        let rules = rules.filter_map(|route| route.idempotency.as_ref());
+        if let Some(largest) = rules.map(|rule| rule.max_response).max() {
+            records.set_max_response(largest as u64);
+        }
         let buckets = MemoryBuckets::new(self.policy.max_clients, self.clock.clone());
         let buckets = Arc::new(buckets);
         let snapshots = Snapshots::start(&records, Arc::clone(&buckets), self.clock.clone())?;

@@ -17,21 +17,27 @@
 //! of acknowledged batches is kept beside it ([`tally`]) and compared at start, and the lists of its tables
 //! are checked before it reads them.
 //!
-//! When a write fails (a full disk), the engine is given up and opened again every second until it
-//! works: until then requests with keys are refused, and all others served. What was claimed and could
-//! not be concluded is unknown from that moment on.
+//! When a write fails (a full disk), the engine is closed and reopened with a backoff until it works
+//! ([`recovery`]). Until then requests with new keys are rejected and all others are served. Responses of
+//! executions in flight wait for the engine, for which some disk space is held back ([`reserve`]). After
+//! [`PATIENCE`] their clients receive an unknown outcome, and a retry receives the response once it is stored.
 
+mod admission;
 mod batch;
 pub mod buckets;
 mod engine;
 mod home;
+mod lookup;
 mod record;
+mod recovery;
+mod reserve;
 mod tally;
 mod upkeep;
 mod writer;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
@@ -43,8 +49,9 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use self::home::Home;
+use self::lookup::Lookup;
 use self::tally::Standing;
-use self::writer::{Op, Writer};
+use self::writer::{Completion, Op, Writer};
 use super::flights::Flights;
 use super::memory::records::Room;
 use crate::clock::{Clock, Moment};
@@ -58,8 +65,11 @@ pub use home::HomeError;
 /// Most bytes of answers that are also kept in memory.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// How long a claim may take: a disk that is this slow is no use to a client that waits.
+/// How long an operation may take. A disk that takes longer counts as failed.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The default of `max_response`, in bytes.
+const MAX_RESPONSE: u64 = 1 << 20;
 
 /// What an answer takes in the cache besides its own weight, about.
 const CACHE_OVERHEAD: usize = 200;
@@ -99,9 +109,14 @@ struct Handle {
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the writer and everybody else look at.
+/// State that the writer shares with its callers.
 struct Common {
     flights: Flights,
+    lookup: Lookup,
+    /// Whether the writer has not responded in time and may hang: it is not asked meanwhile.
+    stalled: AtomicBool,
+    /// The largest response that is stored, in bytes.
+    max_response: AtomicU64,
     /// Answers asked for most recently.
     recent: Cache<RecordId, Recent>,
     timeline: Timeline,
@@ -206,6 +221,12 @@ impl DiskRecords {
         self.0.secret
     }
 
+    /// Sets the size of the largest response, in bytes: the store admits a request only while it holds disk
+    /// space for one.
+    pub fn set_max_response(&self, bytes: u64) {
+        self.0.common.max_response.store(bytes, Ordering::Relaxed);
+    }
+
     /// Its directory.
     pub fn path(&self) -> &Path {
         &self.0.path
@@ -229,10 +250,37 @@ impl Common {
             .build();
         Self {
             flights: Flights::default(),
+            lookup: Lookup::default(),
+            stalled: AtomicBool::new(false),
+            max_response: AtomicU64::new(MAX_RESPONSE),
             recent,
             timeline: Timeline::new(clock),
             standing: Standing::default(),
         }
+    }
+
+    fn max_response(&self) -> u64 {
+        self.max_response.load(Ordering::Relaxed)
+    }
+
+    /// Returns up to `most` records of `key`, in `scope` or in all scopes if `None`. Reads from the disk.
+    fn find(
+        &self,
+        key: KeyHash,
+        scope: Option<ScopeHash>,
+        most: usize,
+    ) -> Result<Vec<Finding>, StoreError> {
+        let mut found = self.flights.find(key, scope, self.timeline.clock.now());
+        found.truncate(most);
+        let in_flight: HashSet<RecordId> = found.iter().map(|finding| finding.id).collect();
+        let left = most - found.len();
+        let stored = self.lookup.find(key, scope, left, self.timeline.now())?;
+        found.extend(
+            stored
+                .into_iter()
+                .filter(|finding| !in_flight.contains(&finding.id)),
+        );
+        Ok(found)
     }
 
     /// What becomes of a bid, as far as memory can tell.
@@ -260,14 +308,30 @@ impl Handle {
         }
     }
 
+    /// Passes an operation to the writer and waits for its result, for [`PATIENCE`] at most. The writer still
+    /// executes the operation after that time, except for a claim.
     async fn ask<T>(
         &self,
         op: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Op,
     ) -> Result<T, StoreError> {
         let (ack, answer) = oneshot::channel();
         self.send(op(ack));
+        let Ok(answer) = timeout(PATIENCE, answer).await else {
+            self.common.stalled.store(true, Ordering::Relaxed);
+            return Err(StoreError::new("the disk does not respond"));
+        };
         let gone = || StoreError::new("the store's writer has ended");
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        answer.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Reads from the disk on a thread that may block.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Common) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let common = Arc::clone(&self.common);
+        let reading = tokio::task::spawn_blocking(move || read(&common));
+        reading.await.map_err(StoreError::new)?
     }
 }
 
@@ -276,14 +340,30 @@ impl Records for DiskRecords {
         if let Some(claim) = self.0.common.meet(bid) {
             return Ok(claim);
         }
-        let asking = self.0.ask(|ack| Op::Claim(*bid, ack));
-        // Whoever gives up leaves no claim behind.
-        let claimed = timeout(PATIENCE, asking).await;
-        claimed.unwrap_or_else(|_| Err(StoreError::new("the disk has not answered in time")))
+        if self.0.common.stalled.load(Ordering::Relaxed) {
+            return Err(StoreError::known("the disk does not respond"));
+        }
+        // A claim whose caller has gone is not made, or is released.
+        self.0.ask(|ack| Op::Claim(*bid, ack)).await
     }
 
     async fn complete(&self, permit: Permit, kept: Kept) -> Result<(), StoreError> {
-        self.0.ask(|ack| Op::Complete(permit, kept, ack)).await
+        let ticket = permit.redeem();
+        let asking = self.0.ask(|ack| {
+            Op::Complete(Completion {
+                ticket,
+                kept,
+                ack,
+                repeated: false,
+            })
+        });
+        let completed = asking.await;
+        if completed.is_err() {
+            // The writer may still record it; the key is unknown until then.
+            let common = &self.0.common;
+            common.flights.lose(&ticket, common.timeline.clock.now());
+        }
+        completed
     }
 
     async fn release(&self, permit: Permit, answer: Option<Arc<Answer>>) -> Result<(), StoreError> {
@@ -304,9 +384,15 @@ impl Records for DiskRecords {
         scope: Option<ScopeHash>,
         most: usize,
     ) -> Result<Vec<Finding>, StoreError> {
-        let mut found = self.0.ask(|ack| Op::Find(key, most, ack)).await?;
-        found.retain(|finding| scope.is_none_or(|scope| finding.id.scope == scope));
-        Ok(found)
+        self.0
+            .read(move |common| common.find(key, scope, most))
+            .await
+    }
+
+    async fn response(&self, id: RecordId) -> Result<Option<Arc<Answer>>, StoreError> {
+        self.0
+            .read(move |common| common.lookup.response(id, common.timeline.now()))
+            .await
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {

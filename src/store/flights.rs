@@ -1,13 +1,14 @@
 //! Executions underway, and those that were and could not be concluded.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::Moment;
 use crate::idempotency::{
-    Bid, Claim, Ending, Finding, Fingerprint, Flight, KeyHash, RecordId, State, Ticket,
+    Bid, Claim, Ending, Finding, Fingerprint, Flight, KeyHash, RecordId, ScopeHash, State, Ticket,
 };
 
 const SHARDS: usize = 32;
@@ -20,15 +21,24 @@ pub(in crate::store) struct Flights {
 
 enum Held {
     Flying(Box<Flight>),
-    /// Its claim is kept and its end could not be: unknown, and not to be claimed again before the store
-    /// can be asked.
-    Lost(Fingerprint, Moment),
+    /// Its claim is stored and its end could not be: unknown, and not claimable before the store works again.
+    Lost(Lost),
+}
+
+/// An execution whose end could not be stored.
+struct Lost {
+    token: u64,
+    fingerprint: Fingerprint,
+    since: Moment,
 }
 
 impl Held {
-    /// Whether a claim other than that of `ticket` executes.
-    fn is_of_another(&self, ticket: &Ticket) -> bool {
-        matches!(self, Self::Flying(flight) if flight.ticket.token != ticket.token)
+    /// Whether this is the claim of `ticket`, and not a later one of the same record.
+    fn is_of(&self, ticket: &Ticket) -> bool {
+        match self {
+            Self::Flying(flight) => flight.ticket.token == ticket.token,
+            Self::Lost(lost) => lost.token == ticket.token,
+        }
     }
 }
 
@@ -52,9 +62,9 @@ impl Flights {
     pub(in crate::store) fn meet(&self, bid: &Bid) -> Option<Claim> {
         Some(match self.shard(bid.id).get_mut(&bid.id)? {
             Held::Flying(flight) => flight.meet(bid),
-            Held::Lost(fingerprint, _) if *fingerprint != bid.fingerprint => Claim::Mismatch,
-            // Even where an unknown key may be claimed again: there is nowhere to write that down.
-            Held::Lost(..) => Claim::Unknown,
+            Held::Lost(lost) if lost.fingerprint != bid.fingerprint => Claim::Mismatch,
+            // Also with `on_unknown = "release"`: a new claim could not be stored.
+            Held::Lost(_) => Claim::Unknown,
         })
     }
 
@@ -65,38 +75,31 @@ impl Flights {
         self.shard(id).insert(id, held);
     }
 
-    /// Ends the execution of `ticket` and passes `ending` to the requests that wait for it. If another claim has the
-    /// key by now, its execution goes on.
+    /// Ends an execution and passes `ending` to its waiters. Has no effect on a later claim of the same record.
     pub(in crate::store) fn land(&self, ticket: &Ticket, ending: Ending) {
         let id = ticket.bid.id;
-        let mut shard = self.shard(id);
-        if shard
-            .get(&id)
-            .is_some_and(|held| held.is_of_another(ticket))
-        {
-            return;
-        }
-        let held = shard.remove(&id);
-        drop(shard);
-        if let Some(Held::Flying(flight)) = held {
+        let held = match self.shard(id).entry(id) {
+            Entry::Occupied(held) if held.get().is_of(ticket) => held.remove(),
+            _ => return,
+        };
+        if let Held::Flying(flight) = held {
             flight.land(ending);
         }
     }
 
-    /// Ends the execution of `ticket`, whose outcome cannot be written: its key is unknown. If another claim has
-    /// the key by now, its execution goes on.
+    /// Ends an execution whose end cannot be stored: its key is unknown. Has no effect if it has already ended.
     pub(in crate::store) fn lose(&self, ticket: &Ticket, now: Moment) {
         let bid = &ticket.bid;
-        let mut shard = self.shard(bid.id);
-        if shard
-            .get(&bid.id)
-            .is_some_and(|held| held.is_of_another(ticket))
-        {
-            return;
-        }
-        let held = shard.insert(bid.id, Held::Lost(bid.fingerprint, now));
-        drop(shard);
-        if let Some(Held::Flying(flight)) = held {
+        let lost = Held::Lost(Lost {
+            token: ticket.token,
+            fingerprint: bid.fingerprint,
+            since: now,
+        });
+        let held = match self.shard(bid.id).get_mut(&bid.id) {
+            Some(held) if held.is_of(ticket) => std::mem::replace(held, lost),
+            _ => return,
+        };
+        if let Held::Flying(flight) = held {
             flight.land(Ending::Unknown);
         }
     }
@@ -106,12 +109,12 @@ impl Flights {
         matches!(self.shard(id).get(&id), Some(Held::Flying(_)))
     }
 
-    /// Forgets what was lost, once all of it is kept.
-    pub(in crate::store) fn clear_lost(&self) {
+    /// Removes lost executions that are stored as unknown now, all but those in `still_lost`.
+    pub(in crate::store) fn clear_lost(&self, still_lost: &HashSet<RecordId>) {
         for shard in &self.shards {
             shard
                 .lock()
-                .retain(|_, held| matches!(held, Held::Flying(_)));
+                .retain(|id, held| matches!(held, Held::Flying(_)) || still_lost.contains(id));
         }
     }
 
@@ -125,19 +128,26 @@ impl Flights {
         counts.sum()
     }
 
-    /// What is held under a key.
-    pub(in crate::store) fn find(&self, key: KeyHash, now: Moment) -> Vec<Finding> {
+    /// Returns the executions of `key` in `scope`, or in all scopes if `None`.
+    pub(in crate::store) fn find(
+        &self,
+        key: KeyHash,
+        scope: Option<ScopeHash>,
+        now: Moment,
+    ) -> Vec<Finding> {
+        let is_asked_for =
+            |id: &RecordId| id.key == key && scope.is_none_or(|scope| id.scope == scope);
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
-            let held = shard.iter().filter(|(id, _)| id.key == key);
+            let held = shard.iter().filter(|(id, _)| is_asked_for(id));
             found.extend(held.map(|(&id, held)| {
                 let (state, since, fingerprint) = match held {
                     Held::Flying(flight) => {
                         let fingerprint = flight.ticket.bid.fingerprint;
                         (State::InProgress, flight.since, fingerprint)
                     }
-                    Held::Lost(fingerprint, since) => (State::Unknown, *since, *fingerprint),
+                    Held::Lost(lost) => (State::Unknown, lost.since, lost.fingerprint),
                 };
                 Finding {
                     id,
@@ -145,7 +155,7 @@ impl Flights {
                     age: now.since(since),
                     expires_in: None,
                     fingerprint,
-                    answer: None,
+                    response: None,
                 }
             }));
         }
@@ -155,54 +165,40 @@ impl Flights {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-    use std::time::Duration;
-
     use super::*;
-    use crate::idempotency::{OnUnknown, ScopeHash, Terms};
+    use crate::idempotency::Terms;
 
     fn ticket(token: u64) -> Ticket {
-        let bid = Bid {
-            id: RecordId {
-                key: KeyHash([1; 16]),
-                scope: ScopeHash([2; 16]),
+        Ticket {
+            bid: Bid {
+                at: Moment::default(),
+                id: RecordId {
+                    key: KeyHash([1; 16]),
+                    scope: ScopeHash([1; 16]),
+                },
+                fingerprint: Fingerprint([1; 16]),
+                terms: Terms::default(),
             },
-            fingerprint: Fingerprint([3; 16]),
-            terms: Terms {
-                ttl: Duration::from_hours(1),
-                on_unknown: OnUnknown::Release,
-                max_keys_per_scope: NonZeroU32::MIN,
-            },
-            at: Moment::default(),
-        };
-        Ticket { bid, token }
-    }
-
-    /// A claim can lapse and its key be claimed again before the first execution has ended.
-    #[tokio::test]
-    async fn the_end_of_an_earlier_claim_does_not_end_the_execution_of_a_later_one() {
-        let flights = Flights::default();
-        let (earlier, later) = (ticket(1), ticket(2));
-        flights.take_off(Flight::new(later, Moment::default()));
-        let Some(Claim::InFlight(waiting)) = flights.meet(&later.bid) else {
-            panic!("the later claim executes");
-        };
-        flights.land(&earlier, Ending::Unknown);
-        flights.lose(&earlier, Moment::default());
-        assert!(flights.is_flying(later.bid.id));
-        flights.land(&later, Ending::Tombstone);
-        assert!(matches!(waiting.ended().await, Ending::Tombstone));
-        assert!(!flights.is_flying(later.bid.id));
+            token,
+        }
     }
 
     #[test]
-    fn an_execution_that_was_lost_stays_unknown_until_it_lands() {
+    fn the_late_end_of_a_claim_does_not_end_a_later_claim_of_its_key() {
         let flights = Flights::default();
-        let ticket = ticket(1);
-        flights.take_off(Flight::new(ticket, Moment::default()));
-        flights.lose(&ticket, Moment::default());
-        assert!(matches!(flights.meet(&ticket.bid), Some(Claim::Unknown)));
-        flights.land(&ticket, Ending::Unknown);
-        assert!(flights.meet(&ticket.bid).is_none());
+        let (early, late) = (ticket(1), ticket(2));
+        flights.take_off(Flight::new(late, Moment::default()));
+        flights.land(&early, Ending::Unknown);
+        flights.lose(&early, Moment::default());
+        assert!(flights.is_flying(late.bid.id));
+        flights.lose(&late, Moment::default());
+        assert!(matches!(flights.meet(&late.bid), Some(Claim::Unknown)));
+        flights.land(&early, Ending::Unknown);
+        assert!(flights.meet(&late.bid).is_some());
+        flights.land(&late, Ending::Unknown);
+        assert!(flights.meet(&late.bid).is_none());
+        // What has ended cannot be lost any more.
+        flights.lose(&late, Moment::default());
+        assert!(flights.meet(&late.bid).is_none());
     }
 }

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::idempotency::Answer;
+use crate::idempotency::{Answer, ResponseSummary};
 
 /// The version this writes, and the newest it reads.
 pub(in crate::store) const VERSION: u8 = 1;
@@ -52,6 +52,11 @@ impl WrittenAnswer<'_> {
         })
     }
 
+    /// What a lookup tells of the response, without a copy of it.
+    pub(in crate::store) fn summary(&self) -> Result<ResponseSummary, WrittenError> {
+        summary(self.status, self.body.len())
+    }
+
     /// The answer that was written down.
     pub(in crate::store) fn read(self) -> Result<Answer, WrittenError> {
         let malformed = |error: &dyn std::fmt::Display| WrittenError::Malformed(error.to_string());
@@ -65,6 +70,30 @@ impl WrittenAnswer<'_> {
         let status = StatusCode::from_u16(self.status).map_err(|error| malformed(&error))?;
         Ok(Answer::new(status, &headers, self.body))
     }
+}
+
+/// What a lookup tells of a sealed response, read from its first bytes; `None` if they end before the body.
+/// The checksum, which is at the end, is not verified.
+pub(in crate::store) fn summary_of_start(
+    bytes: &[u8],
+) -> Result<Option<ResponseSummary>, WrittenError> {
+    /// The fields of [`WrittenAnswer`] up to the length of its body.
+    type Start<'a> = (u16, Vec<(&'a str, &'a [u8])>, usize);
+    match bytes.split_first() {
+        Some((&version, _)) if version > VERSION => Err(WrittenError::Newer(version)),
+        Some((_, start)) => match postcard::take_from_bytes::<Start<'_>>(start) {
+            Ok(((status, _, body_bytes), _)) => summary(status, body_bytes).map(Some),
+            Err(postcard::Error::DeserializeUnexpectedEnd) => Ok(None),
+            Err(error) => Err(WrittenError::Malformed(error.to_string())),
+        },
+        None => Ok(None),
+    }
+}
+
+fn summary(status: u16, body_bytes: usize) -> Result<ResponseSummary, WrittenError> {
+    let status =
+        StatusCode::from_u16(status).map_err(|error| WrittenError::Malformed(error.to_string()))?;
+    Ok(ResponseSummary { status, body_bytes })
 }
 
 /// The bytes to be written under `name`.
@@ -102,4 +131,29 @@ fn checksum(name: &[u8], content: &[u8]) -> [u8; CHECKSUM] {
     let mut sum = [0; CHECKSUM];
     sum.copy_from_slice(&hasher.finalize().as_bytes()[..CHECKSUM]);
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_of_a_sealed_response_tells_its_status_and_size() {
+        let mut headers = HeaderMap::new();
+        headers.append("x-a", HeaderValue::from_bytes(b"\xff").unwrap());
+        headers.append("x-b", HeaderValue::from_static("2"));
+        let response = Answer::new(StatusCode::CREATED, &headers, &[b'.'; 70_000]);
+        let sealed = WrittenAnswer::of(&response, |written| seal(b"k", &written));
+        let expected = ResponseSummary::from(&response);
+        assert_eq!(expected.body_bytes, 70_000);
+        let body = sealed.len() - CHECKSUM - 70_000;
+        for start in 0..body {
+            assert_eq!(summary_of_start(&sealed[..start]).unwrap(), None);
+        }
+        for start in [body, body + 1, sealed.len()] {
+            assert_eq!(summary_of_start(&sealed[..start]).unwrap(), Some(expected));
+        }
+        let written: WrittenAnswer<'_> = open(b"k", &sealed).unwrap();
+        assert_eq!(written.summary().unwrap(), expected);
+    }
 }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 use tidegate::clock::Clock;
@@ -411,4 +411,52 @@ async fn damage_to_a_journal_before_the_current_one_is_told_too() {
     }
     assert_eq!(verdicts[0], Verdict::Opened { unreadable: 0 });
     assert_eq!(verdicts[1..], [Verdict::Refused, Verdict::Refused]);
+}
+
+/// The directory of the index by expiry: the engine numbers its keyspaces in the order of their creation.
+const EXPIRIES: &str = "records/keyspaces/3/tables";
+
+#[tokio::test]
+async fn a_damaged_index_of_expiries_stops_no_request() {
+    let home = TempDir::new().unwrap();
+    // More than a journal holds, so that the index is in a table.
+    let store = DiskRecords::open(home.path(), room(), clock()).unwrap();
+    for key in 0..1_500 {
+        let Ok(Claim::Won(mut permit)) = store.claim(&bid(key)).await else {
+            panic!("the claim is not won");
+        };
+        permit.sending();
+        let kept = Kept::Answer(sized_answer(key, 64 << 10));
+        store.complete(permit, kept).await.unwrap();
+    }
+    eventually("the index is written to a table", || {
+        !files_in(&home.path().join(EXPIRIES)).is_empty()
+    })
+    .await;
+    drop(store);
+    let tables = files_in(&home.path().join(EXPIRIES));
+    for table in &tables {
+        Damage::Flip(100).strike(table);
+    }
+
+    // Responses exceed `max_bytes`, so that upkeep reads the index at once and all the time.
+    let small = Room {
+        max_bytes: 32 << 20,
+        ..room()
+    };
+    let store = DiskRecords::open(home.path(), small, clock()).unwrap();
+    let until = Instant::now() + Duration::from_secs(4);
+    let mut key = 10_000;
+    while Instant::now() < until {
+        key += 1;
+        match store.claim(&bid(key)).await {
+            Ok(Claim::Won(mut permit)) => {
+                permit.sending();
+                let kept = Kept::Answer(sized_answer(key, 100));
+                store.complete(permit, kept).await.unwrap();
+            }
+            other => panic!("the claim of {key} is not won: {other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }

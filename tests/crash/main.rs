@@ -16,10 +16,13 @@ mod book;
 mod campaign;
 mod damage;
 #[cfg(feature = "failpoints")]
+mod failing;
+#[cfg(feature = "failpoints")]
 mod failpoints;
 mod full_disk;
 mod harness;
 mod ledger;
+mod lookup;
 #[path = "../support/redis.rs"]
 #[allow(
     dead_code,

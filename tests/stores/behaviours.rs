@@ -380,14 +380,25 @@ pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
     );
     let ages: Vec<_> = found.iter().map(|finding| finding.age.as_secs()).collect();
     assert_eq!(ages, [10, 5, 5]);
-    assert_eq!(found[0].answer, Some(answer(1)));
+    assert_eq!(found[0].response, Some((&*answer(1)).into()));
+    let response = bench.records.response(found[0].id).await.unwrap();
+    assert_eq!(response, Some(answer(1)));
     let left = found[0].expires_in.unwrap();
     let expected = TTL.saturating_sub(Duration::from_secs(10));
     assert!(
         left <= expected && left + bench.slack() >= expected,
         "{left:?}"
     );
-    assert!(found[1..].iter().all(|finding| finding.answer.is_none()));
+    for other in &found[1..] {
+        assert_eq!(other.response, None);
+        assert_eq!(bench.records.response(other.id).await.unwrap(), None);
+    }
+    let scope = Some(found[1].id.scope);
+    let one = bench.records.find(id(1, 1).key, scope, 10).await.unwrap();
+    assert_eq!(one.len(), 1);
+    assert_eq!(one[0].id, found[1].id);
+    let two = bench.records.find(id(1, 1).key, None, 2).await.unwrap();
+    assert_eq!(two.len(), 2);
     assert!(
         found
             .iter()

@@ -83,9 +83,8 @@ impl From<Census> for Overview {
 }
 
 impl Record {
-    /// What was found, with the answer if that was asked for.
-    pub(super) fn of(finding: &Finding, with_body: bool) -> Self {
-        let answer = finding.answer.as_deref();
+    /// Shows a record without its response.
+    pub(super) fn of(finding: &Finding) -> Self {
         let mut fingerprint = finding.fingerprint.to_string();
         fingerprint.truncate(FINGERPRINT_DIGITS);
         Self {
@@ -93,11 +92,17 @@ impl Record {
             state: finding.state.name(),
             age_seconds: seconds(finding.age),
             expires_in_seconds: finding.expires_in.map(seconds),
-            status: finding.status().map(|status| status.as_u16()),
+            status: finding.response.map(|response| response.status.as_u16()),
             fingerprint,
-            response_bytes: answer.map(|answer| answer.body().len()),
-            content: with_body.then(|| Content::of(answer)),
+            response_bytes: finding.response.map(|response| response.body_bytes),
+            content: None,
         }
+    }
+
+    /// Adds headers and body of the response; null if there is none.
+    pub(super) fn with(mut self, response: Option<&Answer>) -> Self {
+        self.content = Some(Content::of(response));
+        self
     }
 }
 
@@ -132,7 +137,6 @@ fn lines(answer: &Answer) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use http::Response;
@@ -141,7 +145,7 @@ mod tests {
     use super::*;
     use crate::idempotency::{Fingerprint, KeyHash, RecordId, ScopeHash, State};
 
-    fn finding(answer: Option<Answer>) -> Finding {
+    fn finding(answer: Option<&Answer>) -> Finding {
         Finding {
             id: RecordId {
                 key: KeyHash([1; 16]),
@@ -151,7 +155,7 @@ mod tests {
             age: Duration::from_micros(1_500_900),
             expires_in: Some(Duration::from_mins(1)),
             fingerprint: Fingerprint([0x5f; 16]),
-            answer: answer.map(Arc::new),
+            response: answer.map(Into::into),
         }
     }
 
@@ -167,13 +171,15 @@ mod tests {
         Answer::of(&head, body, &[])
     }
 
-    fn shown(finding: &Finding, with_body: bool) -> Value {
-        serde_json::to_value(Record::of(finding, with_body)).unwrap()
+    fn shown_with(answer: &Answer) -> Value {
+        let record = Record::of(&finding(Some(answer))).with(Some(answer));
+        serde_json::to_value(record).unwrap()
     }
 
     #[test]
     fn a_record_shows_nothing_of_its_answer_but_status_and_size() {
-        let shown = shown(&finding(Some(answer(b"hello"))), false);
+        let record = Record::of(&finding(Some(&answer(b"hello"))));
+        let shown = serde_json::to_value(record).unwrap();
         assert_eq!(
             shown,
             json!({
@@ -190,7 +196,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_asked_for_is_shown_with_every_header_line() {
-        let shown = shown(&finding(Some(answer(b"hello"))), true);
+        let shown = shown_with(&answer(b"hello"));
         assert_eq!(shown["body"], "hello");
         assert_eq!(shown.get("body_base64"), None);
         assert_eq!(
@@ -205,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_body_that_is_not_text_is_shown_in_base64() {
-        let shown = shown(&finding(Some(answer(b"\xff\x00"))), true);
+        let shown = shown_with(&answer(b"\xff\x00"));
         assert_eq!(shown["body_base64"], "/wA=");
         assert_eq!(shown.get("body"), None);
     }
@@ -215,7 +221,7 @@ mod tests {
         let mut finding = finding(None);
         finding.state = State::InProgress;
         finding.expires_in = None;
-        let shown = shown(&finding, true);
+        let shown = serde_json::to_value(Record::of(&finding).with(None)).unwrap();
         for name in [
             "status",
             "response_bytes",

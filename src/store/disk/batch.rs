@@ -7,17 +7,18 @@ mod after;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::after::{After, Landing};
+use super::admission::Admission;
 use super::engine::{Changes, Due, Durability, Engine};
 use super::record::{Claimed, Ended, Outcome, Record};
 use super::tally::Tally;
-use super::writer::{Ack, Op};
+use super::writer::{Ack, Completion, Op};
 use super::{Common, Handle, Recent, Room, Stamp, millis};
 use crate::idempotency::{
-    Answer, Bid, Claim, Ending, Finding, Flight, Kept, KeyHash, OnUnknown, Permit, RecordId,
-    ScopeHash, StoreError, Ticket,
+    Answer, Bid, Claim, Ending, Flight, Kept, OnUnknown, Permit, RecordId, ScopeHash, StoreError,
+    Ticket,
 };
 
 /// Operations in the making.
@@ -26,6 +27,7 @@ pub(super) struct Batch<'a> {
     common: &'a Common,
     owner: &'a Weak<Handle>,
     tokens: &'a mut u64,
+    admission: &'a mut Admission,
     room: Room,
     /// No record is left before this.
     swept: Option<Due>,
@@ -47,6 +49,7 @@ pub(super) struct Written {
 }
 
 impl<'a> Batch<'a> {
+    #[expect(clippy::too_many_arguments, reason = "parts of the writer, each once")]
     pub(super) fn new(
         engine: &'a Engine,
         common: &'a Common,
@@ -54,6 +57,7 @@ impl<'a> Batch<'a> {
         room: Room,
         swept: Option<Due>,
         tokens: &'a mut u64,
+        admission: &'a mut Admission,
         owner: &'a Weak<Handle>,
     ) -> Self {
         Self {
@@ -61,6 +65,7 @@ impl<'a> Batch<'a> {
             common,
             owner,
             tokens,
+            admission,
             room,
             swept,
             now: common.timeline.now(),
@@ -78,9 +83,8 @@ impl<'a> Batch<'a> {
     pub(super) fn has_touched(&self, op: &Op) -> bool {
         match op {
             Op::Claim(Bid { id, .. }, _) | Op::Free(id, _) => self.touched.contains(id),
-            Op::Complete(permit, ..) => self.touched.contains(&permit.ticket().bid.id),
+            Op::Complete(completion) => self.touched.contains(&completion.ticket.bid.id),
             Op::Release(ticket, ..) | Op::Lose(ticket, _) => self.touched.contains(&ticket.bid.id),
-            Op::Find(..) => !self.touched.is_empty(),
             Op::Sweep(_) => true,
         }
     }
@@ -104,14 +108,13 @@ impl<'a> Batch<'a> {
                 // Decided without a change, so nobody has to wait for the disk.
                 other => drop(ack.send(other)),
             },
-            Op::Complete(permit, kept, ack) => self.complete(&permit.redeem(), kept, ack),
+            Op::Complete(completion) => self.complete(completion),
             Op::Lose(ticket, ack) => {
                 let ending = Ending::Unknown;
                 self.end(&ticket, Outcome::Unknown, ending, ack);
                 self.durability = self.durability.max(Durability::System);
             }
             Op::Release(ticket, answer, ack) => self.release(&ticket, answer, ack),
-            Op::Find(key, most, ack) => drop(ack.send(self.find(key, most))),
             Op::Free(id, ack) => match self.free(id) {
                 Ok(true) => self.after.freed.push((id, ack)),
                 other => drop(ack.send(other)),
@@ -152,6 +155,7 @@ impl<'a> Batch<'a> {
             return Err(StoreError::new("the store is being closed"));
         };
         if let Some((record, weight)) = replaced {
+            self.admission.admit(Instant::now())?;
             self.remove(bid.id, record.expires, record.outcome.ended(), weight);
             return Ok(self.win(bid, owner));
         }
@@ -164,6 +168,7 @@ impl<'a> Batch<'a> {
         if self.tally.keys >= self.room.max_keys as u64 {
             return Ok(Claim::StoreFull);
         }
+        self.admission.admit(Instant::now())?;
         self.scopes.insert(bid.id.scope, keys + 1);
         self.tally.keys += 1;
         Ok(self.win(bid, owner))
@@ -188,7 +193,15 @@ impl<'a> Batch<'a> {
         Claim::Won(Permit::new(ticket, owner))
     }
 
-    fn complete(&mut self, ticket: &Ticket, kept: Kept, ack: Ack<()>) {
+    /// Records the end of an execution.
+    fn complete(&mut self, completion: Completion) {
+        let Completion {
+            ticket,
+            kept,
+            ack,
+            repeated,
+        } = completion;
+        let is_claimed = repeated.then(|| self.engine.is_claimed(ticket.bid.id));
         let (outcome, ending) = match kept {
             Kept::Answer(answer) => {
                 self.bytes += answer.weight();
@@ -197,8 +210,24 @@ impl<'a> Batch<'a> {
             }
             Kept::Tombstone => (Outcome::Tombstone, Ending::Tombstone),
         };
-        self.end(ticket, outcome, ending, Some(ack));
-        self.durability = Durability::Disk;
+        match is_claimed {
+            None | Some(Ok(true)) => {
+                self.end(&ticket, outcome, ending, Some(ack));
+                self.durability = Durability::Disk;
+            }
+            // The batch that failed has reached the disk. It was synced when the store was reopened.
+            Some(Ok(false)) => self.after.landings.push(Landing {
+                ticket,
+                ending,
+                ack: Some(ack),
+                expires: self.now.after(ticket.bid.terms.ttl),
+            }),
+            Some(Err(reason)) => {
+                let now = self.common.timeline.clock.now();
+                self.common.flights.lose(&ticket, now);
+                drop(ack.send(Err(reason)));
+            }
+        }
     }
 
     /// Puts a record in the place of a claim.
@@ -234,32 +263,6 @@ impl<'a> Batch<'a> {
             ack,
             expires: self.now,
         });
-    }
-
-    fn find(&self, key: KeyHash, most: usize) -> Result<Vec<Finding>, StoreError> {
-        let mut found = self
-            .common
-            .flights
-            .find(key, self.common.timeline.clock.now());
-        found.truncate(most);
-        for (id, record) in self.engine.records_of(key, most - found.len())? {
-            let held = found.iter().any(|finding| finding.id == id);
-            if held || record.expires <= self.now {
-                continue;
-            }
-            found.push(Finding {
-                id,
-                state: record.outcome.ended().into(),
-                age: self.now.since(record.since),
-                expires_in: Some(record.expires.since(self.now)),
-                fingerprint: record.fingerprint,
-                answer: match record.outcome {
-                    Outcome::Completed(answer) => Some(answer),
-                    Outcome::Unknown | Outcome::Tombstone => None,
-                },
-            });
-        }
-        Ok(found)
     }
 
     fn free(&mut self, id: RecordId) -> Result<bool, StoreError> {
@@ -319,6 +322,10 @@ impl<'a> Batch<'a> {
         }
         for (&scope, &keys) in &self.scopes {
             self.changes.put_scope(scope, keys);
+        }
+        if !self.admission.is_unlimited() {
+            // The end of the first execution after a failure counts only when it is on disk.
+            self.durability = Durability::Disk;
         }
         if self.durability == Durability::Disk {
             self.tally.batches += 1;

@@ -2,28 +2,30 @@
 
 mod changes;
 mod damage;
+mod resync;
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fjall::compaction::Leveled;
 use fjall::config::{
     BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry, PinningPolicy,
 };
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use serde::{Deserialize, Serialize};
 
 use self::damage::{check_keyspaces, journals};
 use super::Stamp;
 use super::record::{Claimed, Ended, Record};
 use super::tally::Tally;
-use crate::idempotency::{Fingerprint, KeyHash, RecordId, ScopeHash, StoreError};
+use crate::idempotency::{Fingerprint, RecordId, ScopeHash, StoreError};
 
 pub(super) use self::changes::{Changes, Durability};
+pub(super) use self::resync::resync;
 
 /// Blocks of files kept in memory.
 const CACHE_BYTES: u64 = 32 << 20;
@@ -37,8 +39,17 @@ const MEMTABLE_BYTES: u64 = 16 << 20;
 /// The size of a table.
 const TABLE_BYTES: u64 = 16 << 20;
 
-/// How often it is looked whether a memtable has been written.
+/// How often the writer checks whether a memtable has been written to a table.
 const ROTATION_POLL: Duration = Duration::from_millis(10);
+
+/// How long a batch waits for memtables to be written before the engine counts as failed.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Sealed memtables of a keyspace before a batch waits. A batch adds two at most, and fjall waits from 4 on.
+const MAX_SEALED: usize = 1;
+
+/// Tables in level 0 of a keyspace before a batch waits. fjall waits from 30 runs on.
+const MAX_LEVEL_0: usize = 26;
 
 const TALLY: &[u8] = b"tally";
 
@@ -166,17 +177,51 @@ impl Engine {
         Ok(Some((decode(id, &bytes)?, bytes.len() as u64)))
     }
 
-    /// Records under a key, this many at most.
-    pub(super) fn records_of(&self, key: KeyHash, most: usize) -> Result<Vec<(RecordId, Record)>> {
-        let records = self.records.prefix(key.0);
-        records
-            .take(most)
-            .map(|entry| {
-                let (name, bytes) = entry.into_inner().map_err(failed)?;
-                let id = id(&name)?;
-                Ok((id, decode(id, &bytes)?))
-            })
-            .collect()
+    /// The records, for reading only.
+    pub(super) fn records(&self) -> Keyspace {
+        self.records.clone()
+    }
+
+    /// Whether there is a claim of this record.
+    pub(super) fn is_claimed(&self, id: RecordId) -> Result<bool> {
+        self.claims.contains_key(id.to_bytes()).map_err(failed)
+    }
+
+    /// Syncs all that was written.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.db.persist(PersistMode::SyncData).map_err(failed)
+    }
+
+    /// Fails if a background thread of the engine has failed.
+    fn check_workers(&self) -> Result<()> {
+        self.db.persist(PersistMode::Buffer).map_err(failed)
+    }
+
+    /// Waits until the engine has written enough memtables to tables that a commit does not have to wait.
+    ///
+    /// A commit itself waits without a timeout while a keyspace has 4 sealed memtables or 30 runs in level 0,
+    /// and does not notice that the thread has failed that writes them.
+    fn wait_for_flush(&self) -> Result<()> {
+        let keyspaces = [
+            &self.records,
+            &self.claims,
+            &self.expiries,
+            &self.scopes,
+            &self.meta,
+        ];
+        let is_behind = |keyspace: &&Keyspace| {
+            keyspace.sealed_memtable_count() > MAX_SEALED || keyspace.l0_table_count() > MAX_LEVEL_0
+        };
+        let mut deadline = None;
+        while keyspaces.iter().any(is_behind) {
+            self.check_workers()?;
+            let now = Instant::now();
+            if now > *deadline.get_or_insert(now + FLUSH_TIMEOUT) {
+                return Err(StoreError::new("writing memtables to disk timed out"));
+            }
+            thread::sleep(ROTATION_POLL);
+        }
+        Ok(())
     }
 
     /// What is claimed and has come to no end.
@@ -308,8 +353,8 @@ fn decode(id: RecordId, bytes: &[u8]) -> Result<Record> {
         .map_err(|error| StoreError::new(format_args!("the record {id:?} is damaged: {error}")))
 }
 
-/// What the engine says when it fails, in words for a person where there are some.
-fn failed(error: fjall::Error) -> StoreError {
+/// The error of an engine that failed.
+pub(super) fn failed(error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(error) => StoreError::new(error),
         fjall::Error::Poisoned => StoreError::new("an earlier write failed"),

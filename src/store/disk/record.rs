@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Stamp;
-use crate::idempotency::{Answer, Fingerprint, State};
+use crate::idempotency::{Answer, Fingerprint, ResponseSummary, State};
 use crate::store::written::{WrittenAnswer, WrittenError, open, seal};
 
 /// A record as it lies on disk.
@@ -33,6 +33,19 @@ pub(super) enum Ended {
     Completed,
     Unknown,
     Tombstone,
+}
+
+/// A record without its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) ended: Ended,
+    pub(super) fingerprint: Fingerprint,
+    /// When the record reached its state.
+    pub(super) since: Stamp,
+    /// When the record expires.
+    pub(super) expires: Stamp,
+    /// What a lookup tells of the response of a completed record.
+    pub(super) response: Option<ResponseSummary>,
 }
 
 /// A claim as it lies on disk until its execution has an outcome.
@@ -111,6 +124,21 @@ impl Record {
             fingerprint: Fingerprint(written.fingerprint),
             since: Stamp(written.since),
             expires: Stamp(written.expires),
+        })
+    }
+}
+
+impl Head {
+    /// Reads the record whose bytes were written under `name`, without a copy of its response.
+    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, WrittenError> {
+        let written: Written<'_> = open(name, bytes)?;
+        let response = written.answer.as_ref().map(WrittenAnswer::summary);
+        Ok(Self {
+            ended: written.ended,
+            fingerprint: Fingerprint(written.fingerprint),
+            since: Stamp(written.since),
+            expires: Stamp(written.expires),
+            response: response.transpose()?,
         })
     }
 }

@@ -33,6 +33,9 @@ pub(super) struct Tally {
     pub(super) wall: u64,
 }
 
+/// Where in its file it says whether the engine has to be resynced, behind the number and its complement.
+const SUSPECT_AT: u64 = 16;
+
 /// The tally for all to read.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
@@ -115,6 +118,23 @@ impl Acknowledged {
         Ok((Self(file), count))
     }
 
+    /// Whether the last process that wrote to the engine saw it fail, and did not resync it.
+    pub(super) fn is_suspect(&self) -> io::Result<bool> {
+        let mut flag = [0];
+        match self.0.read_exact_at(&mut flag, SUSPECT_AT) {
+            Ok(()) => Ok(flag != [0]),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes whether the engine failed and has to be resynced. Not synced itself: a reboot empties the page
+    /// cache, and with it the reason to resync.
+    pub(super) fn set_suspect(&self, suspect: bool) -> io::Result<()> {
+        self.0.write_all_at(&[u8::from(suspect)], SUSPECT_AT)
+    }
+
+    /// Writes the number of batches.
     pub(super) fn write(&self, batches: u64) -> io::Result<()> {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&batches.to_le_bytes());
@@ -146,5 +166,18 @@ mod tests {
         assert_eq!(Acknowledged::open(dir.path()).unwrap().1, 17);
         file.0.write_all_at(&99_u64.to_le_bytes(), 0).unwrap();
         assert_eq!(Acknowledged::open(dir.path()).unwrap().1, 0);
+    }
+
+    #[test]
+    fn a_failed_engine_is_noted_beside_the_number() {
+        let dir = TempDir::new().unwrap();
+        let (file, _) = Acknowledged::open(dir.path()).unwrap();
+        assert!(!file.is_suspect().unwrap());
+        file.set_suspect(true).unwrap();
+        file.write(3).unwrap();
+        let (file, count) = Acknowledged::open(dir.path()).unwrap();
+        assert_eq!((file.is_suspect().unwrap(), count), (true, 3));
+        file.set_suspect(false).unwrap();
+        assert!(!file.is_suspect().unwrap());
     }
 }

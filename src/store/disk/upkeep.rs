@@ -37,6 +37,7 @@ pub(super) struct Upkeep {
     dropped: u64,
     last: Option<Instant>,
     logged: Option<Instant>,
+    logged_unreadable: Option<Instant>,
     compaction: Option<JoinHandle<()>>,
 }
 
@@ -45,6 +46,8 @@ struct Relieved {
     answers: u64,
     last: Option<Due>,
     at_end: bool,
+    /// Why the walk ended before the end of the index.
+    unreadable: Option<StoreError>,
 }
 
 impl Upkeep {
@@ -60,6 +63,11 @@ impl Upkeep {
     /// The last record that was dropped: none before it is left.
     pub(super) fn swept(&self) -> Option<Due> {
         self.swept
+    }
+
+    /// Has upkeep done after the next batch.
+    pub(super) fn make_due(&mut self) {
+        self.last = None;
     }
 
     fn is_due(&self) -> bool {
@@ -81,8 +89,9 @@ impl Writer {
         let mut changes = engine.changes();
         let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
         let mut unknown = 0_u64;
+        let held = self.held_ids();
         for (id, claimed) in engine.claimed()? {
-            if self.common.flights.is_flying(id) {
+            if self.common.flights.is_flying(id) || held.contains(&id) {
                 continue;
             }
             changes.remove_claim(id);
@@ -102,8 +111,9 @@ impl Writer {
             tally.add(record.outcome.ended(), weight);
         }
         for (&scope, &keys) in &freed {
-            let left = engine.keys_of(scope)?.saturating_sub(keys);
-            changes.put_scope(scope, left);
+            if let Ok(counted) = engine.keys_of(scope) {
+                changes.put_scope(scope, counted.saturating_sub(keys));
+            }
         }
         // Written even if there is nothing to settle: it shows that the engine can write.
         tally.batches += 1;
@@ -112,6 +122,7 @@ impl Writer {
         self.upkeep.swept = None;
         self.upkeep.relieved = None;
         self.acknowledge(tally);
+        self.common.lookup.set(Some(&engine));
         self.state = EngineState::Open(engine);
         if unknown > 0 {
             tracing::warn!(
@@ -128,7 +139,8 @@ impl Writer {
         }
     }
 
-    /// Drops some of what has expired, and makes room if there is too little.
+    /// Drops some of what has expired, makes room if there is too little, and holds the reserve. Fails the
+    /// engine if it cannot be written. What cannot be read is left as it is, and logged.
     pub(super) fn look_after(&mut self) {
         self.upkeep.last = Some(Instant::now());
         let kept = self.sweep().and_then(|_| self.make_room());
@@ -136,7 +148,22 @@ impl Writer {
             self.give_up(reason);
             return;
         }
+        self.readmit();
         self.compact_if_worthwhile();
+    }
+
+    /// Logs that upkeep cannot read its index, once a minute.
+    fn log_unreadable(&mut self, error: &StoreError) {
+        let logged = &mut self.upkeep.logged_unreadable;
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
+            *logged = Some(Instant::now());
+            tracing::error!(
+                %error,
+                path = %self.home.path().display(),
+                "the index of expiries is damaged, so expired keys and old responses are not removed; restore the \
+                 directory from a backup"
+            );
+        }
     }
 
     /// Drops everything that has expired.
@@ -150,7 +177,7 @@ impl Writer {
         }
     }
 
-    /// Drops some of what has expired; how many.
+    /// Drops some of what has expired and returns how many records. An error is one of writing.
     fn sweep(&mut self) -> Result<usize, StoreError> {
         self.upkeep.has_backlog = false;
         let EngineState::Open(engine) = &self.state else {
@@ -161,14 +188,15 @@ impl Writer {
         let mut changes = engine.changes();
         let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
         let mut dropped = 0;
+        let mut unreadable = None;
         let mut last = self.upkeep.swept;
         // From a cursor: the engine would wade through all that was ever removed before it.
         for entry in engine.expiries(last) {
             let (due, brief) = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
-                    // What cannot be read stays; the rest of the store is none the worse for it.
-                    tracing::error!(%error, "expired keys cannot be dropped");
+                    // The engine's iterator skips more than the damaged block, so the walk ends here.
+                    unreadable = Some(error);
                     break;
                 }
             };
@@ -183,18 +211,22 @@ impl Writer {
             dropped += 1;
             last = Some(due);
         }
-        if dropped == 0 {
-            return Ok(0);
+        if dropped > 0 {
+            for (&scope, &keys) in &freed {
+                // A count that cannot be read stays as it is: the scope may use fewer keys.
+                if let Ok(counted) = engine.keys_of(scope) {
+                    changes.put_scope(scope, counted.saturating_sub(keys));
+                }
+            }
+            let tally = changes.commit(tally, &self.common.timeline, Durability::System)?;
+            self.upkeep.dropped += self.tally.bytes.saturating_sub(tally.bytes);
+            self.upkeep.swept = last;
+            self.upkeep.has_backlog = dropped == CHUNK;
+            self.acknowledge(tally);
         }
-        for (&scope, &keys) in &freed {
-            let left = engine.keys_of(scope)?.saturating_sub(keys);
-            changes.put_scope(scope, left);
+        if let Some(error) = unreadable {
+            self.log_unreadable(&error);
         }
-        let tally = changes.commit(tally, &self.common.timeline, Durability::System)?;
-        self.upkeep.dropped += self.tally.bytes - tally.bytes;
-        self.upkeep.swept = last;
-        self.upkeep.has_backlog = dropped == CHUNK;
-        self.acknowledge(tally);
         Ok(dropped)
     }
 
@@ -212,9 +244,13 @@ impl Writer {
             }
             self.upkeep.relieved = relieved.last;
             if let Some(tally) = changed {
-                self.upkeep.dropped += self.tally.bytes - tally.bytes;
+                self.upkeep.dropped += self.tally.bytes.saturating_sub(tally.bytes);
                 self.acknowledge(tally);
                 self.log_evictions(relieved.answers);
+            }
+            if let Some(error) = relieved.unreadable {
+                self.log_unreadable(&error);
+                break;
             }
         }
         Ok(())
@@ -229,13 +265,21 @@ impl Writer {
             answers: 0,
             last: self.upkeep.relieved,
             at_end: true,
+            unreadable: None,
         };
         for (looked_at, entry) in engine.expiries(self.upkeep.relieved).enumerate() {
             if looked_at == CHUNK || tally.bytes <= self.room.max_bytes {
                 relieved.at_end = false;
                 break;
             }
-            let (due, brief) = entry?;
+            let (due, brief) = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    relieved.unreadable = Some(error);
+                    relieved.at_end = false;
+                    break;
+                }
+            };
             relieved.last = Some(due);
             if brief.ended != Ended::Completed {
                 continue;

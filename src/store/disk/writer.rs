@@ -1,30 +1,29 @@
 //! The one thread that writes.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::admission::Admission;
 use super::batch::Batch;
-use super::engine::Engine;
+use super::engine::{Engine, resync};
 use super::home::Home;
+use super::recovery::Backoff;
+use super::reserve::Reserve;
 use super::tally::{Acknowledged, Tally};
 use super::upkeep::Upkeep;
 use super::{Common, Handle, OpenError, Room};
-use crate::idempotency::{
-    Answer, Bid, Claim, Ending, Finding, Kept, KeyHash, Permit, RecordId, StoreError, Ticket,
-};
+use crate::idempotency::{Answer, Bid, Claim, Kept, RecordId, StoreError, Ticket};
 
 /// Operations that share a sync at most.
 const BATCH_OPS: usize = 1_024;
 
 /// Bytes of answers that share a sync at most.
-const BATCH_BYTES: usize = 8 << 20;
-
-/// How long the writer waits before it tries again to open an engine that failed.
-const REOPEN_AFTER: Duration = Duration::from_secs(1);
+pub(super) const BATCH_BYTES: usize = 8 << 20;
 
 /// Where the answer to an operation goes.
 pub(super) type Ack<T> = oneshot::Sender<Result<T, StoreError>>;
@@ -33,18 +32,25 @@ pub(super) type Ack<T> = oneshot::Sender<Result<T, StoreError>>;
 pub(super) enum Op {
     /// Answer a bid.
     Claim(Bid, Ack<Claim>),
-    /// End a claim with what is left of its execution.
-    Complete(Permit, Kept, Ack<()>),
+    /// End a claim with the outcome of its execution.
+    Complete(Completion),
     /// End a claim as if it had never been, and tell those who wait this.
     Release(Ticket, Option<Arc<Answer>>, Option<Ack<()>>),
     /// End a claim whose outcome nobody knows.
     Lose(Ticket, Option<Ack<()>>),
-    /// Find what there is under a key, so much of it at most.
-    Find(KeyHash, usize, Ack<Vec<Finding>>),
     /// Free a key whose outcome is unknown.
     Free(RecordId, Ack<bool>),
     /// Drop what has expired.
     Sweep(Ack<()>),
+}
+
+/// The end of an execution that is to be recorded.
+pub(super) struct Completion {
+    pub(super) ticket: Ticket,
+    pub(super) kept: Kept,
+    pub(super) ack: Ack<()>,
+    /// Whether it was part of a batch that failed, and so may be on disk already.
+    pub(super) repeated: bool,
 }
 
 /// The one thread that writes, and all it knows.
@@ -56,8 +62,16 @@ pub(super) struct Writer {
     pub(super) tally: Tally,
     pub(super) acknowledged: Acknowledged,
     pub(super) upkeep: Upkeep,
-    /// Claims of which nobody was told, though they may be on disk: to be removed.
+    /// Claims that may be on disk and that no execution holds: removed when the engine is reopened.
     pub(super) doomed: HashSet<RecordId>,
+    /// Completions that could not be written yet. Their executions are over, so they are recorded as soon as
+    /// the engine works, however long that takes. There are no more than executions at the time of a failure.
+    pub(super) held: VecDeque<Completion>,
+    /// Whether a write failed since the files of the engine were last resynced.
+    pub(super) is_suspect: bool,
+    pub(super) reserve: Reserve,
+    pub(super) admission: Admission,
+    pub(super) backoff: Backoff,
     pub(super) tokens: u64,
     /// Came too early for the batch it would have been in.
     postponed: Option<Op>,
@@ -79,6 +93,10 @@ impl Writer {
         };
         let (acknowledged, count) =
             Acknowledged::open(home.path()).map_err(|error| unusable(StoreError::new(error)))?;
+        let is_suspect = acknowledged.is_suspect().unwrap_or(true);
+        if is_suspect && count > 0 {
+            resync(&home.records()).map_err(|error| unusable(StoreError::new(error)))?;
+        }
         let engine = Engine::open(&home.records(), count > 0).map_err(unusable)?;
         let tally = engine.tally().map_err(unusable)?;
         if tally.batches < count {
@@ -89,6 +107,7 @@ impl Writer {
             ))));
         }
         common.timeline.go_on_from(tally.stamp, tally.wall);
+        let reserve = Reserve::new(home.path());
         let mut writer = Self {
             home,
             room,
@@ -98,6 +117,11 @@ impl Writer {
             acknowledged,
             upkeep: Upkeep::default(),
             doomed: HashSet::new(),
+            held: VecDeque::new(),
+            is_suspect: false,
+            reserve,
+            admission: Admission::All,
+            backoff: Backoff::default(),
             tokens: 0,
             postponed: None,
         };
@@ -106,25 +130,55 @@ impl Writer {
             let reason = reason.to_string();
             return Err(OpenError::Records { path, reason });
         }
+        writer.set_suspect(false);
+        if let Err(error) = writer.hold_reserve() {
+            writer.admission = Admission::None(StoreError::known(error));
+        }
         Ok(writer)
     }
 
-    /// Works until nobody can ask for anything any more.
+    /// Works until all handles are gone.
     pub(super) fn work(mut self, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
         loop {
-            let first = match self.postponed.take() {
+            self.common.stalled.store(false, Ordering::Relaxed);
+            self.reopen_if_due();
+            let is_open = matches!(self.state, EngineState::Open(_));
+            let held = if is_open { self.held.pop_front() } else { None };
+            let first = match held.map(Op::Complete).or_else(|| self.postponed.take()) {
                 Some(op) => Some(op),
-                None => match inbox.recv_timeout(self.upkeep.pause()) {
+                None => match inbox.recv_timeout(self.pause()) {
                     Ok(op) => Some(op),
                     Err(RecvTimeoutError::Timeout) => None,
-                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Disconnected) => break,
                 },
             };
-            self.reopen_if_due();
             match first {
                 Some(op) => self.take_up(op, inbox, owner),
                 None => self.look_after(),
             }
+        }
+        self.close();
+    }
+
+    /// How long the writer may wait for an operation.
+    fn pause(&self) -> Duration {
+        let pause = self.upkeep.pause();
+        match &self.state {
+            EngineState::Open(_) => pause,
+            EngineState::Failed(_, again) => {
+                pause.min(again.saturating_duration_since(Instant::now()))
+            }
+        }
+    }
+
+    /// Closes the engine and the access to it.
+    fn close(&mut self) {
+        self.common.lookup.set(None);
+        if let EngineState::Open(engine) = &self.state
+            && let Err(reason) = engine.sync()
+        {
+            tracing::error!(%reason, "idempotency store not synced at shutdown");
+            self.set_suspect(true);
         }
     }
 
@@ -141,6 +195,8 @@ impl Writer {
             tally,
             tokens,
             postponed,
+            held,
+            admission,
             ..
         } = self;
         let EngineState::Open(engine) = state else {
@@ -148,7 +204,9 @@ impl Writer {
             return;
         };
         let swept = self.upkeep.swept();
-        let mut batch = Batch::new(engine, common, *tally, self.room, swept, tokens, owner);
+        let mut batch = Batch::new(
+            engine, common, *tally, self.room, swept, tokens, admission, owner,
+        );
         let mut next = Some(first);
         let mut ops = 0;
         let mut wants_sweep = false;
@@ -164,17 +222,25 @@ impl Writer {
             }
             ops += 1;
             let has_room = ops < BATCH_OPS && batch.bytes() < BATCH_BYTES;
-            next = has_room.then(|| inbox.try_recv().ok()).flatten();
+            next = if has_room {
+                let held = held.pop_front().map(Op::Complete);
+                held.or_else(|| inbox.try_recv().ok())
+            } else {
+                None
+            };
         }
         let written = batch.commit();
         match written.outcome {
             Ok(tally) => {
                 self.acknowledge(tally);
-                written.after.done(&self.common);
+                written.after.done(&self.common, &mut self.admission);
             }
             Err(reason) => {
-                self.doomed
-                    .extend(written.after.failed(&self.common, &reason));
+                let unwritten = written.after.failed(&self.common, &reason);
+                self.doomed.extend(unwritten.doomed);
+                for completion in unwritten.completions.into_iter().rev() {
+                    self.held.push_front(completion);
+                }
                 self.give_up(reason);
             }
         }
@@ -195,76 +261,6 @@ impl Writer {
         }
         self.tally = tally;
         self.common.standing.publish(&tally);
-    }
-
-    /// The engine failed, and nothing more is written with it.
-    pub(super) fn give_up(&mut self, reason: StoreError) {
-        tracing::error!(
-            %reason,
-            path = %self.home.path().display(),
-            "the idempotency store cannot be written: requests with keys are refused until it can be again"
-        );
-        let again = Instant::now() + REOPEN_AFTER;
-        self.state = EngineState::Failed(reason, again);
-    }
-
-    fn reopen_if_due(&mut self) {
-        let EngineState::Failed(_, again) = self.state else {
-            return;
-        };
-        if Instant::now() < again || !self.upkeep.is_idle() {
-            return;
-        }
-        let used = self.tally.batches > 0;
-        let opened = Engine::open(&self.home.records(), used).and_then(|engine| {
-            let tally = engine.tally()?;
-            if tally.batches < self.tally.batches {
-                return Err(StoreError::new("what was acknowledged is not all there"));
-            }
-            self.tally = tally;
-            self.settle_claims(engine)
-        });
-        match opened {
-            Ok(()) => {
-                self.common.flights.clear_lost();
-                tracing::info!("the idempotency store can be written again");
-            }
-            Err(reason) => {
-                self.state = EngineState::Failed(reason, Instant::now() + REOPEN_AFTER);
-            }
-        }
-    }
-
-    /// Does what can be done of an operation without an engine.
-    fn refuse(&mut self, op: Op) {
-        let EngineState::Failed(reason, _) = &self.state else {
-            return;
-        };
-        let reason = reason.clone();
-        let now = self.common.timeline.clock.now();
-        match op {
-            Op::Claim(bid, ack) => {
-                let claim = self.common.flights.meet(&bid).ok_or(reason);
-                drop(ack.send(claim));
-            }
-            Op::Complete(permit, _, ack) => {
-                self.common.flights.lose(&permit.redeem(), now);
-                drop(ack.send(Err(reason)));
-            }
-            Op::Lose(ticket, ack) => {
-                self.common.flights.lose(&ticket, now);
-                tell(ack, Ok(()));
-            }
-            Op::Release(ticket, answer, ack) => {
-                self.doomed.insert(ticket.bid.id);
-                let ending = Ending::Released(answer);
-                self.common.flights.land(&ticket, ending);
-                tell(ack, Ok(()));
-            }
-            Op::Find(_, _, ack) => drop(ack.send(Err(reason))),
-            Op::Free(_, ack) => drop(ack.send(Err(reason))),
-            Op::Sweep(ack) => drop(ack.send(Err(reason))),
-        }
     }
 }
 

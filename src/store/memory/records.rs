@@ -325,10 +325,24 @@ impl Records for MemoryRecords {
         most: usize,
     ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send {
         let now = self.0.clock.now();
-        let shards = self.0.shards.iter();
-        let found = shards.flat_map(|shard| shard.lock().find(key, now));
-        let found = found.filter(|finding| scope.is_none_or(|scope| finding.id.scope == scope));
-        ready(Ok(found.take(most).collect()))
+        let found = if let Some(scope) = scope {
+            let shard = self.0.shard(scope);
+            let found = shard.look_at(RecordId { key, scope }, now);
+            found.into_iter().take(most).collect()
+        } else {
+            let shards = self.0.shards.iter();
+            let found = shards.flat_map(|shard| shard.lock().find(key, now));
+            found.take(most).collect()
+        };
+        ready(Ok(found))
+    }
+
+    fn response(
+        &self,
+        id: RecordId,
+    ) -> impl Future<Output = Result<Option<Arc<Answer>>, StoreError>> + Send {
+        let response = self.0.shard(id.scope).response(id, self.0.clock.now());
+        ready(Ok(response))
     }
 
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send {

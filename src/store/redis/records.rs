@@ -209,6 +209,10 @@ impl Records for RedisRecords {
         }
     }
 
+    async fn response(&self, id: RecordId) -> Result<Option<Arc<Answer>>, StoreError> {
+        scan::response(&self.link, &self.ledger.names(), id).await
+    }
+
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
         // A claim of our own may have lapsed without being given up.
         if self.ledger.flights.is_flying(id) {

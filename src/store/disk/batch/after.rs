@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::super::writer::{Ack, tell};
+use super::super::admission::Admission;
+use super::super::writer::{Ack, Completion, tell};
 use super::super::{Common, Recent, Stamp};
-use crate::idempotency::{Claim, Ending, Permit, RecordId, StoreError, Ticket};
+use crate::idempotency::{Claim, Ending, Kept, Permit, RecordId, StoreError, Ticket};
 
 /// What is left to do when a batch is on disk, or is not.
 #[derive(Default)]
@@ -23,9 +24,18 @@ pub(super) struct Landing {
     pub(super) expires: Stamp,
 }
 
+/// What is left of a batch that may not be on disk.
+#[derive(Default)]
+pub(in super::super) struct Unwritten {
+    /// Claims that no permit was issued for, or that were released: to be removed if they are on disk.
+    pub(in super::super) doomed: Vec<RecordId>,
+    /// Ends of executions, to be recorded when the store works again.
+    pub(in super::super) completions: Vec<Completion>,
+}
+
 impl After {
-    /// Tells everybody, now that it is on disk.
-    pub(in super::super) fn done(self, common: &Common) {
+    /// Responds to all operations, now that the batch is on disk.
+    pub(in super::super) fn done(self, common: &Common, admission: &mut Admission) {
         for Landing {
             ticket,
             ending,
@@ -43,6 +53,7 @@ impl After {
             }
             common.flights.land(&ticket, ending);
             tell(ack, Ok(()));
+            admission.concluded(ticket.token);
         }
         for (ack, permit) in self.won {
             // If nobody is there to take it, the permit is dropped and its claim released.
@@ -53,10 +64,10 @@ impl After {
         }
     }
 
-    /// Tells everybody that it may not be on disk; claims that nobody holds, if they are.
-    pub(in super::super) fn failed(self, common: &Common, reason: &StoreError) -> Vec<RecordId> {
+    /// Responds to all operations but completions, now that the batch may not be on disk.
+    pub(in super::super) fn failed(self, common: &Common, reason: &StoreError) -> Unwritten {
         let now = common.timeline.clock.now();
-        let mut doomed = Vec::new();
+        let mut unwritten = Unwritten::default();
         for Landing {
             ticket,
             ending,
@@ -64,23 +75,37 @@ impl After {
             ..
         } in self.landings
         {
-            if let Ending::Released(_) = ending {
-                doomed.push(ticket.bid.id);
-                common.flights.land(&ticket, ending);
-            } else {
-                common.flights.lose(&ticket, now);
-            }
-            tell(ack, Err(reason.clone()));
+            let kept = match ending {
+                Ending::Completed(answer) => Kept::Answer(answer),
+                Ending::Tombstone => Kept::Tombstone,
+                Ending::Released(_) => {
+                    unwritten.doomed.push(ticket.bid.id);
+                    common.flights.land(&ticket, ending);
+                    tell(ack, Err(reason.clone()));
+                    continue;
+                }
+                Ending::Unknown => {
+                    common.flights.lose(&ticket, now);
+                    tell(ack, Err(reason.clone()));
+                    continue;
+                }
+            };
+            unwritten.completions.extend(ack.map(|ack| Completion {
+                ticket,
+                kept,
+                ack,
+                repeated: true,
+            }));
         }
         for (ack, permit) in self.won {
             let ticket = permit.redeem();
-            doomed.push(ticket.bid.id);
+            unwritten.doomed.push(ticket.bid.id);
             common.flights.land(&ticket, Ending::Released(None));
             drop(ack.send(Err(reason.clone())));
         }
         for (_, ack) in self.freed {
             drop(ack.send(Err(reason.clone())));
         }
-        doomed
+        unwritten
     }
 }

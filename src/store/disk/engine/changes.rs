@@ -1,12 +1,14 @@
 //! Changes to a store, and how durable they are to be.
 
 use fjall::PersistMode;
+use rustix::io::Errno;
 
 use super::super::Timeline;
 use super::super::record::{Claimed, Record};
 use super::super::tally::Tally;
 use super::{Brief, Due, Engine, Result, TALLY, failed};
-use crate::idempotency::{RecordId, ScopeHash};
+use crate::failpoint::fails;
+use crate::idempotency::{RecordId, ScopeHash, StoreError};
 
 /// Changes that are made together or not at all.
 pub(in super::super) struct Changes<'a> {
@@ -72,7 +74,8 @@ impl Changes<'_> {
         }
     }
 
-    /// Makes the changes, with the tally as it is then; the tally, with the time.
+    /// Commits the changes together with `tally`, as durably as `durability` says. Returns the tally with its
+    /// time. After an error the changes may be stored or not.
     pub(in super::super) fn commit(
         mut self,
         tally: Tally,
@@ -91,7 +94,23 @@ impl Changes<'_> {
             Durability::System => Some(PersistMode::Buffer),
             Durability::Disk => Some(PersistMode::SyncData),
         };
+        if fails!("store-write") {
+            return Err(StoreError::new(Errno::IO));
+        }
+        if fails!("store-sync") {
+            // As after a failed `fdatasync`: the batch is in the page cache, and may not be on the disk.
+            let mode = Some(PersistMode::Buffer);
+            self.batch.durability(mode).commit().map_err(failed)?;
+            return Err(StoreError::new(Errno::IO));
+        }
+        // Configured to sleep, like a disk that does not respond.
+        let _ = fails!("store-stall");
+        self.engine.wait_for_flush()?;
         self.batch.durability(mode).commit().map_err(failed)?;
+        if durability == Durability::Disk {
+            // A background thread can have received the error of a sync that this batch depends on.
+            self.engine.check_workers()?;
+        }
         Ok(tally)
     }
 }

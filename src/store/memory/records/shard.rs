@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap};
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -81,6 +81,29 @@ impl Record {
         match self {
             Self::InFlight(_) => State::InProgress,
             Self::Settled(settled) => settled.state,
+        }
+    }
+
+    /// What a lookup tells of the record; `None` if it has expired.
+    fn summary(&self, id: RecordId, now: Moment) -> Option<Finding> {
+        match self {
+            Self::InFlight(flight) => Some(Finding {
+                id,
+                state: State::InProgress,
+                age: now.since(flight.since),
+                expires_in: None,
+                fingerprint: flight.ticket.bid.fingerprint,
+                response: None,
+            }),
+            Self::Settled(settled) if settled.expires <= now => None,
+            Self::Settled(settled) => Some(Finding {
+                id,
+                state: settled.state,
+                age: now.since(settled.since),
+                expires_in: Some(settled.expires.since(now)),
+                fingerprint: settled.fingerprint,
+                response: settled.answer.upgrade().map(|answer| (&*answer).into()),
+            }),
         }
     }
 }
@@ -226,31 +249,25 @@ impl Shard {
         Some(record)
     }
 
-    /// What there is under a key.
+    /// Returns the records of `key` in all scopes of this shard.
     pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<Finding> {
-        let records = self.records.iter();
+        let records = self.records.iter().filter(|(id, _)| id.key == key);
         records
-            .filter(|(id, _)| id.key == key)
-            .filter_map(|(&id, record)| match record {
-                Record::InFlight(flight) => Some(Finding {
-                    id,
-                    state: State::InProgress,
-                    age: now.since(flight.since),
-                    expires_in: None,
-                    fingerprint: flight.ticket.bid.fingerprint,
-                    answer: None,
-                }),
-                Record::Settled(settled) if settled.expires <= now => None,
-                Record::Settled(settled) => Some(Finding {
-                    id,
-                    state: settled.state,
-                    age: now.since(settled.since),
-                    expires_in: Some(settled.expires.since(now)),
-                    fingerprint: settled.fingerprint,
-                    answer: settled.answer.upgrade(),
-                }),
-            })
+            .filter_map(|(&id, record)| record.summary(id, now))
             .collect()
+    }
+
+    /// Returns one record, unless it has expired.
+    pub(super) fn look_at(&self, id: RecordId, now: Moment) -> Option<Finding> {
+        self.records.get(&id)?.summary(id, now)
+    }
+
+    /// Returns the response of a completed record, unless it has expired or was evicted.
+    pub(super) fn response(&self, id: RecordId, now: Moment) -> Option<Arc<Answer>> {
+        match self.records.get(&id)? {
+            Record::Settled(settled) if settled.expires > now => settled.answer.upgrade(),
+            _ => None,
+        }
     }
 
     /// Adds what there is here to a census.

@@ -4,6 +4,7 @@
 //! found by walking through all names, some hundred at a time, so that nobody else waits for long.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use redis::{FromRedisValue, RedisError};
@@ -13,12 +14,12 @@ use super::super::connection::{Connection, Place};
 use super::super::link::{Failure, Link};
 use super::names::Names;
 use super::steps::{self, Peek};
-use crate::idempotency::{Census, Finding, KeyHash, RecordId, State, StoreError};
+use crate::idempotency::{Answer, Census, Finding, KeyHash, RecordId, State, StoreError};
 
 /// Names looked at in one step.
 const STEP: usize = 500;
 
-/// What there is under a key, in whatever scope; so many of them at most.
+/// Returns up to `most` records of `key`, in all scopes, without their responses.
 pub(super) async fn find(
     link: &Link,
     names: &Names<'_>,
@@ -29,9 +30,11 @@ pub(super) async fn find(
     let mut walk = Walk::new(link, names, Some(key)).await?;
     while let Some(ids) = walk.step().await? {
         for id in ids {
-            // A walk may come by a name twice, and by one that has expired since.
-            if found.len() < most
-                && !found.contains_key(&id)
+            if found.len() == most {
+                return Ok(found.into_values().collect());
+            }
+            // SCAN can return a name twice, and a record can have expired since.
+            if !found.contains_key(&id)
                 && let Some(finding) = look_at(link, names, id).await?
             {
                 found.insert(id, finding);
@@ -41,26 +44,45 @@ pub(super) async fn find(
     Ok(found.into_values().collect())
 }
 
-/// What there is under one name.
+/// Reads one record, without its response.
 pub(super) async fn look_at(
     link: &Link,
     names: &Names<'_>,
     id: RecordId,
 ) -> Result<Option<Finding>, StoreError> {
-    let call = steps::peek(names, id);
+    let call = steps::peek_start(names, id);
     let Peek(peeked) = link.ask(Part::Records, &call).await?;
     let Some(peeked) = peeked else {
         return Ok(None);
     };
-    let answer = peeked.answer.map(|answer| steps::read_answer(id, &answer));
+    let start = peeked.answer.as_deref();
+    let mut response = start.map_or(Ok(None), steps::read_start)?;
+    if start.is_some() && response.is_none() {
+        // The headers are longer than the start.
+        let whole = self::response(link, names, id).await?;
+        response = whole.map(|response| (&*response).into());
+    }
     Ok(Some(Finding {
         id,
         state: peeked.state,
         age: peeked.age,
         expires_in: (peeked.state != State::InProgress).then_some(peeked.expires_in),
         fingerprint: peeked.fingerprint,
-        answer: answer.transpose()?,
+        response,
     }))
+}
+
+/// Reads the response of a completed record.
+pub(super) async fn response(
+    link: &Link,
+    names: &Names<'_>,
+    id: RecordId,
+) -> Result<Option<Arc<Answer>>, StoreError> {
+    let call = steps::peek(names, id);
+    let Peek(peeked) = link.ask(Part::Records, &call).await?;
+    let bytes = peeked.and_then(|peeked| peeked.answer);
+    let response = bytes.map(|bytes| steps::read_answer(id, &bytes));
+    response.transpose()
 }
 
 /// How much there is; a record that a walk comes by twice counts twice.

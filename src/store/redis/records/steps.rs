@@ -8,12 +8,15 @@ use redis::{FromRedisValue, ParsingError, Value};
 use super::super::script::{CLAIM, Call, FREE, PEEK, RELEASE, RENEW, SETTLE};
 use super::names::{Names, Token};
 use crate::idempotency::{
-    Answer, Bid, Fingerprint, Kept, OnUnknown, RecordId, State, StoreError, Ticket,
+    Answer, Bid, Fingerprint, Kept, OnUnknown, RecordId, ResponseSummary, State, StoreError, Ticket,
 };
-use crate::store::written::{WrittenAnswer, WrittenError, open, seal};
+use crate::store::written::{WrittenAnswer, WrittenError, open, seal, summary_of_start};
 
 /// How long a claim that was called off may still be on its way to Redis, in milliseconds.
 const STRAY: u32 = 120_000;
+
+/// Bytes at the start of a response that hold status and headers of nearly every one.
+const RESPONSE_START: u32 = 4 << 10;
 
 /// What becomes of a bid.
 #[derive(Debug)]
@@ -116,11 +119,17 @@ pub(super) fn renew(names: &Names<'_>, id: RecordId, token: Token, lease: Durati
         .arg(&id.key.0)
 }
 
+/// Reads a record with its whole response.
 pub(super) fn peek(names: &Names<'_>, id: RecordId) -> Call {
-    PEEK.on(&[names.record(id)]).arg(1)
+    PEEK.on(&[names.record(id)]).arg(-1)
 }
 
-/// The same without the answer.
+/// Reads a record with the start of its response.
+pub(super) fn peek_start(names: &Names<'_>, id: RecordId) -> Call {
+    PEEK.on(&[names.record(id)]).arg(RESPONSE_START)
+}
+
+/// Reads a record without its response.
 pub(super) fn size_up(names: &Names<'_>, id: RecordId) -> Call {
     PEEK.on(&[names.record(id)]).arg(0)
 }
@@ -135,9 +144,17 @@ pub(super) fn read_answer(id: RecordId, bytes: &[u8]) -> Result<Arc<Answer>, Sto
     let read = || -> Result<Answer, WrittenError> {
         open::<WrittenAnswer<'_>>(&id.to_bytes(), bytes)?.read()
     };
-    read()
-        .map(Arc::new)
-        .map_err(|error| StoreError::new(format!("the record of a key cannot be used: {error}")))
+    read().map(Arc::new).map_err(unusable)
+}
+
+/// Summarizes a response from its first bytes; `None` if they are too few.
+pub(super) fn read_start(bytes: &[u8]) -> Result<Option<ResponseSummary>, StoreError> {
+    summary_of_start(bytes).map_err(unusable)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]
+fn unusable(error: WrittenError) -> StoreError {
+    StoreError::new(format!("the record of a key cannot be used: {error}"))
 }
 
 fn millis(duration: Duration) -> u64 {

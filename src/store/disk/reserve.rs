@@ -1,0 +1,118 @@
+//! Disk space held back for responses of executions in flight.
+//!
+//! The reserve is a file as large as one batch and one response. The store admits claims only while it exists.
+//! When a write fails, the file is deleted, so that executions in flight can still record their responses on a
+//! full disk. It is made again when there is space for it and for another batch. To check the free space
+//! instead would not be enough: other programs can take it before a response needs it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+/// Bytes written at a time where the file system cannot allocate space.
+const CHUNK: usize = 1 << 20;
+
+/// The file that holds the space.
+pub(super) struct Reserve {
+    path: PathBuf,
+    /// Bytes that the file holds for certain.
+    held: u64,
+}
+
+impl Reserve {
+    /// The reserve in the directory `home`; it holds nothing yet.
+    pub(super) fn new(home: &Path) -> Self {
+        Self {
+            path: home.join("reserve"),
+            held: 0,
+        }
+    }
+
+    /// Whether it holds `bytes` or more.
+    pub(super) fn holds(&self, bytes: u64) -> bool {
+        self.held >= bytes
+    }
+
+    /// Holds `bytes` of disk space, if `more` are free besides. On an error it holds nothing.
+    pub(super) fn hold(&mut self, bytes: u64, more: u64) -> io::Result<()> {
+        if self.holds(bytes) {
+            return Ok(());
+        }
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false);
+        let held = file.open(&self.path).and_then(|file| {
+            allocate(&file, bytes + more)?;
+            file.set_len(bytes)?;
+            file.sync_all()
+        });
+        match held {
+            Ok(()) => self.held = bytes,
+            Err(_) => self.release(),
+        }
+        held
+    }
+
+    /// Gives the space back.
+    pub(super) fn release(&mut self) {
+        self.held = 0;
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, path = %self.path.display(), "cannot delete reserve file");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Gives a file real blocks for `bytes`.
+fn allocate(mut file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        allocated => return Ok(allocated?),
+    }
+    let chunk = vec![0xa5; CHUNK];
+    let mut left = bytes;
+    while left > 0 {
+        let part = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
+        file.write_all(&chunk[..part])?;
+        left -= part as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_reserve_takes_real_space_until_it_is_released() {
+        let dir = TempDir::new().unwrap();
+        let mut reserve = Reserve::new(dir.path());
+        assert!(!reserve.holds(1));
+        reserve.hold(3 << 20, 1 << 20).unwrap();
+        assert!(reserve.holds(3 << 20) && !reserve.holds(4 << 20));
+        let file = dir.path().join("reserve");
+        assert_eq!(fs::metadata(&file).unwrap().blocks() * 512, 3 << 20);
+        reserve.hold(4 << 20, 0).unwrap();
+        assert!(fs::metadata(&file).unwrap().blocks() * 512 >= 4 << 20);
+        reserve.release();
+        assert!(!file.exists() && !reserve.holds(1));
+        reserve.release();
+    }
+
+    #[test]
+    fn a_reserve_that_cannot_be_held_holds_nothing() {
+        let dir = TempDir::new().unwrap();
+        let mut reserve = Reserve::new(dir.path());
+        assert!(reserve.hold(1, 1 << 60).is_err());
+        assert!(!reserve.holds(1));
+        assert!(!dir.path().join("reserve").exists());
+    }
+}
