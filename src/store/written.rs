@@ -142,7 +142,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append("x-a", HeaderValue::from_bytes(b"\xff").unwrap());
         headers.append("x-b", HeaderValue::from_static("2"));
-        let response = Answer::new(StatusCode::CREATED, &headers, &[b'.'; 70_000]);
+        let response = Answer::new(StatusCode::CREATED, &headers, &vec![b'.'; 70_000]);
         let sealed = WrittenAnswer::of(&response, |written| seal(b"k", &written));
         let expected = ResponseSummary::from(&response);
         assert_eq!(expected.body_bytes, 70_000);

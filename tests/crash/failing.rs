@@ -4,9 +4,10 @@
 //! closed and reopened each time. A request that was executed gets its response, except for at most one
 //! for each reopening, and every key is replayed or reported as unknown afterwards, never executed again.
 
+use std::fs::{self, OpenOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -285,4 +286,53 @@ async fn a_response_that_cannot_be_stored_for_10_s_is_withheld_and_replayed_once
     assert_eq!(Print::of(&replayed), ledger.print("first"));
     assert!(Print::of(&ask(&client, "other").await).is_some());
     assert_eq!(ledger.times("first"), 1);
+}
+
+/// A file of the engine that only a flush of its keyspace changes.
+const MANIFEST: &str = "records/keyspaces/1/current";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_failed_sync_the_files_are_written_again_before_anything_is_acknowledged() {
+    let files = TempDir::new().unwrap();
+    let ledger = Ledger::at(&files.path().join("ledger"));
+    let upstream = ledger.upstream(1);
+    let store = files.path().join("store");
+    let scene = Scene::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    // The sync of the first completion fails. After the restart, so does that of the next claim, and the
+    // process is killed before it has reopened the store.
+    let failing = [("FAILPOINTS", "store-sync=2*off->1*return->off")];
+    let mut process = scene.start_as(TIDEGATE.as_ref(), &failing);
+    let client = process.client();
+    let manifest = store.join(MANIFEST);
+    let long_ago = SystemTime::now() - Duration::from_hours(1);
+    let make_old = || {
+        let file = OpenOptions::new().write(true).open(&manifest).unwrap();
+        file.set_modified(long_ago).unwrap();
+    };
+    let is_old = || fs::metadata(&manifest).unwrap().modified().unwrap() == long_ago;
+    make_old();
+    let received = ask(&client, "first").await;
+    assert_eq!(Print::of(&received), ledger.print("first"), "{received:?}");
+    assert!(!is_old(), "the files were not written again");
+
+    // A process that starts without a failure before it leaves them alone.
+    kill(&mut process);
+    make_old();
+    let failing = [("FAILPOINTS", "store-sync=1*off->return")];
+    let mut process = scene.start_as(TIDEGATE.as_ref(), &failing);
+    let rejected = ask(&process.client(), "second").await;
+    assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
+    assert!(is_old());
+    kill(&mut process);
+
+    // The page cache outlives the process, so the next one writes them again.
+    let process = scene.restart();
+    assert!(!is_old(), "the files were not written again at start");
+    let client = process.client();
+    let replayed = ask(&client, "first").await;
+    assert_eq!(replayed.header("idempotent-replayed"), "true");
+    assert_eq!(Print::of(&replayed), ledger.print("first"));
+    // Its claim was written and not synced, and the process that knew it was not executed is gone.
+    assert!(is_unknown(&ask(&client, "second").await));
+    assert_eq!((ledger.times("first"), ledger.times("second")), (1, 0));
 }
