@@ -15,10 +15,12 @@
 //! keep-alive finds a client that has vanished.
 
 mod body;
+mod flow;
 mod response;
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -30,12 +32,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
+use self::flow::Flow;
 use crate::gateway::{Caps, Deadlines};
+use crate::wire::{ClientSocket, Rewound, Violation};
 
 pub use self::body::{Body, BodyError};
 
-/// Bytes that a client may send ahead of the gateway reading them, per stream and per connection.
-const RECEIVE_WINDOW: u32 = 1 << 20;
+/// Bytes of a request body that a client may send ahead of the gateway reading them.
+const STREAM_WINDOW: u32 = 256 * 1024;
+
+/// The same for all streams of a connection: several bodies that are not read leave room for others.
+const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// Bytes of a response that are queued for the socket, per stream.
 const SEND_BUFFER: usize = 64 * 1024;
@@ -54,9 +61,10 @@ pub enum ServeError {
 /// Serves HTTP/2 on `io` until the client closes the connection, it is idle, or `stop` is ready and the last
 /// stream has ended.
 ///
-/// `service` responds to a request. Its future is dropped if the client resets the stream or disconnects.
+/// `service` responds to a request. A request that is not complete comes with its violation. The service's future
+/// is dropped if the client resets the stream or disconnects.
 pub async fn serve<IO, S, Responding, B>(
-    io: IO,
+    io: Rewound<IO>,
     caps: &Caps,
     deadlines: Deadlines,
     tasks: &TaskTracker,
@@ -64,19 +72,21 @@ pub async fn serve<IO, S, Responding, B>(
     service: S,
 ) -> Result<(), ServeError>
 where
-    IO: AsyncRead + AsyncWrite + Unpin,
-    S: Fn(Request<Body>) -> Responding + Clone + Send + 'static,
+    IO: AsyncRead + AsyncWrite + ClientSocket + Unpin,
+    S: Fn(Request<Body>, Option<Violation>) -> Responding + Clone + Send + 'static,
     Responding: Future<Output = Response<B>> + Send,
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Send,
 {
+    // Each stream task holds a clone, so the count shows how many there are.
+    let flow = Arc::new(Flow::new(io.is_blocked()));
     let handshake = builder(caps).handshake::<_, Bytes>(io);
     let handshake = timeout(deadlines.head, handshake).await;
     let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
     let mut stop = pin!(stop);
     let mut is_stopping = false;
-    let mut was_used = false;
-    let mut idle = pin!(sleep(deadlines.idle));
+    let mut last_active = Instant::now();
+    let mut check = pin!(sleep(deadlines.idle.min(deadlines.write)));
     loop {
         tokio::select! {
             biased;
@@ -85,28 +95,42 @@ where
                     return Ok(());
                 };
                 let (request, respond) = accepted?;
-                was_used = true;
-                let service = service.clone();
-                tasks.spawn(async move { exchange(request, respond, deadlines, service).await });
+                last_active = Instant::now();
+                let (service, flow) = (service.clone(), Arc::clone(&flow));
+                tasks.spawn(async move {
+                    exchange(request, respond, deadlines, &flow, service).await;
+                });
             }
             () = stop.as_mut(), if !is_stopping => {
                 connection.graceful_shutdown();
                 is_stopping = true;
-                idle.as_mut().reset(Instant::now() + deadlines.head);
+                check.as_mut().reset(Instant::now() + deadlines.head.min(deadlines.write));
             }
-            () = idle.as_mut() => {
-                let is_idle = !std::mem::take(&mut was_used) && !connection.has_streams();
-                match (is_idle, is_stopping) {
-                    (false, _) => {}
-                    (true, false) => {
+            () = check.as_mut() => {
+                let now = Instant::now();
+                // The write timeout of a blocked socket is the socket's own.
+                if Arc::strong_count(&flow) > 1 || flow.is_blocked() {
+                    last_active = now;
+                }
+                let inactive = now.saturating_duration_since(last_active);
+                let patience = if is_stopping { deadlines.head } else { deadlines.idle };
+                if connection.has_streams() {
+                    // The last bytes of responses, for which the client has withdrawn the window.
+                    if inactive >= deadlines.write {
+                        connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                    }
+                } else if inactive >= patience {
+                    if is_stopping {
+                        // A graceful shutdown ends when the client acknowledges it, and this client does not.
+                        connection.abrupt_shutdown(Reason::NO_ERROR);
+                    } else {
                         connection.graceful_shutdown();
                         is_stopping = true;
+                        last_active = now;
                     }
-                    // A graceful shutdown ends when the client acknowledges it, and this client does not.
-                    (true, true) => connection.abrupt_shutdown(Reason::NO_ERROR),
                 }
-                let wait = if is_stopping { deadlines.head } else { deadlines.idle };
-                idle.as_mut().reset(Instant::now() + wait);
+                let patience = if is_stopping { deadlines.head } else { deadlines.idle };
+                check.as_mut().reset(now + patience.min(deadlines.write));
             }
         }
     }
@@ -115,8 +139,8 @@ where
 fn builder(caps: &Caps) -> Builder {
     let mut builder = Builder::new();
     builder
-        .initial_window_size(RECEIVE_WINDOW)
-        .initial_connection_window_size(RECEIVE_WINDOW)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(caps.h2_streams)
         .max_pending_accept_reset_streams(caps.h2_resets)
         .max_local_error_reset_streams(Some(caps.h2_resets))
@@ -130,26 +154,31 @@ async fn exchange<Responding, B>(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     deadlines: Deadlines,
-    service: impl FnOnce(Request<Body>) -> Responding,
+    flow: &Flow,
+    service: impl FnOnce(Request<Body>, Option<Violation>) -> Responding,
 ) where
     Responding: Future<Output = Response<B>>,
     B: http_body::Body<Data = Bytes>,
 {
     let is_head = request.method() == Method::HEAD;
-    let (mut request, mut wanted) = body::receive(request, deadlines.body);
+    let (mut request, mut first_read) = body::receive(request, deadlines.body);
     // Upstream would take a request with `content-length: 0` for complete as soon as it has the head.
-    if let Err(error) = request.body_mut().end_if_declared_empty().await {
-        tracing::debug!(%error, "stream reset before the request was complete");
-        respond.send_reset(Reason::CANCEL);
-        return;
-    }
-    let mut responding = pin!(service(request));
+    let violation = match request.body_mut().end_if_declared_empty().await {
+        Ok(()) => None,
+        Err(BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
+        Err(BodyError::Stream(error)) => {
+            tracing::debug!(%error, "stream ended before the request was complete");
+            return;
+        }
+    };
+    let mut responding = pin!(service(request, violation));
     let response = poll_fn(|cx| {
         if let Poll::Ready(response) = responding.as_mut().poll(cx) {
             return Poll::Ready(Some(response));
         }
-        if wanted.poll_wanted(cx).is_ready() {
-            let interim = interim(StatusCode::CONTINUE);
+        if first_read.poll(cx).is_ready() {
+            let mut interim = Response::new(());
+            *interim.status_mut() = StatusCode::CONTINUE;
             if let Err(error) = respond.send_informational(interim) {
                 tracing::debug!(%error, "100 Continue was not sent");
             }
@@ -162,13 +191,8 @@ async fn exchange<Responding, B>(
         tracing::debug!("client cancelled the request");
         return;
     };
-    if let Err(error) = response::send(&mut respond, response, is_head, deadlines.write).await {
+    let write = deadlines.write;
+    if let Err(error) = response::send(&mut respond, response, is_head, write, flow).await {
         tracing::debug!(%error, "response was not sent to its end");
     }
-}
-
-fn interim(status: StatusCode) -> Response<()> {
-    let mut response = Response::new(());
-    *response.status_mut() = status;
-    response
 }

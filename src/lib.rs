@@ -57,3 +57,4 @@ pub mod store;
 // For other applications, and for tests
 pub mod embed;
 pub mod failpoint;
+mod net;

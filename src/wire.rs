@@ -21,7 +21,6 @@ mod body;
 pub mod chunked;
 mod coming;
 mod connection;
-mod cut;
 pub(crate) mod date;
 mod encode;
 mod gather;
@@ -35,17 +34,18 @@ mod rewound;
 mod sending;
 mod serve;
 mod sniff;
+mod socket;
 mod turns;
 pub mod upgrade;
 mod violation;
 
 pub use self::body::{Body, BodyError};
-pub use self::cut::Cut;
 pub use self::encode::NEVER_TRAILERS;
 pub use self::gather::Gathered;
 pub use self::rewound::Rewound;
 pub use self::serve::serve;
 pub use self::sniff::{Protocol, Unsniffed, sniff};
+pub use self::socket::ClientSocket;
 pub use self::turns::Turns;
 pub use self::violation::Violation;
 

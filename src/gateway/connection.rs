@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use http::Request;
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -19,12 +18,7 @@ use super::{Caps, Deadlines, Seat, keep_alive};
 use crate::http2;
 use crate::intake::Incoming;
 use crate::pipeline::{Connection, Pipeline};
-use crate::wire::{self, Cut, Protocol, Rewound, Turns, sniff};
-
-/// Bytes that the kernel queues beyond what the client's receive window takes. Without this bound the queue
-/// grows to megabytes, and the socket accepts nothing more until a third of it is sent: `write_timeout` would
-/// then close the connection of a client that reads slowly but steadily.
-const MAX_UNSENT: u32 = 128 * 1024;
+use crate::wire::{self, ClientSocket, Protocol, Rewound, Turns, sniff};
 
 /// The terms on which a worker serves its connections.
 pub(super) struct Terms {
@@ -58,8 +52,7 @@ pub(super) async fn serve(stream: TcpStream, peer: IpAddr, seat: Arc<Seat>, term
 /// Sets the options of a client's socket.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    keep_alive(stream)?;
-    SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT)
+    keep_alive(stream)
 }
 
 /// A future in a box of its own. A connection lives for long and mostly waits: at rest it is to take up
@@ -95,7 +88,7 @@ fn shake_hands<'a>(
 /// begins with the other would only fail later.
 fn speak<IO>(mut io: IO, connection: Connection, terms: &Terms) -> Boxed<'_, ()>
 where
-    IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
+    IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
         let outcome = match sniff(&mut io, terms.deadlines.head).await {
@@ -122,7 +115,7 @@ fn speak_http1<IO>(
     terms: &Terms,
 ) -> Boxed<'_, Result<(), BoxError>>
 where
-    IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
+    IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
@@ -144,15 +137,15 @@ fn speak_http2<IO>(
     terms: &Terms,
 ) -> Boxed<'_, Result<(), BoxError>>
 where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
         let pipeline = terms.pipeline.clone();
-        let service = move |request: Request<http2::Body>| {
+        let service = move |request: Request<http2::Body>, violation| {
             let (pipeline, connection) = (pipeline.clone(), Arc::clone(&connection));
             let request = request.map(Incoming::Http2);
-            async move { pipeline.answer(&connection, request, None).await }
+            async move { pipeline.answer(&connection, request, violation).await }
         };
         let stop = terms.drain.watch();
         let (caps, deadlines, tasks) = (&terms.caps, terms.deadlines, &terms.tasks);

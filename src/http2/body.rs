@@ -30,12 +30,12 @@ pub struct Body {
     /// Runs only while the body is awaited.
     stalled: Option<Pin<Box<Sleep>>>,
     /// Reports the first read, for a client that expects `100 Continue`.
-    wanted: Option<oneshot::Sender<()>>,
+    first_read: Option<oneshot::Sender<()>>,
 }
 
-/// The other end of a body whose client expects `100 Continue`.
+/// The first read of a body whose client expects `100 Continue`.
 #[derive(Debug)]
-pub(super) struct Wanted(Option<oneshot::Receiver<()>>);
+pub(super) struct FirstRead(Option<oneshot::Receiver<()>>);
 
 /// Why a body ended early.
 #[derive(Debug, Error)]
@@ -49,7 +49,10 @@ pub enum BodyError {
 }
 
 /// Replaces the stream of `request` by its body.
-pub(super) fn receive(request: Request<RecvStream>, timeout: Duration) -> (Request<Body>, Wanted) {
+pub(super) fn receive(
+    request: Request<RecvStream>,
+    timeout: Duration,
+) -> (Request<Body>, FirstRead) {
     let header = |name| request.headers().get(name);
     // A length that is not a number is rejected with the request's other headers.
     let declared = header(CONTENT_LENGTH)
@@ -57,7 +60,7 @@ pub(super) fn receive(request: Request<RecvStream>, timeout: Duration) -> (Reque
         .and_then(|length| length.parse().ok());
     let expects =
         header(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-    let (wanted, reported) = if expects && !request.body().is_end_stream() {
+    let (first_read, reported) = if expects && !request.body().is_end_stream() {
         let (sender, receiver) = oneshot::channel();
         (Some(sender), Some(receiver))
     } else {
@@ -69,14 +72,14 @@ pub(super) fn receive(request: Request<RecvStream>, timeout: Duration) -> (Reque
         last: None,
         timeout,
         stalled: None,
-        wanted,
+        first_read,
     });
-    (request, Wanted(reported))
+    (request, FirstRead(reported))
 }
 
-impl Wanted {
+impl FirstRead {
     /// Ready once, when the body is read for the first time.
-    pub(super) fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(receiver) = &mut self.0 else {
             return Poll::Pending;
         };
@@ -102,9 +105,9 @@ impl Body {
 
     /// The next part of the body, or `None` at its end.
     pub fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if let Some(wanted) = self.wanted.take() {
+        if let Some(first_read) = self.first_read.take() {
             // The receiver is gone if the response has begun.
-            let _ = wanted.send(());
+            let _ = first_read.send(());
         }
         loop {
             let Poll::Ready(part) = self.stream.poll_data(cx) else {

@@ -1,8 +1,8 @@
 //! Sending a response on an HTTP/2 stream.
 //!
 //! A part of the body is handed to `h2` only when the client's windows have room for it. The time that the client
-//! takes nothing is therefore the time for which the stream gets no capacity. A client that takes a byte within
-//! `write_timeout` is never cut off, however slow it is; one that does not loses this stream and no other.
+//! takes nothing is therefore the time for which the stream gets no capacity, unless it only waits for its turn. A
+//! client that does not take a byte within `write_timeout` loses this stream and no other.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -22,10 +22,14 @@ use http_body::Body;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
+use super::flow::Flow;
 use crate::wire::date;
 
 /// Bytes for which a stream asks at once, so that the streams of a connection take turns.
 const TURN: usize = 16 * 1024;
+
+/// Write timeouts for which a stream waits for its turn at most.
+const MAX_ROUNDS: usize = 4;
 
 /// Why a response was not sent to its end.
 #[derive(Debug, Error)]
@@ -48,6 +52,7 @@ pub(super) async fn send<B>(
     response: Response<B>,
     is_head: bool,
     write_timeout: Duration,
+    flow: &Flow,
 ) -> Result<(), SendError>
 where
     B: Body<Data = Bytes>,
@@ -66,7 +71,7 @@ where
     let head = Response::from_parts(parts, ());
     let stream = respond.send_response(head, !sends_body)?;
     if sends_body {
-        send_body(stream, body, write_timeout).await?;
+        send_body(stream, body, write_timeout, flow).await?;
     }
     Ok(())
 }
@@ -109,6 +114,7 @@ async fn send_body<B>(
     mut stream: SendStream<Bytes>,
     body: B,
     write_timeout: Duration,
+    flow: &Flow,
 ) -> Result<(), SendError>
 where
     B: Body<Data = Bytes>,
@@ -132,7 +138,7 @@ where
         match frame.into_data() {
             Ok(data) => {
                 let is_last = body.is_end_stream();
-                send_data(&mut stream, data, is_last, write_timeout).await?;
+                send_data(&mut stream, data, is_last, write_timeout, flow).await?;
                 if is_last {
                     return Ok(());
                 }
@@ -152,13 +158,14 @@ async fn send_data(
     mut data: Bytes,
     is_last: bool,
     write_timeout: Duration,
+    flow: &Flow,
 ) -> Result<(), SendError> {
     if data.is_empty() && is_last {
         stream.send_data(data, true)?;
         return Ok(());
     }
     while !data.is_empty() {
-        let granted = capacity(stream, data.len().min(TURN), write_timeout).await?;
+        let granted = capacity(stream, data.len().min(TURN), write_timeout, flow).await?;
         let part = data.split_to(granted.min(data.len()));
         stream.send_data(part, is_last && data.is_empty())?;
     }
@@ -170,19 +177,26 @@ async fn capacity(
     stream: &mut SendStream<Bytes>,
     wanted: usize,
     write_timeout: Duration,
+    flow: &Flow,
 ) -> Result<usize, SendError> {
     stream.reserve_capacity(wanted);
     let available = stream.capacity();
     if available > 0 {
         return Ok(available);
     }
-    let granted = timeout(write_timeout, poll_fn(|cx| stream.poll_capacity(cx)));
-    match granted.await {
-        Ok(Some(granted)) => Ok(granted?),
-        Ok(None) => Err(SendError::Cancelled),
-        Err(_elapsed) => {
-            stream.send_reset(Reason::CANCEL);
-            Err(SendError::Stalled(write_timeout))
+    let waiting = flow.wait();
+    for round in 1.. {
+        let granted = timeout(write_timeout, poll_fn(|cx| stream.poll_capacity(cx)));
+        match granted.await {
+            Ok(Some(granted)) => {
+                flow.grant();
+                return Ok(granted?);
+            }
+            Ok(None) => return Err(SendError::Cancelled),
+            Err(_elapsed) if round < MAX_ROUNDS && waiting.is_behind_others() => {}
+            Err(_elapsed) => break,
         }
     }
+    stream.send_reset(Reason::CANCEL);
+    Err(SendError::Stalled(write_timeout))
 }

@@ -1,4 +1,4 @@
-//! One timer a connection, for all its deadlines.
+//! One timer per connection, for all its deadlines, and the write timeout.
 //!
 //! A deadline moves with every request, and moving a timer costs more than reading a clock. So the
 //! timer is left where it is when the deadline moves away from it, and is set again only when it goes
@@ -11,6 +11,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::socket::ClientSocket;
 
 /// The timer; none is made until a deadline is waited for.
 #[derive(Debug, Default)]
@@ -35,40 +37,78 @@ impl Alarm {
     }
 }
 
-/// The deadline of a peer that takes nothing of what is sent to it.
+/// The write timeout: how long a client may take nothing of what is sent to it.
+///
+/// A socket that accepts no bytes does not show that its client reads none: the kernel holds megabytes for a slow
+/// reader, and accepts more only when a good part of them is sent. So while the socket is blocked, the number of
+/// bytes that the client has not acknowledged is sampled four times per timeout. Every decrease is progress.
 #[derive(Debug)]
 pub(super) struct Stall {
     limit: Duration,
-    since: Option<Instant>,
+    blocked: Option<Blocked>,
+}
+
+/// A socket that accepts no bytes.
+#[derive(Debug)]
+struct Blocked {
+    /// The last time at which the client is known to have taken bytes.
+    progress: Instant,
+    /// The time of the next sample.
+    next: Instant,
+    unacknowledged: Option<u32>,
 }
 
 impl Stall {
     pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, since: None }
+        Self {
+            limit,
+            blocked: None,
+        }
     }
 
-    /// Whether something waits to be sent.
+    /// Whether the socket accepts no bytes.
     pub(super) fn is_blocked(&self) -> bool {
-        self.since.is_some()
+        self.blocked.is_some()
     }
 
-    /// The outcome of an attempt to send, or an error if the last success is too long ago.
+    /// Passes on the outcome of a write to `io`, or an error if the client has taken nothing for too long.
     pub(super) fn watch<T>(
         &mut self,
         alarm: &mut Alarm,
         cx: &mut Context<'_>,
+        io: &impl ClientSocket,
         sent: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if sent.is_ready() {
-            self.since = None;
+            self.blocked = None;
             return sent;
         }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        ready!(alarm.poll(cx, since + self.limit));
-        Poll::Ready(Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            "the client takes nothing of the response",
-        )))
+        let limit = self.limit;
+        let blocked = self.blocked.get_or_insert_with(|| {
+            let progress = Instant::now();
+            Blocked {
+                progress,
+                next: progress + limit / 4,
+                unacknowledged: None,
+            }
+        });
+        loop {
+            ready!(alarm.poll(cx, blocked.next));
+            let now = Instant::now();
+            let unacknowledged = io.unacknowledged();
+            if unacknowledged.is_some() && unacknowledged < blocked.unacknowledged {
+                blocked.progress = now;
+            }
+            blocked.unacknowledged = unacknowledged;
+            let due = blocked.progress + limit;
+            if now >= due {
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the client takes nothing of the response",
+                )));
+            }
+            blocked.next = due.min(now + limit / 4);
+        }
     }
 }
 

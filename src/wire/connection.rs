@@ -19,7 +19,6 @@ use tokio::time::Instant;
 
 use self::receiving::Receiving;
 use super::alarm::{Alarm, Stall};
-use super::cut::Cut;
 use super::encode::{self, Asked, Framing};
 use super::head::Limits;
 use super::inbound::{Inbound, Message};
@@ -27,6 +26,7 @@ use super::linger::Linger;
 use super::outbound::Outbound;
 use super::rewound::Rewound;
 use super::sending::{Sending, Sent};
+use super::socket::ClientSocket;
 use super::violation::Violation;
 use crate::gateway::{Caps, Deadlines};
 
@@ -80,7 +80,7 @@ pub(super) enum Arrived {
     Nothing,
 }
 
-impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
+impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     /// Takes charge of a connection of which `early` was already read.
     pub(super) fn new(io: IO, early: BytesMut, caps: &Caps, deadlines: Deadlines) -> Self {
         let limits = Limits {
@@ -192,7 +192,7 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
         let (out, now) = (self.outbound.end(), Instant::now());
         let framing = encode::head(out, parts, exact, asked, last, now);
         if framing == Framing::Close {
-            self.io.cut();
+            self.io.reset_on_close();
         }
         self.is_last = last || framing == Framing::Close;
         framing
@@ -214,7 +214,7 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
                 }
                 if let Some(sent) = over {
                     if sent == Sent::Whole && sending.is_to_close() {
-                        self.io.mend();
+                        self.io.end_on_close();
                     }
                     return Poll::Ready(Ok(sent));
                 }
@@ -234,10 +234,10 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.outbound.is_empty() {
             let sent = self.outbound.poll_send(&mut self.io, cx);
-            ready!(self.stall.watch(&mut self.alarm, cx, sent))?;
+            ready!(self.stall.watch(&mut self.alarm, cx, &self.io, sent))?;
         }
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
-        self.stall.watch(&mut self.alarm, cx, flushed)
+        self.stall.watch(&mut self.alarm, cx, &self.io, flushed)
     }
 
     /// Closes the connection when the client has had the time to read its answer.
@@ -245,7 +245,7 @@ impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
         // After the client's end there is nothing to await.
         if self.state == State::Ended {
             let shut = Pin::new(&mut self.io).poll_shutdown(cx);
-            return self.stall.watch(&mut self.alarm, cx, shut);
+            return self.stall.watch(&mut self.alarm, cx, &self.io, shut);
         }
         let expected =
             self.state == State::Broken || self.receiving.is_some() || self.inbound.has_more();

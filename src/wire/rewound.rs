@@ -1,10 +1,11 @@
-//! A connection set back to its beginning, for HTTP/2.
+//! A connection of which the first bytes are read again, for HTTP/2 and for upgraded connections.
 //!
-//! HTTP/2 has one reading of its frames and hyper enforces it, so there is nothing to check on the way
-//! in. On the way out a client that takes nothing is given up, as under HTTP/1.
+//! Reads pass unchanged. Writes are subject to the write timeout, as on HTTP/1.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::alarm::{Alarm, Stall};
+use super::socket::ClientSocket;
 
 /// A connection of which the first bytes were read and are read again.
 #[derive(Debug)]
@@ -20,18 +22,33 @@ pub struct Rewound<IO> {
     early: BytesMut,
     alarm: Alarm,
     stall: Stall,
+    is_blocked: Arc<AtomicBool>,
 }
 
 impl<IO> Rewound<IO> {
-    /// A connection of which `early` was already read, and whose client may take nothing of what is
-    /// sent to it for so long and no longer.
+    /// A connection of which `early` was already read, with this write timeout.
     pub fn new(io: IO, early: BytesMut, write: Duration) -> Self {
         Self {
             io,
             early,
             alarm: Alarm::default(),
             stall: Stall::new(write),
+            is_blocked: Arc::default(),
         }
+    }
+
+    /// Whether the socket accepts no bytes, to be read while another type owns the connection.
+    pub fn is_blocked(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_blocked)
+    }
+}
+
+impl<IO: ClientSocket> Rewound<IO> {
+    fn watch<T>(&mut self, cx: &mut Context<'_>, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let sent = self.stall.watch(&mut self.alarm, cx, &self.io, sent);
+        let is_blocked = self.stall.is_blocked();
+        self.is_blocked.store(is_blocked, Ordering::Relaxed);
+        sent
     }
 }
 
@@ -54,7 +71,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Rewound<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Rewound<IO> {
+impl<IO: AsyncWrite + ClientSocket + Unpin> AsyncWrite for Rewound<IO> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -62,7 +79,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Rewound<IO> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let sent = Pin::new(&mut this.io).poll_write(cx, buf);
-        this.stall.watch(&mut this.alarm, cx, sent)
+        this.watch(cx, sent)
     }
 
     fn poll_write_vectored(
@@ -72,7 +89,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Rewound<IO> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let sent = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
-        this.stall.watch(&mut this.alarm, cx, sent)
+        this.watch(cx, sent)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -82,13 +99,13 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Rewound<IO> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = Pin::new(&mut this.io).poll_flush(cx);
-        this.stall.watch(&mut this.alarm, cx, flushed)
+        this.watch(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let shut = Pin::new(&mut this.io).poll_shutdown(cx);
-        this.stall.watch(&mut this.alarm, cx, shut)
+        this.watch(cx, shut)
     }
 }
 

@@ -12,10 +12,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::body::Body;
 use super::connection::{Arrived, Connection};
-use super::cut::Cut;
 use super::encode::Asked;
 use super::head::Version;
 use super::sending::{Sending, Sent};
+use super::socket::ClientSocket;
 use super::turns::Turns;
 use super::upgrade::{self, Handover};
 use super::violation::Violation;
@@ -37,7 +37,7 @@ pub async fn serve<IO, Answering, B>(
     mut service: impl FnMut(Request<Body>, Option<Violation>) -> Answering,
 ) -> io::Result<()>
 where
-    IO: AsyncRead + AsyncWrite + Cut + Send + Unpin + 'static,
+    IO: AsyncRead + AsyncWrite + ClientSocket + Send + Unpin + 'static,
     Answering: Future<Output = Response<B>> + Unpin,
     B: http_body::Body<Data = Bytes>,
 {
@@ -103,7 +103,7 @@ async fn switch<IO>(
     handover: Handover,
 ) -> io::Result<()>
 where
-    IO: AsyncRead + AsyncWrite + Cut + Send + Unpin + 'static,
+    IO: AsyncRead + AsyncWrite + ClientSocket + Send + Unpin + 'static,
 {
     if !connection.can_go_on() {
         return Ok(());
@@ -130,7 +130,7 @@ impl Exchange {
     /// The exchange that begins with what `arrived`, if anything did.
     fn begin<IO>(arrived: Arrived, connection: &mut Connection<IO>) -> Option<(Self, Request<Body>)>
     where
-        IO: AsyncRead + AsyncWrite + Cut + Unpin,
+        IO: AsyncRead + AsyncWrite + ClientSocket + Unpin,
     {
         let message = match arrived {
             Arrived::Request(message) => message,

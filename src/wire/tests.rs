@@ -89,7 +89,7 @@ impl Server {
 /// Speaks HTTP/1 on a connection, counting the requests that are served.
 fn listen<IO>(io: IO, early: &[u8]) -> (JoinHandle<io::Result<()>>, Arc<AtomicUsize>)
 where
-    IO: AsyncRead + AsyncWrite + Cut + Unpin + Send + 'static,
+    IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     let early = early.into();
     let served = Arc::new(AtomicUsize::new(0));

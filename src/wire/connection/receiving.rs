@@ -8,7 +8,7 @@ use tokio::task::coop::poll_proceed;
 
 use super::super::body::{BodyError, Demand, Sender};
 use super::super::coming::{Coming, Part};
-use super::super::cut::Cut;
+use super::super::socket::ClientSocket;
 use super::super::violation::Violation;
 use super::{Connection, State};
 
@@ -38,7 +38,7 @@ enum Asking {
     TooLate,
 }
 
-impl<IO: AsyncRead + AsyncWrite + Cut + Unpin> Connection<IO> {
+impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     /// Receives the body of the request that has arrived, for whoever has the other end of `sender`.
     pub(in crate::wire) fn receive(&mut self, coming: Coming, sender: Sender, expects: bool) {
         self.receiving = Some(Receiving {

@@ -4,10 +4,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream};
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::frames::{
+    END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, block, frame,
+};
 use super::{Connection, request};
-use crate::harness::{Gateway, PATIENCE, Upstream, full};
+use crate::harness::{Gateway, PATIENCE, Upstream, eventually, full};
 
 const WRITE_TIMEOUT: Duration = Duration::from_millis(400);
 
@@ -131,4 +138,183 @@ async fn a_replay_that_is_not_read_is_reset() {
     let elapsed = started.elapsed();
     assert!(elapsed >= WRITE_TIMEOUT, "{elapsed:?}");
     assert_eq!(upstream.count(), 1);
+}
+
+/// A client whose socket takes few bytes at a time, although its HTTP/2 windows are large.
+async fn narrow_socket(gateway: &Gateway) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(16 * 1024).expect("a socket");
+    // Small segments, so that the kernel reports every few kilobytes that are read.
+    SockRef::from(&socket).set_tcp_mss(1_400).expect("a socket");
+    let connected = socket.connect(gateway.address()).await;
+    connected.expect("a connection")
+}
+
+/// Requests for `/`, one on HTTP/1 and one on HTTP/2 with large windows.
+fn get_on_both() -> [Vec<u8>; 2] {
+    let http1 = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
+    let largest_window = [0, 4, 0x7f, 0xff, 0xff, 0xff];
+    let get = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":authority", "a"),
+        (":path", "/"),
+    ];
+    let http2 = [
+        PREFACE,
+        &frame(SETTINGS, 0, 0, &largest_window),
+        &frame(WINDOW_UPDATE, 0, 0, &[0x40, 0, 0, 0]),
+        &frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&get)),
+    ];
+    [http1, http2.concat()]
+}
+
+/// Reads slowly for 6 s, and then the rest of the response.
+async fn read_through_narrow_socket(mut socket: TcpStream, get: Vec<u8>) {
+    socket.write_all(&get).await.expect("a connection");
+    let started = Instant::now();
+    let mut buffer = [0; 2_000];
+    // 100 KB/s: the socket of the gateway is blocked for longer than the timeout at a time.
+    while started.elapsed() < Duration::from_secs(6) {
+        let read = timeout(PATIENCE, socket.read(&mut buffer)).await;
+        let read = read.expect("bytes").expect("no reset");
+        assert!(read > 0, "closed after {:?}", started.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut rest = 0;
+    let mut buffer = vec![0; 1 << 20];
+    while rest < 15 << 20 {
+        let read = timeout(PATIENCE, socket.read(&mut buffer)).await;
+        let read = read.expect("bytes").expect("no reset");
+        assert!(read > 0, "closed after {rest} further bytes");
+        rest += read;
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_socket_takes_bytes_slowly_is_not_cut_off() {
+    let upstream = long(16 << 20);
+    let gateway = Gateway::open("[server]\nwrite_timeout = \"1500ms\"")
+        .upstream(&upstream)
+        .start();
+    let [http1, http2] = get_on_both();
+    let (one, other) = (narrow_socket(&gateway).await, narrow_socket(&gateway).await);
+    tokio::join!(
+        read_through_narrow_socket(one, http1),
+        read_through_narrow_socket(other, http2)
+    );
+}
+
+#[tokio::test]
+async fn a_client_whose_socket_takes_nothing_is_disconnected() {
+    let upstream = long(16 << 20);
+    let gateway = Gateway::keyed("")
+        .and("[server]\nwrite_timeout = \"400ms\"")
+        .admin()
+        .upstream(&upstream)
+        .start();
+    for get in get_on_both() {
+        let mut socket = narrow_socket(&gateway).await;
+        let started = Instant::now();
+        socket.write_all(&get).await.expect("a connection");
+        gateway.comes_to("connections", 1).await;
+        gateway.comes_to("connections", 0).await;
+        let elapsed = started.elapsed();
+        assert!(elapsed >= WRITE_TIMEOUT, "{elapsed:?}");
+        assert!(
+            elapsed < WRITE_TIMEOUT + Duration::from_secs(4),
+            "{elapsed:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn streams_that_wait_for_their_turn_on_the_connection_are_not_reset() {
+    const STREAMS: usize = 40;
+    let upstream = long(400_000);
+    let gateway = gateway(&upstream);
+    let socket = gateway.client().connect().await.expect("a connection");
+    // Streams have large windows; the connection has the smallest that HTTP/2 permits.
+    let (requests, connection) = h2::client::Builder::new()
+        .initial_window_size(1 << 20)
+        .handshake::<_, Bytes>(socket)
+        .await
+        .expect("a handshake");
+    let driver = AbortOnDropHandle::new(tokio::spawn(connection));
+    let connection = Connection {
+        requests,
+        _driver: driver,
+    };
+    let mut bodies = Vec::new();
+    for _ in 0..STREAMS {
+        bodies.push(body_of(&connection, request("GET", "/")).await);
+    }
+    // 640 KB/s for all streams: a round of 16 KiB for each takes longer than the timeout.
+    let started = Instant::now();
+    let mut read = 0;
+    let mut tick = tokio::time::interval(Duration::from_millis(100));
+    for round in 1..=24 {
+        tick.tick().await;
+        let mut index = 0;
+        while read < round * 64_000 && index < 10 * STREAMS {
+            index += 1;
+            let body = &mut bodies[index % STREAMS];
+            let Ok(data) = timeout(Duration::from_micros(10), body.data()).await else {
+                continue;
+            };
+            let data = data.expect("more").expect("no reset");
+            read += data.len();
+            body.flow_control()
+                .release_capacity(data.len())
+                .expect("an open stream");
+        }
+    }
+    println!("{read} bytes in {:?}", started.elapsed());
+    assert!(read > 1_000_000, "{read}");
+}
+
+#[tokio::test]
+async fn a_client_that_withdraws_its_window_does_not_hold_responses_forever() {
+    const STREAMS: u32 = 20;
+    let upstream = long(60_000);
+    let gateway = Gateway::open("[server]\nwrite_timeout = \"400ms\"")
+        .admin()
+        .upstream(&upstream)
+        .start();
+    let mut socket = narrow_socket(&gateway).await;
+    let get = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":authority", "a"),
+        (":path", "/"),
+    ];
+    let mut sent = [
+        PREFACE,
+        &frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]),
+        &frame(WINDOW_UPDATE, 0, 0, &[0x40, 0, 0, 0]),
+    ]
+    .concat();
+    for number in 0..STREAMS {
+        let stream = 2 * number + 1;
+        sent.extend(frame(
+            HEADERS,
+            END_HEADERS | END_STREAM,
+            stream,
+            &block(&get),
+        ));
+    }
+    socket.write_all(&sent).await.expect("a connection");
+    let arrived = usize::try_from(STREAMS).expect("few");
+    eventually("all requests arrive", || upstream.count() == arrived).await;
+    tokio::time::sleep(WRITE_TIMEOUT / 4).await;
+    let withdrawn = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    socket.write_all(&withdrawn).await.expect("a connection");
+    let reading = async {
+        let mut buffer = vec![0; 65_536];
+        while socket.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
+    };
+    timeout(PATIENCE, reading)
+        .await
+        .expect("the connection is closed");
+    gateway.comes_to("connections", 0).await;
 }

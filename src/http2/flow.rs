@@ -1,0 +1,93 @@
+//! Whether a stream without capacity waits for its client or for its turn.
+//!
+//! `h2` gives the window of the connection to its streams in the order in which they ask for it. A stream that gets
+//! nothing while more grants are made than streams wait was passed over: its own window is empty. A stream that
+//! gets nothing while a few grants are made waits for its turn behind the others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Grants of capacity on one connection. Only the worker's thread uses it.
+#[derive(Debug)]
+pub(super) struct Flow {
+    granted: AtomicU64,
+    waiting: AtomicUsize,
+    is_blocked: Arc<AtomicBool>,
+}
+
+/// A stream that waits for capacity.
+pub(super) struct Waiting<'a> {
+    flow: &'a Flow,
+    granted_before: u64,
+}
+
+impl Flow {
+    /// The grants of a connection whose socket accepts no bytes while `is_blocked`.
+    pub(super) fn new(is_blocked: Arc<AtomicBool>) -> Self {
+        Self {
+            granted: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            is_blocked,
+        }
+    }
+
+    /// Whether the socket accepts no bytes.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+    }
+
+    /// Counts a grant of capacity to a stream.
+    pub(super) fn grant(&self) {
+        self.granted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a stream as waiting until the result is dropped.
+    pub(super) fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting {
+            flow: self,
+            granted_before: self.granted.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Waiting<'_> {
+    /// Whether the stream has had no turn since it waits.
+    pub(super) fn is_behind_others(&self) -> bool {
+        let granted = self.flow.granted.load(Ordering::Relaxed) - self.granted_before;
+        let waiting = self.flow.waiting.load(Ordering::Relaxed) as u64;
+        self.flow.is_blocked() || (granted > 0 && granted < waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.flow.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_waits_for_its_turn_until_as_many_grants_are_made_as_streams_wait() {
+        let flow = Flow::new(Arc::default());
+        let (stream, _second, third) = (flow.wait(), flow.wait(), flow.wait());
+        // No stream gets anything: the client takes nothing.
+        assert!(!stream.is_behind_others());
+        flow.grant();
+        flow.grant();
+        assert!(stream.is_behind_others());
+        flow.grant();
+        assert!(!stream.is_behind_others());
+        drop(third);
+        assert_eq!(flow.waiting.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_stream_of_a_blocked_socket_waits_for_the_socket() {
+        let flow = Flow::new(Arc::new(AtomicBool::new(true)));
+        assert!(flow.wait().is_behind_others());
+    }
+}
