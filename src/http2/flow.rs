@@ -1,8 +1,8 @@
 //! Whether a stream without capacity waits for its client or for its turn.
 //!
-//! `h2` gives the window of the connection to its streams in the order in which they ask for it. A stream that gets
-//! nothing while more grants are made than streams wait was passed over: its own window is empty. A stream that
-//! gets nothing while a few grants are made waits for its turn behind the others.
+//! `h2` gives the window of the connection to its streams in the order in which they ask for it, about. A stream that
+//! gets nothing while twice as many grants are made as streams wait was passed over: its own window is empty. A
+//! stream that gets nothing while fewer grants are made waits for its turn behind the others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -56,7 +56,7 @@ impl Waiting<'_> {
     pub(super) fn is_behind_others(&self) -> bool {
         let granted = self.flow.granted.load(Ordering::Relaxed) - self.granted_before;
         let waiting = self.flow.waiting.load(Ordering::Relaxed) as u64;
-        self.flow.is_blocked() || (granted > 0 && granted < waiting)
+        self.flow.is_blocked() || (granted > 0 && granted < 2 * waiting)
     }
 }
 
@@ -71,14 +71,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_waits_for_its_turn_until_as_many_grants_are_made_as_streams_wait() {
+    fn a_stream_waits_for_its_turn_until_twice_as_many_grants_are_made_as_streams_wait() {
         let flow = Flow::new(Arc::default());
         let (stream, _second, third) = (flow.wait(), flow.wait(), flow.wait());
         // No stream gets anything: the client takes nothing.
         assert!(!stream.is_behind_others());
-        flow.grant();
-        flow.grant();
-        assert!(stream.is_behind_others());
+        for _ in 0..5 {
+            flow.grant();
+            assert!(stream.is_behind_others());
+        }
         flow.grant();
         assert!(!stream.is_behind_others());
         drop(third);
