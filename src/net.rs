@@ -80,7 +80,7 @@ mod tests {
             let (mut peer, (stream, _)) = (peer.unwrap(), accepted.unwrap());
             assert_eq!(unacknowledged(&stream), Some(0));
             stream.writable().await.unwrap();
-            while stream.try_write(&[0; 65_536]).is_ok() {}
+            while stream.try_write(&[0; 8_192]).is_ok() {}
             let full = unacknowledged(&stream).expect("a queue");
             assert!(full > 0);
             peer.read_exact(&mut vec![0; 1 << 20]).await.unwrap();
