@@ -71,7 +71,12 @@ where
     let head = Response::from_parts(parts, ());
     let stream = respond.send_response(head, !sends_body)?;
     if sends_body {
-        send_body(stream, body, write_timeout, flow).await?;
+        let mut sender = BodySender {
+            stream,
+            write_timeout,
+            flow,
+        };
+        sender.send(body).await?;
     }
     Ok(())
 }
@@ -110,93 +115,83 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
     }
 }
 
-async fn send_body<B>(
-    mut stream: SendStream<Bytes>,
-    body: B,
+/// The sending side of a stream whose head is sent.
+struct BodySender<'a> {
+    stream: SendStream<Bytes>,
     write_timeout: Duration,
-    flow: &Flow,
-) -> Result<(), SendError>
-where
-    B: Body<Data = Bytes>,
-{
-    let mut body = pin!(body);
-    loop {
-        let frame = poll_fn(|cx| {
-            if stream.poll_reset(cx).is_ready() {
-                return Poll::Ready(Err(SendError::Cancelled));
-            }
-            body.as_mut().poll_frame(cx).map(Ok)
-        });
-        let Some(frame) = frame.await? else {
-            stream.send_data(Bytes::new(), true)?;
-            return Ok(());
-        };
-        let Ok(frame) = frame else {
-            stream.send_reset(Reason::INTERNAL_ERROR);
-            return Err(SendError::Truncated);
-        };
-        match frame.into_data() {
-            Ok(data) => {
-                let is_last = body.is_end_stream();
-                send_data(&mut stream, data, is_last, write_timeout, flow).await?;
-                if is_last {
+    flow: &'a Flow,
+}
+
+impl BodySender<'_> {
+    async fn send<B: Body<Data = Bytes>>(&mut self, body: B) -> Result<(), SendError> {
+        let mut body = pin!(body);
+        loop {
+            let frame = poll_fn(|cx| {
+                if self.stream.poll_reset(cx).is_ready() {
+                    return Poll::Ready(Err(SendError::Cancelled));
+                }
+                body.as_mut().poll_frame(cx).map(Ok)
+            });
+            let Some(frame) = frame.await? else {
+                self.stream.send_data(Bytes::new(), true)?;
+                return Ok(());
+            };
+            let Ok(frame) = frame else {
+                self.stream.send_reset(Reason::INTERNAL_ERROR);
+                return Err(SendError::Truncated);
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    let is_last = body.is_end_stream();
+                    self.send_data(data, is_last).await?;
+                    if is_last {
+                        return Ok(());
+                    }
+                }
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_else(|_| HeaderMap::new());
+                    self.stream.send_trailers(trailers)?;
                     return Ok(());
                 }
             }
-            Err(frame) => {
-                let trailers = frame.into_trailers().unwrap_or_else(|_| HeaderMap::new());
-                stream.send_trailers(trailers)?;
-                return Ok(());
-            }
         }
     }
-}
 
-/// Sends a part of the body as the client's windows permit.
-async fn send_data(
-    stream: &mut SendStream<Bytes>,
-    mut data: Bytes,
-    is_last: bool,
-    write_timeout: Duration,
-    flow: &Flow,
-) -> Result<(), SendError> {
-    if data.is_empty() && is_last {
-        stream.send_data(data, true)?;
-        return Ok(());
-    }
-    while !data.is_empty() {
-        let granted = capacity(stream, data.len().min(TURN), write_timeout, flow).await?;
-        let part = data.split_to(granted.min(data.len()));
-        stream.send_data(part, is_last && data.is_empty())?;
-    }
-    Ok(())
-}
-
-/// Waits for capacity to send up to `wanted` bytes. Resets the stream if the client grants none in time.
-async fn capacity(
-    stream: &mut SendStream<Bytes>,
-    wanted: usize,
-    write_timeout: Duration,
-    flow: &Flow,
-) -> Result<usize, SendError> {
-    stream.reserve_capacity(wanted);
-    let available = stream.capacity();
-    if available > 0 {
-        return Ok(available);
-    }
-    let waiting = flow.wait();
-    for round in 1.. {
-        let granted = timeout(write_timeout, poll_fn(|cx| stream.poll_capacity(cx)));
-        match granted.await {
-            Ok(Some(granted)) => {
-                flow.grant();
-                return Ok(granted?);
-            }
-            Ok(None) => return Err(SendError::Cancelled),
-            Err(_elapsed) if round < MAX_ROUNDS && waiting.is_behind_others() => {}
-            Err(_elapsed) => break,
+    /// Sends a part of the body as the client's windows permit.
+    async fn send_data(&mut self, mut data: Bytes, is_last: bool) -> Result<(), SendError> {
+        if data.is_empty() && is_last {
+            self.stream.send_data(data, true)?;
+            return Ok(());
         }
+        while !data.is_empty() {
+            let granted = self.capacity(data.len().min(TURN)).await?;
+            let part = data.split_to(granted.min(data.len()));
+            self.stream.send_data(part, is_last && data.is_empty())?;
+        }
+        Ok(())
     }
-    stream.send_reset(Reason::CANCEL);
-    Err(SendError::Stalled(write_timeout))
+
+    /// Waits for capacity to send up to `wanted` bytes. Resets the stream if the client grants none in time.
+    async fn capacity(&mut self, wanted: usize) -> Result<usize, SendError> {
+        self.stream.reserve_capacity(wanted);
+        let available = self.stream.capacity();
+        if available > 0 {
+            return Ok(available);
+        }
+        let waiting = self.flow.wait();
+        for round in 1.. {
+            let granted = poll_fn(|cx| self.stream.poll_capacity(cx));
+            match timeout(self.write_timeout, granted).await {
+                Ok(Some(granted)) => {
+                    self.flow.grant();
+                    return Ok(granted?);
+                }
+                Ok(None) => return Err(SendError::Cancelled),
+                Err(_elapsed) if round < MAX_ROUNDS && waiting.is_behind_others() => {}
+                Err(_elapsed) => break,
+            }
+        }
+        self.stream.send_reset(Reason::CANCEL);
+        Err(SendError::Stalled(self.write_timeout))
+    }
 }
