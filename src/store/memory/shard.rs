@@ -1,8 +1,9 @@
 //! One shard of the table, locked, with what keeps it bounded.
 //!
 //! Which bucket is full is known without a scan: a heap holds, for each bucket, a moment before which
-//! it cannot be full. Charges only move that moment ahead, so an entry is put right when it comes up
-//! and never before: a charge to a tracked bucket does not touch the heap.
+//! it cannot be full. A charge moves that moment ahead, so an entry is corrected when it comes up: a charge
+//! to a tracked bucket does not touch the heap. Only a clamped debt moves the moment back. This happens once to
+//! a bucket that was restored under a stricter limit, and its entry is corrected at once.
 //!
 //! Where a bucket will be kept does not matter to what it holds: one that is not tracked holds what its
 //! shared bucket does, whether or not there is room to track it. So a request is decided first, and room
@@ -76,6 +77,17 @@ impl Margin {
         shared[slot] = shared[slot].max(full_at);
     }
 
+    /// Moves the entry of `bucket` back to `full_at` if it is later. Scans the heap.
+    fn bring_forward(&mut self, bucket: BucketKey, full_at: Moment) {
+        let mut entries = std::mem::take(&mut self.refills).into_vec();
+        for Reverse((no_earlier, of)) in &mut entries {
+            if *of == bucket {
+                *no_earlier = full_at.min(*no_earlier);
+            }
+        }
+        self.refills = entries.into();
+    }
+
     /// Drops one bucket that is full by `now`, if there is one.
     fn drop_full(&mut self, table: &mut Table, now: Moment) -> bool {
         while let Some(&Reverse((no_earlier, bucket))) = self.refills.peek() {
@@ -142,7 +154,10 @@ impl<'a> Shard<'a> {
     pub(super) fn put(&mut self, limit: LimitId, bucket: BucketKey, full_at: Moment, now: Moment) {
         let tracked = self.table.get_mut(bucket.high, |(key, _)| *key == bucket);
         if let Some((_, state)) = tracked {
-            *state.get_mut() = full_at;
+            let before = std::mem::replace(state.get_mut(), full_at);
+            if full_at < before {
+                self.margin.lock().bring_forward(bucket, full_at);
+            }
             return;
         }
         let mut margin = self.margin.lock();
@@ -263,6 +278,17 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_whose_debt_is_lowered_makes_room_when_it_is_full() {
+        let kept = Kept::with_share(1);
+        let [lowered, newcomer] = [1, 2].map(|high| bucket(high, 0));
+        kept.put(lowered, 1_000, 0);
+        kept.put(lowered, 50, 10);
+        assert!(kept.is_sound());
+        kept.put(newcomer, 200, 60);
+        assert!(!kept.tracks(lowered) && kept.tracks(newcomer));
+    }
+
+    #[test]
     fn a_shard_that_was_full_shrinks_back_while_it_is_used() {
         let kept = Kept::with_share(64);
         for high in 0..64 {
@@ -309,23 +335,23 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is charged when, heap and table agree, the share is kept, and nothing that is not
-        /// full is forgotten.
+        /// After any charges and lowered debts, heap and table agree, the share is kept, and no bucket that is not
+        /// full is dropped.
         #[test]
         fn a_shard_stays_sound(
             share in 0_usize..6,
-            charges in prop::collection::vec((0_u64..12, 0_u64..20, 1_u64..60), 1..200),
+            charges in prop::collection::vec((0_u64..12, 0_u64..20, 1_u64..60, any::<bool>()), 1..200),
         ) {
             let kept = Kept::with_share(share);
             let mut owed = [0_u64; 12];
             let mut now = 0;
-            for (index, step, cost) in charges {
+            for (index, step, cost, lowers) in charges {
                 now += step;
                 let bucket = bucket(index, index);
-                let full_at = kept.full_at(bucket).max(now) + cost;
-                kept.put(bucket, full_at, now);
                 let owes = &mut owed[usize::try_from(index).unwrap()];
-                *owes = (*owes).max(now) + cost;
+                let before = if lowers { 0 } else { kept.full_at(bucket) };
+                *owes = if lowers { now } else { (*owes).max(now) } + cost;
+                kept.put(bucket, before.max(now) + cost, now);
                 prop_assert!(kept.is_sound());
                 for (index, &owes) in (0..).zip(&owed) {
                     let held = kept.full_at(self::bucket(index, index));
