@@ -18,6 +18,9 @@ use std::sync::Arc;
 /// Records read per step, under one lock.
 const STEP: usize = 32;
 
+/// Bytes of records after which a step ends.
+const STEP_BYTES: usize = 8 << 20;
+
 /// Bytes of records that one lookup reads at most.
 const MAX_READ: usize = 1 << 30;
 
@@ -86,10 +89,11 @@ struct Walk {
 }
 
 impl Walk {
-    /// Reads up to `limit` further records. Returns whether there may be more.
+    /// Reads up to `limit` further records, or [`STEP_BYTES`] and the rest of a record. Returns whether there may be more.
     fn step(&mut self, records: &Keyspace, limit: usize, now: Stamp) -> Result<bool> {
         let range = (self.from.clone(), Bound::Included(self.to.clone()));
         let mut steps = 0;
+        let end = self.read + STEP_BYTES;
         for entry in records.range(range).take(limit) {
             let (name, bytes) = entry.into_inner().map_err(failed)?;
             let id = name.as_ref().try_into().map(RecordId::from_bytes);
@@ -107,6 +111,9 @@ impl Walk {
                     fingerprint: head.fingerprint,
                     response: head.response,
                 });
+            }
+            if self.read >= end {
+                return Ok(true);
             }
         }
         Ok(steps == limit)
