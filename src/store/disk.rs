@@ -18,8 +18,8 @@
 //! are checked before it reads them.
 //!
 //! When a write fails (a full disk), the engine is closed and reopened with a backoff until it works
-//! ([`recovery`]). Until then requests with new keys are rejected and all others are served. Responses of
-//! executions in flight wait for the engine, for which some disk space is held back ([`reserve`]). After
+//! ([`recovery`]). Until then only requests whose key is in memory are served: those with a recent response or
+//! an execution in flight. All others are rejected. Responses of executions in flight wait for the engine, for which some disk space is held back ([`reserve`]). After
 //! [`PATIENCE`] their clients receive an unknown outcome, and a retry receives the response once it is stored.
 
 mod admission;
@@ -350,12 +350,8 @@ impl Records for DiskRecords {
     async fn complete(&self, permit: Permit, kept: Kept) -> Result<(), StoreError> {
         let ticket = permit.redeem();
         let asking = self.0.ask(|ack| {
-            Op::Complete(Completion {
-                ticket,
-                kept,
-                ack,
-                repeated: false,
-            })
+            let completion = Completion { ticket, kept, ack };
+            Op::Complete(completion)
         });
         let completed = asking.await;
         if completed.is_err() {

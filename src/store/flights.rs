@@ -109,12 +109,12 @@ impl Flights {
         matches!(self.shard(id).get(&id), Some(Held::Flying(_)))
     }
 
-    /// Removes lost executions that are stored as unknown now, all but those in `still_lost`.
-    pub(in crate::store) fn clear_lost(&self, still_lost: &HashSet<RecordId>) {
+    /// Removes lost executions whose end is stored now: all but those in `claimed`, whose claim is still stored.
+    pub(in crate::store) fn clear_lost(&self, claimed: &HashSet<RecordId>) {
         for shard in &self.shards {
             shard
                 .lock()
-                .retain(|id, held| matches!(held, Held::Flying(_)) || still_lost.contains(id));
+                .retain(|id, held| matches!(held, Held::Flying(_)) || claimed.contains(id));
         }
     }
 

@@ -299,7 +299,7 @@ async fn after_a_failed_sync_the_files_are_written_again_before_anything_is_ackn
     let store = files.path().join("store");
     let scene = Scene::with_store(TempDir::new().unwrap(), &store, &upstream.url());
     // The sync of the first completion fails. After the restart, so does that of the next claim, and the
-    // process is killed before it has reopened the store.
+    // process is killed while the store cannot be reopened.
     let failing = [("FAILPOINTS", "store-sync=2*off->1*return->off")];
     let mut process = scene.start_as(TIDEGATE.as_ref(), &failing);
     let client = process.client();
@@ -318,7 +318,7 @@ async fn after_a_failed_sync_the_files_are_written_again_before_anything_is_ackn
     // A process that starts without a failure before it leaves them alone.
     kill(&mut process);
     make_old();
-    let failing = [("FAILPOINTS", "store-sync=1*off->return")];
+    let failing = [("FAILPOINTS", "store-sync=1*off->return;store-reopen=return")];
     let mut process = scene.start_as(TIDEGATE.as_ref(), &failing);
     let rejected = ask(&process.client(), "second").await;
     assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
@@ -335,4 +335,31 @@ async fn after_a_failed_sync_the_files_are_written_again_before_anything_is_ackn
     // Its claim was written and not synced, and the process that knew it was not executed is gone.
     assert!(is_unknown(&ask(&client, "second").await));
     assert_eq!((ledger.times("first"), ledger.times("second")), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_failed_sync_at_start_the_next_process_writes_the_files_again() {
+    let files = TempDir::new().unwrap();
+    let ledger = Ledger::at(&files.path().join("ledger"));
+    let upstream = ledger.upstream(1);
+    let store = files.path().join("store");
+    let scene = Scene::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let mut process = scene.restart();
+    assert!(Print::of(&ask(&process.client(), "first").await).is_some());
+    kill(&mut process);
+
+    let failing = [("FAILPOINTS", "store-sync=1*return->off")];
+    let mut process = scene.start_as(TIDEGATE.as_ref(), &failing);
+    eventually("the gateway ends", || !process.is_running()).await;
+    let manifest = store.join(MANIFEST);
+    let long_ago = SystemTime::now() - Duration::from_hours(1);
+    let file = OpenOptions::new().write(true).open(&manifest).unwrap();
+    file.set_modified(long_ago).unwrap();
+
+    let process = scene.restart();
+    let modified = fs::metadata(&manifest).unwrap().modified().unwrap();
+    assert!(modified > long_ago, "the files were not written again");
+    let replayed = ask(&process.client(), "first").await;
+    assert_eq!(Print::of(&replayed), ledger.print("first"));
+    assert_eq!(ledger.times("first"), 1);
 }

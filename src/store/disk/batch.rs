@@ -193,15 +193,43 @@ impl<'a> Batch<'a> {
         Claim::Won(Permit::new(ticket, owner))
     }
 
-    /// Records the end of an execution.
+    /// Records the end of an execution. What is on disk decides how: the completion may have been part of a batch
+    /// that failed and still reached the disk, or its claim may have been settled as unknown.
     fn complete(&mut self, completion: Completion) {
-        let Completion {
-            ticket,
-            kept,
-            ack,
-            repeated,
-        } = completion;
-        let is_claimed = repeated.then(|| self.engine.is_claimed(ticket.bid.id));
+        let Completion { ticket, kept, ack } = completion;
+        let id = ticket.bid.id;
+        let replaced = match self.stored_end(&ticket) {
+            Ok(replaced) => replaced,
+            Err(reason) => {
+                let now = self.common.timeline.clock.now();
+                self.common.flights.lose(&ticket, now);
+                drop(ack.send(Err(reason)));
+                return;
+            }
+        };
+        if let Some((record, weight)) = replaced {
+            let ending = match record.outcome {
+                Outcome::Completed(answer) => Some(Ending::Completed(answer)),
+                Outcome::Tombstone => Some(Ending::Tombstone),
+                Outcome::Unknown => None,
+            };
+            if let Some(ending) = ending {
+                // The batch that failed has reached the disk. It was synced when the store was reopened.
+                self.after.landings.push(Landing {
+                    ticket,
+                    ending,
+                    ack: Some(ack),
+                    expires: record.expires,
+                });
+                return;
+            }
+            self.tally.remove(Ended::Unknown, weight);
+            // `end` overwrites the record, and the index entry if it has the same time.
+            if record.expires != self.now.after(ticket.bid.terms.ttl) {
+                let expires = record.expires;
+                self.changes.remove_expiry(Due { expires, id });
+            }
+        }
         let (outcome, ending) = match kept {
             Kept::Answer(answer) => {
                 self.bytes += answer.weight();
@@ -210,23 +238,20 @@ impl<'a> Batch<'a> {
             }
             Kept::Tombstone => (Outcome::Tombstone, Ending::Tombstone),
         };
-        match is_claimed {
-            None | Some(Ok(true)) => {
-                self.end(&ticket, outcome, ending, Some(ack));
-                self.durability = Durability::Disk;
-            }
-            // The batch that failed has reached the disk. It was synced when the store was reopened.
-            Some(Ok(false)) => self.after.landings.push(Landing {
-                ticket,
-                ending,
-                ack: Some(ack),
-                expires: self.now.after(ticket.bid.terms.ttl),
-            }),
-            Some(Err(reason)) => {
-                let now = self.common.timeline.clock.now();
-                self.common.flights.lose(&ticket, now);
-                drop(ack.send(Err(reason)));
-            }
+        self.end(&ticket, outcome, ending, Some(ack));
+        self.durability = Durability::Disk;
+    }
+
+    /// Returns the record and weight that are stored as the end of an execution, or `None` if its claim is
+    /// stored. Fails if neither is.
+    fn stored_end(&self, ticket: &Ticket) -> Result<Option<(Record, u64)>, StoreError> {
+        let id = ticket.bid.id;
+        if self.engine.is_claimed(id)? {
+            return Ok(None);
+        }
+        match self.engine.record(id)? {
+            Some(stored) if stored.0.fingerprint == ticket.bid.fingerprint => Ok(Some(stored)),
+            _ => Err(StoreError::new("the claim of the execution is not stored")),
         }
     }
 

@@ -1,17 +1,24 @@
 //! What the writer does when the engine fails, and until it works again.
 //!
-//! A failed engine is closed, and reopened after a backoff. Requests with new keys are rejected meanwhile.
+//! A failed engine is closed, and reopened after a backoff. Requests whose key is not in memory are rejected
+//! meanwhile.
 //! Completions wait: their requests were executed, so their responses are recorded first when the engine
 //! works again, if need be in the space of the reserve. Claims are admitted when there is a reserve again, and
 //! then one at first ([`Admission`]).
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::Weak;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
+use super::Handle;
 use super::admission::Admission;
 use super::engine::{Engine, resync};
-use super::writer::{BATCH_BYTES, Completion, EngineState, Op, Writer, tell};
+use super::writer::{BATCH_BYTES, EngineState, Op, Writer, tell};
+use crate::failpoint::fails;
 use crate::idempotency::{Ending, RecordId, StoreError};
 
 /// The first wait before an engine that failed is opened again.
@@ -29,6 +36,8 @@ pub(super) struct Backoff {
     last: Duration,
     /// When the engine was opened the last time.
     opened: Option<Instant>,
+    /// Whether the engine was reopened and this has not been logged.
+    is_unreported: bool,
 }
 
 impl Backoff {
@@ -49,7 +58,7 @@ impl Writer {
         tracing::error!(
             %reason,
             path = %self.home.path().display(),
-            "idempotency store failed, rejecting requests with new keys until it works again"
+            "idempotency store failed, rejecting requests whose key is not in memory until it works again"
         );
         self.set_suspect(true);
         self.common.lookup.set(None);
@@ -58,24 +67,36 @@ impl Writer {
         self.fail(reason);
     }
 
+    /// Closes the engine, which can take long, and then sets the time of the next attempt.
     fn fail(&mut self, reason: StoreError) {
-        let now = Instant::now();
-        let again = now + self.backoff.next(now);
-        self.state = EngineState::Failed(reason, again);
+        self.state = EngineState::Failed(reason, Instant::now());
+        let wait = self.backoff.next(Instant::now());
+        self.retry_after(wait);
     }
 
-    /// Opens an engine that failed, if its time has come.
-    pub(super) fn reopen_if_due(&mut self) {
+    /// Sets the time of the next attempt to reopen a failed engine.
+    fn retry_after(&mut self, wait: Duration) {
+        if let EngineState::Failed(_, again) = &mut self.state {
+            *again = Instant::now() + wait;
+        }
+    }
+
+    /// Reopens a failed engine when its backoff has passed and no compaction uses the old one.
+    pub(super) fn reopen_if_due(&mut self, inbox: &Receiver<Op>) {
         let EngineState::Failed(_, again) = self.state else {
             return;
         };
-        if Instant::now() < again || !self.upkeep.is_idle() {
+        if Instant::now() < again {
             return;
         }
-        match self.reopen() {
+        if !self.upkeep.is_idle() {
+            self.retry_after(SHORTEST);
+            return;
+        }
+        match self.reopen(inbox) {
             Ok(()) => {
                 self.backoff.opened = Some(Instant::now());
-                self.common.flights.clear_lost(&self.held_ids());
+                self.backoff.is_unreported = true;
                 self.upkeep.make_due();
                 self.look_after_if_due();
             }
@@ -86,7 +107,12 @@ impl Writer {
         }
     }
 
-    fn reopen(&mut self) -> Result<(), StoreError> {
+    /// Opens the engine again and settles claims, after all operations that were sent meanwhile were rejected or
+    /// put aside.
+    fn reopen(&mut self, inbox: &Receiver<Op>) -> Result<(), StoreError> {
+        if fails!("store-reopen") {
+            return Err(StoreError::new(Errno::IO));
+        }
         let path = self.home.records();
         if self.is_suspect {
             resync(&path).map_err(StoreError::new)?;
@@ -98,6 +124,11 @@ impl Writer {
             return Err(StoreError::new("acknowledged batches are missing"));
         }
         self.tally = tally;
+        // Opening can take longer than a client waits for its completion. A completion that is still in the inbox
+        // then belongs to no execution in flight, and its claim would be recorded as unknown.
+        while let Some(op) = self.next_pending(inbox) {
+            self.refuse(op);
+        }
         let settled = self.settle_claims(engine);
         if settled.is_err() {
             self.set_suspect(true);
@@ -105,12 +136,39 @@ impl Writer {
         settled
     }
 
+    /// Makes a last attempt to record the completions that wait for a failed engine, before the process ends.
+    pub(super) fn record_waiting_completions(
+        &mut self,
+        inbox: &Receiver<Op>,
+        owner: &Weak<Handle>,
+    ) {
+        if self.waiting_completions.is_empty() {
+            return;
+        }
+        if self.upkeep.is_idle()
+            && let Err(reason) = self.reopen(inbox)
+        {
+            tracing::warn!(%reason, "idempotency store cannot be reopened at shutdown");
+        }
+        while let EngineState::Open(_) = self.state
+            && let Some(completion) = self.waiting_completions.pop_front()
+        {
+            self.take_up(Op::Complete(completion), inbox, owner);
+        }
+        if !self.waiting_completions.is_empty() {
+            tracing::error!(
+                responses = self.waiting_completions.len(),
+                "responses not stored at shutdown, their keys are unknown after a restart"
+            );
+        }
+    }
+
     /// Admits claims again, if the engine is open, all completions are recorded, and there is space for more.
     pub(super) fn readmit(&mut self) {
         let EngineState::Open(_) = self.state else {
             return;
         };
-        if !self.held.is_empty() {
+        if !self.waiting_completions.is_empty() {
             // The space is needed for them.
             self.upkeep.make_due();
             return;
@@ -119,7 +177,11 @@ impl Writer {
             Ok(()) => {
                 if let Admission::None(_) = self.admission {
                     self.admission = Admission::after_reopening(self.tokens);
-                    tracing::info!("idempotency store reopened");
+                    if std::mem::take(&mut self.backoff.is_unreported) {
+                        tracing::info!("idempotency store reopened");
+                    } else {
+                        tracing::info!("disk space available, admitting requests with new keys");
+                    }
                 }
             }
             Err(error) => {
@@ -151,10 +213,10 @@ impl Writer {
         }
     }
 
-    /// The keys of executions whose completion waits for the engine.
-    pub(super) fn held_ids(&self) -> HashSet<RecordId> {
-        let held = self.held.iter();
-        held.map(|completion| completion.ticket.bid.id).collect()
+    /// Returns the keys of executions whose completion waits for the engine.
+    pub(super) fn waiting_ids(&self) -> HashSet<RecordId> {
+        let waiting = self.waiting_completions.iter();
+        waiting.map(|completion| completion.ticket.bid.id).collect()
     }
 
     /// Does what can be done of an operation without an engine.
@@ -168,10 +230,7 @@ impl Writer {
                 let claim = self.common.flights.meet(&bid).ok_or(reason);
                 drop(ack.send(claim));
             }
-            Op::Complete(completion) => self.held.push_back(Completion {
-                repeated: true,
-                ..completion
-            }),
+            Op::Complete(completion) => self.waiting_completions.push_back(completion),
             Op::Lose(ticket, ack) => {
                 let now = self.common.timeline.clock.now();
                 self.common.flights.lose(&ticket, now);
@@ -191,7 +250,259 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::num::NonZeroU32;
+    use std::sync::{Arc, mpsc};
+
+    use parking_lot::Mutex;
+    use tempfile::TempDir;
+    use tokio::sync::oneshot;
+
+    use super::super::Common;
+    use super::super::home::Home;
+    use super::super::record::{Outcome, Record};
+    use super::super::writer::Completion;
     use super::*;
+    use crate::clock::{Clock, Moment};
+    use crate::idempotency::{
+        Bid, Claim, Fingerprint, Kept, KeyHash, OnUnknown, ScopeHash, Terms, Ticket,
+    };
+    use crate::store::memory::records::Room;
+
+    const ID: RecordId = RecordId {
+        key: KeyHash([1; 16]),
+        scope: ScopeHash([1; 16]),
+    };
+
+    type Waiting<T> = oneshot::Receiver<Result<T, StoreError>>;
+
+    /// A writer that takes one turn at a time.
+    struct Store {
+        writer: Writer,
+        inbox: Receiver<Op>,
+        handle: Arc<Handle>,
+        dir: TempDir,
+    }
+
+    impl Store {
+        fn open(dir: TempDir) -> Self {
+            let room = Room::default();
+            let common = Arc::new(Common::new(room, Clock::real()));
+            let home = Home::take(dir.path()).unwrap();
+            let (ops, inbox) = mpsc::channel();
+            let handle = Arc::new(Handle {
+                ops: Some(ops),
+                common: Arc::clone(&common),
+                secret: home.secret(),
+                path: dir.path().to_owned(),
+                writer: Mutex::new(None),
+            });
+            let writer = Writer::open(home, room, common).unwrap();
+            Self {
+                writer,
+                inbox,
+                handle,
+                dir,
+            }
+        }
+
+        /// Closes the store and opens it again in the way in which it checks all counts.
+        fn reopen_in_doubt(self) -> Self {
+            let Self {
+                writer,
+                handle,
+                dir,
+                ..
+            } = self;
+            let records = writer.home.records();
+            handle.common.lookup.set(None);
+            drop(writer);
+            File::create(records.with_extension("doubt")).unwrap();
+            Self::open(dir)
+        }
+
+        fn turn(&mut self) {
+            let owner = Arc::downgrade(&self.handle);
+            assert!(self.writer.turn(&self.inbox, &owner));
+        }
+
+        fn claim(&mut self) -> Ticket {
+            let bid = Bid {
+                at: Moment::default(),
+                id: ID,
+                fingerprint: Fingerprint([1; 16]),
+                terms: Terms {
+                    ttl: Duration::from_hours(1),
+                    on_unknown: OnUnknown::Hold,
+                    max_keys_per_scope: NonZeroU32::MAX,
+                },
+            };
+            let (ack, mut claim) = oneshot::channel();
+            self.handle.send(Op::Claim(bid, ack));
+            self.turn();
+            match claim.try_recv().unwrap().unwrap() {
+                Claim::Won(permit) => permit.redeem(),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// Sends a completion to the writer, which does not take it yet.
+        fn send_completion(&self, ticket: Ticket) -> Waiting<()> {
+            let (ack, completed) = oneshot::channel();
+            self.handle.send(Op::Complete(Completion {
+                ticket,
+                kept: Kept::Tombstone,
+                ack,
+            }));
+            completed
+        }
+
+        /// The client of a completion no longer waits for it.
+        fn time_out(&self, ticket: &Ticket) {
+            let common = &self.handle.common;
+            common.flights.lose(ticket, common.timeline.clock.now());
+        }
+
+        fn fail(&mut self) {
+            self.writer.give_up(StoreError::new("for a test"));
+        }
+
+        /// Lets the time until the next attempt to reopen pass.
+        fn make_reopening_due(&mut self) {
+            let EngineState::Failed(_, again) = &mut self.writer.state else {
+                panic!("the store has not failed");
+            };
+            *again = Instant::now();
+        }
+
+        fn record(&self) -> Option<Record> {
+            let EngineState::Open(engine) = &self.writer.state else {
+                panic!("the store has failed");
+            };
+            Some(engine.record(ID).unwrap()?.0)
+        }
+
+        /// The numbers of keys, unknown records and tombstones.
+        fn counts(&self) -> (u64, u64, u64) {
+            let tally = self.writer.tally;
+            (tally.keys, tally.unknown, tally.tombstones)
+        }
+    }
+
+    #[test]
+    fn a_completion_that_times_out_while_the_store_is_reopened_is_recorded_once() {
+        let mut store = Store::open(TempDir::new().unwrap());
+        let ticket = store.claim();
+        store.fail();
+        let mut completed = store.send_completion(ticket);
+        store.time_out(&ticket);
+        store.make_reopening_due();
+        store.turn();
+        assert!(completed.try_recv().unwrap().is_ok());
+        assert_eq!(store.counts(), (1, 0, 1));
+        assert_eq!(store.handle.common.flights.len(), 0);
+        let store = store.reopen_in_doubt();
+        assert_eq!(store.record().unwrap().outcome, Outcome::Tombstone);
+        assert_eq!(store.counts(), (1, 0, 1));
+    }
+
+    #[test]
+    fn a_completion_replaces_the_unknown_record_of_its_execution() {
+        let mut store = Store::open(TempDir::new().unwrap());
+        let ticket = store.claim();
+        store.time_out(&ticket);
+        store.fail();
+        store.make_reopening_due();
+        store.turn();
+        assert_eq!(store.record().unwrap().outcome, Outcome::Unknown);
+        let mut completed = store.send_completion(ticket);
+        store.turn();
+        assert!(completed.try_recv().unwrap().is_ok());
+        assert_eq!(store.counts(), (1, 0, 1));
+        let store = store.reopen_in_doubt();
+        assert_eq!(store.record().unwrap().outcome, Outcome::Tombstone);
+    }
+
+    #[test]
+    fn a_completion_that_waited_through_a_failure_is_acknowledged_only_when_it_is_on_disk() {
+        let mut store = Store::open(TempDir::new().unwrap());
+        let ticket = store.claim();
+        store.time_out(&ticket);
+        store.fail();
+        store.make_reopening_due();
+        store.turn();
+        assert_eq!(store.record().unwrap().outcome, Outcome::Unknown);
+        store.fail();
+        let mut completed = store.send_completion(ticket);
+        store.turn();
+        store.make_reopening_due();
+        store.turn();
+        assert!(completed.try_recv().unwrap().is_ok());
+        assert_eq!(store.record().unwrap().outcome, Outcome::Tombstone);
+        assert_eq!(store.counts(), (1, 0, 1));
+    }
+
+    #[test]
+    fn a_completion_that_is_on_disk_already_is_acknowledged_and_counted_once() {
+        let mut store = Store::open(TempDir::new().unwrap());
+        let ticket = store.claim();
+        let mut first = store.send_completion(ticket);
+        store.turn();
+        assert!(first.try_recv().unwrap().is_ok());
+        // As if the sync had failed and the batch had reached the disk.
+        store.fail();
+        let mut again = store.send_completion(ticket);
+        store.turn();
+        store.make_reopening_due();
+        store.turn();
+        assert!(again.try_recv().unwrap().is_ok());
+        assert_eq!(store.counts(), (1, 0, 1));
+        store.reopen_in_doubt();
+    }
+
+    #[test]
+    fn a_completion_without_a_claim_or_record_is_an_error() {
+        let mut store = Store::open(TempDir::new().unwrap());
+        let ticket = store.claim();
+        store.handle.send(Op::Release(ticket, None, None));
+        store.turn();
+        let mut completed = store.send_completion(ticket);
+        store.turn();
+        assert!(completed.try_recv().unwrap().is_err());
+        assert_eq!(store.counts(), (0, 0, 0));
+        assert!(store.record().is_none());
+    }
+
+    #[test]
+    fn a_completion_that_waits_for_a_failed_store_is_recorded_at_shutdown() {
+        let mut store = Store::open(TempDir::new().unwrap());
+        let ticket = store.claim();
+        store.fail();
+        let mut completed = store.send_completion(ticket);
+        let Store {
+            writer,
+            inbox,
+            handle,
+            dir,
+        } = store;
+        let owner = Arc::downgrade(&handle);
+        drop(handle);
+        writer.work(&inbox, &owner);
+        assert!(completed.try_recv().unwrap().is_ok());
+        let store = Store::open(dir);
+        assert_eq!(store.record().unwrap().outcome, Outcome::Tombstone);
+    }
+
+    #[test]
+    fn the_time_to_the_next_reopening_begins_when_the_engine_is_closed() {
+        let mut store = Store::open(TempDir::new().unwrap());
+        store.fail();
+        let closed = Instant::now();
+        let EngineState::Failed(_, again) = store.writer.state else {
+            panic!("the store has not failed");
+        };
+        assert!(again + Duration::from_millis(10) >= closed + SHORTEST);
+    }
 
     #[test]
     fn the_wait_before_a_reopening_doubles_until_the_engine_has_worked_for_a_while() {

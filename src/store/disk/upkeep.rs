@@ -1,6 +1,6 @@
 //! What nobody asks for: settling what a crash left behind, dropping what expired, making room.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -81,17 +81,20 @@ impl Upkeep {
 }
 
 impl Writer {
-    /// Settles the claims that nobody holds, and takes the engine up: those that were never acknowledged
-    /// are removed, and of the others nobody knows what became.
+    /// Settles the claims that no execution holds, and takes the engine into use. Claims that were never
+    /// acknowledged are removed, and the others become unknown. Operations that were sent before must have been
+    /// taken out of the inbox: a completion in it would be recorded as unknown first.
     pub(super) fn settle_claims(&mut self, engine: Engine) -> Result<(), StoreError> {
         let now = self.common.timeline.now();
         let mut tally = self.tally;
         let mut changes = engine.changes();
         let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
         let mut unknown = 0_u64;
-        let held = self.held_ids();
+        let waiting = self.waiting_ids();
+        let mut kept = HashSet::new();
         for (id, claimed) in engine.claimed()? {
-            if self.common.flights.is_flying(id) || held.contains(&id) {
+            if self.common.flights.is_flying(id) || waiting.contains(&id) {
+                kept.insert(id);
                 continue;
             }
             changes.remove_claim(id);
@@ -119,6 +122,7 @@ impl Writer {
         tally.batches += 1;
         let tally = changes.commit(tally, &self.common.timeline, Durability::Disk)?;
         self.doomed.clear();
+        self.common.flights.clear_lost(&kept);
         self.upkeep.swept = None;
         self.upkeep.relieved = None;
         self.acknowledge(tally);
@@ -342,7 +346,7 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, mpsc};
 
     use tempfile::TempDir;
 
@@ -351,6 +355,24 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::store::memory::records::Room;
+
+    #[test]
+    fn the_writer_waits_while_a_compaction_outlives_the_engine() {
+        let dir = TempDir::new().unwrap();
+        let room = Room::default();
+        let common = Arc::new(Common::new(room, Clock::real()));
+        let home = Home::take(dir.path()).unwrap();
+        let mut writer = Writer::open(home, room, common).unwrap();
+        writer.state = EngineState::Failed(StoreError::new("for a test"), Instant::now());
+        let (end, ended) = mpsc::channel::<()>();
+        let compaction = thread::spawn(move || assert!(ended.recv().is_err()));
+        writer.upkeep.compaction = Some(compaction);
+        let (_ops, inbox) = mpsc::channel();
+        writer.reopen_if_due(&inbox);
+        assert!(matches!(writer.state, EngineState::Failed(..)));
+        assert!(writer.pause() > Duration::from_millis(100));
+        drop(end);
+    }
 
     #[test]
     fn upkeep_without_an_engine_ends_however_full_the_store_is() {

@@ -49,8 +49,6 @@ pub(super) struct Completion {
     pub(super) ticket: Ticket,
     pub(super) kept: Kept,
     pub(super) ack: Ack<()>,
-    /// Whether it was part of a batch that failed, and so may be on disk already.
-    pub(super) repeated: bool,
 }
 
 /// The one thread that writes, and all it knows.
@@ -66,7 +64,7 @@ pub(super) struct Writer {
     pub(super) doomed: HashSet<RecordId>,
     /// Completions that could not be written yet. Their executions are over, so they are recorded as soon as
     /// the engine works, however long that takes. There are no more than executions at the time of a failure.
-    pub(super) held: VecDeque<Completion>,
+    pub(super) waiting_completions: VecDeque<Completion>,
     /// Whether a write failed since the files of the engine were last resynced.
     pub(super) is_suspect: bool,
     pub(super) reserve: Reserve,
@@ -85,7 +83,7 @@ pub(super) enum EngineState {
 }
 
 impl Writer {
-    /// Opens the engine, and settles what was underway when it was last used.
+    /// Opens the engine, and records executions that were in flight when it was last used as unknown.
     pub(super) fn open(home: Home, room: Room, common: Arc<Common>) -> Result<Self, OpenError> {
         let unusable = |reason: StoreError| OpenError::Records {
             path: home.path().display().to_string(),
@@ -97,6 +95,9 @@ impl Writer {
         if is_suspect && count > 0 {
             resync(&home.records()).map_err(|error| unusable(StoreError::new(error)))?;
         }
+        // The engine may need the space of the last process's reserve to open on a full disk.
+        let mut reserve = Reserve::new(home.path());
+        reserve.release();
         let engine = Engine::open(&home.records(), count > 0).map_err(unusable)?;
         let tally = engine.tally().map_err(unusable)?;
         if tally.batches < count {
@@ -107,7 +108,6 @@ impl Writer {
             ))));
         }
         common.timeline.go_on_from(tally.stamp, tally.wall);
-        let reserve = Reserve::new(home.path());
         let mut writer = Self {
             home,
             room,
@@ -117,7 +117,7 @@ impl Writer {
             acknowledged,
             upkeep: Upkeep::default(),
             doomed: HashSet::new(),
-            held: VecDeque::new(),
+            waiting_completions: VecDeque::new(),
             is_suspect: false,
             reserve,
             admission: Admission::All,
@@ -126,6 +126,8 @@ impl Writer {
             postponed: None,
         };
         if let Err(reason) = writer.settle_claims(engine) {
+            // The batch can be in the page cache and not on disk, so the next process has to resync the files.
+            writer.set_suspect(true);
             let path = writer.home.path().display().to_string();
             let reason = reason.to_string();
             return Err(OpenError::Records { path, reason });
@@ -137,31 +139,50 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Works until all handles are gone.
+    /// Executes operations until all handles are dropped, and closes the engine.
     pub(super) fn work(mut self, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
-        loop {
-            self.common.stalled.store(false, Ordering::Relaxed);
-            self.reopen_if_due();
-            let is_open = matches!(self.state, EngineState::Open(_));
-            let held = if is_open { self.held.pop_front() } else { None };
-            let first = match held.map(Op::Complete).or_else(|| self.postponed.take()) {
-                Some(op) => Some(op),
-                None => match inbox.recv_timeout(self.pause()) {
-                    Ok(op) => Some(op),
-                    Err(RecvTimeoutError::Timeout) => None,
-                    Err(RecvTimeoutError::Disconnected) => break,
-                },
-            };
-            match first {
-                Some(op) => self.take_up(op, inbox, owner),
-                None => self.look_after(),
-            }
-        }
+        while self.turn(inbox, owner) {}
+        self.record_waiting_completions(inbox, owner);
         self.close();
     }
 
-    /// How long the writer may wait for an operation.
-    fn pause(&self) -> Duration {
+    /// Executes one batch of operations, or upkeep if none arrives in time. Returns whether there are handles left
+    /// that can send operations.
+    pub(super) fn turn(&mut self, inbox: &Receiver<Op>, owner: &Weak<Handle>) -> bool {
+        self.common.stalled.store(false, Ordering::Relaxed);
+        self.reopen_if_due(inbox);
+        // The postponed operation goes first, because the batch can postpone another one.
+        let first = self.postponed.take();
+        let first = match first.or_else(|| self.next_completion()) {
+            Some(op) => Some(op),
+            None => match inbox.recv_timeout(self.pause()) {
+                Ok(op) => Some(op),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return false,
+            },
+        };
+        match first {
+            Some(op) => self.take_up(op, inbox, owner),
+            None => self.look_after(),
+        }
+        true
+    }
+
+    /// Takes a completion that waits for the engine, if the engine is open.
+    fn next_completion(&mut self) -> Option<Op> {
+        match self.state {
+            EngineState::Open(_) => self.waiting_completions.pop_front().map(Op::Complete),
+            EngineState::Failed(..) => None,
+        }
+    }
+
+    /// Takes an operation that the writer has not looked at, without waiting for one.
+    pub(super) fn next_pending(&mut self, inbox: &Receiver<Op>) -> Option<Op> {
+        self.postponed.take().or_else(|| inbox.try_recv().ok())
+    }
+
+    /// Returns how long the writer may wait for an operation.
+    pub(super) fn pause(&self) -> Duration {
         let pause = self.upkeep.pause();
         match &self.state {
             EngineState::Open(_) => pause,
@@ -182,8 +203,9 @@ impl Writer {
         }
     }
 
-    /// Takes up `first` and what has come behind it, all in one batch.
-    fn take_up(&mut self, first: Op, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
+    /// Executes `first` and the operations that have arrived after it in one batch. Waiting completions go before
+    /// the operations of the inbox.
+    pub(super) fn take_up(&mut self, first: Op, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
         if let Op::Sweep(ack) = first {
             self.sweep_all();
             drop(ack.send(Ok(())));
@@ -195,7 +217,7 @@ impl Writer {
             tally,
             tokens,
             postponed,
-            held,
+            waiting_completions,
             admission,
             ..
         } = self;
@@ -223,8 +245,8 @@ impl Writer {
             ops += 1;
             let has_room = ops < BATCH_OPS && batch.bytes() < BATCH_BYTES;
             next = if has_room {
-                let held = held.pop_front().map(Op::Complete);
-                held.or_else(|| inbox.try_recv().ok())
+                let waiting = waiting_completions.pop_front().map(Op::Complete);
+                waiting.or_else(|| inbox.try_recv().ok())
             } else {
                 None
             };
@@ -239,13 +261,13 @@ impl Writer {
                 let unwritten = written.after.failed(&self.common, &reason);
                 self.doomed.extend(unwritten.doomed);
                 for completion in unwritten.completions.into_iter().rev() {
-                    self.held.push_front(completion);
+                    self.waiting_completions.push_front(completion);
                 }
                 self.give_up(reason);
             }
         }
         if wants_sweep {
-            // Some of it, and then the claim is tried again: nobody else waits for all of it.
+            // One chunk is enough for the claim to be tried again.
             self.look_after();
         }
         self.look_after_if_due();

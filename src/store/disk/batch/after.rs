@@ -90,12 +90,8 @@ impl After {
                     continue;
                 }
             };
-            unwritten.completions.extend(ack.map(|ack| Completion {
-                ticket,
-                kept,
-                ack,
-                repeated: true,
-            }));
+            let completion = ack.map(|ack| Completion { ticket, kept, ack });
+            unwritten.completions.extend(completion);
         }
         for (ack, permit) in self.won {
             let ticket = permit.redeem();

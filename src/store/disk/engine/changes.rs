@@ -62,6 +62,11 @@ impl Changes<'_> {
 
     pub(in super::super) fn remove_record(&mut self, due: Due) {
         self.batch.remove(&self.engine.records, due.id.to_bytes());
+        self.remove_expiry(due);
+    }
+
+    /// Removes the index entry of a record that is replaced in the same batch by one with another expiry.
+    pub(in super::super) fn remove_expiry(&mut self, due: Due) {
         self.batch.remove(&self.engine.expiries, due.to_bytes());
     }
 
