@@ -18,9 +18,10 @@
 //! are checked before it reads them.
 //!
 //! When a write fails (a full disk), the engine is closed and reopened with a backoff until it works
-//! ([`recovery`]). Until then only requests whose key is in memory are served: those with a recent response or
-//! an execution in flight. All others are rejected. Responses of executions in flight wait for the engine, for which some disk space is held back ([`reserve`]). After
-//! [`PATIENCE`] their clients receive an unknown outcome, and a retry receives the response once it is stored.
+//! ([`recovery`]). Until then a request with a key is served only if the key is in memory: it has a recent
+//! response or an execution in flight. All other requests with a key are rejected. Responses of executions in
+//! flight wait for the engine, for which some disk space is held back ([`reserve`]). After [`PATIENCE`] their
+//! clients receive an unknown outcome, and a retry receives the response once it is stored.
 
 mod admission;
 mod batch;

@@ -89,7 +89,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// Reads up to `limit` further records, or [`STEP_BYTES`] and the rest of a record. Returns whether there may be more.
+    /// Reads up to `limit` further records, and no further one after [`STEP_BYTES`]. Returns whether there may be
+    /// more.
     fn step(&mut self, records: &Keyspace, limit: usize, now: Stamp) -> Result<bool> {
         let range = (self.from.clone(), Bound::Included(self.to.clone()));
         let mut steps = 0;
