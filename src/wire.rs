@@ -4,7 +4,7 @@
 //! of every byte whether it belongs to a head, to a body or to nobody. So HTTP/1 is read and written here,
 //! by one reader that is strict and one writer that says what it means. A strict reader before hyper's
 //! was the alternative: two that have to agree on every byte, and that together cost more than one. HTTP/2
-//! is in [`crate::http2`].
+//! is in the module `http2`.
 //!
 //! ```text
 //! socket → sniff ─ HTTP/1 → serve: Connection ─ Inbound → Request<Body> → service

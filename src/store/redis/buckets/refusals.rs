@@ -4,7 +4,7 @@
 //! because charges only make a bucket owe more. Two bounds of the time at which it is full are cached, both on this
 //! gateway's monotonic clock. *No sooner* decides. It counts from before the call and is 0.1 % shorter than Redis's
 //! figure, because Redis's clock may run faster: the cache rejects no request that Redis would admit. *No later*
-//! is what the client is told, so that `Retry-After` is not early. A request between the two bounds goes to Redis.
+//! is what the client receives, so that `Retry-After` is not early. A request between the two bounds goes to Redis.
 //!
 //! *No later* holds only while no other gateway charges the bucket. That is certain for a bucket that rejects
 //! a cost of 1, and for no other: a larger cost leaves tokens for smaller ones, and a limit that did not itself
