@@ -179,7 +179,8 @@ impl BodySender<'_> {
             return Ok(available);
         }
         let waiting = self.flow.wait();
-        for round in 1.. {
+        let mut rounds = 1;
+        loop {
             let granted = poll_fn(|cx| self.stream.poll_capacity(cx));
             match timeout(self.write_timeout, granted).await {
                 Ok(Some(granted)) => {
@@ -187,7 +188,9 @@ impl BodySender<'_> {
                     return Ok(granted?);
                 }
                 Ok(None) => return Err(SendError::Cancelled),
-                Err(_elapsed) if round < MAX_ROUNDS && waiting.is_behind_others() => {}
+                // The socket has a write timeout of its own, which counts acknowledged bytes.
+                Err(_elapsed) if self.flow.is_blocked() => {}
+                Err(_elapsed) if rounds < MAX_ROUNDS && waiting.is_behind_others() => rounds += 1,
                 Err(_elapsed) => break,
             }
         }
