@@ -377,6 +377,25 @@ fn every_history_in_redis_is_as_the_model_has_it() {
     every_history_is_as_the_model_has_it(Kind::Redis);
 }
 
+/// The model ends a record at its TTL; Redis ends it in the millisecond after.
+#[test]
+fn a_record_in_redis_ends_with_its_ttl() {
+    let server = Arc::new(Server::start(Kind::Redis));
+    let events = [
+        Event::Claim {
+            key: 1,
+            scope: 1,
+            request: 0,
+            on_unknown: OnUnknown::Hold,
+        },
+        Event::End(0, How::Completes),
+        Event::Pass(TTL),
+    ];
+    for _ in 0..100 {
+        holds_on(Bench::on(Arc::clone(&server)), &events);
+    }
+}
+
 #[test]
 fn every_history_in_a_cluster_is_as_the_model_has_it() {
     every_history_is_as_the_model_has_it(Kind::Cluster);
