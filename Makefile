@@ -12,6 +12,7 @@
 #   make peers-fleet     limits in Redis beside Redis itself, and beside limits in memory
 #   make peers-clients   CPU per request with a thousand and with a million tracked clients
 #   make peers-upstream  CPU per request with and without retries, breakers and health checks
+#   make instructions    instructions per request, by callgrind; INSTRUCTIONS_BASE names a binary to compare with
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
@@ -33,6 +34,7 @@ export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 # What is needed beyond a Rust toolchain, as command=package.
 TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux
 CLIENT_NEEDS := python3=python3
+INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk redis-server=redis-server redis-benchmark=redis-tools
 
 # Installs the packages named in the shell's list `missing`.
@@ -53,7 +55,7 @@ define install
 	fi
 endef
 
-.PHONY: test clients lint fmt crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream
+.PHONY: test clients lint fmt crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -118,3 +120,9 @@ peers peers-clients peers-fleet peers-keyed peers-upstream:
 	$(CARGO) build --locked --release
 	PEERS_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
 	    $(CARGO) bench --locked --profile dev --bench peers -- $(or $(patsubst peers-%,%,$(filter peers-%,$@)),gateways)
+
+instructions:
+	$(call install,$(INSTRUCTIONS_NEEDS))
+	$(CARGO) build --locked --release
+	PEERS_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
+	    $(CARGO) bench --locked --profile dev --bench peers -- instructions

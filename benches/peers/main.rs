@@ -2,7 +2,8 @@
 //!
 //! Run with `make peers`; `make peers-clients` compares the gateway with itself, tracking a thousand
 //! clients and a million, `make peers-keyed` shows what an idempotency key costs, `make peers-fleet` what
-//! limits in Redis do, and `make peers-upstream` what the care for upstream costs. Everything runs on loopback and on one machine, load included, so throughput
+//! limits in Redis do, `make peers-upstream` what the care for upstream costs, and `make instructions` counts
+//! instructions instead of CPU time. Everything runs on loopback and on one machine, load included, so throughput
 //! and latency say as much about the machine as about the gateway. CPU time per request is what stays
 //! comparable, and what the project holds itself to.
 //!
@@ -16,6 +17,7 @@
 mod clients;
 mod fleet;
 mod gateways;
+mod instructions;
 mod keyed;
 mod load;
 mod process;
@@ -83,6 +85,8 @@ fn main() -> Outcome<()> {
         fleet::compare(&scene, &load)
     } else if asked("upstream") {
         upstream::compare(&scene, &load)
+    } else if asked("instructions") {
+        instructions::measure(&scene)
     } else {
         compare(&scene, &load)
     }

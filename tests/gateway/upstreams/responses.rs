@@ -103,7 +103,8 @@ async fn a_content_length_given_several_times_is_forwarded_once() {
         "Content-Length: 2, 2",
         "Content-Length: 002",
     ] {
-        let response = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n");
+        // The server closes, so the second request must not use the connection of the first.
+        let response = format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{lines}\r\n\r\n");
         let upstream = saying(response.leak());
         let gateway = Gateway::open("").upstream_url(&upstream.url()).start();
         for client in [gateway.client(), gateway.client().h2()] {

@@ -1,0 +1,204 @@
+//! How many instructions of user code a request takes: proxied, rejected and replayed.
+//!
+//! One worker runs under callgrind and serves requests one after another on one connection. A run with only the
+//! warm-up is subtracted, so starting and stopping do not count. The result hardly depends on the load of the
+//! machine, which makes it suitable for comparing two versions of the gateway: name the other binary in
+//! `INSTRUCTIONS_BASE`, and the growth is printed.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Outcome;
+use crate::process::Process;
+use crate::scene::{Scene, free_address, until_listening};
+
+/// Requests that are counted.
+const REQUESTS: u64 = 2_000;
+
+/// Requests before them, which fill caches and pools.
+const WARM_UP: u64 = 200;
+
+/// Runs per case. The median counts.
+const RUNS: usize = 5;
+
+/// How long the gateway can take for one request under callgrind.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug)]
+enum Case {
+    Proxied,
+    Rejected,
+    Replayed,
+}
+
+impl Case {
+    const ALL: [Self; 3] = [Self::Proxied, Self::Rejected, Self::Replayed];
+
+    fn request(self, host: SocketAddr) -> String {
+        match self {
+            Self::Proxied => format!("GET /api/items HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            Self::Rejected => format!("GET /rejected/items HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            Self::Replayed => format!(
+                "POST /api/items HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+                 Idempotency-Key: one\r\nContent-Length: 14\r\n\r\n{{\"amount\":100}}"
+            ),
+        }
+    }
+
+    fn status(self) -> &'static str {
+        match self {
+            Self::Proxied | Self::Replayed => "200",
+            Self::Rejected => "429",
+        }
+    }
+
+    /// The most that the instructions of a request may grow by, in percent.
+    fn bound(self) -> f64 {
+        match self {
+            Self::Proxied | Self::Replayed => 3.0,
+            Self::Rejected => 8.0,
+        }
+    }
+}
+
+/// Measures the gateway under test, and beside it the one named in `INSTRUCTIONS_BASE`.
+pub(crate) fn measure(scene: &Scene) -> Outcome<()> {
+    let base = std::env::var_os("INSTRUCTIONS_BASE")
+        .map(copy_of(scene))
+        .transpose()?;
+    println!("median of {RUNS} runs of {REQUESTS} requests, one worker, access log off");
+    for case in Case::ALL {
+        let now = median(scene, &scene.tidegate, case)?;
+        print!(
+            "{:<10}{now:>10} instructions per request",
+            format!("{case:?}").to_lowercase()
+        );
+        if let Some(base) = &base {
+            let before = median(scene, base, case)?;
+            let growth = (now as f64 / before as f64 - 1.0) * 100.0;
+            let verdict = if growth <= case.bound() {
+                "holds"
+            } else {
+                "MISSED"
+            };
+            print!(
+                ", {before} before: {growth:+.1} % (bound {:+.0} %: {verdict})",
+                case.bound()
+            );
+        }
+        println!();
+    }
+    Ok(())
+}
+
+/// Copies a binary, so that a build cannot replace it between two runs.
+fn copy_of(scene: &Scene) -> impl Fn(OsString) -> Outcome<std::path::PathBuf> {
+    let copy = scene.path().join("base");
+    move |binary| {
+        fs::copy(binary, &copy)?;
+        Ok(copy.clone())
+    }
+}
+
+fn median(scene: &Scene, binary: &Path, case: Case) -> Outcome<u64> {
+    let mut results = Vec::new();
+    for _ in 0..RUNS {
+        let warm_up = run(scene, binary, case, WARM_UP)?;
+        let all = run(scene, binary, case, WARM_UP + REQUESTS)?;
+        results.push(all.saturating_sub(warm_up) / REQUESTS);
+    }
+    results.sort_unstable();
+    Ok(results[RUNS / 2])
+}
+
+/// Returns the instructions of a gateway that serves so many requests.
+fn run(scene: &Scene, binary: &Path, case: Case, requests: u64) -> Outcome<u64> {
+    let address = free_address()?;
+    let config = scene.file(
+        "instructions.toml",
+        &config(address, free_address()?, scene.upstream),
+    )?;
+    let profile = scene.path().join("callgrind.out");
+    let _ = fs::remove_file(&profile);
+    let mut out = OsString::from("--callgrind-out-file=");
+    out.push(&profile);
+    let mut command = Command::new("valgrind");
+    command.arg("--tool=callgrind").arg(out);
+    command.arg(binary).arg("serve").arg("--config").arg(config);
+    let mut process = Process::start(&mut command, &scene.path().join("callgrind.log"))?;
+    until_listening(&mut process, address)?;
+    // The first one uses up the limit that rejects the others, and records the response that is replayed.
+    exchange(address, case, 1)?;
+    let statuses = exchange(address, case, requests)?;
+    drop(process);
+    if let Some(other) = statuses.iter().find(|status| *status != case.status()) {
+        return Err(format!("a request got {other} instead of {}", case.status()).into());
+    }
+    let profile = fs::read_to_string(&profile)?;
+    let total = profile
+        .lines()
+        .find_map(|line| line.strip_prefix("totals: "));
+    Ok(total.ok_or("callgrind wrote no totals")?.trim().parse()?)
+}
+
+/// Sends so many requests one after another on one connection, and returns the statuses of the responses.
+fn exchange(address: SocketAddr, case: Case, requests: u64) -> Outcome<Vec<String>> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let request = case.request(address);
+    let mut statuses = Vec::new();
+    for _ in 0..requests {
+        stream.write_all(request.as_bytes())?;
+        statuses.push(response(&mut reader)?);
+    }
+    Ok(statuses)
+}
+
+/// Reads a response and returns its status.
+fn response(reader: &mut BufReader<TcpStream>) -> Outcome<String> {
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let status = line.split(' ').nth(1).ok_or("no status")?.to_owned();
+    let mut length = 0;
+    while !line.trim_end().is_empty() {
+        line.clear();
+        reader.read_line(&mut line)?;
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse()?;
+        }
+    }
+    reader.read_exact(&mut vec![0; length])?;
+    Ok(status)
+}
+
+fn config(listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) -> String {
+    format!(
+        r#"
+        server = {{ listen = "{listen}", workers = 1 }}
+        admin = {{ listen = "{admin}" }}
+        log = {{ access = false }}
+        upstream.api.servers = ["http://{upstream}"]
+        limit.api = {{ rate = "1000000/s", burst = 1000000 }}
+        limit.rejected = {{ rate = "1/h", burst = 0 }}
+        [[route]]
+        name = "api"
+        path = "/api/"
+        limits = ["api"]
+        idempotency = {{ mode = "optional" }}
+        [[route]]
+        name = "rejected"
+        path = "/rejected/"
+        limits = ["rejected"]
+        "#
+    )
+}
