@@ -15,6 +15,7 @@
 //! keep-alive finds a client that has vanished.
 
 mod body;
+mod delivery;
 mod flow;
 mod response;
 
@@ -32,9 +33,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
+use self::delivery::{QueueEnd, Queued};
 use self::flow::Flow;
 use crate::gateway::{Caps, Deadlines};
-use crate::wire::{ClientSocket, Rewound, Violation};
+use crate::wire::{ClientSocket, ResponseBody, Rewound, Violation};
 
 pub use self::body::{Body, BodyError};
 
@@ -75,7 +77,7 @@ where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin,
     S: Fn(Request<Body>, Option<Violation>) -> Responding + Clone + Send + 'static,
     Responding: Future<Output = Response<B>> + Send,
-    B: http_body::Body<Data = Bytes> + Send,
+    B: ResponseBody + Send + 'static,
     B::Error: Send,
 {
     // Each stream task holds a clone, so the count shows how many there are.
@@ -83,6 +85,7 @@ where
     let handshake = builder(caps).handshake::<_, Bytes>(io);
     let handshake = timeout(deadlines.head, handshake).await;
     let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
+    let queued = Queued::new();
     let mut stop = pin!(stop);
     let mut is_stopping = false;
     let mut last_active = Instant::now();
@@ -90,15 +93,25 @@ where
     loop {
         tokio::select! {
             biased;
-            accepted = connection.accept() => {
+            accepted = poll_fn(|cx| {
+                let accepted = connection.poll_accept(cx);
+                if accepted.is_pending() && !flow.is_blocked() {
+                    queued.written();
+                }
+                accepted
+            }) => {
                 let Some(accepted) = accepted else {
+                    if is_stopping {
+                        // A graceful shutdown ends after the last response is written.
+                        queued.written();
+                    }
                     return Ok(());
                 };
                 let (request, respond) = accepted?;
                 last_active = Instant::now();
-                let (service, flow) = (service.clone(), Arc::clone(&flow));
+                let (service, flow, end) = (service.clone(), Arc::clone(&flow), queued.end());
                 tasks.spawn(async move {
-                    exchange(request, respond, deadlines, &flow, service).await;
+                    exchange(request, respond, deadlines, &flow, &end, service).await;
                 });
             }
             () = stop.as_mut(), if !is_stopping => {
@@ -155,10 +168,11 @@ async fn exchange<Responding, B>(
     mut respond: SendResponse<Bytes>,
     deadlines: Deadlines,
     flow: &Flow,
+    queue: &QueueEnd<B>,
     service: impl FnOnce(Request<Body>, Option<Violation>) -> Responding,
 ) where
     Responding: Future<Output = Response<B>>,
-    B: http_body::Body<Data = Bytes>,
+    B: ResponseBody,
 {
     let is_head = request.method() == Method::HEAD;
     let (mut request, mut first_read) = body::receive(request, deadlines.body);
@@ -191,8 +205,11 @@ async fn exchange<Responding, B>(
         tracing::debug!("client cancelled the request");
         return;
     };
-    let write = deadlines.write;
-    if let Err(error) = response::send(&mut respond, response, is_head, write, flow).await {
-        tracing::debug!(%error, "response was not sent to its end");
+    let (parts, body) = response.into_parts();
+    let mut body = Box::pin(body);
+    let (sending, write) = (body.as_mut(), deadlines.write);
+    match response::send(&mut respond, parts, is_head, sending, write, flow).await {
+        Ok(()) => queue.push(body),
+        Err(error) => tracing::debug!(%error, "response was not sent to its end"),
     }
 }

@@ -27,6 +27,7 @@ pub mod http2;
 pub mod wire;
 
 // taken through its stages,
+pub mod access_log;
 pub mod pipeline;
 
 // looked at,

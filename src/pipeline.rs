@@ -6,29 +6,27 @@
 
 mod arrival;
 mod open;
+mod record;
 
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::header::ORIGIN;
+use http::header::{HOST, ORIGIN};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{Request, Response, Uri};
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
+use self::record::{Logged, PendingRequest, Recorder, Seen};
 use crate::admin::Metrics;
-use crate::client::ClientId;
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
 use crate::config::Policy;
 use crate::gateway::ServerSettings;
 use crate::idempotency::{Idempotency, IdempotencyLayer, Naming, Told};
 use crate::intake::{self, Incoming, RequestBody};
 use crate::path;
-use crate::request_id::{RequestId, X_REQUEST_ID};
+use crate::request_id::RequestId;
 use crate::respond::cors::preflight_method;
 use crate::respond::{Body, Manner, Rejection, problem};
-use crate::route::RouteId;
 use crate::store::disk::buckets::Snapshots;
 use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::MemoryRecords;
@@ -36,11 +34,12 @@ use crate::store::redis::Redis;
 use crate::store::{BucketStore, RecordStore};
 use crate::throttle::{Passage, Resending, Side, Throttle, ThrottleLayer};
 use crate::upstream::connect::ConnectorError;
-use crate::upstream::{Attempts, Forward, Standing};
+use crate::upstream::{Forward, Standing};
 use crate::wire::Violation;
 
 pub use arrival::{Arrival, Connection};
 pub use open::OpenError;
+pub use record::ResponseBody;
 
 /// What all workers share.
 #[derive(Clone, Debug)]
@@ -72,29 +71,14 @@ pub struct Pipeline {
     clock: Clock,
     metrics: Arc<Metrics>,
     manner: Arc<Manner>,
-    /// Whether there are requests that the access log is to tell of.
+    recorder: Arc<Recorder>,
+    /// Whether any request is logged.
     logs: bool,
     chain: Throttle<Idempotency<Forward, RecordStore>, BucketStore>,
 }
 
-/// Status under which a request is recorded whose client disconnected before the response, as in nginx.
-const CLIENT_CLOSED_REQUEST: u16 = 499;
-
-/// The body of an answer.
+/// The body of a response before it is recorded.
 pub type Answered = Told<Body>;
-
-/// What is seen of a request on its way, for its answer and for the access log.
-struct Seen {
-    /// When it came, where that is to be logged.
-    started: Option<Moment>,
-    peer: IpAddr,
-    method: Method,
-    request_id: RequestId,
-    client: Option<ClientId>,
-    route: Option<RouteId>,
-    /// Its target, where it is to be logged.
-    target: Option<Uri>,
-}
 
 impl Shared {
     /// Everything a policy needs to be put to work, kept in memory whatever its store: see
@@ -174,6 +158,11 @@ impl Pipeline {
         // ever kept, and nothing the gateway says for itself.
         let chain = throttle.layer(idempotency.layer(forward));
         Ok(Self {
+            recorder: Arc::new(Recorder {
+                policy: Arc::clone(&policy),
+                metrics: Arc::clone(&metrics),
+                clock: clock.clone(),
+            }),
             logs: policy.log.access || policy.routes.iter().any(|route| route.access_log),
             policy,
             clock,
@@ -193,25 +182,26 @@ impl Pipeline {
         &self.metrics
     }
 
-    /// The answer to `request`, which came by `connection`; if there was a `violation`, it only stands
-    /// for bytes that were none.
+    /// Responds to `request`, which arrived on `connection`. With a `violation`, what arrived is not a request, and
+    /// `request` only takes its place.
     ///
-    /// Not an `async fn`: the stages that only look are done at once, and so are limits whose buckets are at
-    /// hand. The future has no room for the request they looked at, which is on its way when it is made.
+    /// Not an `async fn`: the stages before the throttle run at once, and so does the throttle if its buckets are in
+    /// memory. The future has no room for the request that they read.
     pub fn answer(
         &self,
         connection: &Arc<Connection>,
         mut request: Request<Incoming>,
         violation: Option<Violation>,
-    ) -> impl Future<Output = Response<Answered>> + Send + use<'_> {
+    ) -> impl Future<Output = Response<ResponseBody>> + Send + use<'_> {
         let mut seen = Seen {
             started: self.logs.then(|| self.clock.now()),
             peer: connection.peer,
             method: request.method().clone(),
+            version: request.version(),
             request_id: RequestId::of(request.headers()),
             client: None,
             route: None,
-            target: None,
+            logged: None,
         };
         let origin = self
             .manner
@@ -225,13 +215,23 @@ impl Pipeline {
         let answering = match entered {
             Ok(Entered::Onward) => {
                 let limit = self.policy.server.caps.body_bytes;
-                let request = request.map(|body| RequestBody::coming(body, limit));
+                let notes = seen.logged.as_ref().map(|logged| &logged.notes);
+                let request = request.map(|body| RequestBody::coming(body, limit, notes));
                 Answering::Onward(self.chain.clone().call(request))
             }
-            Ok(Entered::Preflight(response)) => Answering::Made(response),
+            Ok(Entered::Preflight(response)) => {
+                if let Some(logged) = &seen.logged {
+                    logged.notes.facts().reason = Some("preflight");
+                }
+                Answering::Made(response)
+            }
             Err(rejection) => {
                 if seen.route.is_none() && self.policy.log.access && is_logged() {
-                    seen.target = Some(request.uri().clone());
+                    let host = request.headers().get(HOST).cloned();
+                    seen.logged = Some(Logged::new(request.uri(), host));
+                }
+                if let Some(logged) = &seen.logged {
+                    logged.reject(&rejection);
                 }
                 let headers = request.headers();
                 let response = problem::response(&rejection, headers, &self.manner, &self.clock);
@@ -239,7 +239,7 @@ impl Pipeline {
             }
         };
         let pending = PendingRequest {
-            pipeline: self,
+            recorder: &self.recorder,
             seen: Some(seen),
         };
         async move {
@@ -249,35 +249,10 @@ impl Pipeline {
                     if let Some(cors) = &self.manner.cors {
                         cors.complete(response.headers_mut(), origin, self.manner.rate_limit);
                     }
-                    pending.finish(&mut response);
-                    response
+                    pending.finish(response)
                 }
-                Answering::Made(mut response) => {
-                    pending.finish(&mut response);
-                    *response
-                }
+                Answering::Made(response) => pending.finish(*response),
             }
-        }
-    }
-
-    /// Counts a request by its status and writes its line of the access log.
-    fn record(&self, seen: &Seen, status: StatusCode, attempts: Option<u32>) {
-        self.metrics.route(seen.route).answered(status);
-        let route = seen.route.and_then(|id| self.policy.routes.get(id));
-        if let (Some(target), Some(started)) = (&seen.target, seen.started) {
-            tracing::info!(
-                target: "tidegate::access",
-                peer = %seen.peer,
-                client = seen.client.map(tracing::field::display),
-                method = %seen.method,
-                path = target.path(),
-                route = route.map(|route| &*route.name),
-                status = status.as_u16(),
-                attempts,
-                micros = micros(self.clock.now().since(started)),
-                request_id = %seen.request_id,
-                "request"
-            );
         }
     }
 
@@ -307,7 +282,7 @@ impl Pipeline {
             .ok_or(Rejection::NoRoute)?;
         seen.route = Some(route.id);
         if route.access_log && is_logged() {
-            seen.target = Some(request.uri().clone());
+            seen.logged = Some(Logged::new(request.uri(), Some(host.clone())));
         }
 
         if let (Some(cors), true) = (&policy.manner.cors, preflight.is_some()) {
@@ -329,7 +304,7 @@ impl Pipeline {
             upstream: route.upstream,
             host,
             request_id: seen.request_id.clone(),
-            is_logged: seen.target.is_some(),
+            notes: seen.logged.as_ref().map(|logged| Arc::clone(&logged.notes)),
         };
         request.extensions_mut().insert(Passage {
             caller,
@@ -339,35 +314,6 @@ impl Pipeline {
             arrival: Some(arrival),
         });
         Ok(Entered::Onward)
-    }
-}
-
-/// A request without a response. Dropped in this state, it is recorded with the status 499: the client
-/// disconnected, or the gateway shut down at the end of its grace period.
-struct PendingRequest<'a> {
-    pipeline: &'a Pipeline,
-    seen: Option<Seen>,
-}
-
-impl PendingRequest<'_> {
-    /// Records the request with the status of its response, which gets the request id.
-    fn finish(mut self, response: &mut Response<Answered>) {
-        if let Some(seen) = self.seen.take() {
-            response
-                .headers_mut()
-                .insert(X_REQUEST_ID, seen.request_id.to_header());
-            let attempts = response.extensions().get().map(|Attempts(count)| *count);
-            self.pipeline.record(&seen, response.status(), attempts);
-        }
-    }
-}
-
-impl Drop for PendingRequest<'_> {
-    fn drop(&mut self) {
-        if let Some(seen) = self.seen.take() {
-            let status = StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("three digits");
-            self.pipeline.record(&seen, status, None);
-        }
     }
 }
 
@@ -385,12 +331,7 @@ enum Answering<Coming> {
     Made(Box<Response<Answered>>),
 }
 
-/// In 64 bits, which every reader of JSON takes for a number.
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Whether anybody reads the access log.
+/// Whether lines of the access log are written at all.
 fn is_logged() -> bool {
     tracing::enabled!(target: "tidegate::access", tracing::Level::INFO)
 }

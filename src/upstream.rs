@@ -43,7 +43,7 @@ pub mod tunnel;
 pub mod upload;
 
 pub use error::ForwardError;
-pub use forward::{Attempts, Forward};
+pub use forward::Forward;
 pub use relay::Relay;
 pub use settings::{
     BreakerSettings, BudgetSettings, ConcurrencySettings, Fallback, HealthSettings, RetrySettings,

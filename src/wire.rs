@@ -22,6 +22,7 @@ pub mod chunked;
 mod coming;
 mod connection;
 pub(crate) mod date;
+mod delivery;
 mod encode;
 mod gather;
 pub mod head;
@@ -40,6 +41,7 @@ pub mod upgrade;
 mod violation;
 
 pub use self::body::{Body, BodyError};
+pub use self::delivery::ResponseBody;
 pub use self::encode::NEVER_TRAILERS;
 pub use self::gather::Gathered;
 pub use self::rewound::Rewound;

@@ -38,6 +38,8 @@ pub struct Metrics {
     limits: Vec<Arc<LimitMetrics>>,
     upstreams: Vec<Arc<UpstreamMetrics>>,
     connections: Arc<Gauge>,
+    /// Responses whose last byte was not written to the client's socket.
+    pub truncated: Count,
 }
 
 /// One open connection, until dropped.
@@ -86,6 +88,7 @@ impl Metrics {
                 .map(|upstream| UpstreamMetrics::new(&upstream.name))
                 .collect(),
             connections: Arc::default(),
+            truncated: Count::default(),
         }
     }
 

@@ -5,7 +5,7 @@
 //! client that does not take a byte within `write_timeout` loses this stream and no other.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -46,18 +46,18 @@ pub(super) enum SendError {
     Stream(#[from] h2::Error),
 }
 
-/// Sends `response`, without its body if the request is a `HEAD`.
+/// Sends a response, without its body if the request is a `HEAD`.
 pub(super) async fn send<B>(
     respond: &mut SendResponse<Bytes>,
-    response: Response<B>,
+    mut parts: Parts,
     is_head: bool,
+    body: Pin<&mut B>,
     write_timeout: Duration,
     flow: &Flow,
 ) -> Result<(), SendError>
 where
     B: Body<Data = Bytes>,
 {
-    let (mut parts, body) = response.into_parts();
     if parts.status.is_informational() {
         respond.send_reset(Reason::INTERNAL_ERROR);
         return Err(SendError::Informational(parts.status));
@@ -123,8 +123,10 @@ struct BodySender<'a> {
 }
 
 impl BodySender<'_> {
-    async fn send<B: Body<Data = Bytes>>(&mut self, body: B) -> Result<(), SendError> {
-        let mut body = pin!(body);
+    async fn send<B: Body<Data = Bytes>>(
+        &mut self,
+        mut body: Pin<&mut B>,
+    ) -> Result<(), SendError> {
         loop {
             let frame = poll_fn(|cx| {
                 if self.stream.poll_reset(cx).is_ready() {

@@ -32,6 +32,7 @@ use super::{
     Answer, Bid, Claim, Ending, Fingerprint, InFlightPolicy, Naming, Records, Rule, StoreError,
     Told, Waiting,
 };
+use crate::access_log::{KeyUse, Notes};
 use crate::admin::{KeyedMetrics, Metrics};
 use crate::clock::Clock;
 use crate::failpoint::failpoint;
@@ -39,6 +40,7 @@ use crate::intake::RequestBodyError;
 use crate::respond::body::BodyError;
 use crate::respond::{Asked, Manner, Rejection, problem};
 use crate::route::{RouteId, Routes};
+use crate::throttle::Passage;
 
 pub use self::future::AnswerFuture;
 
@@ -151,8 +153,10 @@ where
             },
             Look::Refuse(rejection) => {
                 let asked = Asked::of(request.headers());
+                let notes = request.extensions().get().and_then(Passage::notes);
+                let refusal = self.shared.refusal(&rejection, &asked, notes);
                 Way::Refused {
-                    refusal: Some(Box::new(self.shared.refusal(&rejection, &asked))),
+                    refusal: Some(Box::new(refusal)),
                 }
             }
             Look::Keyed(keyed) => {
@@ -192,11 +196,14 @@ impl<S: Records> Shared<S> {
     {
         async move {
             let claimed = self.claim(&mut request, &keyed).await;
-            let Keyed { rule, route, .. } = keyed;
+            let Keyed {
+                rule, route, notes, ..
+            } = keyed;
             let metrics = self.metrics(route);
             match claimed {
                 Ok(Claim::Replay(answer)) => {
                     metrics.replays.inc();
+                    note(notes.as_ref(), KeyUse::Replayed);
                     Ok(answer.replay())
                 }
                 Ok(Claim::Won(permit)) => {
@@ -204,7 +211,8 @@ impl<S: Records> Shared<S> {
                     let Ok(place) = Arc::clone(&self.executions).try_acquire_owned() else {
                         metrics.exhausted.inc();
                         // Nothing was sent, so the permit frees its key as it is dropped.
-                        return Ok(self.refusal(&Rejection::TooManyExecutions, &asked));
+                        let rejection = Rejection::TooManyExecutions;
+                        return Ok(self.refusal(&rejection, &asked, notes.as_ref()));
                     };
                     metrics.claims.inc();
                     let tasks = self.tasks.clone();
@@ -213,6 +221,7 @@ impl<S: Records> Shared<S> {
                         rule,
                         route,
                         asked,
+                        notes,
                         _place: place,
                     };
                     // Nothing is awaited between the claim and this: there is no moment at which a client
@@ -225,14 +234,20 @@ impl<S: Records> Shared<S> {
                     drop(request);
                     // Boxed: the timer in it would make every request's future large and aligned to cache
                     // lines.
-                    let waited = Box::pin(self.wait(waiting, &rule, metrics)).await;
-                    Ok(waited.unwrap_or_else(|rejection| self.refusal(&rejection, &asked)))
+                    let waited = Box::pin(self.wait(waiting, &rule, metrics, notes.as_ref())).await;
+                    Ok(waited.unwrap_or_else(|rejection| {
+                        self.refusal(&rejection, &asked, notes.as_ref())
+                    }))
                 }
                 Ok(refused) => {
                     let rejection = refused_by(&refused, &rule, metrics);
-                    Ok(self.refusal(&rejection, &Asked::of(request.headers())))
+                    let asked = Asked::of(request.headers());
+                    Ok(self.refusal(&rejection, &asked, notes.as_ref()))
                 }
-                Err(rejection) => Ok(self.refusal(&rejection, &Asked::of(request.headers()))),
+                Err(rejection) => {
+                    let asked = Asked::of(request.headers());
+                    Ok(self.refusal(&rejection, &asked, notes.as_ref()))
+                }
             }
         }
     }
@@ -269,18 +284,20 @@ impl<S: Records> Shared<S> {
         claim.map_err(|error| store_failed("claim", &error, metrics))
     }
 
-    /// What a duplicate gets that came while the first was running.
+    /// Returns what a duplicate gets that arrives while the first request is in flight.
     async fn wait<B>(
         &self,
         waiting: Waiting,
         rule: &Rule,
         metrics: &KeyedMetrics,
+        notes: Option<&Arc<Notes>>,
     ) -> Result<Response<Told<B>>, Rejection> {
         let InFlightPolicy::Wait(limit) = rule.in_flight else {
             metrics.conflicts.inc();
             return Err(Rejection::InFlight);
         };
         metrics.waits.inc();
+        note(notes, KeyUse::Waited);
         let replay = |answer: &Answer| {
             metrics.replays.inc();
             answer.replay()
@@ -303,7 +320,20 @@ impl<S: Records> Shared<S> {
         }
     }
 
-    fn refusal<B: From<Bytes>>(&self, rejection: &Rejection, asked: &Asked) -> Response<B> {
+    /// Makes the response for `rejection` and notes it for the access log.
+    fn refusal<B: From<Bytes>>(
+        &self,
+        rejection: &Rejection,
+        asked: &Asked,
+        notes: Option<&Arc<Notes>>,
+    ) -> Response<B> {
+        if let Some(notes) = notes {
+            let mut facts = notes.facts();
+            facts.reason = Some(rejection.kind());
+            if matches!(rejection, Rejection::OutcomeUnknown) {
+                facts.idempotency = Some(KeyUse::Unknown);
+            }
+        }
         problem::response(rejection, &asked.headers(), &self.manner, &self.clock)
     }
 
@@ -312,7 +342,14 @@ impl<S: Records> Shared<S> {
     }
 }
 
-/// What a request is told whose key is not to be had.
+/// Notes for the access log how a key is served.
+fn note(notes: Option<&Arc<Notes>>, used: KeyUse) {
+    if let Some(notes) = notes {
+        notes.facts().idempotency = Some(used);
+    }
+}
+
+/// Returns why a request does not get its key.
 fn refused_by(claim: &Claim, rule: &Rule, metrics: &KeyedMetrics) -> Rejection {
     let (count, rejection) = match claim {
         Claim::Mismatch => (&metrics.mismatches, Rejection::KeyReused),

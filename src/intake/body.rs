@@ -1,12 +1,14 @@
 //! A request's body as it comes from the client, held to what a client may send.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use thiserror::Error;
 
+use crate::access_log::Notes;
 use crate::http2;
 use crate::respond::Rejection;
 use crate::wire::{self, Violation};
@@ -30,6 +32,8 @@ struct Coming {
     limit: u64,
     /// Bytes that may still come.
     allowance: u64,
+    /// Counts what is read, for the access log.
+    notes: Option<Arc<Notes>>,
 }
 
 /// A body as its connection delivers it. Both kinds enforce `body_timeout`.
@@ -61,11 +65,17 @@ impl RequestBody {
         Self(Source::Whole(Bytes::new()))
     }
 
-    /// `body` as it comes, up to `limit` bytes. One that is here whole was declared to be no larger.
-    pub fn coming(body: Incoming, limit: u64) -> Self {
+    /// A body that is read as it arrives, up to `limit` bytes, which `notes` count. A body that is already here was
+    /// declared to be no larger.
+    pub fn coming(body: Incoming, limit: u64, notes: Option<&Arc<Notes>>) -> Self {
         let body = match body {
             Incoming::Http1(body) => match body.into_whole() {
-                Ok(bytes) => return bytes.into(),
+                Ok(bytes) => {
+                    if let Some(notes) = notes {
+                        notes.received(bytes.len());
+                    }
+                    return bytes.into();
+                }
                 Err(body) => Incoming::Http1(body),
             },
             Incoming::Http2(body) if body.is_end_stream() => return Self::empty(),
@@ -75,6 +85,7 @@ impl RequestBody {
             body,
             limit,
             allowance: limit,
+            notes: notes.cloned(),
         }))
     }
 }
@@ -106,6 +117,9 @@ impl Coming {
             let Ok(data) = frame.into_data() else {
                 continue;
             };
+            if let Some(notes) = &self.notes {
+                notes.received(data.len());
+            }
             let Some(left) = self.allowance.checked_sub(data.len() as u64) else {
                 return Poll::Ready(Some(Err(RequestBodyError::TooLarge(self.limit))));
             };

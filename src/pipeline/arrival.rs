@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::HeaderValue;
 use tokio_util::task::TaskTracker;
 
+use crate::access_log::Notes;
 use crate::client::Caller;
 use crate::gateway::Seat;
 use crate::request_id::RequestId;
@@ -65,6 +66,6 @@ pub struct Arrival {
     pub host: HeaderValue,
     /// Its id, ours or the client's.
     pub request_id: RequestId,
-    /// Whether the access log tells of it.
-    pub is_logged: bool,
+    /// The notes for its line of the access log, if it is logged.
+    pub notes: Option<Arc<Notes>>,
 }

@@ -21,7 +21,8 @@ use tower::{Layer, Service};
 
 use self::future::{Answering, Statement, Way};
 use super::decision::USUAL_LIMITS;
-use super::{Buckets, Charge, Judgement, Limit, Mode, Outcome, Side};
+use super::{Buckets, Charge, Judgement, KeyPart, Limit, Mode, Outcome, Side};
+use crate::access_log::{CountedBy, Notes};
 use crate::admin::Metrics;
 use crate::client::Caller;
 use crate::clock::Clock;
@@ -83,6 +84,15 @@ struct Shared<S> {
 /// Charges by the limits of a route, in their order.
 type Charges<'a> = SmallVec<[Charge<'a>; USUAL_LIMITS]>;
 
+/// Returns by what the access log shows that a charge was counted.
+fn counted_by(charge: &Charge<'_>) -> CountedBy {
+    match &*charge.limit.key {
+        [KeyPart::Client] => CountedBy::Client,
+        [KeyPart::Global] => CountedBy::Global,
+        _ => CountedBy::Hash(charge.bucket.high),
+    }
+}
+
 /// What a route's requests are held to.
 #[derive(Debug)]
 struct Rules {
@@ -107,6 +117,13 @@ enum Ruling<B> {
 struct Admitted {
     delay: Duration,
     statement: Option<Box<Statement>>,
+}
+
+impl Passage {
+    /// The notes for the access log, if the request is logged.
+    pub fn notes(&self) -> Option<&Arc<Notes>> {
+        self.arrival.as_ref()?.notes.as_ref()
+    }
 }
 
 impl Rules {
@@ -230,7 +247,7 @@ impl<S: Buckets> Shared<S> {
         let charges = self.charges(rules, passage, request.headers());
         let (enforced, watched) = charges.split_at(rules.enforced.len());
         let judgement = buckets.judge(enforced, watched);
-        Some(self.rule(rules, judgement, request.headers()))
+        Some(self.rule(rules, judgement, request.headers(), passage.notes()))
     }
 
     /// The answer to a request that waits for its slot or, if it is not yet `admitted`, to be decided.
@@ -254,7 +271,7 @@ impl<S: Buckets> Shared<S> {
                     let charges = self.charges(rules, passage, request.headers());
                     let (enforced, watched) = charges.split_at(rules.enforced.len());
                     let judgement = self.buckets.charge(enforced, watched).await;
-                    match self.rule(rules, judgement, request.headers()) {
+                    match self.rule(rules, judgement, request.headers(), passage.notes()) {
                         Ruling::Admitted(admitted) => admitted,
                         Ruling::Refused(response) => return Ok(response),
                     }
@@ -273,12 +290,13 @@ impl<S: Buckets> Shared<S> {
         })
     }
 
-    /// What becomes of a request with these headers that was judged so.
+    /// Returns what becomes of a request with these headers after this judgement.
     fn rule<B: From<Bytes>>(
         &self,
         rules: &Arc<Rules>,
         judgement: Judgement,
         headers: &HeaderMap,
+        notes: Option<&Arc<Notes>>,
     ) -> Ruling<B> {
         for place in judgement.exceeded {
             let limit = &rules.shadow[place];
@@ -305,10 +323,16 @@ impl<S: Buckets> Shared<S> {
             Outcome::Refused { wait, by } => {
                 let limit = Arc::clone(&rules.enforced[by]);
                 self.metrics.limit(limit.id).refused.inc();
+                if let Some(notes) = notes {
+                    notes.facts().rejected_by = Some((limit.id, wait));
+                }
                 Rejection::RateLimited { limit, wait }
             }
             Outcome::Unavailable => Rejection::LimitsUnavailable,
         };
+        if let Some(notes) = notes {
+            notes.facts().reason = Some(rejection.kind());
+        }
         let mut response = problem::response(&rejection, headers, &self.manner, &self.clock);
         if let Some(statement) = statement {
             statement.write(response.headers_mut());
@@ -326,17 +350,24 @@ impl<S: Buckets> Shared<S> {
         (!passage.caller.exempt() && !rules.is_empty()).then_some((rules, passage))
     }
 
-    /// What a request is charged: by the limits that are enforced, then by those that only watch.
+    /// Returns what a request is charged: by the enforced limits, then by those in shadow mode.
     fn charges<'a>(&self, rules: &'a Rules, passage: &Passage, headers: &HeaderMap) -> Charges<'a> {
         let seed = self.naming.names().seed;
         let client = passage.caller.id();
         let limits = rules.enforced.iter().chain(&rules.shadow);
-        limits
+        let charges: Charges<'_> = limits
             .map(|limit| Charge {
                 limit,
                 bucket: seed.bucket(limit, passage.side, client, headers),
                 cost: rules.cost,
             })
-            .collect()
+            .collect();
+        if let Some(notes) = passage.notes() {
+            let counted = charges
+                .iter()
+                .map(|charge| (charge.limit.id, counted_by(charge)));
+            notes.facts().limits.extend(counted);
+        }
+        charges
     }
 }

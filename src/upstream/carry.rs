@@ -24,6 +24,7 @@ use super::outgoing::{Outgoing, Spare};
 use super::patience::Patience;
 use super::pool::Lease;
 use super::target::{Target, Unavailable, Visit};
+use crate::access_log::Notes;
 use crate::admin::metrics::{RetryRefusal, UpstreamMetrics};
 use crate::retry::{Course, Failure, GiveUp, Next, Policy, RetryAfter, Wait};
 
@@ -39,6 +40,8 @@ pub(super) struct Carrying<'a> {
     course: Option<Course>,
     /// Servers it went to, the last one last.
     tried: Places,
+    /// The notes for the access log, if the request is logged.
+    notes: Option<&'a Notes>,
     /// Attempts made.
     pub(super) attempts: u32,
     /// Whether anybody may have got it without its answer having come back.
@@ -66,6 +69,7 @@ impl<'a> Carrying<'a> {
         patience: Patience,
         max_body: u64,
         spare: Option<Spare>,
+        notes: Option<&'a Notes>,
     ) -> Self {
         Self {
             target,
@@ -75,6 +79,7 @@ impl<'a> Carrying<'a> {
             spare,
             course: target.retry.map(Policy::begin),
             tried: Places::new(),
+            notes,
             attempts: 0,
             lost: false,
         }
@@ -99,6 +104,11 @@ impl<'a> Carrying<'a> {
             self.tried.push(visit.place());
             self.attempts += 1;
             self.metrics.attempts.inc();
+            if let Some(notes) = self.notes {
+                let mut facts = notes.facts();
+                facts.attempts = self.attempts;
+                facts.server = Some(visit.name().into());
+            }
             unreached = None;
             let host = &self.target.standing.upstream.host;
             match attempt(

@@ -49,10 +49,6 @@ struct Shared {
     clock: Clock,
 }
 
-/// How often a request was sent, for the access log: with its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attempts(pub u32);
-
 /// What came of a request.
 struct Outcome {
     answer: Result<Response<Body>, ForwardError>,
@@ -129,7 +125,7 @@ impl Shared {
         } = outcome;
         let upstream = &target.standing.upstream;
         let metrics = self.metrics.upstream(upstream.id);
-        let mut response = match answer {
+        match answer {
             Ok(response) => {
                 metrics.answered(started.elapsed());
                 response
@@ -144,17 +140,16 @@ impl Shared {
                     tracing::debug!(upstream = name, %request_id, attempts, %error, "a request was not completed");
                 }
                 let rejection = error.rejection(upstream);
+                if let Some(notes) = &arrival.notes {
+                    notes.facts().reason = Some(rejection.kind());
+                }
                 let asked = asked.headers();
                 let mut response = problem::response(&rejection, &asked, &self.manner, &self.clock);
                 let undone = if lost { Undone::Lost } else { error.undone() };
                 response.extensions_mut().insert(undone);
                 response
             }
-        };
-        if arrival.is_logged {
-            response.extensions_mut().insert(Attempts(attempts));
         }
-        response
     }
 
     async fn exchange(
@@ -193,7 +188,14 @@ impl Shared {
             budget.request(target.worker, self.clock.now());
         }
         let (outgoing, spare) = making.make(request);
-        let mut carrying = Carrying::new(target, metrics, patience, self.max_body, spare);
+        let mut carrying = Carrying::new(
+            target,
+            metrics,
+            patience,
+            self.max_body,
+            spare,
+            arrival.notes.as_deref(),
+        );
         let carried = carrying.carry(outgoing).await;
         let answer = carried.and_then(|answered| {
             failpoint!("mid-upstream");

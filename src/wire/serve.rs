@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::body::Body;
 use super::connection::{Arrived, Connection};
+use super::delivery::ResponseBody;
 use super::encode::Asked;
 use super::head::Version;
 use super::sending::{Sending, Sent};
@@ -21,12 +22,12 @@ use super::upgrade::{self, Handover};
 use super::violation::Violation;
 use crate::gateway::{Caps, Deadlines};
 
-/// Speaks HTTP/1 on a connection of which `early` was already read, until either side ends it or `stop` is
-/// ready and the request at hand is answered.
+/// Serves HTTP/1 on a connection of which `early` was already read, until either side ends it or `stop` is
+/// ready and the current request has its response.
 ///
-/// Each request is answered by `service`. One that is none comes with its violation, and everything
-/// else about it is made up. What the service is given goes away with the client. Connections that share a
-/// thread share their `turns`.
+/// `service` responds to a request. What is not a request comes with its violation and an empty request in its
+/// place. The service's future is dropped if the client disconnects. Connections that share a thread share their
+/// `turns`.
 pub async fn serve<IO, Answering, B>(
     io: IO,
     early: BytesMut,
@@ -39,7 +40,7 @@ pub async fn serve<IO, Answering, B>(
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Send + Unpin + 'static,
     Answering: Future<Output = Response<B>> + Unpin,
-    B: http_body::Body<Data = Bytes>,
+    B: ResponseBody,
 {
     let mut connection = Connection::new(io, early, caps, deadlines);
     let mut stop = pin!(stop);
@@ -69,7 +70,7 @@ where
             if let (StatusCode::SWITCHING_PROTOCOLS, Some(handover)) =
                 (parts.status, exchange.handover)
             {
-                return switch(connection, &parts, &exchange.asked, handover).await;
+                return switch(connection, &parts, body, &exchange.asked, handover).await;
             }
             return Ok(());
         }
@@ -85,6 +86,7 @@ where
                 // What was sent must not look complete, so there is no orderly end.
                 return Ok(());
             }
+            body.delivered();
         }
         poll_fn(|cx| connection.poll_received(cx)).await?;
         if !connection.can_go_on() {
@@ -94,11 +96,12 @@ where
     poll_fn(|cx| connection.poll_close(cx)).await
 }
 
-/// Answers that the protocol is switched, and hands the connection over where its request ends. One whose
-/// end nobody knows how to get to is not answered so: its body would be the tunnel's, or the other way round.
+/// Responds that the protocol is switched, and hands the connection over where its request ends. A request whose
+/// end cannot be reached does not get this response: its body would become part of the tunnel.
 async fn switch<IO>(
     mut connection: Connection<IO>,
     parts: &Parts,
+    body: impl ResponseBody,
     asked: &Asked,
     handover: Handover,
 ) -> io::Result<()>
@@ -110,6 +113,7 @@ where
     }
     connection.begin(parts, None, asked, false);
     poll_fn(|cx| connection.poll_flush(cx)).await?;
+    pin!(body).delivered();
     poll_fn(|cx| connection.poll_past_request(cx)).await?;
     if connection.can_go_on() {
         // If nobody takes it, it is closed.

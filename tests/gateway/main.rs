@@ -3,6 +3,7 @@
 mod harness;
 
 mod aborted;
+mod access_log;
 mod admin;
 mod admin_keys;
 mod admin_upstreams;

@@ -55,6 +55,15 @@ impl Collector for Scrape {
         self.encode_keyed(&mut encoder)?;
         self.encode_records(&mut encoder)?;
         self.encode_store(&mut encoder)?;
+        counter(
+            encoder.encode_descriptor(
+                "responses_truncated",
+                "Responses whose last byte was not written to the client's socket",
+                None,
+                MetricType::Counter,
+            )?,
+            self.sum(|worker| worker.truncated.get()),
+        )?;
         let buckets = self.buckets.local();
         let connections = self
             .workers

@@ -6,6 +6,7 @@ use http::{Request, Version};
 
 use super::super::{IdempotencyKey, Records, Requirement, Rule};
 use super::Shared;
+use crate::access_log::Notes;
 use crate::client::ClientId;
 use crate::respond::Rejection;
 use crate::route::RouteId;
@@ -28,6 +29,8 @@ pub(super) struct Keyed {
     pub(super) client: ClientId,
     pub(super) rule: Arc<Rule>,
     pub(super) route: RouteId,
+    /// The notes for the access log, if the request is logged.
+    pub(super) notes: Option<Arc<Notes>>,
 }
 
 impl<S: Records> Shared<S> {
@@ -69,6 +72,7 @@ impl<S: Records> Shared<S> {
             client: passage.caller.id(),
             rule: Arc::clone(rule),
             route,
+            notes: passage.notes().cloned(),
         })
     }
 }

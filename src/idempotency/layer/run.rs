@@ -15,7 +15,8 @@ use super::super::answer::forgo_trailers;
 use super::super::gather::{Gathered, gather};
 use super::super::judge::{Course, Undone, is_stream, judge, lost};
 use super::super::{Answer, Kept, OnUnknown, Permit, Records, Rule, Told};
-use super::{Shared, store_failed};
+use super::{Shared, note, store_failed};
+use crate::access_log::{KeyUse, Notes};
 use crate::failpoint::failpoint;
 use crate::respond::body::BodyError;
 use crate::respond::{Asked, Rejection};
@@ -29,6 +30,8 @@ pub(super) struct Execution<S> {
     pub(super) rule: Arc<Rule>,
     pub(super) route: RouteId,
     pub(super) asked: Asked,
+    /// The notes for the access log, if the request is logged.
+    pub(super) notes: Option<Arc<Notes>>,
     /// Its place among the executions underway.
     pub(super) _place: OwnedSemaphorePermit,
 }
@@ -65,7 +68,7 @@ impl<S: Records> Execution<S> {
             if permit.has_lapsed(self.shared.clock.now()) {
                 // Nothing was sent, so the permit frees its key as it is dropped.
                 let rejection = Rejection::StoreUnavailable;
-                return Ok(self.shared.refusal(&rejection, &self.asked));
+                return Ok(self.refusal(&rejection));
             }
             permit.sending();
             if let Some(passage) = request.extensions_mut().get_mut::<Passage>() {
@@ -94,7 +97,7 @@ impl<S: Records> Execution<S> {
             match recorded {
                 Ok(()) => answered,
                 // What is not on record is not given out either.
-                Err(rejection) => Ok(self.shared.refusal(&rejection, &self.asked)),
+                Err(rejection) => Ok(self.refusal(&rejection)),
             }
         }
     }
@@ -170,10 +173,7 @@ impl<S: Records> Execution<S> {
             Some(phase) => Rejection::UpstreamTimeout { phase, detail },
             None => Rejection::UpstreamUnavailable { detail },
         };
-        let (head, body) = self
-            .shared
-            .refusal::<Bytes>(&rejection, &self.asked)
-            .into_parts();
+        let (head, body) = self.refusal::<Bytes>(&rejection).into_parts();
         let conclusion = if not_executed || lost(&self.rule) == Course::Release {
             Conclusion::Release(Some(Arc::new(Answer::of(&head, &body, &[]))))
         } else {
@@ -182,7 +182,13 @@ impl<S: Records> Execution<S> {
         (conclusion, Response::from_parts(head, body.into()))
     }
 
-    /// Writes down what an execution means for its key; what its caller is told if that fails and matters.
+    fn refusal<B: From<Bytes>>(&self, rejection: &Rejection) -> Response<B> {
+        let notes = self.notes.as_ref();
+        self.shared.refusal(rejection, &self.asked, notes)
+    }
+
+    /// Records what an execution means for its key. Returns what the caller receives instead of the response if a
+    /// completion is not recorded.
     async fn record(&self, permit: Permit, conclusion: Conclusion) -> Result<(), Rejection> {
         let Shared { records, clock, .. } = &*self.shared;
         let metrics = self.shared.metrics(self.route);
@@ -207,6 +213,7 @@ impl<S: Records> Execution<S> {
             }
             Conclusion::Unknown => {
                 metrics.lost.inc();
+                note(self.notes.as_ref(), KeyUse::Unknown);
                 if let Err(error) = records.mark_unknown(permit).await {
                     store_failed("mark unknown", &error, metrics);
                 }

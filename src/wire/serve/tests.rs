@@ -30,7 +30,7 @@ struct Pair {
 impl Pair {
     fn start<B>(service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static) -> Self
     where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B: ResponseBody + Send + 'static,
     {
         Self::until(pending(), service)
     }
@@ -40,7 +40,7 @@ impl Pair {
         service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static,
     ) -> (oneshot::Sender<()>, Self)
     where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B: ResponseBody + Send + 'static,
     {
         let (stop, stopped) = oneshot::channel();
         let stopped = async {
@@ -54,7 +54,7 @@ impl Pair {
         mut service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static,
     ) -> Self
     where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B: ResponseBody + Send + 'static,
     {
         let (gateway, client) = duplex(1 << 20);
         let serving = tokio::spawn(async move {

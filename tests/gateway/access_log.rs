@@ -1,0 +1,390 @@
+//! The lines of the access log, and responses that are truncated.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::harness::{PATIENCE, Process, Upstream, eventually, full};
+use crate::wire_raw;
+
+/// A gateway whose access log is JSON.
+struct Logging {
+    process: Process,
+    _directory: TempDir,
+}
+
+impl Logging {
+    /// Forwards to `upstream`, with these further lines of configuration.
+    fn before(upstream: &str, format: &str, lines: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("gateway.toml");
+        let config = format!(
+            "server = {{ listen = \"127.0.0.1:0\", workers = 1 }}\nadmin = {{ listen = \"127.0.0.1:0\" }}\n\
+             upstream.api.servers = [\"{upstream}\"]\n{lines}"
+        );
+        std::fs::write(&path, config).expect("a file");
+        let name = path.to_str().expect("a plain name");
+        let arguments = ["serve", "--config", name, "--log-format", format];
+        Self {
+            process: Process::start(&arguments),
+            _directory: directory,
+        }
+    }
+
+    /// The lines of the access log for this path, once there are so many.
+    async fn lines(&self, path: &str, count: usize) -> Vec<Value> {
+        let found = || -> Vec<Value> {
+            let lines = self.process.lines().into_iter();
+            let events = lines.filter_map(|line| serde_json::from_str(&line).ok());
+            events
+                .filter(|event: &Value| {
+                    event["target"] == "tidegate::access" && event["path"] == path
+                })
+                .collect()
+        };
+        eventually("the lines are written", || found().len() >= count).await;
+        found()
+    }
+
+    async fn line(&self, path: &str) -> Value {
+        self.lines(path, 1).await.remove(0)
+    }
+
+    async fn truncated(&self) -> f64 {
+        let metrics = self.process.admin().get("/metrics").send().await.text();
+        let line = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("tidegate_responses_truncated_total "));
+        line.expect("the counter").parse().expect("a number")
+    }
+}
+
+/// Starts a server that responds to each request with these bytes and closes.
+fn closing(bytes: &'static str) -> wire_raw::Upstream {
+    wire_raw::Upstream::scripted(move |conversation| {
+        if conversation.request().is_some() {
+            conversation.send(bytes);
+        }
+    })
+}
+
+const ROUTES: &str = r#"
+    limit.device = { rate = "1/h", burst = 1 }
+    limit.tenant = { key = ["client", "header:x-tenant"], rate = "1000/s", mode = "shadow" }
+    limit.all = { key = "global", rate = "1000/s" }
+    [[route]]
+    name = "limited"
+    path = "/limited"
+    limits = ["device", "tenant", "all"]
+    [[route]]
+    name = "keyed"
+    path = "/keyed"
+    idempotency = { mode = "optional" }
+    [[route]]
+    name = "rest"
+    path = "/"
+    methods = ["GET", "POST"]
+    "#;
+
+fn is_absent(line: &Value, fields: &[&str]) {
+    for field in fields {
+        assert!(line.get(field).is_none(), "{field}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn a_proxied_request_has_all_fields() {
+    let upstream = Upstream::with(|_| async { full("hello") });
+    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    for (client, protocol) in [
+        (gateway.process.client(), "HTTP/1.1"),
+        (gateway.process.client().h2(), "HTTP/2.0"),
+    ] {
+        let path = format!("/{protocol}");
+        let sent = client
+            .post(&path)
+            .header("X-Request-Id", protocol_id(protocol));
+        let response = sent.body("1234567").send().await;
+        assert_eq!(response.status, 200);
+        let line = gateway.line(&path).await;
+        for (field, value) in [
+            ("peer", "127.0.0.1"),
+            ("client", "127.0.0.1"),
+            ("method", "POST"),
+            ("protocol", protocol),
+            ("route", "rest"),
+            ("server", &upstream.address().to_string()),
+            ("request_id", protocol_id(protocol)),
+        ] {
+            assert_eq!(line[field], value, "{line}");
+        }
+        assert_eq!(line["host"], gateway.process.address().to_string());
+        for (field, value) in [
+            ("status", 200),
+            ("bytes_in", 7),
+            ("bytes_out", 5),
+            ("attempts", 1),
+        ] {
+            assert_eq!(line[field], value, "{line}");
+        }
+        assert!(
+            line["duration_us"]
+                .as_u64()
+                .is_some_and(|micros| micros > 0),
+            "{line}"
+        );
+        let time = line["time"].as_str().expect("a time");
+        // 2026-11-17T05:42:08.123456Z
+        assert_eq!(
+            (time.len(), &time[10..11], &time[19..20]),
+            (27, "T", "."),
+            "{time}"
+        );
+        assert!(
+            time <= line["timestamp"].as_str().expect("a time"),
+            "{line}"
+        );
+        is_absent(
+            &line,
+            &[
+                "limits",
+                "limit",
+                "wait_ms",
+                "idempotency",
+                "reason",
+                "truncated",
+            ],
+        );
+    }
+}
+
+fn protocol_id(protocol: &str) -> &'static str {
+    if protocol == "HTTP/1.1" { "one" } else { "two" }
+}
+
+#[tokio::test]
+async fn a_rejection_names_the_limit_the_wait_and_the_keys() {
+    let upstream = Upstream::echo();
+    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let client = gateway.process.client();
+    let mut hashes = Vec::new();
+    for (number, (tenant, status)) in [("a", 200), ("b", 200), ("a", 429)].into_iter().enumerate() {
+        let path = format!("/limited/{number}");
+        let response = client.get(&path).header("x-tenant", tenant).send().await;
+        assert_eq!(response.status, status);
+        let line = gateway.line(&path).await;
+        let limits = line["limits"].as_str().expect("limits");
+        let rest = limits.strip_prefix("device=127.0.0.1,all=global,tenant=");
+        let hash = rest.unwrap_or_else(|| panic!("{limits}")).to_owned();
+        assert!(hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        hashes.push(hash);
+        if status == 200 {
+            is_absent(&line, &["limit", "wait_ms", "reason"]);
+            continue;
+        }
+        assert_eq!(line["limit"], "device");
+        assert_eq!(line["reason"], "rate-limited");
+        let wait = line["wait_ms"].as_u64().expect("a wait");
+        assert!((3_500_000..=3_600_000).contains(&wait), "{wait}");
+        assert!(wait <= response.retry_after() * 1_000, "{wait}");
+        is_absent(&line, &["attempts", "server"]);
+    }
+    assert_eq!(hashes[0], hashes[2]);
+    assert_ne!(hashes[0], hashes[1]);
+}
+
+#[tokio::test]
+async fn responses_of_the_gateway_have_a_reason() {
+    let upstream = closing("");
+    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let client = gateway.process.client();
+    for (method, path, status, reason) in [
+        ("GET", "/%00", 400, "bad-request"),
+        ("DELETE", "/absent", 404, "no-route"),
+        ("GET", "/unavailable", 502, "upstream-unavailable"),
+    ] {
+        let response = client.request(method, path).send().await;
+        assert_eq!(response.status, status, "{path}");
+        let line = gateway.line(path).await;
+        assert_eq!(
+            (&line["status"], &line["reason"]),
+            (&status.into(), &reason.into())
+        );
+    }
+    let response = client
+        .post("/keyed/invalid")
+        .key(&"k".repeat(256))
+        .send()
+        .await;
+    assert_eq!(response.status, 400);
+    let line = gateway.line("/keyed/invalid").await;
+    assert_eq!(line["reason"], "idempotency-key-invalid");
+}
+
+#[tokio::test]
+async fn keyed_requests_without_an_execution_say_why() {
+    let (upstream, permits) = Upstream::held();
+    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let client = gateway.process.client();
+    let first = tokio::spawn(client.post("/keyed/first").key("one").send());
+    eventually("upstream has the request", || upstream.count() == 1).await;
+    let second = tokio::spawn(client.post("/keyed/first").key("one").send());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    permits.add_permits(1);
+    assert_eq!(first.await.expect("a response").status, 200);
+    assert!(second.await.expect("a response").is_replay());
+    assert!(
+        client
+            .post("/keyed/first")
+            .key("one")
+            .send()
+            .await
+            .is_replay()
+    );
+    let lines = gateway.lines("/keyed/first", 3).await;
+    let mut used: Vec<_> = lines
+        .iter()
+        .map(|line| line["idempotency"].as_str())
+        .collect();
+    used.sort_unstable();
+    assert_eq!(used, [None, Some("replayed"), Some("waited")]);
+
+    let lost = closing("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+    let gateway = Logging::before(&lost.url(), "json", ROUTES);
+    let client = gateway.process.client();
+    for status in [502, 409] {
+        let response = client.post("/keyed/lost").key("two").send().await;
+        assert_eq!(response.status, status);
+    }
+    for line in gateway.lines("/keyed/lost", 2).await {
+        assert_eq!(line["idempotency"], "unknown", "{line}");
+        assert!(line["reason"].is_string(), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_whose_client_leaves_is_logged_and_counted_as_truncated() {
+    const SIZE: usize = 64 << 20;
+    let upstream = Upstream::with(|_| async { full(Bytes::from(vec![b'x'; SIZE])) });
+    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    assert_eq!(gateway.truncated().await.to_string(), "0");
+
+    let mut socket = gateway
+        .process
+        .client()
+        .connect()
+        .await
+        .expect("a connection");
+    let request = b"GET /one HTTP/1.1\r\nHost: a\r\n\r\n";
+    socket.write_all(request).await.expect("a connection");
+    socket.read_exact(&mut [0; 1_000]).await.expect("the start");
+    drop(socket);
+    let line = gateway.line("/one").await;
+    assert_eq!(line["truncated"], true, "{line}");
+    assert!(
+        line["bytes_out"]
+            .as_u64()
+            .is_some_and(|bytes| bytes < SIZE as u64)
+    );
+
+    let stream = gateway.process.client().h2().get("/two").try_send();
+    let cut = tokio::time::timeout(Duration::from_millis(100), stream).await;
+    assert!(cut.is_err(), "64 MiB arrived in 100 ms");
+    let line = gateway.line("/two").await;
+    assert_eq!(line["truncated"], true, "{line}");
+    assert_eq!(gateway.truncated().await.to_string(), "2");
+}
+
+#[tokio::test]
+async fn a_response_that_upstream_truncates_is_logged_and_counted_as_truncated() {
+    let upstream = closing("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    for (client, path) in [
+        (gateway.process.client(), "/one"),
+        (gateway.process.client().h2(), "/two"),
+    ] {
+        assert!(client.get(path).try_send().await.is_err());
+        let line = gateway.line(path).await;
+        assert_eq!(
+            (&line["truncated"], &line["status"]),
+            (&true.into(), &200.into())
+        );
+    }
+    assert_eq!(gateway.truncated().await.to_string(), "2");
+}
+
+#[tokio::test]
+async fn complete_responses_are_not_truncated() {
+    let upstream = Upstream::with(|_| async { full(Bytes::from(vec![b'x'; 1 << 20])) });
+    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    for client in [gateway.process.client(), gateway.process.client().h2()] {
+        for method in ["GET", "HEAD", "POST", "DELETE"] {
+            client.request(method, "/complete").send().await;
+        }
+    }
+    for line in gateway.lines("/complete", 8).await {
+        is_absent(&line, &["truncated"]);
+        let bytes = match line["method"].as_str().expect("a method") {
+            "HEAD" | "DELETE" => continue,
+            _ => 1 << 20,
+        };
+        assert_eq!(line["bytes_out"], bytes, "{line}");
+    }
+    assert_eq!(gateway.truncated().await.to_string(), "0");
+}
+
+#[tokio::test]
+async fn characters_of_a_request_cannot_change_how_a_line_is_displayed() {
+    let upstream = Upstream::echo();
+    let harmful = [
+        "\u{9b}31m",
+        "\u{85}",
+        "\u{202e}gnp",
+        "\u{2066}",
+        "\u{2028}",
+        "\u{2029}",
+        "\u{200f}",
+        "\u{61c}",
+    ];
+    for format in ["json", "text"] {
+        let gateway = Logging::before(&upstream.url(), format, ROUTES);
+        let mut sent = 0;
+        for text in harmful {
+            for head in [
+                format!("GET /a{text}b HTTP/1.1\r\nHost: a\r\n\r\n"),
+                format!("GET /a HTTP/1.1\r\nHost: a{text}b\r\n\r\n"),
+                format!("GET /a HTTP/1.1\r\nHost: a\r\nX-Request-Id: {text}\r\n\r\n"),
+                format!("GET{text} /a HTTP/1.1\r\nHost: a\r\n\r\n"),
+            ] {
+                let mut socket = gateway
+                    .process
+                    .client()
+                    .connect()
+                    .await
+                    .expect("a connection");
+                socket
+                    .write_all(head.as_bytes())
+                    .await
+                    .expect("a connection");
+                let mut start = [0; 12];
+                let read = tokio::time::timeout(PATIENCE, socket.read_exact(&mut start)).await;
+                read.expect("a response").expect("a response");
+                sent += 1;
+            }
+        }
+        let access = || {
+            let lines = gateway.process.lines();
+            lines
+                .into_iter()
+                .filter(|line| line.contains("tidegate::access"))
+                .count()
+        };
+        eventually("all lines are written", || access() >= sent).await;
+        for line in gateway.process.lines() {
+            assert!(!harmful.iter().any(|text| line.contains(text)), "{line:?}");
+        }
+    }
+}
