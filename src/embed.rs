@@ -120,7 +120,7 @@ impl Embedded {
         Self { trust, ..self }
     }
 
-    /// The same, speaking in this manner.
+    /// Sets the form of the responses that the layers make: dialect, hints for SDKs, link to documentation, CORS.
     #[must_use]
     pub fn speaking(self, manner: Manner) -> Self {
         let manner = Arc::new(manner);
@@ -239,12 +239,13 @@ mod tests {
     use axum::extract::State;
     use axum::response::Response;
     use axum::routing::post;
-    use http::StatusCode;
+    use http::{HeaderValue, StatusCode};
     use http_body_util::BodyExt as _;
     use tokio::sync::Notify;
     use tower::ServiceExt as _;
 
     use super::*;
+    use crate::respond::Hint;
     use crate::throttle::Quota;
 
     #[derive(Clone, Default)]
@@ -315,6 +316,9 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.headers()["x-should-retry"], "true");
+        let wait = refused.headers()["retry-after-ms"].to_str().unwrap();
+        assert!((1..=1_000).contains(&wait.parse().unwrap()), "{wait} ms");
         bank.open.notify_one();
         let other = app.oneshot(request(Some("192.0.2.2:9"))).await.unwrap();
         assert_eq!(text(other).await, "payment 2");
@@ -334,6 +338,35 @@ mod tests {
         embedded.finish().await;
         let replayed = app.oneshot(request(Some("192.0.2.1:9"))).await.unwrap();
         assert_eq!(text(replayed).await, "payment 1");
+    }
+
+    #[tokio::test]
+    async fn both_layers_follow_the_configured_hints_and_docs() {
+        let link = "<https://docs.example/>; rel=\"describedby\"";
+        let manner = Manner {
+            hints: [Hint::Stripe].into_iter().collect(),
+            docs: Some(HeaderValue::from_static(link)),
+            ..Manner::default()
+        };
+        let (embedded, bank) = (embedded().speaking(manner), Bank::default());
+        let app = app(&embedded, &bank);
+        for (key, status, hint) in [
+            ("two words", 400, "false"),
+            ("two words", 400, "false"),
+            ("two words", 400, "false"),
+            ("two words", 400, "false"),
+            ("k", 429, "true"),
+        ] {
+            let mut request = request(Some("192.0.2.1:9"));
+            let headers = request.headers_mut();
+            headers.insert("idempotency-key", HeaderValue::from_static(key));
+            let response = app.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.status(), status);
+            let headers = response.headers();
+            assert_eq!(headers["stripe-should-retry"], hint);
+            assert_eq!(headers["link"], link);
+            assert!(!headers.contains_key("retry-after-ms"));
+        }
     }
 
     #[tokio::test]

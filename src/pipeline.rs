@@ -247,7 +247,7 @@ impl Pipeline {
                 Answering::Onward(coming) => {
                     let Ok(mut response) = coming.await;
                     if let Some(cors) = &self.manner.cors {
-                        cors.complete(response.headers_mut(), origin, self.manner.rate_limit);
+                        cors.complete(response.headers_mut(), origin, &self.manner);
                     }
                     pending.finish(response)
                 }

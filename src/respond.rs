@@ -1,12 +1,13 @@
-//! Everything the gateway itself says.
+//! Responses made by the gateway.
 //!
-//! A stage that will not carry a request on returns a [`Rejection`]; it is the only bridge from an error
-//! to a status. Here it becomes a response in the form its reader asked for, with the headers the
-//! configuration adds and those a browser needs to be let read it.
+//! A stage that rejects a request returns a [`Rejection`]: the only conversion from an error to a status.
+//! [`problem::response`] renders it in the form that the client accepts, with `Retry-After`, the [`Hints`] for SDKs, the
+//! headers of the configuration, and the CORS headers that browser code needs to read it.
 
 mod asked;
 pub mod body;
 pub mod cors;
+mod hints;
 pub mod problem;
 pub mod rate_limit;
 pub mod rejection;
@@ -17,13 +18,18 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 pub use asked::Asked;
 pub use body::Body;
 pub use cors::Cors;
+pub use hints::{Hint, Hints};
 pub use rejection::Rejection;
 
-/// How the gateway speaks: `[respond]` of the configuration.
+/// Settings of the responses that the gateway makes: `[respond]` of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Manner {
     /// The dialect of the `RateLimit` headers.
     pub rate_limit: Dialect,
+    /// Headers for SDKs on rejections.
+    pub hints: Hints,
+    /// The value of `Link` on problem responses: `<https://docs.example/errors>; rel="describedby"`.
+    pub docs: Option<HeaderValue>,
     /// Extra headers on the responses the gateway makes.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Which browsers may read them, if any.
@@ -31,7 +37,7 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// Adds what the configuration wants on every response the gateway makes.
+    /// Adds the headers that the configuration sets for every response of the gateway.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
             headers.insert(name.clone(), value.clone());

@@ -1,9 +1,8 @@
-//! What the admin listener says when it will not do what it is asked: a problem document.
+//! Problem documents of the admin listener.
 //!
-//! Not one of [`crate::respond`]: those are told to clients in whatever form they prefer, with the headers
-//! and the CORS the configuration gives them, and none of that is for an operator's tools. The types are
-//! the gateway's where one fits; where the status says it all, it is `about:blank` (RFC 9457, section
-//! 4.2.1).
+//! They are not rendered by [`crate::respond`]: its forms, hints, extra headers and CORS are for clients, not for an
+//! operator's tools. A problem has the type of the gateway that fits, or `about:blank` if the status is sufficient
+//! (RFC 9457, section 4.2.1). The `error` member is the same in both.
 
 use axum::Json;
 use axum::http::header::CONTENT_TYPE;
@@ -12,8 +11,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::idempotency::{KeyError, ScopeHash, State, StoreError};
+use crate::respond::problem::error_type;
 
-/// Why something was not done.
+/// Why the admin listener rejects a request.
 #[derive(Debug, Serialize)]
 pub(super) struct Problem {
     #[serde(rename = "type")]
@@ -24,6 +24,24 @@ pub(super) struct Problem {
     detail: String,
     #[serde(flatten)]
     more: Option<More>,
+}
+
+/// A problem as its document.
+#[derive(Serialize)]
+struct Document<'p> {
+    #[serde(flatten)]
+    problem: &'p Problem,
+    error: ErrorMember<'p>,
+}
+
+/// The `error` member that all problem documents of the gateway have, for SDKs.
+#[derive(Serialize)]
+struct ErrorMember<'p> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'p str>,
+    message: String,
 }
 
 /// What a program can go on with.
@@ -120,6 +138,14 @@ fn number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S:
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let kind = HeaderValue::from_static("application/problem+json");
-        (self.status, [(CONTENT_TYPE, kind)], Json(self)).into_response()
+        let document = Document {
+            error: ErrorMember {
+                kind: error_type(self.status),
+                code: self.kind.strip_prefix("urn:tidegate:problem:"),
+                message: format!("{}: {}", self.title, self.detail),
+            },
+            problem: &self,
+        };
+        (self.status, [(CONTENT_TYPE, kind)], Json(document)).into_response()
     }
 }

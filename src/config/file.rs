@@ -18,8 +18,8 @@ use serde::Deserialize;
 
 use super::located::{Located, Many, Named};
 use super::scalar::{
-    Cidr, HeaderText, HumanDuration, Label, LimitName, Listen, MethodName, Origin, ResponseHeader,
-    Size, Timeout, TokenText, ValueText,
+    Cidr, DocsUrl, HeaderText, HumanDuration, Label, LimitName, Listen, MethodName, Origin,
+    ResponseHeader, Size, Timeout, TokenText, ValueText,
 };
 
 pub(super) use limit::{ExceedWord, LimitSection, ModeWord, OnStoreErrorWord, RetryAfterWord};
@@ -148,6 +148,11 @@ pub(super) struct RespondSection {
     /// The dialect of the `RateLimit` headers.
     #[schemars(extend("default" = "draft"))]
     pub(super) rate_limit: Option<Located<DialectWord>>,
+    /// Headers for SDKs on rejections, beside `Retry-After`.
+    #[schemars(extend("default" = ["ms", "should-retry"]))]
+    pub(super) hints: Option<Vec<Located<HintWord>>>,
+    /// Documentation of the problem types: the target of `Link` with `rel="describedby"` on problem responses.
+    pub(super) docs: Option<Located<DocsUrl>>,
     /// Extra headers on responses the gateway makes.
     #[schemars(extend("default" = {}))]
     pub(super) headers: Option<Named<ResponseHeader, ValueText>>,
@@ -169,6 +174,20 @@ pub(super) enum DialectWord {
     Off,
 }
 
+/// A header for SDKs on rejections.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum HintWord {
+    /// `Retry-After-Ms`: the exact wait in milliseconds.
+    Ms,
+    /// `X-Should-Retry`: `true` with `Retry-After`, `false` if a retry cannot succeed.
+    ShouldRetry,
+    /// `Stripe-Should-Retry`: the same.
+    Stripe,
+    /// `X-Amz-Retry-After`: the exact wait in milliseconds.
+    Amz,
+}
+
 /// Which browser code may read what the gateway says.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -182,7 +201,7 @@ pub(super) struct CorsSection {
     /// Request headers a preflight is told. Default: those it asks about.
     #[schemars(length(min = 1))]
     pub(super) headers: Option<Vec<Located<HeaderText>>>,
-    /// Response headers exposed beside `Retry-After` and the `RateLimit` ones.
+    /// Response headers exposed beside `Retry-After`, the hints and the `RateLimit` ones.
     #[schemars(extend("default" = []))]
     pub(super) expose: Option<Vec<Located<HeaderText>>>,
     /// Whether credentials may be sent along.

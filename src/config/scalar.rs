@@ -23,7 +23,7 @@ use thiserror::Error;
 
 pub(super) use keyed::{KeyHeader, KeyedMethod, ScopeText};
 pub(super) use message::{
-    HeaderText, HostChoice, MethodName, Origin, ResponseHeader, TokenText, ValueText,
+    DocsUrl, HeaderText, HostChoice, MethodName, Origin, ResponseHeader, TokenText, ValueText,
 };
 pub(super) use net::{Cidr, Listen, ServerUrl};
 pub(super) use number::{HumanDuration, Rate, Size, SizeOrZero, Timeout};
@@ -117,6 +117,7 @@ scalars! {
     ResponseHeader, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["X-Served-By"];
     ValueText, "string", ".*", ["edge"];
     Origin, "string", r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+", ["https://app.example", "*"];
+    DocsUrl, "string", r"https?://[^/?#\s]\S*", ["https://docs.example/errors"];
     TokenText, "string", r"\S+", ["${TIDEGATE_ADMIN_TOKEN}"];
     KeyText, "string", "client|global|header:.+", ["client", "global", "header:x-api-key"];
     BackendWord, "string", "memory|disk|redis", ["memory", "disk", "redis"];

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::respond::Dialect;
+use crate::respond::{Dialect, Hints};
 use crate::throttle::{Exceed, KeyPart, Mode};
 use crate::upstream::{ConcurrencySettings, HostHeader, RetrySettings};
 
@@ -50,6 +50,8 @@ fn the_least_there_is_to_say_gets_every_default() {
     assert!(policy.admin.is_none() && policy.server.tls.is_none());
     assert_eq!(policy.max_clients, 1_000_000);
     assert_eq!(policy.manner.rate_limit, Dialect::Draft);
+    assert_eq!(policy.manner.hints, Hints::default());
+    assert!(policy.manner.docs.is_none());
     assert_eq!(policy.upstreams[0].host, HostHeader::Preserve);
     let limit = &policy.limits[0];
     assert_eq!(limit.quota.capacity().get(), 4);

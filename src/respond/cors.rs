@@ -14,7 +14,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use super::{Dialect, rate_limit};
+use super::{Manner, rate_limit};
 
 /// Which browser code may read the gateway's responses: `[respond.cors]`.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Cors {
     pub methods: Option<Vec<Method>>,
     /// Request headers a preflight is told; `None` for those it asked about.
     pub headers: Option<Vec<HeaderName>>,
-    /// Response headers exposed beside `Retry-After` and the `RateLimit` ones.
+    /// Response headers exposed beside `Retry-After`, the hints and the `RateLimit` ones.
     pub expose: Vec<HeaderName>,
     /// Whether credentials may be sent along.
     pub credentials: bool,
@@ -43,29 +43,33 @@ pub fn preflight_method(method: &Method, headers: &HeaderMap) -> Option<Method> 
 }
 
 impl Cors {
-    /// Adds what lets the origin that sent `request` read a response, if it may.
-    pub fn write(&self, response: &mut HeaderMap, request: &HeaderMap, dialect: Dialect) {
+    /// Adds the headers that let the origin of `request` read a response, if the origin is allowed. `manner` names the
+    /// headers to expose.
+    pub fn write(&self, response: &mut HeaderMap, request: &HeaderMap, manner: &Manner) {
         if !self.grant(response, request) {
             return;
         }
         let mut exposed = String::from("Retry-After");
-        let names = rate_limit::names(dialect).iter().copied();
-        for name in names.chain(self.expose.iter().map(HeaderName::as_str)) {
+        let mut expose = |name: &str| {
             exposed.push_str(", ");
             exposed.push_str(name);
+        };
+        for hint in manner.hints.iter() {
+            expose(hint.name());
+        }
+        for name in rate_limit::names(manner.rate_limit) {
+            expose(name);
+        }
+        for name in &self.expose {
+            expose(name.as_str());
         }
         let exposed = HeaderValue::try_from(exposed).expect("header names are visible ASCII");
         response.insert(ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
 
-    /// Adds the same to a response of upstream's, asked for by a page of `origin`, unless upstream has
-    /// said itself who may read it.
-    pub fn complete(
-        &self,
-        response: &mut HeaderMap,
-        origin: Option<HeaderValue>,
-        dialect: Dialect,
-    ) {
+    /// Adds the same to a response from upstream to a request of `origin`, unless upstream set
+    /// `Access-Control-Allow-Origin` itself.
+    pub fn complete(&self, response: &mut HeaderMap, origin: Option<HeaderValue>, manner: &Manner) {
         if response.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
             return;
         }
@@ -73,7 +77,7 @@ impl Cors {
         if let Some(origin) = origin {
             request.insert(ORIGIN, origin);
         }
-        self.write(response, &request, dialect);
+        self.write(response, &request, manner);
     }
 
     /// The gateway's own answer to the preflight with these headers.
@@ -154,6 +158,7 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Dialect, Hint, Hints};
     use super::*;
 
     const APP: &str = "https://app.example";
@@ -193,7 +198,7 @@ mod tests {
 
     fn written(cors: &Cors, request: &HeaderMap) -> HeaderMap {
         let mut response = HeaderMap::new();
-        cors.write(&mut response, request, Dialect::Draft);
+        cors.write(&mut response, request, &Manner::default());
         response
     }
 
@@ -227,7 +232,7 @@ mod tests {
         assert_eq!(response[VARY], "Origin");
         assert_eq!(
             response[ACCESS_CONTROL_EXPOSE_HEADERS],
-            "Retry-After, RateLimit, RateLimit-Policy"
+            "Retry-After, Retry-After-Ms, X-Should-Retry, RateLimit, RateLimit-Policy"
         );
         assert!(!response.contains_key(ACCESS_CONTROL_ALLOW_CREDENTIALS));
     }
@@ -238,16 +243,24 @@ mod tests {
             expose: vec![HeaderName::from_static("x-served-by")],
             ..cors()
         };
-        let exposed = |dialect| {
+        let exposed = |rate_limit, hints: &[Hint]| {
             let mut response = HeaderMap::new();
-            cors.write(&mut response, &headers([("origin", APP)]), dialect);
+            let manner = Manner {
+                rate_limit,
+                hints: hints.iter().copied().collect::<Hints>(),
+                ..Manner::default()
+            };
+            cors.write(&mut response, &headers([("origin", APP)]), &manner);
             all(&response, ACCESS_CONTROL_EXPOSE_HEADERS)
         };
         assert_eq!(
-            exposed(Dialect::X),
+            exposed(Dialect::X, &[]),
             "Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, x-served-by"
         );
-        assert_eq!(exposed(Dialect::Off), "Retry-After, x-served-by");
+        assert_eq!(
+            exposed(Dialect::Off, &[Hint::Amz, Hint::Stripe]),
+            "Retry-After, X-Amz-Retry-After, Stripe-Should-Retry, x-served-by"
+        );
     }
 
     #[test]
@@ -270,7 +283,11 @@ mod tests {
     #[test]
     fn what_a_response_varied_by_already_is_kept() {
         let mut response = headers([("vary", "Accept")]);
-        cors().write(&mut response, &headers([("origin", APP)]), Dialect::Draft);
+        cors().write(
+            &mut response,
+            &headers([("origin", APP)]),
+            &Manner::default(),
+        );
         assert_eq!(all(&response, VARY), "Accept, Origin");
     }
 

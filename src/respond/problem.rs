@@ -1,17 +1,18 @@
 //! A rejection as a response: problem+json, HTML or plain text, whichever `Accept` prefers.
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response};
+use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, LINK, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::retry_after::{self, whole_seconds};
 use super::{Manner, Rejection};
 use crate::clock::Clock;
 
-/// Headers of a refusal, those that are added on its further way included.
+/// Capacity for the headers of a rejection without hints and configured headers, including those that later stages
+/// add.
 const HEADERS: usize = 10;
 
-/// The forms a problem is told in, the preferred one first.
+/// The forms of a problem response, the default first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Json,
@@ -19,7 +20,7 @@ enum Form {
     Text,
 }
 
-/// The response that tells `rejection` to whoever sent `request` headers.
+/// Renders `rejection` as the response to a request with these headers.
 pub fn response<B: From<Bytes>>(
     rejection: &Rejection,
     request: &HeaderMap,
@@ -35,18 +36,24 @@ pub fn response<B: From<Bytes>>(
     let mut response = Response::new(B::from(body));
     *response.status_mut() = rejection.status();
     let headers = response.headers_mut();
-    headers.reserve(HEADERS + manner.headers.len());
+    headers.reserve(HEADERS + manner.hints.iter().len() + manner.headers.len());
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some((wait, form)) = rejection.wait() {
         headers.insert(RETRY_AFTER, retry_after::header(wait, form, clock.wall()));
+        manner.hints.retry_after(wait, headers);
+    } else if rejection.is_final() {
+        manner.hints.do_not_retry(headers);
     }
     if let Some(allow) = rejection.allow() {
         headers.insert(ALLOW, allow);
     }
     manner.add_headers(headers);
+    if let Some(docs) = &manner.docs {
+        headers.append(LINK, docs.clone());
+    }
     if let Some(cors) = &manner.cors {
-        cors.write(headers, request, manner.rate_limit);
+        cors.write(headers, request, manner);
     }
     response
 }
@@ -107,8 +114,10 @@ impl Form {
     }
 }
 
+/// Renders a problem document (RFC 9457) with an `error` member for SDKs. Without it, stripe for Node takes the
+/// response for a success, and others show no text.
 fn json(rejection: &Rejection, title: &str, detail: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(320);
+    let mut out = Vec::with_capacity(576);
     out.extend_from_slice(br#"{"type":"urn:tidegate:problem:"#);
     out.extend_from_slice(rejection.kind().as_bytes());
     out.extend_from_slice(br#"","title":""#);
@@ -116,7 +125,9 @@ fn json(rejection: &Rejection, title: &str, detail: &str) -> Vec<u8> {
     out.extend_from_slice(br#"","status":"#);
     out.extend_from_slice(rejection.status().as_str().as_bytes());
     out.extend_from_slice(br#","detail":"#);
+    let quoted = out.len();
     push_quoted(&mut out, detail);
+    let escaped = quoted + 1..out.len() - 1;
     if let Some(phase) = rejection.phase() {
         out.extend_from_slice(br#","timeout":""#);
         out.extend_from_slice(phase.name().as_bytes());
@@ -126,12 +137,30 @@ fn json(rejection: &Rejection, title: &str, detail: &str) -> Vec<u8> {
         out.extend_from_slice(br#","retry_after":"#);
         out.extend_from_slice(itoa::Buffer::new().format(whole_seconds(wait)).as_bytes());
     }
-    out.push(b'}');
+    out.extend_from_slice(br#","error":{"type":""#);
+    out.extend_from_slice(error_type(rejection.status()).as_bytes());
+    out.extend_from_slice(br#"","code":""#);
+    out.extend_from_slice(rejection.kind().as_bytes());
+    out.extend_from_slice(br#"","message":""#);
+    out.extend_from_slice(title.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_within(escaped);
+    out.extend_from_slice(br#""}}"#);
     out
 }
 
-/// Appends `text` as a JSON string. Nearly all our texts need no escaping; a look at all of them at once is
-/// far quicker than a writer that looks at each byte.
+/// The `type` in the `error` member of a problem document with this status.
+pub(crate) fn error_type(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        429 => "rate_limit_error",
+        409 | 422 => "idempotency_error",
+        400..=499 => "invalid_request_error",
+        _ => "api_error",
+    }
+}
+
+/// Appends `text` as a JSON string. Few texts need escaping, and one pass over all bytes is faster than a writer that
+/// handles each byte.
 fn push_quoted(out: &mut Vec<u8>, text: &str) {
     let special = |byte: u8| byte < b' ' || byte == b'"' || byte == b'\\';
     if text
@@ -181,6 +210,7 @@ fn thousandths(weight: &str) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Hint;
     use super::*;
 
     fn preferred(accept: &str) -> Form {
@@ -209,11 +239,58 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_is_true_with_retry_after_and_false_where_a_retry_cannot_succeed() {
+        let timeout = Rejection::BadRequest {
+            status: StatusCode::REQUEST_TIMEOUT,
+            detail: "slow".into(),
+        };
+        let cases = [
+            (Rejection::InFlight, Some("true")),
+            (Rejection::StoreFull, Some("true")),
+            (Rejection::StoreUnavailable, Some("true")),
+            (Rejection::LimitsUnavailable, Some("true")),
+            (Rejection::TooManyExecutions, Some("true")),
+            (Rejection::OutcomeUnknown, Some("false")),
+            (Rejection::ResponseNotRetained, Some("false")),
+            (Rejection::KeyReused, Some("false")),
+            (Rejection::PayloadTooLarge { limit: 1 }, Some("false")),
+            (Rejection::bad_request("no"), Some("false")),
+            (Rejection::NoRoute, None),
+            (Rejection::MethodNotAllowed, None),
+            (timeout, None),
+        ];
+        let manner = Manner {
+            hints: [Hint::Ms, Hint::ShouldRetry, Hint::Stripe, Hint::Amz]
+                .into_iter()
+                .collect(),
+            ..Manner::default()
+        };
+        for (rejection, expected) in cases {
+            let request = HeaderMap::new();
+            let response: Response<Bytes> = response(&rejection, &request, &manner, &Clock::real());
+            let header = |name| {
+                let value = response.headers().get(name);
+                value.map(|value: &HeaderValue| value.to_str().unwrap())
+            };
+            assert_eq!(header("x-should-retry"), expected, "{rejection:?}");
+            assert_eq!(header("stripe-should-retry"), expected, "{rejection:?}");
+            let wait = rejection
+                .wait()
+                .map(|(wait, _)| wait.as_millis().to_string());
+            assert_eq!(header("retry-after").is_some(), wait.is_some());
+            assert_eq!(header("retry-after-ms"), wait.as_deref(), "{rejection:?}");
+            assert_eq!(header("x-amz-retry-after"), wait.as_deref());
+        }
+    }
+
+    #[test]
     fn what_a_detail_quotes_cannot_break_out_of_its_form() {
         let rejection = Rejection::bad_request("a \"quote\" \n and <script>");
         let json: serde_json::Value =
             serde_json::from_slice(&Form::Json.render(&rejection)).unwrap();
         assert_eq!(json["detail"], "a \"quote\" \n and <script>");
+        let error = &json["error"];
+        assert_eq!(error["message"], "Bad request: a \"quote\" \n and <script>");
         let html = Form::Html.render(&rejection);
         assert!(!String::from_utf8_lossy(&html).contains("<script>"));
     }

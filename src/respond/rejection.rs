@@ -302,6 +302,16 @@ impl Rejection {
         }
     }
 
+    /// Whether a repeated request gets the same response. The 502 and 504 of a keyed request are final too if its
+    /// outcome is held as unknown. The idempotency stage marks them.
+    pub(super) fn is_final(&self) -> bool {
+        let status = self.status();
+        matches!(self, Self::OutcomeUnknown | Self::ResponseNotRetained)
+            || status == StatusCode::BAD_REQUEST
+            || status == StatusCode::PAYLOAD_TOO_LARGE
+            || status == StatusCode::UNPROCESSABLE_ENTITY
+    }
+
     /// What took too long, where that is what is wrong.
     pub(super) fn phase(&self) -> Option<Phase> {
         match self {

@@ -1,7 +1,7 @@
-//! The wait, written so that no client comes back too early.
+//! The wait as header values, none of which is ever early.
 //!
-//! Clients read whole seconds and HTTP dates, both without fractions, so both are rounded up; a client
-//! that took zero for "at once" would only be refused again, so the least is one second.
+//! Clients read whole seconds, HTTP dates and milliseconds, all without fractions, so all are rounded up. A client that
+//! reads zero as "immediately" would only be rejected again, so the minimum is 1 of the unit.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,6 +18,15 @@ pub fn whole_seconds(wait: Duration) -> u32 {
         .as_secs()
         .saturating_add(u64::from(wait.subsec_nanos() > 0));
     u32::try_from(rounded.clamp(1, MOST_SECONDS)).expect("clamped to 31 bits")
+}
+
+/// `wait` in whole milliseconds, as a header value: rounded up, at least 1, at most 2³¹−1 seconds.
+pub fn milliseconds(wait: Duration) -> HeaderValue {
+    let millis = wait
+        .as_secs()
+        .saturating_mul(1_000)
+        .saturating_add(u64::from(wait.subsec_nanos().div_ceil(1_000_000)));
+    HeaderValue::from(millis.clamp(1, MOST_SECONDS * 1_000))
 }
 
 /// The value of `Retry-After` for a `wait` that starts now.
@@ -69,6 +78,24 @@ mod tests {
     #[test]
     fn seconds_saturate_where_clients_would_overflow() {
         assert_eq!(whole_seconds(Duration::MAX), i32::MAX.unsigned_abs());
+    }
+
+    #[test]
+    fn milliseconds_are_rounded_up_never_zero_and_saturate() {
+        let cases = [
+            (Duration::ZERO, 1),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_millis(1), 1),
+            (Duration::from_nanos(1_000_001), 2),
+            (Duration::from_millis(250), 250),
+            (Duration::new(0, 999_999_999), 1_000),
+            (Duration::new(7, 249_000_001), 7_250),
+            (Duration::from_secs(MOST_SECONDS), MOST_SECONDS * 1_000),
+            (Duration::MAX, MOST_SECONDS * 1_000),
+        ];
+        for (wait, expected) in cases {
+            assert_eq!(milliseconds(wait), &*expected.to_string(), "{wait:?}");
+        }
     }
 
     #[test]

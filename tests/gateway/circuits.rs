@@ -30,12 +30,14 @@ fn state(upstream: &Upstream, state: &str) -> String {
     of(upstream, "breaker_state", &format!(",state=\"{state}\""))
 }
 
-/// Holds that a request is refused because the circuit is open.
+/// Asserts that a request is rejected because the circuit is open, with the exact time until a probe.
 #[track_caller]
 fn is_refused(answer: &Answer) {
     assert_eq!(answer.status, 503, "{}", answer.text());
     assert_eq!(answer.problem(), "circuit-open");
     assert!(answer.retry_after() >= 1);
+    let wait: u64 = answer.header("retry-after-ms").parse().expect("a number");
+    assert_eq!(wait.div_ceil(1000).max(1), answer.retry_after());
 }
 
 /// Has `times` requests answered with 500, as a server gives it.

@@ -45,6 +45,8 @@ async fn an_allowed_origin_may_read_a_refusal_and_its_headers() {
         .to_lowercase();
     for name in [
         "retry-after",
+        "retry-after-ms",
+        "x-should-retry",
         "ratelimit",
         "ratelimit-policy",
         "x-request-id",

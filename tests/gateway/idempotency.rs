@@ -89,8 +89,8 @@ fn is_replay_of(answer: &Answer, number: usize) {
     assert!(answer.is_replay(), "{answer:?}");
 }
 
-/// Holds that `answer` is a refusal with this status and problem type, and says when to come back where
-/// that helps and only there.
+/// Asserts that `answer` is a rejection with this status and problem type, that it has `Retry-After` if a retry can
+/// succeed, and that its hints agree.
 #[track_caller]
 fn is_problem(answer: &Answer, status: u16, kind: &str) {
     assert_eq!(answer.status, status, "{answer:?}");
@@ -101,4 +101,13 @@ fn is_problem(answer: &Answer, status: u16, kind: &str) {
         "idempotency-in-flight" | "idempotency-keys-exhausted" | "store-unavailable"
     );
     assert_eq!(answer.has("retry-after"), waits, "{answer:?}");
+    assert_eq!(answer.has("retry-after-ms"), waits, "{answer:?}");
+    let is_final = matches!(
+        kind,
+        "idempotency-outcome-unknown" | "response-not-retained"
+    ) || [400, 413, 422].contains(&status);
+    if waits || is_final {
+        let hint = if waits { "true" } else { "false" };
+        assert_eq!(answer.header("x-should-retry"), hint, "{answer:?}");
+    }
 }

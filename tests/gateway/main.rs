@@ -20,6 +20,7 @@ mod cuts;
 mod degraded;
 mod delay;
 mod forwarding;
+mod hints;
 mod http2;
 mod idempotency;
 mod identity;

@@ -1,13 +1,15 @@
-//! How the gateway speaks, and to whom.
+//! `[respond]`: the responses that the gateway makes, and which browser code may read them.
 
 use std::time::Duration;
 
-use super::super::file::{CorsSection, DialectWord, RespondSection};
+use http::HeaderValue;
+
+use super::super::file::{CorsSection, DialectWord, HintWord, RespondSection};
 use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::scalar::{HeaderText, Origin};
 use super::{duration, plain};
-use crate::respond::{Cors, Dialect, Manner};
+use crate::respond::{Cors, Dialect, Hint, Hints, Manner};
 
 /// How long a browser keeps a preflight's answer where nothing is said.
 const DEFAULT_MAX_AGE: Duration = Duration::from_mins(10);
@@ -21,6 +23,14 @@ pub(super) fn resolve(section: &RespondSection, findings: &mut Findings) -> Mann
             Some(DialectWord::X) => Dialect::X,
             Some(DialectWord::Off) => Dialect::Off,
         },
+        hints: match &section.hints {
+            Some(hints) => hints.iter().map(|hint| resolve_hint(hint.value)).collect(),
+            None => Hints::default(),
+        },
+        docs: section.docs.as_ref().map(|docs| {
+            let link = format!("<{}>; rel=\"describedby\"", docs.value.0);
+            HeaderValue::try_from(link).expect("a URL is visible ASCII")
+        }),
         headers: headers
             .map(|(name, value)| (name.value.0.name(), value.value.0.clone()))
             .collect(),
@@ -28,6 +38,15 @@ pub(super) fn resolve(section: &RespondSection, findings: &mut Findings) -> Mann
             .cors
             .as_ref()
             .map(|cors| resolve_cors(cors, findings)),
+    }
+}
+
+fn resolve_hint(word: HintWord) -> Hint {
+    match word {
+        HintWord::Ms => Hint::Ms,
+        HintWord::ShouldRetry => Hint::ShouldRetry,
+        HintWord::Stripe => Hint::Stripe,
+        HintWord::Amz => Hint::Amz,
     }
 }
 

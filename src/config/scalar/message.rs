@@ -84,8 +84,16 @@ impl FromStr for ResponseHeader {
         ];
         let header: HeaderText = text.parse()?;
         let lower = text.to_ascii_lowercase();
-        let throttling = lower.starts_with("ratelimit") || lower.starts_with("x-ratelimit");
-        if throttling || lower == "retry-after" || FRAMING.contains(&lower.as_str()) {
+        let throttling = [
+            "ratelimit",
+            "x-ratelimit",
+            "retry-after",
+            "x-amz-retry-after",
+        ]
+        .iter()
+        .any(|prefix| lower.starts_with(prefix))
+            || ["x-should-retry", "stripe-should-retry"].contains(&lower.as_str());
+        if throttling || FRAMING.contains(&lower.as_str()) {
             return Err(Fault::new(
                 format!("`{text}` is for the gateway itself to write"),
                 "remove it; extra headers may be any that frame no message and tell of no limit",
@@ -191,6 +199,37 @@ impl FromStr for Origin {
         HeaderValue::from_str(text)
             .map(Self::Exactly)
             .map_err(|_| malformed())
+    }
+}
+
+/// The address of a page, as the target of a `Link` header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct DocsUrl(pub(in super::super) String);
+
+impl FromStr for DocsUrl {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        // Characters of RFC 3986. `Uri` accepts others, some of which would end the target in `<…>`, and ignores a
+        // fragment.
+        let allowed =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
+        let uri: Option<Uri> = text.parse().ok().filter(|_| text.bytes().all(allowed));
+        let is_page = uri.is_some_and(|uri| {
+            let scheme = uri.scheme_str();
+            let host = uri
+                .authority()
+                .filter(|authority| !authority.as_str().contains('@'));
+            matches!(scheme, Some("http" | "https"))
+                && host.is_some_and(|authority| !authority.host().is_empty())
+        });
+        if is_page {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(Fault::new(
+            format!("`{text}` is not the URL of a web page"),
+            "write an absolute URL without user and spaces, such as \"https://docs.example/errors\"",
+        ))
     }
 }
 

@@ -81,6 +81,10 @@ impl<S: Records> Execution<S> {
                 Ok(response) => {
                     let mut response = response.map(Told::passing);
                     let conclusion = self.conclude(&mut response).await;
+                    if matches!(conclusion, Conclusion::Unknown) {
+                        let hints = &self.shared.manner.hints;
+                        hints.do_not_retry(response.headers_mut());
+                    }
                     (conclusion, Ok(response))
                 }
                 Err(error) => {

@@ -352,11 +352,21 @@ impl Answer {
     /// The name of the problem the gateway reports: `rate-limited`.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.header("content-type"), "application/problem+json");
-        let kind = self.json()["type"].clone();
-        let kind = kind.as_str().expect("a type");
-        kind.strip_prefix("urn:tidegate:problem:")
-            .unwrap_or(kind)
-            .to_owned()
+        let document = self.json();
+        let text = |path: &str| document.pointer(path).and_then(|value| value.as_str());
+        let kind = text("/type").expect("a type");
+        let code = kind.strip_prefix("urn:tidegate:problem:");
+        let category = match self.status {
+            429 => "rate_limit_error",
+            409 | 422 => "idempotency_error",
+            400..500 => "invalid_request_error",
+            _ => "api_error",
+        };
+        let [title, detail] = ["/title", "/detail"].map(|path| text(path).expect("a text"));
+        assert_eq!(text("/error/type"), Some(category), "{document}");
+        assert_eq!(text("/error/code"), code, "{document}");
+        assert_eq!(text("/error/message"), Some(&*format!("{title}: {detail}")));
+        code.unwrap_or(kind).to_owned()
     }
 
     /// How long it says to wait, in seconds.

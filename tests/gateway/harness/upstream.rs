@@ -391,7 +391,7 @@ async fn say(mut stream: TcpStream, bytes: &'static str) {
 /// Reads a head, and has the connection end with a reset.
 async fn reset(mut stream: TcpStream) {
     let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if !stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
             return;
         }

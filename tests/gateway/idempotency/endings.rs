@@ -81,6 +81,7 @@ async fn a_request_whose_answer_is_lost_is_never_sent_again() {
             _ => "upstream-unavailable",
         };
         is_problem(&first, status, kind);
+        assert_eq!(first.header("x-should-retry"), "false", "{first:?}");
         for _ in 0..2 {
             is_problem(&ask(&gateway).await, 409, "idempotency-outcome-unknown");
         }
