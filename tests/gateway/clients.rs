@@ -1,5 +1,6 @@
-//! Clients that people use, as they come, against the gateway: they retry, and nothing happens twice.
+//! Official clients of well-known APIs against the gateway: how they retry, and that nothing is executed twice.
 
+mod hints;
 mod stripe;
 
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Where `make clients` has installed them.
+/// The directory in which `make clients` installs the clients.
 fn environment() -> PathBuf {
     if let Some(named) = std::env::var_os("TIDEGATE_TEST_CLIENTS") {
         return named.into();
@@ -17,28 +18,35 @@ fn environment() -> PathBuf {
     target.join("clients")
 }
 
-/// Runs a script of `tests/clients` to its end, and returns the JSON that it prints.
+/// Runs a script of `tests/clients` to its end, with Python or (`.cjs`) with Node, and returns the JSON that it
+/// prints.
 fn run(script: &str, arguments: &[&str]) -> Value {
-    let python = environment().join("bin/python");
+    let clients = environment();
+    let program = if script.ends_with(".cjs") {
+        clients.join("node/bin/node")
+    } else {
+        clients.join("bin/python")
+    };
     assert!(
-        python.exists(),
-        "the clients that this test runs are not installed in {}: run `make clients`, with the same \
-         CARGO_TARGET_DIR if there is one, or name their directory in TIDEGATE_TEST_CLIENTS",
-        environment().display()
+        program.exists(),
+        "{} does not exist: run `make clients`, with the same CARGO_TARGET_DIR if there is one, or name the \
+         directory of the clients in TIDEGATE_TEST_CLIENTS",
+        program.display()
     );
-    let output = Command::new(python)
+    let output = Command::new(program)
         .arg(
             Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("tests/clients")
                 .join(script),
         )
         .args(arguments)
-        // The gateway is on this machine, whatever way leads out of it.
+        .env("NODE_PATH", clients.join("node_modules"))
+        // The gateway is on loopback, which a proxy of the machine cannot reach.
         .env("NO_PROXY", "*")
         .output()
         .expect("a process");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}: {said}\n{complained}");
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{script}: {error} in {said}"))
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {printed}\n{errors}");
+    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{script}: {error} in {printed}"))
 }
