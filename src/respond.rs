@@ -48,7 +48,7 @@ impl Manner {
 /// The dialect of the `RateLimit` headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// `RateLimit` and `RateLimit-Policy`, as the IETF draft has them.
+    /// `RateLimit` and `RateLimit-Policy` of IETF draft 11, the newest that is supported.
     #[default]
     Draft,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`.

@@ -164,8 +164,11 @@ pub(super) struct RespondSection {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum DialectWord {
-    /// `RateLimit` and `RateLimit-Policy`.
+    /// `RateLimit` and `RateLimit-Policy` of the newest IETF draft that is supported: draft 11.
     Draft,
+    /// The same, as in draft 11.
+    #[serde(rename = "draft-11")]
+    Draft11,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`.
     Legacy,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.

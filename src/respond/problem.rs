@@ -117,7 +117,7 @@ impl Form {
 /// Renders a problem document (RFC 9457) with an `error` member for SDKs. Without it, stripe for Node takes the
 /// response for a success, and others show no text.
 fn json(rejection: &Rejection, title: &str, detail: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(576);
+    let mut out = Vec::with_capacity(640);
     out.extend_from_slice(br#"{"type":"urn:tidegate:problem:"#);
     out.extend_from_slice(rejection.kind().as_bytes());
     out.extend_from_slice(br#"","title":""#);
@@ -136,6 +136,15 @@ fn json(rejection: &Rejection, title: &str, detail: &str) -> Vec<u8> {
     if let Some((wait, _)) = rejection.wait() {
         out.extend_from_slice(br#","retry_after":"#);
         out.extend_from_slice(itoa::Buffer::new().format(whole_seconds(wait)).as_bytes());
+    }
+    if let Some((limit, others)) = rejection.violated() {
+        out.extend_from_slice(br#","violated-policies":["#);
+        push_quoted(&mut out, &limit.name);
+        for limit in others {
+            out.push(b',');
+            push_quoted(&mut out, &limit.name);
+        }
+        out.push(b']');
     }
     out.extend_from_slice(br#","error":{"type":""#);
     out.extend_from_slice(error_type(rejection.status()).as_bytes());

@@ -1,15 +1,24 @@
-//! What a client is told about its limits, in the dialect the configuration chose.
+//! `RateLimit` headers: what a client learns about the limits of a route, in the configured dialect.
 //!
-//! `draft` names every enforced limit of the route; `legacy` and `x` have room for one and show the
-//! tightest. What does not change from one request to the next is formatted when the policy is made.
+//! `draft` has a member for each enforced limit. On a 429 the members that rejected the request come first, longest wait
+//! first, because some clients read only the first member. `legacy` and `x` have one field for each number, and show
+//! the tightest limit. Everything that is the same on all responses of a route is formatted once, with the policy.
+//!
+//! Upstream can have limits of its own. [`upstream`] merges its fields of the same dialect with those of the gateway.
+//! Fields of other dialects pass unchanged.
 
+mod upstream;
+
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{Entry, HeaderMap, HeaderName, HeaderValue};
 
+use self::upstream::Field;
 use super::Dialect;
 use super::retry_after::whole_seconds;
+use crate::clock::Clock;
 use crate::throttle::{Limit, Outcome, Quota, Reading, Verdict};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -27,7 +36,7 @@ const X: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// The headers of a dialect, for browsers to be let read.
+/// Returns the headers of a dialect, which CORS exposes.
 pub fn names(dialect: Dialect) -> &'static [&'static str] {
     match dialect {
         Dialect::Draft => &["RateLimit", "RateLimit-Policy"],
@@ -41,40 +50,58 @@ pub fn names(dialect: Dialect) -> &'static [&'static str] {
     }
 }
 
-/// `RateLimit-Policy` of a route with these enforced limits: `"device";q=4;w=4`.
+/// Returns whether a header states limits, in any dialect, `X-RateLimit-Used` and the like included.
+pub fn is_field(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("ratelimit") || name.starts_with("x-ratelimit")
+}
+
+/// Returns `RateLimit-Policy` of a route with these enforced limits: `"device";q=4;w=4`.
 pub fn policy(limits: &[Arc<Limit>]) -> HeaderValue {
     let mut line = BytesMut::new();
-    for limit in limits {
-        begin_member(&mut line, limit);
-        put(&mut line, "q", limit.quota.capacity().get());
-        put(&mut line, "w", window(limit.quota));
-    }
+    put_policies(&mut line, limits, |index| &limits[index].name);
     value(line.freeze())
 }
 
-/// Writes what `verdict` says of `limits` into `headers`.
+/// Writes the state of `limits` after `verdict` into the headers of a response, and merges what upstream sent. `policy`
+/// is the result of [`policy`] for these limits.
 pub fn write(
     headers: &mut HeaderMap,
     dialect: Dialect,
     limits: &[Arc<Limit>],
     policy: &HeaderValue,
     verdict: &Verdict,
+    clock: &Clock,
 ) {
     match dialect {
-        Dialect::Draft => {
-            let mut line = BytesMut::with_capacity(32 * limits.len());
-            for (limit, reading) in limits.iter().zip(&verdict.readings) {
-                begin_member(&mut line, limit);
-                put(&mut line, "r", reading.remaining);
-                put(&mut line, "t", reset(reading));
-            }
-            headers.insert(RATE_LIMIT_POLICY, policy.clone());
-            headers.insert(RATE_LIMIT, value(line.freeze()));
-        }
-        Dialect::Legacy => write_tightest(headers, &LEGACY, limits, verdict),
-        Dialect::X => write_tightest(headers, &X, limits, verdict),
+        Dialect::Draft => write_members(headers, limits, policy, verdict),
+        Dialect::Legacy => write_tightest(headers, &LEGACY, limits, verdict, clock),
+        Dialect::X => write_tightest(headers, &X, limits, verdict, clock),
         Dialect::Off => {}
     }
+}
+
+fn write_members(
+    headers: &mut HeaderMap,
+    limits: &[Arc<Limit>],
+    policy: &HeaderValue,
+    verdict: &Verdict,
+) {
+    let mut line = BytesMut::with_capacity(32 * limits.len());
+    put_states(&mut line, verdict, |index| &limits[index].name);
+    let policies = replace(headers, RATE_LIMIT_POLICY, policy.clone());
+    let states = replace(headers, RATE_LIMIT, value(line.freeze()));
+    if policies.is_empty() && states.is_empty() {
+        return;
+    }
+
+    let [policies, states] = [policies, states].map(|lines| Field::parse(&lines, limits));
+    let names = upstream::distinct_names(limits, &[&policies, &states]);
+    let (mut policy_line, mut state_line) = (policies.line, states.line);
+    put_policies(&mut policy_line, limits, |index| &names[index]);
+    put_states(&mut state_line, verdict, |index| &names[index]);
+    headers.insert(RATE_LIMIT_POLICY, value(policy_line.freeze()));
+    headers.insert(RATE_LIMIT, value(state_line.freeze()));
 }
 
 fn write_tightest(
@@ -82,13 +109,14 @@ fn write_tightest(
     names: &[HeaderName; 3],
     limits: &[Arc<Limit>],
     verdict: &Verdict,
+    clock: &Clock,
 ) {
     let tightest = match verdict.outcome {
         Outcome::Refused { by, .. } => Some(by),
         Outcome::Admitted { .. } | Outcome::Unavailable => {
             (0..verdict.readings.len()).min_by_key(|&index| {
-                let Reading { remaining, next } = verdict.readings[index];
-                (remaining, std::cmp::Reverse(next))
+                let reading = &verdict.readings[index];
+                (reading.remaining, Reverse(reading.next))
             })
         }
     };
@@ -97,17 +125,71 @@ fn write_tightest(
     else {
         return;
     };
-    let values = [
+    let [limit, remaining, reset] = [
         limit.quota.capacity().get(),
         reading.remaining,
         reset(reading),
     ];
-    for (name, value) in names.iter().zip(values) {
-        headers.insert(name.clone(), HeaderValue::from(value));
+    let mut sent = [limit, remaining, reset]
+        .into_iter()
+        .zip(names)
+        .map(|(number, name)| replace(headers, name.clone(), number.into()));
+    let sent: [_; 3] = std::array::from_fn(|_| sent.next().unwrap_or_default());
+    if sent.iter().all(Vec::is_empty) {
+        return;
+    }
+    if let Some(theirs) = upstream::Tightest::parse(&sent, clock)
+        && theirs.is_tighter_than(remaining.into(), reset.into())
+    {
+        theirs.write(headers, names, sent);
     }
 }
 
-/// Seconds to the next token, rounded up; 0 only for a bucket that is full.
+/// Sets a header to `value`, and returns the lines that it had.
+fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) -> Vec<HeaderValue> {
+    match headers.entry(name) {
+        Entry::Vacant(entry) => {
+            entry.insert(value);
+            Vec::new()
+        }
+        Entry::Occupied(mut entry) => {
+            // Not `insert_mult`: it panics on a header of three lines (http 1.5.0).
+            let lines = entry.iter().cloned().collect();
+            entry.insert(value);
+            lines
+        }
+    }
+}
+
+/// Appends the members of `RateLimit-Policy`, in route order.
+fn put_policies<'a>(line: &mut BytesMut, limits: &[Arc<Limit>], name: impl Fn(usize) -> &'a str) {
+    for (index, limit) in limits.iter().enumerate() {
+        begin_member(line, name(index));
+        put(line, "q", limit.quota.capacity().get());
+        put(line, "w", window(limit.quota));
+    }
+}
+
+/// Appends the members of `RateLimit`: those that rejected the request, longest wait first, and then the others in route
+/// order.
+fn put_states<'a>(line: &mut BytesMut, verdict: &Verdict, name: impl Fn(usize) -> &'a str) {
+    let readings = &verdict.readings;
+    let mut put_state = |index: usize| {
+        begin_member(line, name(index));
+        put(line, "r", readings[index].remaining);
+        put(line, "t", reset(&readings[index]));
+    };
+    let all = 0..readings.len();
+    if verdict.is_admitted() || readings.len() == 1 {
+        all.for_each(put_state);
+    } else {
+        verdict.rejecting().into_iter().for_each(&mut put_state);
+        all.filter(|&index| !readings[index].rejects)
+            .for_each(put_state);
+    }
+}
+
+/// Returns the seconds to the next token, rounded up; 0 only for a full bucket.
 fn reset(reading: &Reading) -> u32 {
     if reading.next.is_zero() {
         0
@@ -116,18 +198,18 @@ fn reset(reading: &Reading) -> u32 {
     }
 }
 
-/// Seconds in which the configured rate gives as many tokens as a full bucket has, rounded up.
+/// Returns the seconds in which the configured rate gives as many tokens as a full bucket has, rounded up.
 fn window(quota: Quota) -> u32 {
     whole_seconds(quota.window())
 }
 
-/// Limit names are checked when the policy is made: none needs escaping in a quoted string.
-fn begin_member(line: &mut BytesMut, limit: &Limit) {
+/// Starts a member with its name. The configuration allows only names that need no escape in a quoted string.
+fn begin_member(line: &mut BytesMut, name: &str) {
     if !line.is_empty() {
         line.put_slice(b", ");
     }
     line.put_u8(b'"');
-    line.put_slice(limit.name.as_bytes());
+    line.put_slice(name.as_bytes());
     line.put_u8(b'"');
 }
 
@@ -139,207 +221,8 @@ fn put(line: &mut BytesMut, parameter: &str, number: u32) {
 }
 
 fn value(line: Bytes) -> HeaderValue {
-    HeaderValue::from_maybe_shared(line).expect("limit names and digits are visible ASCII")
+    HeaderValue::from_maybe_shared(line).expect("structured fields and limit names are ASCII")
 }
 
 #[cfg(test)]
-mod tests {
-    use std::num::NonZeroU32;
-    use std::time::Duration;
-
-    use smallvec::smallvec;
-
-    use super::*;
-    use crate::throttle::{Exceed, KeyPart, LimitId, Mode, OnStoreError, RetryAfterForm};
-
-    const AT_ONCE: Outcome = Outcome::Admitted {
-        delay: Duration::ZERO,
-    };
-
-    fn limit(name: &str, count: u32, period: Duration, burst: u32) -> Arc<Limit> {
-        Arc::new(Limit {
-            id: LimitId(0),
-            name: name.into(),
-            quota: Quota::new(NonZeroU32::new(count).unwrap(), period, burst).unwrap(),
-            key: Box::new([KeyPart::Client]),
-            exceed: Exceed::Reject,
-            mode: Mode::Enforce,
-            retry_after: RetryAfterForm::Seconds,
-            on_store_error: OnStoreError::Local,
-        })
-    }
-
-    /// One a second with a burst of three, and a hundred an hour.
-    fn device_and_hourly() -> [Arc<Limit>; 2] {
-        [
-            limit("device", 1, Duration::from_secs(1), 3),
-            limit("hourly", 100, Duration::from_hours(1), 99),
-        ]
-    }
-
-    fn reading(remaining: u32, millis: u64) -> Reading {
-        Reading {
-            remaining,
-            next: Duration::from_millis(millis),
-        }
-    }
-
-    /// The headers written, each as `name: value`, by name.
-    fn written(dialect: Dialect, limits: &[Arc<Limit>], verdict: &Verdict) -> Vec<String> {
-        let mut headers = HeaderMap::new();
-        write(&mut headers, dialect, limits, &policy(limits), verdict);
-        let mut lines: Vec<_> = headers
-            .iter()
-            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
-            .collect();
-        lines.sort_unstable();
-        lines
-    }
-
-    #[test]
-    fn the_draft_names_each_limit_in_route_order() {
-        let limits = device_and_hourly();
-        let verdict = Verdict {
-            outcome: AT_ONCE,
-            readings: smallvec![reading(2, 300), reading(99, 36_000)],
-        };
-        assert_eq!(
-            written(Dialect::Draft, &limits[..1], &verdict),
-            [
-                r#"ratelimit-policy: "device";q=4;w=4"#,
-                r#"ratelimit: "device";r=2;t=1"#,
-            ]
-        );
-        assert_eq!(
-            written(Dialect::Draft, &limits, &verdict),
-            [
-                r#"ratelimit-policy: "device";q=4;w=4, "hourly";q=100;w=3600"#,
-                r#"ratelimit: "device";r=2;t=1, "hourly";r=99;t=36"#,
-            ]
-        );
-    }
-
-    #[test]
-    fn a_window_is_rounded_up_to_whole_seconds() {
-        let of = |count, period, burst| {
-            let quota = limit("any", count, period, burst).quota;
-            window(quota)
-        };
-        assert_eq!(of(10, Duration::from_secs(1), 0), 1);
-        assert_eq!(of(2, Duration::from_secs(1), 2), 2);
-        assert_eq!(of(3, Duration::from_secs(1), 3), 2);
-        // At the default burst, the window is the period of the rate.
-        for (count, seconds) in [
-            (3, 1),
-            (30, 1),
-            (60, 1),
-            (600, 1),
-            (7, 60),
-            (90, 60),
-            (7, 10),
-        ] {
-            let period = Duration::from_secs(seconds);
-            assert_eq!(u64::from(of(count, period, count - 1)), seconds, "{count}");
-        }
-        let year = Duration::from_hours(365 * 24);
-        assert_eq!(of(1, year, 0), 31_536_000);
-    }
-
-    #[test]
-    fn only_a_full_bucket_has_no_time_to_its_next_token() {
-        let limits = device_and_hourly();
-        let told = |reading: Reading| {
-            let verdict = Verdict {
-                outcome: AT_ONCE,
-                readings: smallvec![reading],
-            };
-            written(Dialect::Draft, &limits[..1], &verdict).remove(1)
-        };
-        assert_eq!(told(reading(4, 0)), r#"ratelimit: "device";r=4;t=0"#);
-        assert_eq!(told(reading(3, 1)), r#"ratelimit: "device";r=3;t=1"#);
-        assert_eq!(told(reading(3, 1_000)), r#"ratelimit: "device";r=3;t=1"#);
-        assert_eq!(told(reading(0, 1_001)), r#"ratelimit: "device";r=0;t=2"#);
-    }
-
-    #[test]
-    fn one_line_dialects_show_the_tightest_limit() {
-        let limits = device_and_hourly();
-        let mut verdict = Verdict {
-            outcome: AT_ONCE,
-            readings: smallvec![reading(2, 300), reading(1, 36_000)],
-        };
-        for (dialect, prefix) in [(Dialect::Legacy, ""), (Dialect::X, "x-")] {
-            assert_eq!(
-                written(dialect, &limits, &verdict),
-                [("limit", 100), ("remaining", 1), ("reset", 36)]
-                    .map(|(name, value)| format!("{prefix}ratelimit-{name}: {value}"))
-            );
-        }
-
-        // Of two that hold the same, the one that takes longer to come back is the tighter.
-        verdict.readings = smallvec![reading(1, 300), reading(1, 36_000)];
-        assert!(
-            written(Dialect::Legacy, &limits, &verdict).contains(&"ratelimit-limit: 100".into())
-        );
-    }
-
-    #[test]
-    fn on_a_refusal_the_tightest_limit_is_the_one_that_refused() {
-        let limits = device_and_hourly();
-        let verdict = Verdict {
-            outcome: Outcome::Refused {
-                wait: Duration::from_millis(1_200),
-                by: 0,
-            },
-            // A cost of several tokens can be refused by a limit that holds more than another.
-            readings: smallvec![reading(2, 1_200), reading(1, 900)],
-        };
-        let lines = written(Dialect::X, &limits, &verdict);
-        assert_eq!(
-            lines,
-            [
-                "x-ratelimit-limit: 4",
-                "x-ratelimit-remaining: 2",
-                "x-ratelimit-reset: 2"
-            ]
-        );
-    }
-
-    #[test]
-    fn off_writes_nothing_and_what_upstream_said_is_replaced_otherwise() {
-        let limits = device_and_hourly();
-        let verdict = Verdict {
-            outcome: AT_ONCE,
-            readings: smallvec![reading(2, 300), reading(99, 36_000)],
-        };
-        assert!(written(Dialect::Off, &limits, &verdict).is_empty());
-
-        let mut headers = HeaderMap::new();
-        headers.append(RATE_LIMIT, HeaderValue::from_static("theirs"));
-        headers.append(RATE_LIMIT, HeaderValue::from_static("theirs too"));
-        let policy = policy(&limits);
-        write(&mut headers, Dialect::Draft, &limits, &policy, &verdict);
-        assert_eq!(headers.get_all(RATE_LIMIT).iter().count(), 1);
-    }
-
-    #[test]
-    fn every_header_written_is_among_those_a_browser_is_let_read() {
-        let limits = device_and_hourly();
-        let verdict = Verdict {
-            outcome: AT_ONCE,
-            readings: smallvec![reading(2, 300), reading(99, 36_000)],
-        };
-        for dialect in [Dialect::Draft, Dialect::Legacy, Dialect::X, Dialect::Off] {
-            let mut listed: Vec<_> = names(dialect)
-                .iter()
-                .map(|name| name.to_lowercase())
-                .collect();
-            listed.sort_unstable();
-            let mut headers = HeaderMap::new();
-            write(&mut headers, dialect, &limits, &policy(&limits), &verdict);
-            let mut sent: Vec<_> = headers.keys().map(ToString::to_string).collect();
-            sent.sort_unstable();
-            assert_eq!(sent, listed);
-        }
-    }
-}
+mod tests;

@@ -19,12 +19,14 @@ use crate::wire::Violation;
 /// Why the gateway would not carry a request on.
 #[derive(Clone, Debug)]
 pub enum Rejection {
-    /// A limit refused it.
+    /// One or more limits reject it.
     RateLimited {
         /// The limit with the longest wait.
         limit: Arc<Limit>,
-        /// How long until the request would be admitted.
+        /// Time until all limits would admit the request.
         wait: Duration,
+        /// The other limits that reject it, longest wait first.
+        others: Vec<Arc<Limit>>,
     },
     /// It is not a request the gateway can take for what it seems.
     BadRequest {
@@ -206,7 +208,7 @@ impl Rejection {
     /// What happened this time, and what to do about it.
     pub fn detail(&self) -> Cow<'static, str> {
         match self {
-            Self::RateLimited { limit, wait } => {
+            Self::RateLimited { limit, wait, .. } => {
                 let seconds = super::retry_after::whole_seconds(*wait);
                 let mut number = itoa::Buffer::new();
                 [
@@ -288,7 +290,7 @@ impl Rejection {
     /// When to come back, where coming back helps, and how to write it.
     pub fn wait(&self) -> Option<(Duration, RetryAfterForm)> {
         match self {
-            Self::RateLimited { limit, wait } => Some((*wait, limit.retry_after)),
+            Self::RateLimited { limit, wait, .. } => Some((*wait, limit.retry_after)),
             Self::InFlight | Self::Overloaded { .. } => Some((SHORTLY, RetryAfterForm::Seconds)),
             Self::CircuitOpen { wait, .. } => {
                 Some((wait.unwrap_or(SHORTLY), RetryAfterForm::Seconds))
@@ -310,6 +312,14 @@ impl Rejection {
             || status == StatusCode::BAD_REQUEST
             || status == StatusCode::PAYLOAD_TOO_LARGE
             || status == StatusCode::UNPROCESSABLE_ENTITY
+    }
+
+    /// Returns the limit with the longest wait, and the other limits that reject the request, longest wait first.
+    pub(super) fn violated(&self) -> Option<(&Limit, &[Arc<Limit>])> {
+        match self {
+            Self::RateLimited { limit, others, .. } => Some((limit, others)),
+            _ => None,
+        }
     }
 
     /// What took too long, where that is what is wrong.

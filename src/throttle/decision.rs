@@ -4,6 +4,7 @@
 //! that delays agrees as long as its slot is no further away than its `max`; the request then waits for
 //! the latest of its slots. A limit that refuses names its wait, and the request's is the longest.
 
+use std::cmp::Reverse;
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -34,14 +35,24 @@ pub struct Charge<'a> {
 pub struct Verdict {
     /// Whether it may pass.
     pub outcome: Outcome,
-    /// What each bucket holds after it, in the order of the charges.
+    /// The state of each bucket after the decision, in the order of the charges.
     pub readings: SmallVec<[Reading; USUAL_LIMITS]>,
 }
 
 impl Verdict {
-    /// Whether it may pass, now or later.
+    /// Returns whether the request may pass, now or later.
     pub fn is_admitted(&self) -> bool {
         matches!(self.outcome, Outcome::Admitted { .. })
+    }
+
+    /// Returns the indexes of the charges that rejected the request, longest wait first. Of equal waits, the first
+    /// charge comes first.
+    pub fn rejecting(&self) -> SmallVec<[usize; USUAL_LIMITS]> {
+        let mut rejecting: SmallVec<[usize; USUAL_LIMITS]> = (0..self.readings.len())
+            .filter(|&index| self.readings[index].rejects)
+            .collect();
+        rejecting.sort_by_key(|&index| Reverse(self.readings[index].next));
+        rejecting
     }
 }
 
@@ -64,9 +75,9 @@ pub enum Outcome {
     },
     /// It may not; none of its charges was made.
     Refused {
-        /// How long until all its limits would admit it.
+        /// Time until all its limits would admit it.
         wait: Duration,
-        /// The charge with the longest wait, by its place among the charges.
+        /// Index of the charge with the longest wait, and of equal ones the first.
         by: usize,
     },
     /// Nobody can tell, and a limit is not to be passed then. None of its charges was made.
@@ -89,8 +100,9 @@ pub trait Buckets: Send + Sync + 'static {
     }
 }
 
-/// Decides `charges` at `now`, given when each bucket will be full. If the request is admitted,
-/// `full_at` holds the new states and they are to be committed together; otherwise it is as it was.
+/// Decides `charges` at `now`, given the time at which each bucket is full. If the request is admitted, `full_at` holds
+/// the new states, which the caller commits together. Otherwise it is unchanged, and each reading that rejects has the
+/// wait of its own limit.
 pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Verdict {
     debug_assert_eq!(charges.len(), full_at.len());
     let mut taken: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
@@ -114,7 +126,7 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Ve
         .iter()
         .enumerate()
         .filter_map(|(by, wait)| wait.map(|wait| (wait, by)))
-        .max_by_key(|&(wait, _)| wait);
+        .min_by_key(|&(wait, _)| Reverse(wait));
     let outcome = if let Some((wait, by)) = longest {
         Outcome::Refused { wait, by }
     } else {
@@ -130,6 +142,7 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Ve
             let reading = charge.limit.quota.read(full_at, now);
             Reading {
                 next: wait.unwrap_or(reading.next),
+                rejects: wait.is_some(),
                 ..reading
             }
         })
@@ -246,6 +259,20 @@ mod tests {
             .map(|reading| reading.next)
             .collect();
         assert_eq!(told, [SECOND, SECOND * 3, SECOND * 2]);
+        assert_eq!(verdict.rejecting()[..], [1, 2, 0]);
+    }
+
+    #[test]
+    fn of_equal_waits_the_first_limit_is_named() {
+        let limits = [2, 2, 1].map(|seconds| limit(SECOND * seconds, 0, Exceed::Reject));
+        let mut full_at = [at(2_000), at(2_000), at(0)];
+        let verdict = decide(&charges(limits.each_ref()), &mut full_at, at(0));
+        let wait = SECOND * 2;
+        assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 0 });
+        assert_eq!(verdict.rejecting()[..], [0, 1]);
+        let mut full_at = [at(0); 3];
+        let verdict = decide(&charges(limits.each_ref()), &mut full_at, at(0));
+        assert!(verdict.is_admitted() && verdict.rejecting().is_empty());
     }
 
     #[test]
@@ -261,6 +288,7 @@ mod tests {
         };
         assert_eq!((wide.remaining, wide.next), (2, millis(500)));
         assert_eq!((tight.remaining, tight.next), (0, SECOND));
+        assert!(tight.rejects && !wide.rejects);
     }
 
     #[test]

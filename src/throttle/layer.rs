@@ -100,10 +100,11 @@ struct Rules {
     enforced: Vec<Arc<Limit>>,
     shadow: Vec<Arc<Limit>>,
     cost: NonZeroU32,
-    /// How clients are told of them.
+    /// Dialect of the `RateLimit` headers.
     dialect: Dialect,
-    /// `RateLimit-Policy`, the same for every response.
+    /// The gateway's members of `RateLimit-Policy`, the same on every response.
     policy: HeaderValue,
+    clock: Clock,
 }
 
 /// What becomes of a request.
@@ -127,8 +128,8 @@ impl Passage {
 }
 
 impl Rules {
-    fn of(route: &Route, dialect: Dialect) -> Self {
-        // Copies, so that what every request counts references to is this layer's own.
+    fn of(route: &Route, dialect: Dialect, clock: Clock) -> Self {
+        // Copies: a worker does not share the reference counts that each of its requests changes.
         let (enforced, shadow): (Vec<_>, Vec<_>) = route
             .limits
             .iter()
@@ -142,6 +143,7 @@ impl Rules {
             cost: route.cost,
             dialect,
             policy,
+            clock,
         }
     }
 
@@ -162,7 +164,7 @@ impl<S: Buckets> ThrottleLayer<S> {
     ) -> Self {
         let rules = routes
             .iter()
-            .map(|route| Arc::new(Rules::of(route, manner.rate_limit)));
+            .map(|route| Arc::new(Rules::of(route, manner.rate_limit, clock.clone())));
         Self(Arc::new(Shared {
             buckets,
             naming,
@@ -307,6 +309,16 @@ impl<S: Buckets> Shared<S> {
         }
         let verdict = judgement.verdict;
         let outcome = verdict.outcome;
+        let others = match outcome {
+            Outcome::Refused { by, .. } if rules.enforced.len() > 1 => {
+                let others = verdict.rejecting().into_iter();
+                let others = others.filter(|&index| index != by);
+                others
+                    .map(|index| Arc::clone(&rules.enforced[index]))
+                    .collect()
+            }
+            _ => Vec::new(),
+        };
         let is_told = rules.dialect != Dialect::Off && !verdict.readings.is_empty();
         let statement = is_told.then(|| Statement {
             rules: Arc::clone(rules),
@@ -326,7 +338,11 @@ impl<S: Buckets> Shared<S> {
                 if let Some(notes) = notes {
                     notes.facts().rejected_by = Some((limit.id, wait));
                 }
-                Rejection::RateLimited { limit, wait }
+                Rejection::RateLimited {
+                    limit,
+                    wait,
+                    others,
+                }
             }
             Outcome::Unavailable => Rejection::LimitsUnavailable,
         };

@@ -58,13 +58,15 @@ pub enum QuotaError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait(pub Duration);
 
-/// What a bucket holds, as a client is told.
+/// The state of a bucket, as `RateLimit` headers show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Whole tokens left.
     pub remaining: u32,
-    /// Time to the next token; zero when the bucket is full.
+    /// Time to the next token; zero if the bucket is full. If the bucket `rejects`, its own wait.
     pub next: Duration,
+    /// Whether this bucket rejected the request.
+    pub rejects: bool,
 }
 
 impl Quota {
@@ -145,7 +147,7 @@ impl Quota {
         }
     }
 
-    /// What the bucket that will be full at `full_at` holds at `now`.
+    /// Returns the state at `now` of the bucket that will be full at `full_at`.
     pub fn read(self, full_at: Moment, now: Moment) -> Reading {
         let owed = full_at.as_nanos().saturating_sub(now.as_nanos());
         let capacity = u64::from(self.capacity.get());
@@ -157,6 +159,7 @@ impl Quota {
         Reading {
             remaining: u32::try_from(capacity - taken).expect("at most the capacity, a u32"),
             next: Duration::from_nanos(next),
+            rejects: false,
         }
     }
 }
@@ -286,7 +289,9 @@ mod tests {
     fn a_reading_counts_whole_tokens_and_the_time_to_the_next() {
         let quota = quota(1, Duration::from_secs(1), 3);
         let read = |full_at, now| {
-            let Reading { remaining, next } = quota.read(at(full_at), at(now));
+            let Reading {
+                remaining, next, ..
+            } = quota.read(at(full_at), at(now));
             (remaining, next.as_millis())
         };
         assert_eq!(read(0, 0), (4, 0));

@@ -28,6 +28,7 @@ mod lifecycle;
 mod listeners;
 mod one_of_three;
 mod paths;
+mod rate_limit;
 mod refusal;
 mod retries;
 mod throttle;

@@ -29,6 +29,7 @@ on_each_store! {
     a_burst_passes_at_once_and_what_follows_waits_for_its_token,
     whoever_waits_as_told_is_admitted,
     all_limits_admit_or_none_is_charged,
+    each_limit_that_rejects_states_its_own_wait,
     a_request_takes_what_it_costs,
     a_cost_beyond_the_bucket_is_never_met,
     a_delaying_limit_hands_out_slots_in_order,

@@ -18,7 +18,7 @@ pub(super) fn resolve(section: &RespondSection, findings: &mut Findings) -> Mann
     let headers = section.headers.iter().flat_map(|headers| &headers.0);
     Manner {
         rate_limit: match section.rate_limit.as_ref().map(|dialect| dialect.value) {
-            Some(DialectWord::Draft) | None => Dialect::Draft,
+            Some(DialectWord::Draft | DialectWord::Draft11) | None => Dialect::Draft,
             Some(DialectWord::Legacy) => Dialect::Legacy,
             Some(DialectWord::X) => Dialect::X,
             Some(DialectWord::Off) => Dialect::Off,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderName, Request, Response};
 use http_body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 use tower::Service;
@@ -19,7 +19,7 @@ use super::{Shared, note, store_failed};
 use crate::access_log::{KeyUse, Notes};
 use crate::failpoint::failpoint;
 use crate::respond::body::BodyError;
-use crate::respond::{Asked, Rejection};
+use crate::respond::{Asked, Rejection, rate_limit};
 use crate::route::RouteId;
 use crate::throttle::{Passage, Resending};
 use crate::upstream::relay::RelayError;
@@ -123,7 +123,11 @@ impl<S: Records> Execution<S> {
         match gather(response.body_mut(), self.rule.max_response).await {
             Ok(Gathered::Whole(body)) => {
                 forgo_trailers(response.headers_mut());
-                let exclude = &self.rule.exclude_headers;
+                // A replay has the RateLimit headers of its own time. Waiters after a release get this response at once.
+                let exclude = |name: &HeaderName| {
+                    self.rule.exclude_headers.contains(name)
+                        || (!release && rate_limit::is_field(name))
+                };
                 let answer = Answer::without(exclude, response.status(), response.headers(), &body);
                 let answer = Arc::new(answer);
                 *response.body_mut() = body.into();

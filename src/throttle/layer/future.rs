@@ -33,22 +33,23 @@ pin_project! {
     }
 }
 
-/// What a client is told of its limits, when its answer comes.
+/// The decision on an admitted request, which its response shows in `RateLimit` headers.
 pub(super) struct Statement {
     pub(super) rules: Arc<Rules>,
     pub(super) verdict: Verdict,
 }
 
 impl Statement {
-    /// Writes it into the headers of the answer.
+    /// Writes the `RateLimit` headers of a response.
     pub(super) fn write(&self, headers: &mut HeaderMap) {
         let Rules {
             dialect,
             enforced,
             policy,
+            clock,
             ..
         } = &*self.rules;
-        rate_limit::write(headers, *dialect, enforced, policy, &self.verdict);
+        rate_limit::write(headers, *dialect, enforced, policy, &self.verdict, clock);
     }
 }
 

@@ -61,6 +61,34 @@ pub(crate) async fn all_limits_admit_or_none_is_charged(kind: Kind) {
     refused(wide.draw(&other).await);
 }
 
+pub(crate) async fn each_limit_that_rejects_states_its_own_wait(kind: Kind) {
+    let bench = Bench::new(kind);
+    let (gateway, other) = (bench.gateway(), bench.gateway());
+    let (short, long, wide) = (
+        Tap::new(HOUR, 0),
+        Tap::new(HOUR * 5, 0),
+        Tap::new(HOUR * 9, 3),
+    );
+    let outflow = Tap::new(HOUR * 4, 0).delaying(HOUR);
+    let taps = [&short, &wide, &long, &outflow];
+    let began = Instant::now();
+    assert_eq!(draw(&gateway, &taps).await.outcome, AT_ONCE);
+    for gateway in [&gateway, &gateway, &other, &other] {
+        let verdict = draw(gateway, &taps).await;
+        assert_eq!(verdict.rejecting()[..], [2, 3, 0]);
+        let (wait, by) = refused(verdict.outcome);
+        assert_eq!((by, verdict.readings[2].next), (2, wait));
+        // `outflow` admits again when its slot is `max_delay` away.
+        for (index, hours) in [(0, 1), (1, 9), (2, 5), (3, 3)] {
+            let (next, due) = (verdict.readings[index].next, HOUR * hours);
+            assert!(
+                next <= due && next + began.elapsed() >= due,
+                "{index}: {next:?}"
+            );
+        }
+    }
+}
+
 pub(crate) async fn a_request_takes_what_it_costs(kind: Kind) {
     let gateway = Bench::new(kind).gateway();
     let tap = Tap::new(HOUR, 4);

@@ -1,0 +1,172 @@
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use smallvec::smallvec;
+
+use super::super::{RATE_LIMIT, RATE_LIMIT_POLICY, policy, write};
+use super::*;
+use crate::respond::Dialect;
+use crate::throttle::{Outcome, Quota, Reading, Verdict};
+
+fn limits(names: &[&str]) -> Vec<Arc<Limit>> {
+    let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap();
+    let limit = |name: &&str| Arc::new(Limit::per_client(name, quota));
+    names.iter().map(limit).collect()
+}
+
+/// Returns the two fields after the gateway has added the members of `limits`.
+fn merge(limits: &[Arc<Limit>], policies: &[String], states: &[String]) -> [String; 2] {
+    let mut headers = HeaderMap::new();
+    for (name, lines) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, states)] {
+        for line in lines {
+            headers.append(name.clone(), HeaderValue::from_str(line).unwrap());
+        }
+    }
+    let reading = Reading {
+        remaining: 2,
+        next: Duration::from_secs(1),
+        rejects: false,
+    };
+    let verdict = Verdict {
+        outcome: Outcome::Admitted {
+            delay: Duration::ZERO,
+        },
+        readings: smallvec![reading; limits.len()],
+    };
+    let (policy, clock) = (policy(limits), Clock::real());
+    write(
+        &mut headers,
+        Dialect::Draft,
+        limits,
+        &policy,
+        &verdict,
+        &clock,
+    );
+    [RATE_LIMIT_POLICY, RATE_LIMIT].map(|name| {
+        assert_eq!(headers.get_all(&name).iter().count(), 1);
+        headers[&name].to_str().unwrap().to_owned()
+    })
+}
+
+/// Returns the names of the members of a field, which parses.
+fn names(field: &str) -> Vec<String> {
+    let list: sfv::List = sfv::Parser::new(field).parse().unwrap();
+    let name = |entry: &sfv::ListEntry| match entry {
+        sfv::ListEntry::Item(item) => item.bare_item.as_string().unwrap().as_str().to_owned(),
+        sfv::ListEntry::InnerList(_) => panic!("an inner list in {field}"),
+    };
+    list.iter().map(name).collect()
+}
+
+/// A member of upstream, with a name that often is that of a limit.
+fn member() -> impl Strategy<Value = String> {
+    let name = prop_oneof![
+        "(tidegate\\.){0,3}(device|hourly)",
+        "[a-z ,;=]{0,8}",
+        Just("say \\\"hi\\\"".to_owned()),
+    ];
+    let parameters = "(;[ ]?[a-z][a-z0-9_*.-]{0,3}(=(-?[0-9]{1,9}|[a-z]{1,4}|\"[ -!#-Z]{0,3}\"|\\?1|:YQ==:))?){0,3}";
+    (name, parameters).prop_map(|(name, parameters)| format!("\"{name}\"{parameters}"))
+}
+
+/// A line of a field: mostly members, sometimes none, sometimes anything.
+fn line() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => prop::collection::vec(member(), 1..4).prop_map(|members| members.join(",\t")),
+        1 => Just(String::new()),
+        1 => "[ -~]{0,12}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_merged_field_parses_and_has_the_members_of_both(
+        policies in prop::collection::vec(line(), 0..3),
+        states in prop::collection::vec(line(), 0..3),
+    ) {
+        let limits = limits(&["device", "hourly", "tidegate.device"]);
+        let merged = merge(&limits, &policies, &states);
+        let mut theirs = BTreeSet::new();
+        let mut ours = Vec::new();
+        for (lines, field) in [&policies, &states].into_iter().zip(&merged) {
+            let sent = Field::parse(
+                &lines.iter().map(|line| line.parse().unwrap()).collect::<Vec<_>>(),
+                &limits,
+            );
+            // The bytes of upstream stay, and the members of the gateway follow.
+            let sent = str::from_utf8(&sent.line).unwrap();
+            prop_assert!(field.starts_with(sent));
+            let mut names = names(field);
+            ours.push(names.split_off(names.len() - limits.len()));
+            theirs.extend(names);
+        }
+        // Both fields use the same names, and none of them is used twice.
+        prop_assert_eq!(&ours[0], &ours[1]);
+        for (index, name) in ours[0].iter().enumerate() {
+            prop_assert!(!theirs.contains(name) && !ours[0][..index].contains(name));
+            let base = name.trim_start_matches(PREFIX);
+            prop_assert_eq!(base, limits[index].name.trim_start_matches(PREFIX));
+            if !theirs.contains(&*limits[index].name) {
+                prop_assert_eq!(name, &*limits[index].name);
+            }
+        }
+    }
+
+    #[test]
+    fn no_value_of_a_number_field_is_misread(text in "[ -~]{0,12}", seconds in 0_u64..2_000_000_000) {
+        let clock = Clock::virtual_from(UNIX_EPOCH + Duration::from_millis(1_500_000_000_900));
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        prop_assert_eq!(parse_digits(&text).is_some(), digits);
+        let expected = if seconds > LONGEST_DELTA { seconds.saturating_sub(1_500_000_000) } else { seconds };
+        prop_assert_eq!(parse_reset(&seconds.to_string(), &clock), Some(expected));
+    }
+}
+
+#[test]
+fn a_reset_is_rounded_up_and_bounded() {
+    let clock = Clock::virtual_from(UNIX_EPOCH + Duration::from_secs(1_500_000_000));
+    let cases = [
+        ("0", Some(0)),
+        ("1.0", Some(1)),
+        ("1.001", Some(2)),
+        ("1500000007.25", Some(8)),
+        ("1499999999", Some(0)),
+        ("1000000000", Some(1_000_000_000)),
+        ("18446744073709551615", Some(LONGEST_RESET)),
+        ("18446744073709551616", None),
+        ("", None),
+        (".5", None),
+        ("1.", None),
+        ("1.5s", None),
+        ("-1", None),
+        (" 1", None),
+    ];
+    for (text, seconds) in cases {
+        assert_eq!(parse_reset(text, &clock), seconds, "{text}");
+    }
+}
+
+/// Each name of upstream has to be compared with those of the gateway, and each rename with those of upstream.
+#[test]
+fn a_field_of_64_kib_is_merged_in_milliseconds() {
+    let limits = limits(&["a", "b", "c", "d", "e", "f", "g", "h"]);
+    let many = vec!["\"a\";r"; 10_922].join(",");
+    let deep: Vec<_> = (0..119)
+        .map(|depth| format!("\"{}a\"", PREFIX.repeat(depth)))
+        .collect();
+    let long = format!("\"{}\"", "\\\\".repeat(32_000));
+    for field in [many, deep.join(","), long] {
+        assert!((60_000..1 << 16).contains(&field.len()), "{}", field.len());
+        let lines = [field];
+        let quickest = (0..5)
+            .map(|_| {
+                let started = Instant::now();
+                merge(&limits, &lines, &lines);
+                started.elapsed()
+            })
+            .min()
+            .unwrap();
+        assert!(quickest < Duration::from_millis(100), "{quickest:?}");
+    }
+}
