@@ -1,6 +1,7 @@
 //! Official clients of well-known APIs against the gateway: how they retry, and that nothing is executed twice.
 
 mod hints;
+mod huggingface;
 mod stripe;
 
 use std::path::{Path, PathBuf};
