@@ -79,7 +79,7 @@ impl Default for Deadlines {
         Self {
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(10),
-            body: Duration::from_secs(30),
+            body: Duration::from_mins(1),
             idle: Duration::from_secs(75),
             write: Duration::from_secs(30),
         }

@@ -46,7 +46,8 @@ pub use error::ForwardError;
 pub use forward::Forward;
 pub use relay::Relay;
 pub use settings::{
-    BreakerSettings, BudgetSettings, ConcurrencySettings, Fallback, HealthSettings, RetrySettings,
+    BreakerSettings, BudgetSettings, ConcurrencySettings, FailureStatuses, Fallback,
+    HealthSettings, OpensOn, RetrySettings,
 };
 pub use standing::Standing;
 
@@ -77,7 +78,7 @@ pub struct Upstream {
     pub timeouts: Timeouts,
     /// When a request is sent once more; `None` for never, unless it was provably not sent.
     pub retry: Option<RetrySettings>,
-    /// When a server is left alone.
+    /// What opens the circuit of a server, and for how long.
     pub breaker: BreakerSettings,
     /// How its servers are asked whether they are well, if they are.
     pub health: Option<HealthSettings>,
@@ -128,7 +129,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(5),
-            first_byte: Duration::from_secs(30),
+            first_byte: Duration::from_mins(1),
             idle: Duration::from_mins(1),
             total: None,
         }

@@ -146,7 +146,7 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
         "retry",
         upstream::retry(upstream.retry.as_ref(), method, keyed),
     );
-    line("breaker", upstream::breaker(&upstream.breaker));
+    line("breaker", upstream::breaker(upstream));
     for limit in &route.limits {
         line("limit", describe(limit, route, headers));
     }

@@ -29,8 +29,8 @@ pub(super) use route::{
 };
 pub(super) use store::StoreSection;
 pub(super) use upstream::{
-    BreakerSection, BudgetTable, ConcurrencySection, FallbackTable, HealthTable, PresetWord,
-    RetrySection, ServerEntry, StrategyWord, UpstreamSection,
+    BreakerSection, BudgetTable, ConcurrencySection, FailuresEntry, FallbackTable, HealthTable,
+    PresetWord, RetrySection, ServerEntry, StrategyWord, UpstreamSection,
 };
 
 /// Configuration of the Tidegate gateway. Any string may hold `${VARIABLE}`; `$${` stands for `${`.
@@ -74,7 +74,7 @@ pub(super) struct ServerSection {
     #[schemars(extend("default" = "10s"))]
     pub(super) header_timeout: Option<Located<Timeout>>,
     /// Between two parts of a request's body.
-    #[schemars(extend("default" = "30s"))]
+    #[schemars(extend("default" = "60s"))]
     pub(super) body_timeout: Option<Located<Timeout>>,
     /// Between two requests of one connection.
     #[schemars(extend("default" = "75s"))]

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::respond::{Dialect, Hints};
 use crate::throttle::{Exceed, KeyPart, Mode};
-use crate::upstream::{ConcurrencySettings, HostHeader, RetrySettings};
+use crate::upstream::{BreakerSettings, ConcurrencySettings, HostHeader, OpensOn, RetrySettings};
 
 const MINIMAL: &str = include_str!("../../config/minimal.toml");
 
@@ -123,15 +123,25 @@ fn the_reference_shows_the_defaults_of_the_tables_it_comments_out() {
         table("[upstream.api.retry]"),
         table("[upstream.api.concurrency]"),
     );
-    assert_eq!((retry.len(), concurrency.len()), (11, 4), "{retry:#?}");
+    let mut breaker = table("[upstream.api.breaker]");
+    // There is none by default.
+    breaker.retain(|line| !line.starts_with("fallback = "));
+    let lengths = (retry.len(), concurrency.len(), breaker.len());
+    assert_eq!(lengths, (11, 4, 9), "{retry:#?} {breaker:#?}");
     let text = format!(
-        "{MINIMAL}\n{}\n{}\n",
+        "{MINIMAL}\n{}\n{}\n{}\n",
         retry.join("\n"),
-        concurrency.join("\n")
+        concurrency.join("\n"),
+        breaker.join("\n")
     );
     let upstream = &policy(&text, &[]).upstreams[0];
     assert_eq!(upstream.retry, Some(RetrySettings::default()));
     assert_eq!(upstream.concurrency, Some(ConcurrencySettings::default()));
+    let configured = BreakerSettings {
+        opens_on: OpensOn::AllFailures,
+        ..BreakerSettings::default()
+    };
+    assert_eq!(upstream.breaker, configured);
 }
 
 #[test]

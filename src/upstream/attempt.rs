@@ -10,9 +10,9 @@ use hyper::body::Incoming;
 use super::answer;
 use super::error::ForwardError;
 use super::outgoing::Outgoing;
-use super::patience::Patience;
+use super::patience::{CLIENT_PAUSE, Patience};
 use super::pool::Lease;
-use super::target::ServerTarget;
+use super::target::Visit;
 use super::upload::{Progress, Stage};
 use super::{HostHeader, connect::ConnectError};
 
@@ -27,18 +27,25 @@ pub(super) enum Attempt {
     Lost(ForwardError),
 }
 
-/// Sends a request to `server` and waits for the head of its response.
+/// Sends a request to the server of `visit` and waits for the head of its response.
 pub(super) async fn attempt(
-    server: &ServerTarget,
+    visit: &mut Visit,
     host: &HostHeader,
     outgoing: &mut Outgoing,
     patience: &Patience,
     max_body: u64,
 ) -> Attempt {
-    let mut lease = match reached(patience, server.pool.lease()).await {
+    let connected = if visit.probes_connection() {
+        reached(patience, visit.server().pool.lease_fresh()).await
+    } else {
+        reached(patience, visit.server().pool.lease()).await
+    };
+    let mut lease = match connected {
         Ok(lease) => lease,
         Err(error) => return Attempt::Unsent(error),
     };
+    visit.connected();
+    let server = visit.server();
     let Outgoing { request, upload } = outgoing;
     loop {
         lease.carries(upload.clone());
@@ -92,6 +99,16 @@ fn blame(error: hyper::Error, upload: Option<&Progress>, max_body: u64) -> Forwa
         Some((Stage::TooLarge, _)) => ForwardError::TooLarge(max_body),
         Some((Stage::ClientFailed, upload)) => ForwardError::ClientFailed(upload.violation()),
         _ if error.is_parse() => ForwardError::InvalidResponse(error.into()),
-        _ => ForwardError::Exchange(error),
+        upload => ForwardError::Exchange {
+            source: error,
+            is_servers: !upload.is_some_and(|(_, upload)| is_paused(upload)),
+        },
     }
+}
+
+/// Whether the client pauses its request body, so that a server may have lost patience with it.
+fn is_paused(upload: &Progress) -> bool {
+    upload.stage() == Stage::Underway
+        && upload.waits_for_client()
+        && upload.last_passed().elapsed() >= CLIENT_PAUSE
 }

@@ -5,8 +5,9 @@
 //! finds at the same moment. Where nothing tells them apart the first drawn is taken, so that an idle
 //! upstream is used by its weights.
 //!
-//! A server whose breaker is open, or that checks took out, is not drawn. If checks took out all there are,
-//! they are not believed; a breaker always is.
+//! A server with an open circuit is not drawn, nor one that health checks ejected. If health checks ejected all
+//! servers, they are ignored. If no server is left, a circuit that was opened because its server was an outlier
+//! closes. Other open circuits always hold.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ pub(super) enum Among {
 }
 
 impl Standing {
-    /// The server a request goes to next, `tried` being those it went to before.
+    /// Chooses the server of the next attempt. `tried` are those of earlier attempts.
     pub(super) fn choose(
         &self,
         tried: &[usize],
@@ -59,9 +60,11 @@ impl Standing {
                 Err(refused) => Err(NoServer { wait: refused.wait }),
             };
         }
-        let all: Places = (0..self.servers.len())
-            .filter(|&place| self.servers[place].breaker.may_admit(now))
-            .collect();
+        let mut all = self.admitting(now);
+        if all.is_empty() {
+            self.close_outlier(now);
+            all = self.admitting(now);
+        }
         let believed = all.iter().any(|&place| !self.servers[place].is_ejected());
         let is_well = |place: usize| !believed || !self.servers[place].is_ejected();
         let of = |wanted: &dyn Fn(usize) -> bool| -> Places {
@@ -84,10 +87,32 @@ impl Standing {
         choice.ok_or_else(|| self.no_server(now))
     }
 
-    /// Whether any server will take a request at `then`, as things stand.
+    /// Whether a server will admit an attempt at `then`, in its current state.
     pub(super) fn will_admit(&self, then: Moment) -> bool {
+        let mut breakers = self.servers.iter().map(|server| &server.breaker);
+        breakers.any(|breaker| breaker.may_admit(then) || breaker.is_outlier())
+    }
+
+    /// Returns the servers whose breakers admit an attempt.
+    fn admitting(&self, now: Moment) -> Places {
+        let places = 0..self.servers.len();
+        let admits = |place: &usize| self.servers[*place].breaker.may_admit(now);
+        places.filter(admits).collect()
+    }
+
+    /// Closes the circuit of an outlier, if there is one.
+    fn close_outlier(&self, now: Moment) {
         let mut servers = self.servers.iter();
-        servers.any(|server| server.breaker.may_admit(then))
+        let closed = servers.find(|ServerStanding { breaker, .. }| {
+            breaker.is_outlier() && breaker.close_outlier(now).is_some()
+        });
+        if let Some(server) = closed {
+            tracing::info!(
+                upstream = &*self.upstream.name,
+                server = server.name(),
+                "circuit breaker closed, no other server is available"
+            );
+        }
     }
 
     fn no_server(&self, now: Moment) -> NoServer {
@@ -164,6 +189,7 @@ mod tests {
     use std::num::NonZeroU32;
     use std::sync::Arc;
 
+    use super::super::breaker::Failure;
     use super::super::{
         BreakerSettings, HostHeader, Server, Timeouts, Upstream, UpstreamId, standing::Standing,
     };
@@ -214,7 +240,8 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         while breaker.is_closed() {
             let ticket = breaker.admit(now).unwrap();
-            breaker.failed(ticket, 0, now, &mut random);
+            let others = std::iter::empty();
+            breaker.failed(ticket, Failure::Connect, (0, now), &mut random, others);
         }
     }
 
@@ -278,12 +305,13 @@ mod tests {
         let standing = standing(&[1, 1]);
         open(&standing, 0, at(0));
         assert_eq!(chosen(&standing, at(0)), [0, 10_000]);
-        open(&standing, 1, at(2));
+        let later = |millis| at(0).after(Duration::from_millis(millis));
+        open(&standing, 1, later(400));
         let mut random = fastrand::Rng::with_seed(3);
-        let none = standing.choose(&[], Among::PreferUntried, at(3), &mut random);
+        let none = standing.choose(&[], Among::PreferUntried, later(600), &mut random);
         let wait = none.unwrap_err().wait.unwrap();
-        // Five seconds from the first opening, give or take a tenth.
-        let (least, most) = (Duration::from_millis(1_500), Duration::from_millis(2_500));
+        // One second from the first opening, ±10 %.
+        let (least, most) = (Duration::from_millis(300), Duration::from_millis(500));
         assert!((least..=most).contains(&wait), "{wait:?}");
     }
 

@@ -1,93 +1,80 @@
-//! Whether a server is asked at all: closed, open, or half-open.
+//! Circuit breaker of one server: closed, open, or half-open.
 //!
-//! Every attempt asks [`Breaker::admit`] first and reports what became of it on the [`Ticket`] it got. A
-//! ticket knows the phase it was given out in, so the answer to a request of before never speaks about
-//! now: a late success closes nothing, a late failure prolongs nothing. One that is dropped has learnt
-//! nothing, so the place of a probe whose caller left is free at once. Failures in a row count beside the
-//! ratio, because a quiet server may never reach the volume at which a ratio speaks. While nothing fails,
-//! nobody takes a lock or writes what others read. The price: a success reported in the very instant of a
-//! change may be counted after it, one a worker at most.
+//! Every attempt calls [`Breaker::admit`] first and reports its result with the [`Ticket`] it got. A ticket
+//! holds the phase in which it was issued, so a result of an earlier phase has no effect: a late success closes
+//! nothing, and a late failure does not extend the open time. A dropped ticket reports nothing and frees the
+//! slot of the probe at once. Failures in a row count besides the ratio, because a server with little traffic
+//! may never reach the volume that the ratio needs. What opens a circuit is in `rule`. While nothing fails, no
+//! attempt takes a lock or writes a cache line that others read. The cost: a success reported while the phase
+//! changes may be counted in the next phase, at most one per worker.
 
 mod report;
+mod rule;
 mod word;
 
 #[cfg(test)]
+mod agreement;
+#[cfg(test)]
 mod model;
+#[cfg(test)]
+mod outliers;
 #[cfg(test)]
 mod tests;
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use self::report::{Cause, Change, Snapshot, State};
+pub use self::report::{Cause, Change, Failure, Snapshot, State};
 
-use self::word::{LONGEST_STREAK, Phase, Signal, Word};
+use self::rule::{Counts, Rule};
+use self::word::{Phase, Signal, Word};
 use super::settings::BreakerSettings;
 use super::tally::Tally;
 use crate::clock::Moment;
 
-/// The kinds of a breaker's tally.
+/// Index of successes in a breaker's tally. Those of failures are in [`index`].
 const SUCCEEDED: usize = 0;
-const FAILED: usize = 1;
-
-/// How far an open time is spread to either side: servers that failed together are not to be probed
-/// together.
-const JITTER: f64 = 0.1;
-
-/// The longest open time there can be. Beyond it moments come to their end.
-const LONGEST_OPEN: Duration = Duration::from_hours(24 * 365 * 100);
 
 /// One server's breaker, shared by all workers.
 #[derive(Debug)]
-#[repr(align(128))] // so that what stands beside it may be written all the time
+#[repr(align(128))] // Neighbours may be written all the time.
 pub struct Breaker {
     signal: Arc<Signal>,
-    tally: Tally<2>,
-    limits: Limits,
+    tally: Tally<3>,
+    rule: Rule,
+    /// How long a probe without a result blocks other requests.
+    probe: Duration,
     story: Mutex<Story>,
 }
 
-/// What it opens on, and for how long.
-#[derive(Debug)]
-struct Limits {
-    enabled: bool,
-    in_a_row: u32,
-    ratio: f64,
-    volume: u64,
-    open: Duration,
-    open_max: Duration,
-    probe: Duration,
-}
-
-/// How it came to this. Locked for every change of phase.
+/// History of the phases. Locked for every change of phase.
 #[derive(Debug, Default)]
 struct Story {
     since: Moment,
     openings: u64,
-    /// Probes that failed since it was closed.
+    /// Failed probes since the circuit was closed.
     failed_probes: u32,
     why: Option<Cause>,
 }
 
-/// Leave to ask the server, to be handed back with what became of it.
-///
-/// Dropped, it says that nothing was learnt.
+/// Admission of one attempt, returned with its result. Dropped without a result, it reports nothing.
 #[derive(Debug)]
-#[must_use = "what became of the attempt has to be reported"]
+#[must_use = "the result of the attempt has to be reported"]
 pub struct Ticket {
     generation: u64,
-    /// Where a probe's place is given back.
+    /// The signal that a probe returns its slot to.
     probe: Option<Arc<Signal>>,
+    /// Whether a connection is all that the probe has to establish.
+    connection_only: bool,
 }
 
-/// The server is not to be asked now.
+/// The breaker does not admit an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// How long until it may be, where that is known: not while a probe is under way, and not while a
-    /// person holds it open.
+    /// Time until the breaker admits a probe. `None` while a probe is in flight or an operator holds the circuit
+    /// open.
     pub wait: Option<Duration>,
 }
 
@@ -96,18 +83,25 @@ impl Ticket {
         Self {
             generation: word.generation(),
             probe: None,
+            connection_only: false,
         }
     }
 
-    /// Whether this attempt is the one that finds out.
+    /// Whether this attempt decides between closed and open.
     pub fn is_probe(&self) -> bool {
         self.probe.is_some()
+    }
+
+    /// Whether this attempt is a probe that succeeds with a new connection. Connect failures opened the circuit,
+    /// so the response does not matter, and other requests do not have to wait for it.
+    pub fn probes_connection(&self) -> bool {
+        self.connection_only
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // After a report the phase is another one, and this changes nothing.
+        // After a report the generation is another one, and this has no effect.
         if let Some(signal) = &self.probe {
             signal.vacate(self.generation);
         }
@@ -115,27 +109,19 @@ impl Drop for Ticket {
 }
 
 impl Breaker {
-    /// A closed breaker, for this many workers.
-    /// A probe that says nothing for longer than `probe` is not waited for: its client may be the slow one.
+    /// Creates a closed breaker for this many workers. A probe without a result blocks other requests for
+    /// `probe` at most: its client may be slow.
     pub fn new(settings: &BreakerSettings, probe: Duration, workers: usize) -> Self {
-        let longest_streak = NonZeroU32::new(LONGEST_STREAK).expect("not zero");
         Self {
             signal: Arc::new(Signal::closed()),
             tally: Tally::new(settings.window, workers),
-            limits: Limits {
-                enabled: settings.enabled,
-                in_a_row: settings.consecutive_failures.min(longest_streak).get(),
-                ratio: settings.failure_ratio,
-                volume: settings.min_requests.get().into(),
-                open: settings.open,
-                open_max: settings.open_max.min(LONGEST_OPEN),
-                probe,
-            },
+            rule: Rule::new(settings),
+            probe,
             story: Mutex::default(),
         }
     }
 
-    /// Asks for leave to ask the server. Whoever is first after the open time gets a probe's ticket.
+    /// Admits an attempt. The first one after the open time is the probe.
     pub fn admit(&self, now: Moment) -> Result<Ticket, Refused> {
         let word = self.signal.read();
         if word.phase() == Phase::Closed {
@@ -144,71 +130,82 @@ impl Breaker {
         self.refusal(now).map_or_else(|| self.probe(now), Err)
     }
 
-    /// How long until it may be asked, where that is known; see [`Refused`].
+    /// Returns the time until the breaker admits an attempt, if known; see [`Refused`].
     pub fn wait(&self, now: Moment) -> Option<Duration> {
         self.refusal(now)?.wait
     }
 
-    /// Whether [`admit`](Self::admit) would give leave, without asking for it.
+    /// Whether [`admit`](Self::admit) would admit an attempt.
     pub fn may_admit(&self, now: Moment) -> bool {
         self.refusal(now).is_none()
     }
 
-    /// Whether the server is asked without reserve.
+    /// Whether the circuit is closed.
     pub fn is_closed(&self) -> bool {
         self.signal.is_closed()
     }
 
-    /// When it last closed after it had been open.
+    /// Whether the server is shut off because of its responses, in comparison with the others.
+    pub fn is_outlier(&self) -> bool {
+        self.signal.is_outlier()
+    }
+
+    /// Returns when the circuit last closed after it had been open.
     pub fn recovered_at(&self) -> Option<Moment> {
         self.signal.recovered()
     }
 
-    /// The server did as it was asked, or said why it would not: it is well.
+    /// Reports that the server responded, and not with a failure.
     pub fn succeeded(&self, ticket: Ticket, worker: usize, now: Moment) -> Option<Change> {
         if ticket.is_probe() {
             return self.recover(ticket, now);
         }
-        let word = self.signal.read();
-        if word.generation() == ticket.generation {
+        if self.end_row(ticket.generation) {
             self.tally.add(worker, SUCCEEDED, now);
-            if word.streak() != 0 {
-                self.signal.end_streak(ticket.generation);
-            }
         }
         None
     }
 
-    /// The server failed: it answered with a 5xx, too late, or not at all.
-    pub fn failed(
+    /// Reports a failure of the server. `others` are the breakers of the upstream's other servers.
+    pub fn failed<'a>(
         &self,
         ticket: Ticket,
-        worker: usize,
-        now: Moment,
+        failure: Failure,
+        (worker, now): (usize, Moment),
         random: &mut fastrand::Rng,
+        others: impl Iterator<Item = &'a Self>,
     ) -> Option<Change> {
         let why = if ticket.is_probe() {
+            if ticket.connection_only && failure == Failure::Response {
+                return self.recover(ticket, now);
+            }
             Cause::FailedProbe
         } else {
-            let streak = self.signal.lengthen_streak(ticket.generation)?;
-            self.tally.add(worker, FAILED, now);
-            self.judge(streak, now)?
+            let streak = if self.rule.continues_row(failure) {
+                self.signal.lengthen_streak(ticket.generation)?
+            } else {
+                self.end_row(ticket.generation).then_some(0)?
+            };
+            self.tally.add(worker, index(failure), now);
+            let is_outlier = || Self::are_well(others, now);
+            self.rule.judge(streak, self.counts(now), is_outlier)?
         };
         self.open(ticket, why, now, random)
     }
 
-    /// Nothing was learnt, as when the client left: a probe's place is free for the next to come.
+    /// Reports nothing, as when the client disconnects. The slot of a probe is free for the next request.
     pub fn abandoned(&self, ticket: Ticket) {
         drop(ticket);
     }
 
-    /// Keeps the server from being asked until a person closes it.
+    /// Opens the circuit until an operator closes it.
     pub fn hold_open(&self, now: Moment) -> Option<Change> {
         let mut story = self.story.lock();
         if self.signal.read().phase() == Phase::Open && self.signal.until().is_none() {
             return None;
         }
         story.opened(Cause::ByHand, now);
+        self.signal.set_outlier(false);
         self.signal.open_until(None);
         Some(Change::Opened {
             for_: Duration::MAX,
@@ -216,7 +213,7 @@ impl Breaker {
         })
     }
 
-    /// Has the server asked again, with all that was counted forgotten, until it fails by itself.
+    /// Closes the circuit and discards all counts.
     pub fn close(&self, now: Moment) -> Option<Change> {
         let mut story = self.story.lock();
         if self.signal.read().phase() == Phase::Closed {
@@ -227,7 +224,14 @@ impl Breaker {
         Some(self.shut(&mut story, now))
     }
 
-    /// How it stands.
+    /// Closes the circuit of an outlier, because no other server is left to compare it with.
+    pub fn close_outlier(&self, now: Moment) -> Option<Change> {
+        let mut story = self.story.lock();
+        let is_outlier = self.signal.is_outlier();
+        is_outlier.then(|| self.shut(&mut story, now))
+    }
+
+    /// Returns the current state and counts.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
         let story = self.story.lock();
         let word = self.signal.read();
@@ -244,20 +248,53 @@ impl Breaker {
             }
             (Phase::HalfOpen | Phase::Probing, _) => (State::HalfOpen, story.since),
         };
-        let [succeeded, failed] = self.tally.sum(now);
+        let counts = self.counts(now);
         Snapshot {
             state,
             since,
             in_a_row: word.streak(),
             openings: story.openings,
             why: story.why,
+            succeeded: counts.succeeded,
+            failed: counts.failures(),
+        }
+    }
+
+    fn counts(&self, now: Moment) -> Counts {
+        let [succeeded, unreached, failed] = self.tally.sum(now);
+        Counts {
             succeeded,
+            unreached,
             failed,
         }
     }
 
-    /// Why nobody is admitted, if nobody is. Should the phase change between the two readings, the second
-    /// is that of a later open phase, and as true.
+    /// Whether no server fails, and at least one is known to be well.
+    fn are_well<'a>(others: impl Iterator<Item = &'a Self>, now: Moment) -> bool {
+        let mut verdicts = others.filter_map(|other| other.is_well(now)).peekable();
+        verdicts.peek().is_some() && verdicts.all(|is_well| is_well)
+    }
+
+    /// Whether the server is well, as evidence that another one is an outlier; `None` for no evidence.
+    fn is_well(&self, now: Moment) -> Option<bool> {
+        if !self.is_closed() {
+            return self.is_outlier().then_some(false);
+        }
+        self.rule.is_well(self.counts(now))
+    }
+
+    /// Ends a row of failures. Returns whether the generation is the current one.
+    fn end_row(&self, generation: u64) -> bool {
+        let word = self.signal.read();
+        let is_current = word.generation() == generation;
+        if is_current && word.streak() != 0 {
+            self.signal.end_streak(generation);
+        }
+        is_current
+    }
+
+    /// Returns why the breaker does not admit an attempt, if it does not. If the phase changes between the two
+    /// reads, the second value belongs to a later open phase, and is as valid.
     fn refusal(&self, now: Moment) -> Option<Refused> {
         match self.signal.read().phase() {
             Phase::Open => match self.signal.until() {
@@ -272,7 +309,7 @@ impl Breaker {
         }
     }
 
-    /// Takes the probe's place, unless somebody was faster.
+    /// Takes the slot of the probe, unless another request has it.
     fn probe(&self, now: Moment) -> Result<Ticket, Refused> {
         let mut story = self.story.lock();
         if let Some(refused) = self.refusal(now) {
@@ -286,25 +323,13 @@ impl Breaker {
             story.since = until;
         }
         Ok(Ticket {
-            generation: self.signal.probe_until(now.after(self.limits.probe)),
+            generation: self.signal.probe_until(now.after(self.probe)),
             probe: Some(Arc::clone(&self.signal)),
+            connection_only: self.rule.compares_responses() && !self.is_outlier(),
         })
     }
 
-    /// Whether a failure, the last of so many in a row, is one too many.
-    fn judge(&self, streak: u32, now: Moment) -> Option<Cause> {
-        if !self.limits.enabled {
-            return None;
-        }
-        if streak >= self.limits.in_a_row {
-            return Some(Cause::InARow);
-        }
-        let [succeeded, failed] = self.tally.sum(now);
-        let all = succeeded + failed;
-        (all >= self.limits.volume && reaches(failed, all, self.limits.ratio))
-            .then_some(Cause::Ratio)
-    }
-
+    /// Opens the circuit, unless the phase has changed since the ticket was issued.
     fn open(
         &self,
         ticket: Ticket,
@@ -317,13 +342,16 @@ impl Breaker {
             return None;
         }
         story.opened(why, now);
-        let for_ = self.limits.open_time(story.failed_probes, random);
+        if why == Cause::Outlier {
+            self.signal.set_outlier(true);
+        }
+        let for_ = self.rule.open_time(story.failed_probes, random);
         self.signal.open_until(Some(now.after(for_)));
         drop(ticket);
         Some(Change::Opened { for_, why })
     }
 
-    /// The probe succeeded.
+    /// Closes the circuit after a successful probe.
     fn recover(&self, ticket: Ticket, now: Moment) -> Option<Change> {
         let mut story = self.story.lock();
         let current = self.signal.read().generation() == ticket.generation;
@@ -335,8 +363,9 @@ impl Breaker {
     fn shut(&self, story: &mut Story, now: Moment) -> Change {
         story.since = now;
         story.failed_probes = 0;
-        // First, or successes of the new phase would be forgotten with the old.
+        // Before the phase changes, or successes of the new phase would be discarded with the old ones.
         self.tally.forget();
+        self.signal.set_outlier(false);
         self.signal.recover(now);
         Change::Closed
     }
@@ -353,19 +382,10 @@ impl Story {
     }
 }
 
-impl Limits {
-    fn open_time(&self, failed_probes: u32, random: &mut fastrand::Rng) -> Duration {
-        let doubled = self.open.saturating_mul(1 << failed_probes.min(31));
-        let spread = 1.0 - JITTER + 2.0 * JITTER * random.f64();
-        doubled.min(self.open_max).mul_f64(spread)
+/// Returns the index of a kind of failure in a breaker's tally.
+fn index(failure: Failure) -> usize {
+    match failure {
+        Failure::Connect => 1,
+        Failure::Response => 2,
     }
-}
-
-/// Whether `part` of `all` is at least `ratio`.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts of a window are far below 2^52"
-)]
-fn reaches(part: u64, all: u64, ratio: f64) -> bool {
-    part as f64 >= ratio * all as f64
 }

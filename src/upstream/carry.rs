@@ -112,7 +112,7 @@ impl<'a> Carrying<'a> {
             unreached = None;
             let host = &self.target.standing.upstream.host;
             match attempt(
-                visit.server(),
+                &mut visit,
                 host,
                 &mut outgoing,
                 &self.patience,

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::Upstream;
 use super::balance::NoServer;
+use super::breaker;
 use super::connect::ConnectError;
 use super::patience::{OutOfPatience, Phase};
 use super::target::Unavailable;
@@ -39,8 +40,13 @@ pub enum ForwardError {
     #[error("the upstream has all the requests underway that it can take")]
     Overloaded,
     /// The connection failed with the request in flight.
-    #[error("the exchange failed: {0}")]
-    Exchange(#[source] hyper::Error),
+    #[error("the exchange failed: {source}")]
+    Exchange {
+        /// The error of the connection.
+        source: hyper::Error,
+        /// Whether the failure counts against the server. It does not if the server waited for the client.
+        is_servers: bool,
+    },
     /// The response violates HTTP, so the gateway does not forward it.
     #[error("the response is not valid HTTP: {0}")]
     InvalidResponse(Box<dyn std::error::Error + Send + Sync>),
@@ -70,12 +76,20 @@ impl ForwardError {
         matches!(self, Self::TooLarge(_) | Self::ClientFailed(_))
     }
 
-    /// Whether the failure counts against the server in its circuit breaker.
-    pub(super) fn is_servers(&self) -> bool {
+    /// Returns the failure that counts against the server in its circuit breaker, if any.
+    pub(super) fn server_failure(&self) -> Option<breaker::Failure> {
+        use breaker::Failure::{Connect, Response};
         match self {
-            Self::NotReachedInTime(late) | Self::TimedOut(late) => late.is_servers,
-            Self::Connect(ConnectError::Io(error)) => !is_local(error),
-            _ => !self.is_clients(),
+            Self::Connect(ConnectError::Io(error)) if is_local(error) => None,
+            Self::Connect(_) => Some(Connect),
+            Self::NotReachedInTime(late) => late.is_servers.then_some(Connect),
+            Self::TimedOut(late) => late.is_servers.then_some(Response),
+            Self::Exchange { is_servers, .. } => is_servers.then_some(Response),
+            Self::Unsent(_) | Self::InvalidResponse(_) => Some(Response),
+            Self::CircuitOpen { .. }
+            | Self::Overloaded
+            | Self::TooLarge(_)
+            | Self::ClientFailed(_) => None,
         }
     }
 
@@ -93,7 +107,7 @@ impl ForwardError {
             | Self::Unsent(_)
             | Self::CircuitOpen { .. }
             | Self::Overloaded => Undone::Unsent,
-            Self::Exchange(_)
+            Self::Exchange { .. }
             | Self::InvalidResponse(_)
             | Self::TimedOut(_)
             | Self::TooLarge(_)
@@ -157,7 +171,7 @@ impl ForwardError {
                     upstream: upstream.name.clone(),
                 };
             }
-            Self::Exchange(_) => {
+            Self::Exchange { .. } => {
                 "closed the connection before it responded; whether it executed the request is not known"
             }
             Self::InvalidResponse(_) => {

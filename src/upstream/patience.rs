@@ -15,6 +15,10 @@ use tokio::time::{Instant, timeout_at};
 use super::Timeouts;
 use super::upload::{Progress, Stage};
 
+/// A client that does not read or send for this long is slow. A connection that the server then closes does not
+/// count as the server's failure.
+pub(super) const CLIENT_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long a request may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {

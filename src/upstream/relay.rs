@@ -15,12 +15,16 @@ use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::time::{Instant, Sleep};
 
+use super::breaker::Failure;
 use super::headers;
-use super::patience::{Patience, Phase};
+use super::patience::{CLIENT_PAUSE, Patience, Phase};
 use super::pool::Lease;
 use super::target::Visit;
 use crate::admin::InFlight;
 use crate::respond::body::BodyError;
+
+/// A wait for upstream that is longer than the internal delays of the gateway.
+const UPSTREAM_PAUSE: Duration = Duration::from_millis(250);
 
 /// A response's body on its way back.
 #[derive(Debug)]
@@ -31,9 +35,9 @@ pub struct Relay {
     idle: Duration,
     /// When all of it has to be here.
     deadline: Option<Instant>,
-    /// When the request began.
-    started: Instant,
-    /// Since when upstream keeps us waiting, while it does, and what ends that.
+    /// When the relay of the body began.
+    began: Instant,
+    /// Start and timer of a wait for upstream.
     stalled: Option<(Instant, Pin<Box<Sleep>>)>,
     /// What counts it as underway.
     underway: Option<(InFlight, Visit)>,
@@ -92,7 +96,7 @@ impl Relay {
             lease: Some(lease),
             idle: patience.idle(),
             deadline: patience.deadline(),
-            started: patience.started(),
+            began: Instant::now(),
             stalled: None,
             underway: Some(underway),
         }
@@ -107,13 +111,13 @@ impl Relay {
         }
     }
 
-    /// What its client gets is cut short, because upstream did not keep what it began or, where it is not
-    /// to blame, because the client took too long.
-    fn cut_short(&mut self, error: RelayError, is_upstreams: bool) -> BodyError {
+    /// Aborts the response. Only a connection that upstream closes counts against the server: it responded in
+    /// time, and a stream may be quiet for longer than a timeout allows.
+    fn cut_short(&mut self, error: RelayError) -> BodyError {
         tracing::warn!(%error, "upstream's response was cut short");
         if let Some((in_flight, mut visit)) = self.underway.take() {
-            if is_upstreams {
-                visit.failed();
+            if matches!(error, RelayError::Upstream(_)) && !self.is_clients() {
+                visit.failed(Failure::Response);
             }
             in_flight.cut_short(error.phase());
         }
@@ -121,13 +125,14 @@ impl Relay {
         error.into()
     }
 
-    /// Whether most of the time there was went by waiting for upstream, and not for the client.
-    fn kept_waiting(&self, now: Instant) -> bool {
-        let silence = self.stalled.as_ref().map(|(since, _)| now - *since);
-        silence.is_some_and(|silence| silence >= (now - self.started) / 2)
+    /// Whether upstream may have closed the connection because the client reads too slowly. In that case upstream
+    /// has always sent more than the client has read, so the gateway did not wait for upstream.
+    fn is_clients(&self) -> bool {
+        let waited = |(since, _): &(Instant, _)| since.elapsed() >= UPSTREAM_PAUSE;
+        self.began.elapsed() >= CLIENT_PAUSE && !self.stalled.as_ref().is_some_and(waited)
     }
 
-    /// Whether upstream has kept us waiting too long; called while it does.
+    /// Becomes ready when upstream has sent nothing for too long. Polled while the gateway waits for upstream.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (_, stalled) = self.stalled.get_or_insert_with(|| {
             let now = Instant::now();
@@ -163,7 +168,7 @@ impl Body for Relay {
             }
             Poll::Ready(Some(Err(error))) => {
                 let error = RelayError::Upstream(error);
-                Poll::Ready(Some(Err(self.cut_short(error, true))))
+                Poll::Ready(Some(Err(self.cut_short(error))))
             }
             Poll::Ready(None) => {
                 self.finish();
@@ -171,14 +176,11 @@ impl Body for Relay {
             }
             Poll::Pending => {
                 std::task::ready!(self.poll_stalled(cx));
-                let now = Instant::now();
-                let (error, is_upstreams) = match self.deadline {
-                    Some(deadline) if deadline <= now => {
-                        (RelayError::TimedOut, self.kept_waiting(now))
-                    }
-                    _ => (RelayError::Stalled(self.idle), true),
+                let error = match self.deadline {
+                    Some(deadline) if deadline <= Instant::now() => RelayError::TimedOut,
+                    _ => RelayError::Stalled(self.idle),
                 };
-                Poll::Ready(Some(Err(self.cut_short(error, is_upstreams))))
+                Poll::Ready(Some(Err(self.cut_short(error))))
             }
         }
     }

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderValue;
 use http::uri::PathAndQuery;
+use http::{HeaderValue, StatusCode};
 
 use crate::retry::{self, Preset};
 
@@ -31,25 +31,83 @@ pub struct BudgetSettings {
     pub floor: u32,
 }
 
-/// `[upstream.NAME.breaker]`: when a server is left alone.
+/// `[upstream.NAME.breaker]`: what opens the circuit of a server, and for how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BreakerSettings {
-    /// Whether it ever is.
-    pub enabled: bool,
+    /// Which failures open it.
+    pub opens_on: OpensOn,
     /// Failures in a row that open it.
     pub consecutive_failures: NonZeroU32,
-    /// The part of requests that opens it when they fail.
+    /// Statuses that are failures.
+    pub failures: FailureStatuses,
+    /// Part of the requests, above 0 and up to 1, that opens it if they fail.
     pub failure_ratio: f64,
-    /// Over how long that is counted.
+    /// Time over which that part is counted.
     pub window: Duration,
-    /// Requests there have to be in that time before their ratio says anything.
+    /// Requests in that time below which the part has no meaning.
     pub min_requests: NonZeroU32,
-    /// How long it is open at first.
+    /// First open time.
     pub open: Duration,
-    /// And at most, however often probes fail.
+    /// Longest open time.
     pub open_max: Duration,
-    /// What callers get while every server's is open, instead of the gateway's own words.
+    /// Body of the 503 while the circuits of all servers are open, instead of a problem document.
     pub fallback: Option<Fallback>,
+}
+
+/// Which failures open a circuit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OpensOn {
+    /// None: `enabled = false`.
+    Nothing,
+    /// Connect failures, and response failures of one outlier among several servers: no section.
+    #[default]
+    Outliers,
+    /// All failures: with a section.
+    AllFailures,
+}
+
+/// Statuses from 500 to 599 that are failures of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureStatuses(u128);
+
+impl FailureStatuses {
+    /// All of 500 to 599.
+    pub const ALL: Self = Self((1 << 100) - 1);
+
+    /// Whether a response with this status is a failure.
+    pub fn contains(self, status: StatusCode) -> bool {
+        self.0 & bit(status.as_u16()) != 0
+    }
+
+    /// Returns the statuses in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = u16> {
+        (500..600).filter(move |&status| self.0 & bit(status) != 0)
+    }
+}
+
+impl FromIterator<u16> for FailureStatuses {
+    /// Collects statuses; those outside of 500 to 599 are ignored.
+    fn from_iter<I: IntoIterator<Item = u16>>(statuses: I) -> Self {
+        Self(
+            statuses
+                .into_iter()
+                .fold(0, |all, status| all | bit(status)),
+        )
+    }
+}
+
+impl Default for FailureStatuses {
+    fn default() -> Self {
+        Self::from_iter([502, 503, 504])
+    }
+}
+
+/// Returns the bit of a status, or 0 outside of 500 to 599.
+fn bit(status: u16) -> u128 {
+    match status {
+        500..600 => 1 << (status - 500),
+        _ => 0,
+    }
 }
 
 /// The body of an answer while there is nobody to ask.
@@ -119,12 +177,13 @@ impl Default for BudgetSettings {
 impl Default for BreakerSettings {
     fn default() -> Self {
         Self {
-            enabled: true,
+            opens_on: OpensOn::default(),
             consecutive_failures: NonZeroU32::new(5).expect("not zero"),
+            failures: FailureStatuses::default(),
             failure_ratio: 0.5,
             window: Duration::from_secs(10),
             min_requests: NonZeroU32::new(20).expect("not zero"),
-            open: Duration::from_secs(5),
+            open: Duration::from_secs(1),
             open_max: Duration::from_mins(1),
             fallback: None,
         }
@@ -138,5 +197,29 @@ impl Default for ConcurrencySettings {
             max: NonZeroU32::new(1_000).expect("not zero"),
             initial: NonZeroU32::new(20).expect("not zero"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_statuses_are_those_listed_and_never_4xx() {
+        let contained = |statuses: FailureStatuses| {
+            let all = (100..1_000).filter(|&code| {
+                let status = StatusCode::from_u16(code).expect("a status");
+                statuses.contains(status)
+            });
+            let all: Vec<_> = all.collect();
+            assert_eq!(all, statuses.iter().collect::<Vec<_>>());
+            all
+        };
+        assert_eq!(contained(FailureStatuses::default()), [502, 503, 504]);
+        let all: Vec<_> = (500..600).collect();
+        assert_eq!(contained(FailureStatuses::ALL), all);
+        let some = FailureStatuses::from_iter([599, 404, 500, 600, 500]);
+        assert_eq!(contained(some), [500, 599]);
+        assert!(contained(FailureStatuses::from_iter([])).is_empty());
     }
 }

@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode};
 
 use super::Upstream;
 use super::balance::{Among, Choice, NoServer};
-use super::breaker::{Change, Ticket};
+use super::breaker::{Change, Failure, Ticket};
 use super::concurrency::{Entry, Outcome};
 use super::connect::{self, Connector, ConnectorError};
 use super::error::ForwardError;
@@ -156,7 +156,7 @@ impl Visit {
             tracing::info!(
                 upstream = visit.upstream(),
                 server = visit.name(),
-                "a request goes to a server whose circuit was open, to see whether it is back"
+                "circuit breaker half-open, sending probe"
             );
         }
         visit
@@ -170,24 +170,37 @@ impl Visit {
         self.server.place
     }
 
-    /// Whether it is made to see whether the server is back.
+    /// Whether the attempt is a probe of the circuit breaker.
     pub(super) fn is_probe(&self) -> bool {
         self.ticket.as_ref().is_some_and(Ticket::is_probe)
     }
 
-    /// The head of an answer is there. What its body is like is still to be seen, unless it says itself that
-    /// the server failed; but a probe is over: a body may take as long as it likes.
+    /// Whether the attempt is a probe that needs a new connection, and no more, to succeed.
+    pub(super) fn probes_connection(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::probes_connection)
+    }
+
+    /// Reports an established connection.
+    pub(super) fn connected(&mut self) {
+        if self.probes_connection() {
+            self.succeeded();
+        }
+    }
+
+    /// Reports the head of a response. A status that is a failure is the result of the attempt. Otherwise the
+    /// body may still fail, except that a probe succeeds with the head: a body can take arbitrarily long.
     pub(super) fn answered(&mut self, status: StatusCode) {
         self.leave(match status {
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT => Some(Load::TooMuch),
-            // What is broken says nothing about load.
+            // Other 5xx statuses do not indicate overload.
             _ if status.is_server_error() => None,
             _ => Some(Load::Bearable),
         });
-        if status.is_server_error() {
-            self.failed();
+        let failures = &self.server.standing.upstream.breaker.failures;
+        if status.is_server_error() && failures.contains(status) {
+            self.failed(Failure::Response);
         } else if self.is_probe() {
             self.succeeded();
         }
@@ -209,7 +222,7 @@ impl Visit {
         }
     }
 
-    /// The server did what it should.
+    /// Reports to the circuit breaker that the server did not fail.
     pub(super) fn succeeded(&mut self) {
         let Some(ticket) = self.ticket.take() else {
             return;
@@ -223,37 +236,42 @@ impl Visit {
             tracing::info!(
                 upstream = self.upstream(),
                 server = self.name(),
-                "the circuit is closed again"
+                "circuit breaker closed"
             );
         }
     }
 
-    /// It ended without an answer.
+    /// Reports an attempt without a response.
     pub(super) fn failed_with(&mut self, error: &ForwardError) {
         self.leave(error.phase().map(|_| Load::TooMuch));
-        if error.is_servers() {
-            self.failed();
+        if let Some(failure) = error.server_failure() {
+            self.failed(failure);
         }
     }
 
-    /// The server did not.
-    pub(super) fn failed(&mut self) {
+    /// Reports a failure of the server to the circuit breaker.
+    pub(super) fn failed(&mut self, failure: Failure) {
         let Some(ticket) = self.ticket.take() else {
             return;
         };
         let now = self.server.clock.now();
-        let random = &mut fastrand::Rng::new();
-        let changed = self
-            .standing()
-            .breaker
-            .failed(ticket, self.server.worker, now, random);
+        let place = self.server.place;
+        let servers = self.server.standing.servers.iter().enumerate();
+        let others = servers.filter(|(other, _)| *other != place);
+        let changed = self.standing().breaker.failed(
+            ticket,
+            failure,
+            (self.server.worker, now),
+            &mut fastrand::Rng::new(),
+            others.map(|(_, other)| &other.breaker),
+        );
         if let Some(Change::Opened { for_, why }) = changed {
             tracing::warn!(
                 upstream = self.upstream(),
                 server = self.name(),
                 open_ms = u64::try_from(for_.as_millis()).unwrap_or(u64::MAX),
                 why = why.name(),
-                "the circuit is open: the server gets no requests"
+                "circuit breaker opened"
             );
         }
     }

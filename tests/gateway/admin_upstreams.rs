@@ -88,10 +88,13 @@ async fn every_upstream_is_shown_with_its_servers() {
 #[tokio::test]
 async fn what_was_learnt_of_a_server_is_shown_and_counted() {
     let (upstream, mood) = Upstream::moody(200);
-    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    let gateway = Gateway::before(1, "breaker = { open = \"5s\" }")
+        .upstream(&upstream)
+        .admin()
+        .start();
     let state = |state: &str| of(&upstream, "breaker_state", &format!(",state=\"{state}\""));
     let opened = of(&upstream, "breaker_opened_total", "");
-    for status in [200, 200, 404, 500, 502] {
+    for status in [200, 500, 404, 503, 502] {
         mood.becomes(status);
         assert_eq!(gateway.client().get("/").send().await.status, status);
     }
@@ -198,7 +201,7 @@ async fn a_circuit_held_open_stays_so_until_it_is_closed_by_hand() {
 
 #[tokio::test]
 async fn a_circuit_that_opened_by_itself_can_be_closed_and_opens_again() {
-    let (upstream, mood) = Upstream::moody(500);
+    let (upstream, mood) = Upstream::moody(502);
     let gateway = Gateway::before(1, "breaker = { open = \"1m\" }")
         .upstream(&upstream)
         .admin()
@@ -210,12 +213,12 @@ async fn a_circuit_that_opened_by_itself_can_be_closed_and_opens_again() {
         }
         statuses
     };
-    assert_eq!(statuses(6).await, [500, 500, 500, 500, 500, 503]);
+    assert_eq!(statuses(6).await, [502, 502, 502, 502, 502, 503]);
     let closed = turn(&gateway, &upstream, "close").await.json();
     let window = &closed["circuit"]["window"];
     assert_eq!(*window, json!({"succeeded": 0, "failed": 0}));
     // All of it is forgotten, so it takes as many failures as at first.
-    assert_eq!(statuses(6).await, [500, 500, 500, 500, 500, 503]);
+    assert_eq!(statuses(6).await, [502, 502, 502, 502, 502, 503]);
     turn(&gateway, &upstream, "close").await;
     mood.becomes(200);
     assert_eq!(statuses(1).await, [200]);

@@ -2,6 +2,7 @@
 
 mod callers;
 mod causes;
+mod defaults;
 mod storm;
 
 use std::sync::Arc;
@@ -40,11 +41,11 @@ fn is_refused(answer: &Answer) {
     assert_eq!(wait.div_ceil(1000).max(1), answer.retry_after());
 }
 
-/// Has `times` requests answered with 500, as a server gives it.
+/// Sends `times` requests that the server responds to with 502.
 async fn fails(gateway: &Gateway, times: usize) {
     for _ in 0..times {
         let answer = gateway.client().get("/").send().await;
-        assert_eq!((answer.status, answer.text().as_str()), (500, "ok"));
+        assert_eq!((answer.status, answer.text().as_str()), (502, "ok"));
     }
 }
 
@@ -57,8 +58,11 @@ fn endless() -> Reply {
 
 #[tokio::test]
 async fn five_failures_in_a_row_open_it_and_nothing_reaches_the_server_any_more() {
-    let (upstream, mood) = Upstream::moody(500);
-    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    let (upstream, mood) = Upstream::moody(502);
+    let gateway = Gateway::before(1, "breaker = { open = \"5s\" }")
+        .upstream(&upstream)
+        .admin()
+        .start();
     fails(&gateway, 5).await;
     // That it is back makes no difference yet.
     mood.becomes(200);
@@ -74,10 +78,13 @@ async fn five_failures_in_a_row_open_it_and_nothing_reaches_the_server_any_more(
 
 #[tokio::test]
 async fn a_success_in_between_begins_the_count_anew() {
-    let (upstream, mood) = Upstream::moody(500);
-    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    let (upstream, mood) = Upstream::moody(502);
+    let gateway = Gateway::before(1, "breaker = {}")
+        .upstream(&upstream)
+        .admin()
+        .start();
     for _ in 0..3 {
-        mood.becomes(500);
+        mood.becomes(502);
         fails(&gateway, 4).await;
         assert_eq!(gateway.circuit().await["failures_in_a_row"], 4);
         mood.becomes(200);
@@ -96,7 +103,7 @@ async fn the_breaker_goes_from_open_to_half_open_to_closed() {
         async move {
             waiting.acquire().await.expect("never closed").forget();
             empty(if received.target == "/fails" {
-                500
+                502
             } else {
                 200
             })
@@ -110,7 +117,7 @@ async fn the_breaker_goes_from_open_to_half_open_to_closed() {
     gateway.comes_to(&state(&upstream, "closed"), 1).await;
 
     for _ in 0..2 {
-        assert_eq!(client.get("/fails").send().await.status, 500);
+        assert_eq!(client.get("/fails").send().await.status, 502);
     }
     let circuit = gateway.circuit().await;
     assert_eq!(circuit["state"], "open", "{circuit}");
@@ -147,7 +154,7 @@ async fn every_failed_probe_doubles_the_time_it_is_open() {
     let seen = Arc::clone(&arrivals);
     let upstream = Upstream::with(move |_| {
         seen.lock().push(Instant::now());
-        std::future::ready(empty(500))
+        std::future::ready(empty(502))
     });
     let gateway = Gateway::before(
         1,
@@ -184,7 +191,7 @@ async fn half_open(upstream: &Upstream) -> Gateway {
         .admin()
         .start();
     let failed = gateway.client().get("/fails").send().await;
-    assert_eq!(failed.status, 500);
+    assert_eq!(failed.status, 502);
     gateway.comes_to(&state(upstream, "half_open"), 1).await;
     gateway
 }
@@ -193,7 +200,7 @@ async fn half_open(upstream: &Upstream) -> Gateway {
 async fn a_probe_whose_client_leaves_makes_room_for_another() {
     let upstream = Upstream::with(|received| async move {
         match &*received.target {
-            "/fails" => empty(500),
+            "/fails" => empty(502),
             "/silent" => std::future::pending().await,
             _ => empty(200),
         }
@@ -216,7 +223,7 @@ async fn a_probe_whose_client_leaves_makes_room_for_another() {
 async fn the_head_of_an_answer_closes_it_however_long_the_body_takes() {
     let upstream = Upstream::with(|received| async move {
         match &*received.target {
-            "/fails" => empty(500),
+            "/fails" => empty(502),
             "/endless" => endless(),
             _ => empty(200),
         }

@@ -161,7 +161,7 @@ fn explain_says_what_a_request_would_meet() {
         "device",
         "http://127.0.0.1:9000",
         "retry      never, unless",
-        "breaker    opens for 5s to 1m",
+        "breaker    opens for 1s to 1m",
         "4 at once",
         "429",
     ] {

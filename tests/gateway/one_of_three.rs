@@ -1,17 +1,25 @@
 //! One of three servers fails, and clients hardly notice.
+//!
+//! By default a circuit opens for connect failures and for an outlier's 502, 503, 504, timeouts and lost
+//! connections. Other 5xx need a `[breaker]` section that lists them. Retries cover the first failures and the
+//! probes.
 
 use std::time::Duration;
 
 use crate::harness::load::{Outcome, crowding};
 use crate::harness::{Asking, Client, Gateway, Refusing, Upstream};
 
-/// Short waits between attempts, and short enough an open time for several probes to be made.
-const API: &str = "retry = { attempts = 3, base = \"10ms\", cap = \"100ms\" }\n\
-                   breaker = { open = \"1s\" }";
+/// Short waits between attempts.
+const RETRY: &str = "retry = { attempts = 3, base = \"10ms\", cap = \"100ms\" }";
 
-/// A gateway to two servers that are well, and one at `failing`.
+/// A gateway with retries to two servers that are well, and one at `failing`.
 fn gateway(failing: &str, well: &[Upstream; 2]) -> Gateway {
-    Gateway::before(3, API)
+    gateway_with(RETRY, failing, well)
+}
+
+/// The same with these lines under `[upstream.api]`.
+fn gateway_with(api: &str, failing: &str, well: &[Upstream; 2]) -> Gateway {
+    Gateway::before(3, api)
         .and("[server]\nworkers = 2")
         .upstream(&well[0])
         .upstream_url(failing)
@@ -61,9 +69,35 @@ fn hardly_any_failed(what: &str, given: usize, outcomes: Vec<Outcome>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_answers_500_is_hardly_noticed() {
     let (well, failing) = (two(), Upstream::replying(500));
+    let api = format!("{RETRY}\nbreaker = {{ failures = \"5xx\" }}");
+    let gateway = gateway_with(&api, &failing.url(), &well);
+    let outcomes = crowd(&gateway, |client| client.get("/")).await;
+    hardly_any_failed("responds with 500", failing.count(), outcomes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_responds_with_503_is_hardly_noticed() {
+    let (well, failing) = (two(), Upstream::replying(503));
     let gateway = gateway(&failing.url(), &well);
     let outcomes = crowd(&gateway, |client| client.get("/")).await;
-    hardly_any_failed("answers 500", failing.count(), outcomes);
+    hardly_any_failed("responds with 503", failing.count(), outcomes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_retries_clients_notice_a_server_until_it_is_shut_off_and_its_probes() {
+    let (well, failing) = (two(), Upstream::replying(502));
+    let gateway = gateway_with("", &failing.url(), &well);
+    let outcomes = crowd(&gateway, |client| client.get("/")).await;
+    let circuit = gateway.servers().await[1]["circuit"].take();
+    println!(
+        "one of three responds with 502, without retries: {} of {} requests failed; {circuit}",
+        failed(&outcomes),
+        outcomes.len()
+    );
+    let openings = circuit["openings"].as_u64().expect("a number");
+    assert!((2..=4).contains(&openings), "probes after 1, 3 and 7 s");
+    // Enough requests for a verdict, those in flight with the last of them, and the probes.
+    assert!(failed(&outcomes) <= 100, "{}", failed(&outcomes));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

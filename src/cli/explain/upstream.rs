@@ -4,7 +4,7 @@ use http::Method;
 
 use super::written;
 use crate::idempotency::{OnUnknown, Rule};
-use crate::upstream::{BreakerSettings, RetrySettings, Server, Upstream};
+use crate::upstream::{FailureStatuses, OpensOn, RetrySettings, Server, Upstream};
 
 /// The upstream, and who shares its load.
 pub(super) fn servers(upstream: &Upstream) -> String {
@@ -53,24 +53,53 @@ pub(super) fn retry(
     )
 }
 
-/// When a server's circuit opens, and for how long.
-pub(super) fn breaker(settings: &BreakerSettings) -> String {
-    if !settings.enabled {
-        return "off".into();
-    }
-    let percents = (settings.failure_ratio * 10_000.0).round() / 100.0;
+/// Describes what opens the circuit of a server, and for how long.
+pub(super) fn breaker(upstream: &Upstream) -> String {
+    let settings = &upstream.breaker;
+    let percent = |ratio: f64| format!("{}%", (ratio * 10_000.0).round() / 100.0);
+    let of_window = format!(
+        "of {} or more requests in {}",
+        settings.min_requests,
+        written(settings.window)
+    );
+    let opens = format!(
+        "opens for {} to {} after {}",
+        written(settings.open),
+        written(settings.open_max),
+        settings.consecutive_failures,
+    );
+    let ratio = percent(settings.failure_ratio);
+    let mut failures: Vec<String> = if settings.failures == FailureStatuses::ALL {
+        vec!["5xx".into()]
+    } else {
+        settings.failures.iter().map(|s| s.to_string()).collect()
+    };
+    failures.push("first-byte timeout or lost connection".into());
+    let fails = failures.join(", ");
+    let what = match settings.opens_on {
+        OpensOn::Nothing => return "off".into(),
+        OpensOn::AllFailures => {
+            format!(
+                "{opens} failures in a row, or {ratio} {of_window}; failures: connect failure, {fails}"
+            )
+        }
+        OpensOn::Outliers => {
+            let responses = if upstream.servers.len() == 1 {
+                "; never because of the responses of the only server".into()
+            } else {
+                format!(
+                    "; also if {ratio} fail ({fails}) while every other server stays below {}",
+                    percent(settings.failure_ratio / 2.0)
+                )
+            };
+            format!("{opens} connect failures in a row, or {ratio} {of_window}{responses}")
+        }
+    };
     let fallback = match settings.fallback {
         Some(_) => "; the fallback while all are open",
         None => "",
     };
-    format!(
-        "opens for {} to {} after {} failures in a row, or {percents}% of {} or more requests in {}{fallback}",
-        written(settings.open),
-        written(settings.open_max),
-        settings.consecutive_failures,
-        settings.min_requests,
-        written(settings.window),
-    )
+    format!("{what}{fallback}")
 }
 
 #[cfg(test)]
@@ -138,19 +167,30 @@ mod tests {
     }
 
     #[test]
-    fn a_breaker_is_told_with_what_opens_it() {
+    fn a_breaker_is_explained_by_what_opens_it() {
         let [_, breaker] = explained("", "{}", "GET");
         assert_eq!(
             breaker,
-            "opens for 5s to 1m after 5 failures in a row, or 50% of 20 or more requests in 10s"
+            "opens for 1s to 1m after 5 connect failures in a row, or 50% of 20 or more requests in 10s; also if \
+             50% fail (502, 503, 504, first-byte timeout or lost connection) while every other server stays \
+             below 25%"
         );
-        let told = "breaker = { failure_ratio = 0.29, fallback = { body = \"Later.\" } }";
-        let [_, breaker] = explained(told, "{}", "GET");
+        let [_, breaker] = explained("breaker = {}", "{}", "GET");
+        assert_eq!(
+            breaker,
+            "opens for 1s to 1m after 5 failures in a row, or 50% of 20 or more requests in 10s; failures: connect \
+             failure, 502, 503, 504, first-byte timeout or lost connection"
+        );
+        let keys = "breaker = { failure_ratio = 0.29, failures = \"5xx\", fallback = { body = \"Later.\" } }";
+        let [_, breaker] = explained(keys, "{}", "GET");
         assert!(breaker.contains("or 29% of"), "{breaker}");
+        assert!(breaker.contains("connect failure, 5xx, first"), "{breaker}");
         assert!(
             breaker.ends_with("the fallback while all are open"),
             "{breaker}"
         );
+        let [_, breaker] = explained("breaker = { failures = [] }", "{}", "GET");
+        assert!(breaker.contains("connect failure, first-byte"), "{breaker}");
         let [_, breaker] = explained("breaker = { enabled = false }", "{}", "GET");
         assert_eq!(breaker, "off");
     }

@@ -1,5 +1,6 @@
 //! `[upstream.NAME]`, and what is below it.
 
+mod breaker;
 mod retry;
 mod server;
 
@@ -9,10 +10,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::super::located::Located;
-use super::super::scalar::{
-    CheckInterval, CheckPath, HostChoice, HumanDuration, MediaType, OpenTime, Timeout, Window,
-};
+use super::super::scalar::{CheckInterval, CheckPath, HostChoice, HumanDuration, Timeout};
 
+pub(in super::super) use breaker::{BreakerSection, FailuresEntry, FallbackTable};
 pub(in super::super) use retry::{BudgetTable, PresetWord, RetrySection, StrategyWord};
 pub(in super::super) use server::ServerEntry;
 
@@ -29,8 +29,9 @@ pub(in super::super) struct UpstreamSection {
     /// Until a connection stands, TLS included.
     #[schemars(extend("default" = "5s"))]
     pub(in super::super) connect_timeout: Option<Located<Timeout>>,
-    /// From the request's last byte to the head of the response.
-    #[schemars(extend("default" = "30s"))]
+    /// From the request's last byte to the head of the response. With `retry`, by default at most half of its
+    /// `deadline`.
+    #[schemars(extend("default" = "60s"))]
     pub(in super::super) first_byte_timeout: Option<Located<Timeout>>,
     /// Between two parts of a body.
     #[schemars(extend("default" = "60s"))]
@@ -49,7 +50,8 @@ pub(in super::super) struct UpstreamSection {
     pub(in super::super) slow_start: Option<Located<HumanDuration>>,
     /// When a request is sent once more. Without this table: only if it was provably not sent.
     pub(in super::super) retry: Option<RetrySection>,
-    /// When a server is left alone.
+    /// What opens the circuit of a server. Without this table: connect failures, and response failures of one
+    /// outlier among several servers.
     pub(in super::super) breaker: Option<BreakerSection>,
     /// How many requests it is sent at once, found out from how long it takes. Without this table: no bound.
     pub(in super::super) concurrency: Option<ConcurrencySection>,
@@ -68,47 +70,6 @@ pub(in super::super) struct HealthTable {
     /// How long the answer may take; no longer than `interval`.
     #[schemars(extend("default" = "1s"))]
     pub(in super::super) timeout: Option<Located<Timeout>>,
-}
-
-/// When a server is left alone.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(in super::super) struct BreakerSection {
-    /// Whether it ever is.
-    #[schemars(extend("default" = true))]
-    pub(in super::super) enabled: Option<Located<bool>>,
-    /// Failures in a row that open its circuit.
-    #[schemars(range(min = 1), extend("default" = 5))]
-    pub(in super::super) consecutive_failures: Option<Located<u32>>,
-    /// The part of requests whose failing opens it.
-    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0, "default" = 0.5))]
-    pub(in super::super) failure_ratio: Option<Located<f64>>,
-    /// Over how long that part is counted.
-    #[schemars(extend("default" = "10s"))]
-    pub(in super::super) window: Option<Located<Window>>,
-    /// Requests there have to be in that time for it to count.
-    #[schemars(range(min = 1), extend("default" = 20))]
-    pub(in super::super) min_requests: Option<Located<u32>>,
-    /// How long it is open at first. Each probe that fails doubles it.
-    #[schemars(extend("default" = "5s"))]
-    pub(in super::super) open: Option<Located<OpenTime>>,
-    /// How long it is open at most.
-    #[schemars(extend("default" = "60s"))]
-    pub(in super::super) open_max: Option<Located<OpenTime>>,
-    /// What callers get in a 503 while the circuits of all servers are open. Default: a problem document.
-    pub(in super::super) fallback: Option<FallbackTable>,
-}
-
-/// What callers get while there is nobody to ask.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(in super::super) struct FallbackTable {
-    /// The text.
-    #[schemars(required)]
-    pub(in super::super) body: Option<Located<String>>,
-    /// Its media type.
-    #[schemars(extend("default" = "text/plain; charset=utf-8"))]
-    pub(in super::super) content_type: Option<Located<MediaType>>,
 }
 
 /// How many requests an upstream is sent at once.

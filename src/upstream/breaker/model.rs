@@ -1,63 +1,50 @@
-//! The breaker once more, as slow and as plain as can be: lists of what happened, read from end to end.
-//! Whatever one does to both, they have to agree at every step.
+//! A second implementation of the breaker, slow and plain: it keeps lists of all events and evaluates them from
+//! the start. [`agreement`](super::agreement) compares both.
 
-use proptest::prelude::*;
-
+use super::super::settings::OpensOn;
 use super::super::tally::SLOTS;
 use super::*;
 
-/// How long a probe is waited for.
-const PROBE: Duration = Duration::from_millis(500);
+/// How long a probe without a result blocks other requests.
+pub(super) const PROBE: Duration = Duration::from_millis(500);
 
-/// A breaker that remembers all and works out the rest.
-struct Model {
-    settings: BreakerSettings,
-    phase: ModelPhase,
+/// A breaker that keeps all events.
+pub(super) struct Model {
+    pub(super) settings: BreakerSettings,
+    pub(super) phase: ModelPhase,
     since: Moment,
-    /// Results of the closed phase, with their moments.
-    results: Vec<(Moment, bool)>,
+    /// Results of the closed phase, with their moments. `None` is a success.
+    results: Vec<(Moment, Option<Failure>)>,
     /// Steps at which the phase changed.
     changes: Vec<usize>,
-    /// Why it opened, each time since it was last closed.
+    /// Causes of all openings since the circuit was closed.
     causes: Vec<Cause>,
     openings: u64,
     why: Option<Cause>,
-    recovered: Option<Moment>,
+    pub(super) recovered: Option<Moment>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum ModelPhase {
+pub(super) enum ModelPhase {
     Closed,
     /// `None` while held.
     Open(Option<Moment>),
-    /// When its probe began, where there is one.
+    /// When the probe began, if there is one.
     HalfOpen {
         probed: Option<Moment>,
     },
 }
 
-/// The model's ticket: the step it was given out at.
+/// The model's ticket: the step at which it was issued.
 #[derive(Clone, Copy)]
-struct Pass {
+pub(super) struct Pass {
     step: usize,
-    probe: bool,
-}
-
-/// Something done to both.
-#[derive(Clone, Debug)]
-enum Deed {
-    Admit,
-    Succeed(prop::sample::Index),
-    Fail(prop::sample::Index),
-    Abandon(prop::sample::Index),
-    Wait(Duration),
-    WaitForItsTime,
-    HoldOpen,
-    Close,
+    pub(super) probe: bool,
+    pub(super) connection_only: bool,
 }
 
 impl Model {
-    fn new(settings: BreakerSettings) -> Self {
+    pub(super) fn new(settings: BreakerSettings) -> Self {
         Self {
             settings,
             phase: ModelPhase::Closed,
@@ -71,8 +58,8 @@ impl Model {
         }
     }
 
-    /// An open phase ends by itself.
-    fn pass_time(&mut self, now: Moment) {
+    /// Ends an open phase whose time is over.
+    pub(super) fn pass_time(&mut self, now: Moment) {
         if let ModelPhase::Open(Some(until)) = self.phase
             && until <= now
         {
@@ -81,9 +68,19 @@ impl Model {
         }
     }
 
-    fn admit(&mut self, step: usize, now: Moment) -> Result<Pass, Refused> {
+    /// Whether the server is shut off as an outlier.
+    pub(super) fn is_outlier(&self) -> bool {
+        let is_off = !matches!(self.phase, ModelPhase::Closed | ModelPhase::Open(None));
+        is_off && self.causes.contains(&Cause::Outlier)
+    }
+
+    pub(super) fn admit(&mut self, step: usize, now: Moment) -> Result<Pass, Refused> {
         match self.phase {
-            ModelPhase::Closed => Ok(Pass { step, probe: false }),
+            ModelPhase::Closed => Ok(Pass {
+                step,
+                probe: false,
+                connection_only: false,
+            }),
             ModelPhase::Open(until) => Err(Refused {
                 wait: until.map(|until| until.since(now)),
             }),
@@ -93,7 +90,12 @@ impl Model {
             ModelPhase::HalfOpen { .. } => {
                 self.phase = ModelPhase::HalfOpen { probed: Some(now) };
                 self.changes.push(step);
-                Ok(Pass { step, probe: true })
+                Ok(Pass {
+                    step,
+                    probe: true,
+                    connection_only: self.settings.opens_on == OpensOn::Outliers
+                        && !self.is_outlier(),
+                })
             }
         }
     }
@@ -102,7 +104,7 @@ impl Model {
         self.changes.iter().any(|change| *change > pass.step)
     }
 
-    fn succeeded(&mut self, pass: Pass, step: usize, now: Moment) -> Option<Change> {
+    pub(super) fn succeeded(&mut self, pass: Pass, step: usize, now: Moment) -> Option<Change> {
         if self.is_late(pass) {
             return None;
         }
@@ -110,39 +112,66 @@ impl Model {
             self.shut(step, now);
             return Some(Change::Closed);
         }
-        self.results.push((now, true));
+        self.results.push((now, None));
         None
     }
 
-    /// Why it opens, if it does.
-    fn failed(&mut self, pass: Pass, now: Moment) -> Option<Cause> {
+    /// Returns why the circuit opens, if it does.
+    pub(super) fn failed(
+        &mut self,
+        pass: Pass,
+        failure: Failure,
+        now: Moment,
+        others: &[&Self],
+    ) -> Option<Cause> {
         if self.is_late(pass) {
             return None;
         }
         if pass.probe {
             return Some(Cause::FailedProbe);
         }
-        self.results.push((now, false));
-        if !self.settings.enabled {
+        self.results.push((now, Some(failure)));
+        if self.settings.opens_on == OpensOn::Nothing {
             return None;
         }
         if self.in_a_row() >= self.settings.consecutive_failures.get() {
             return Some(Cause::InARow);
         }
-        let (succeeded, failed) = (self.count(true, now), self.count(false, now));
-        let all = succeeded + failed;
-        let enough = all >= u64::from(self.settings.min_requests.get());
         // The ratio of all settings here is a half.
-        (enough && failed >= succeeded).then_some(Cause::Ratio)
+        let (all, failures, counted) = self.counts(now);
+        if all < u64::from(self.settings.min_requests.get()) {
+            return None;
+        }
+        if 2 * counted >= all {
+            return Some(Cause::Ratio);
+        }
+        let others: Vec<_> = others
+            .iter()
+            .filter_map(|other| other.verdict(now))
+            .collect();
+        let is_outlier = 2 * failures >= all && !others.is_empty() && !others.contains(&false);
+        is_outlier.then_some(Cause::Outlier)
     }
 
-    fn abandoned(&mut self, pass: Pass) {
+    /// Whether the server is well; `None` if that is not known.
+    fn verdict(&self, now: Moment) -> Option<bool> {
+        let (all, failures, _) = self.counts(now);
+        match self.phase {
+            ModelPhase::Closed if all > 0 && 4 * failures >= all => Some(false),
+            ModelPhase::Closed if all < u64::from(self.settings.min_requests.get()) => None,
+            ModelPhase::Closed => Some(true),
+            _ if self.is_outlier() => Some(false),
+            _ => None,
+        }
+    }
+
+    pub(super) fn abandoned(&mut self, pass: Pass) {
         if pass.probe && !self.is_late(pass) {
             self.phase = ModelPhase::HalfOpen { probed: None };
         }
     }
 
-    fn open(&mut self, until: Option<Moment>, why: Cause, step: usize, now: Moment) {
+    pub(super) fn open(&mut self, until: Option<Moment>, why: Cause, step: usize, now: Moment) {
         self.phase = ModelPhase::Open(until);
         self.since = now;
         self.changes.push(step);
@@ -151,7 +180,7 @@ impl Model {
         self.why = Some(why);
     }
 
-    fn shut(&mut self, step: usize, now: Moment) {
+    pub(super) fn shut(&mut self, step: usize, now: Moment) {
         if self.phase != ModelPhase::Closed {
             self.since = now;
             self.recovered = Some(now);
@@ -162,28 +191,41 @@ impl Model {
         self.causes.clear();
     }
 
-    /// The open time as it is before it is spread.
-    fn open_time(&self) -> Duration {
+    /// Returns the open time without jitter.
+    pub(super) fn open_time(&self) -> Duration {
         let failed = self.causes.iter().filter(|why| **why == Cause::FailedProbe);
         let doubled = failed.fold(self.settings.open, |time, _| time * 2);
         doubled.min(self.settings.open_max)
     }
 
-    fn in_a_row(&self) -> u32 {
-        let failures = self.results.iter().rev().take_while(|(_, well)| !well);
-        u32::try_from(failures.count()).unwrap()
+    /// Whether a failure counts by itself, without comparison.
+    fn counts_alone(&self, failure: Failure) -> bool {
+        failure == Failure::Connect || self.settings.opens_on != OpensOn::Outliers
     }
 
-    fn count(&self, which: bool, now: Moment) -> u64 {
+    fn in_a_row(&self) -> u32 {
+        let counted = |result: Option<Failure>| result.is_some_and(|f| self.counts_alone(f));
+        let results = self.results.iter().rev();
+        let row = results.take_while(|(_, result)| counted(*result));
+        u32::try_from(row.count()).unwrap()
+    }
+
+    /// Results in the window, the failures among them, and those of them that count by themselves.
+    fn counts(&self, now: Moment) -> (u64, u64, u64) {
         let slot = |moment: Moment| moment.as_nanos() / (nanos(self.settings.window) / SLOTS);
         let within = |moment| slot(moment) + SLOTS > slot(now);
-        let results = self.results.iter();
-        results
-            .filter(|(moment, well)| *well == which && within(*moment))
-            .count() as u64
+        let results = self.results.iter().filter(|(moment, _)| within(*moment));
+        let failures = results.clone().filter_map(|(_, result)| *result);
+        let counted = failures.clone().filter(|f| self.counts_alone(*f));
+        (
+            results.count() as u64,
+            failures.count() as u64,
+            counted.count() as u64,
+        )
     }
 
-    fn snapshot(&self, now: Moment) -> Snapshot {
+    pub(super) fn snapshot(&self, now: Moment) -> Snapshot {
+        let (all, failures, _) = self.counts(now);
         Snapshot {
             state: match self.phase {
                 ModelPhase::Closed => State::Closed,
@@ -200,188 +242,12 @@ impl Model {
             },
             openings: self.openings,
             why: self.why,
-            succeeded: self.count(true, now),
-            failed: self.count(false, now),
+            succeeded: all - failures,
+            failed: failures,
         }
-    }
-}
-
-/// Both, and the tickets that are out.
-struct Pair {
-    breaker: Breaker,
-    model: Model,
-    out: Vec<(Ticket, Pass)>,
-    random: fastrand::Rng,
-    now: Moment,
-    step: usize,
-}
-
-impl Pair {
-    fn new(settings: &BreakerSettings) -> Self {
-        Self {
-            breaker: Breaker::new(settings, PROBE, 3),
-            model: Model::new(settings.clone()),
-            out: Vec::new(),
-            random: fastrand::Rng::with_seed(1),
-            now: Moment::default(),
-            step: 0,
-        }
-    }
-
-    fn take(&mut self, index: prop::sample::Index) -> Option<(Ticket, Pass)> {
-        let len = self.out.len();
-        (len != 0).then(|| self.out.swap_remove(index.index(len)))
-    }
-
-    fn admit(&mut self) -> Result<(), TestCaseError> {
-        let expected = self.model.admit(self.step, self.now);
-        match (self.breaker.admit(self.now), expected) {
-            (Ok(ticket), Ok(pass)) => {
-                prop_assert_eq!(ticket.is_probe(), pass.probe);
-                self.out.push((ticket, pass));
-            }
-            (Err(refused), Err(expected)) => prop_assert_eq!(refused, expected),
-            (ticket, expected) => {
-                prop_assert!(false, "{:?} but {:?}", ticket, expected.map(|_| ()));
-            }
-        }
-        Ok(())
-    }
-
-    fn fail(&mut self, ticket: Ticket, pass: Pass) -> Result<(), TestCaseError> {
-        let worker = self.step % 3;
-        let change = self
-            .breaker
-            .failed(ticket, worker, self.now, &mut self.random);
-        let expected = self.model.failed(pass, self.now);
-        match (change, expected) {
-            (Some(Change::Opened { for_, why }), Some(expected)) => {
-                prop_assert_eq!(why, expected);
-                let until = self.now.after(for_);
-                self.model.open(Some(until), why, self.step, self.now);
-                let time = self.model.open_time();
-                prop_assert!(for_ >= time.mul_f64(0.9) && for_ <= time.mul_f64(1.1));
-            }
-            (change, expected) => {
-                prop_assert!(change.is_none() && expected.is_none(), "{:?}", change);
-            }
-        }
-        Ok(())
-    }
-
-    fn hold_open(&mut self) -> Result<(), TestCaseError> {
-        let held = self.model.phase == ModelPhase::Open(None);
-        let opened = self.breaker.hold_open(self.now);
-        prop_assert_eq!(opened.is_some(), !held);
-        if !held {
-            self.model.open(None, Cause::ByHand, self.step, self.now);
-        }
-        Ok(())
-    }
-
-    fn close(&mut self) -> Result<(), TestCaseError> {
-        let was_closed = self.model.phase == ModelPhase::Closed;
-        let change = self.breaker.close(self.now);
-        prop_assert_eq!(change, (!was_closed).then_some(Change::Closed));
-        self.model.shut(self.step, self.now);
-        Ok(())
-    }
-
-    fn undergo(&mut self, deed: &Deed) -> Result<(), TestCaseError> {
-        self.step += 1;
-        match *deed {
-            Deed::Admit => self.admit()?,
-            Deed::Succeed(index) => {
-                if let Some((ticket, pass)) = self.take(index) {
-                    let change = self.breaker.succeeded(ticket, self.step % 3, self.now);
-                    let expected = self.model.succeeded(pass, self.step, self.now);
-                    prop_assert_eq!(change, expected);
-                }
-            }
-            Deed::Fail(index) => {
-                if let Some((ticket, pass)) = self.take(index) {
-                    self.fail(ticket, pass)?;
-                }
-            }
-            Deed::Abandon(index) => {
-                if let Some((ticket, pass)) = self.take(index) {
-                    self.breaker.abandoned(ticket);
-                    self.model.abandoned(pass);
-                }
-            }
-            Deed::Wait(time) => self.now = self.now.after(time),
-            Deed::WaitForItsTime => {
-                if let ModelPhase::Open(Some(until)) = self.model.phase {
-                    self.now = until;
-                }
-            }
-            Deed::HoldOpen => self.hold_open()?,
-            Deed::Close => self.close()?,
-        }
-        self.compare()
-    }
-
-    fn compare(&mut self) -> Result<(), TestCaseError> {
-        self.model.pass_time(self.now);
-        let Self {
-            breaker,
-            model,
-            now,
-            ..
-        } = self;
-        prop_assert_eq!(breaker.snapshot(*now), model.snapshot(*now));
-        prop_assert_eq!(breaker.is_closed(), model.phase == ModelPhase::Closed);
-        prop_assert_eq!(breaker.recovered_at(), model.recovered);
-        let admits = match model.phase {
-            ModelPhase::Closed => true,
-            ModelPhase::Open(_) => false,
-            ModelPhase::HalfOpen { probed } => probed.is_none_or(|since| now.since(since) >= PROBE),
-        };
-        prop_assert_eq!(breaker.may_admit(*now), admits);
-        Ok(())
     }
 }
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap()
-}
-
-fn deeds() -> impl Strategy<Value = Vec<Deed>> {
-    let deed = prop_oneof![
-        30 => Just(Deed::Admit),
-        12 => any::<prop::sample::Index>().prop_map(Deed::Succeed),
-        20 => any::<prop::sample::Index>().prop_map(Deed::Fail),
-        3 => any::<prop::sample::Index>().prop_map(Deed::Abandon),
-        6 => (0_u64..400).prop_map(|millis| Deed::Wait(Duration::from_millis(millis))),
-        4 => Just(Deed::WaitForItsTime),
-        1 => Just(Deed::HoldOpen),
-        1 => Just(Deed::Close),
-    ];
-    prop::collection::vec(deed, 0..300)
-}
-
-fn settings() -> impl Strategy<Value = BreakerSettings> {
-    let enabled = prop::bool::weighted(0.9);
-    (enabled, 2_u32..12, 2_u32..12).prop_map(|(enabled, in_a_row, volume)| BreakerSettings {
-        enabled,
-        consecutive_failures: NonZeroU32::new(in_a_row).unwrap(),
-        failure_ratio: 0.5,
-        window: Duration::from_secs(1),
-        min_requests: NonZeroU32::new(volume).unwrap(),
-        open: Duration::from_millis(300),
-        open_max: Duration::from_secs(1),
-        fallback: None,
-    })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
-
-    #[test]
-    fn breaker_and_model_agree_at_every_step(settings in settings(), deeds in deeds()) {
-        let mut pair = Pair::new(&settings);
-        for deed in &deeds {
-            pair.undergo(deed)?;
-        }
-    }
 }

@@ -1,33 +1,44 @@
-//! What a breaker tells: what changed, and how it stands.
+//! Input and output of a breaker: failures, changes of phase, snapshots.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// What a report, or a person, changed.
+/// A failure of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No connection: refused, unreachable, or `connect_timeout` expired.
+    Connect,
+    /// A connection, but no valid response in time, or a status that counts as a failure.
+    Response,
+}
+
+/// A change of phase, by a report or by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The server is left alone.
+    /// The circuit opened.
     Opened {
-        /// This long; [`Duration::MAX`] where a person ends it.
+        /// The open time; [`Duration::MAX`] until an operator closes the circuit.
         for_: Duration,
-        /// What was the matter.
+        /// The cause.
         why: Cause,
     },
-    /// It is asked again.
+    /// The circuit closed.
     Closed,
 }
 
 /// Why a breaker opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// So many failures in a row.
+    /// `consecutive_failures` was reached.
     InARow,
-    /// So large a part of the window's requests failed.
+    /// `failure_ratio` was reached.
     Ratio,
+    /// `failure_ratio` was reached by this server alone.
+    Outlier,
     /// The probe failed.
     FailedProbe,
-    /// Somebody wanted it so.
+    /// An operator opened it.
     ByHand,
 }
 
@@ -72,6 +83,7 @@ impl Cause {
         match self {
             Self::InARow => "consecutive failures",
             Self::Ratio => "failure ratio",
+            Self::Outlier => "outlier",
             Self::FailedProbe => "failed probe",
             Self::ByHand => "by hand",
         }

@@ -2,13 +2,19 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use super::super::settings::OpensOn;
 use super::*;
 
-/// How long a probe is waited for.
+/// How long a probe without a result blocks other requests.
 const PROBE: Duration = Duration::from_secs(35);
 
+/// Settings of a section without keys, except that the open time is longer.
 fn settings() -> BreakerSettings {
-    BreakerSettings::default()
+    BreakerSettings {
+        opens_on: OpensOn::AllFailures,
+        open: Duration::from_secs(5),
+        ..BreakerSettings::default()
+    }
 }
 
 fn breaker() -> Breaker {
@@ -43,7 +49,13 @@ fn at(millis: u64) -> Moment {
 
 fn fail(breaker: &Breaker, now: Moment) -> Option<Change> {
     let ticket = breaker.admit(now).expect("admitted");
-    breaker.failed(ticket, 0, now, &mut random())
+    report(breaker, ticket, now)
+}
+
+/// Reports a failure of a single server.
+fn report(breaker: &Breaker, ticket: Ticket, now: Moment) -> Option<Change> {
+    let others = std::iter::empty();
+    breaker.failed(ticket, Failure::Response, (0, now), &mut random(), others)
 }
 
 fn succeed(breaker: &Breaker, now: Moment) -> Option<Change> {
@@ -165,7 +177,7 @@ fn every_failed_probe_doubles_the_open_time_up_to_its_longest() {
 
 #[test]
 fn open_times_are_spread_over_a_tenth_to_either_side() {
-    let limits = breaker().limits;
+    let limits = breaker().rule;
     let mut random = random();
     let times: Vec<_> = (0..1_000)
         .map(|_| limits.open_time(0, &mut random))
@@ -184,7 +196,7 @@ fn results_of_requests_from_before_it_opened_change_nothing_afterwards() {
     }
     let before = breaker.snapshot(at(1));
     assert_eq!(breaker.succeeded(late_success, 0, at(1)), None);
-    assert_eq!(breaker.failed(late_failure, 0, at(1), &mut random()), None);
+    assert_eq!(report(&breaker, late_failure, at(1)), None);
     assert_eq!(breaker.snapshot(at(1)), before);
 }
 
@@ -200,14 +212,11 @@ fn results_of_requests_from_before_it_opened_say_nothing_while_it_is_probed_or_c
     let probe = breaker.admit(at(6_000)).expect("its time is over");
     let before = breaker.snapshot(at(6_000));
     assert_eq!(breaker.succeeded(late.remove(0), 1, at(6_000)), None);
-    assert_eq!(
-        breaker.failed(late.remove(0), 1, at(6_000), &mut random()),
-        None
-    );
+    assert_eq!(report(&breaker, late.remove(0), at(6_000)), None);
     assert_eq!(breaker.snapshot(at(6_000)), before);
     breaker.succeeded(probe, 0, at(6_000));
     for ticket in late {
-        assert_eq!(breaker.failed(ticket, 1, at(6_000), &mut random()), None);
+        assert_eq!(report(&breaker, ticket, at(6_000)), None);
     }
     let after = breaker.snapshot(at(6_000));
     assert_eq!((after.in_a_row, after.failed), (0, 0));
@@ -281,7 +290,7 @@ fn closed_by_hand_while_it_is_closed_it_forgets_what_it_counted() {
 #[test]
 fn disabled_it_changes_by_hand_only() {
     let settings = BreakerSettings {
-        enabled: false,
+        opens_on: OpensOn::Nothing,
         ..settings()
     };
     let breaker = Breaker::new(&settings, PROBE, 1);
@@ -367,7 +376,7 @@ fn of_many_failures_at_once_one_opens_it() {
             .map(|ticket| {
                 scope.spawn(|| {
                     start.wait();
-                    breaker.failed(ticket, 0, at(0), &mut random())
+                    report(&breaker, ticket, at(0))
                 })
             })
             .collect();

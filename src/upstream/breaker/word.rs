@@ -1,6 +1,6 @@
 //! A breaker's state in one word, so that everybody sees one state and can change it all at once.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::clock::Moment;
 
@@ -77,6 +77,8 @@ pub(super) struct Signal {
     until: AtomicU64,
     /// When it was last closed after it had been open.
     recovered: AtomicU64,
+    /// Whether the server is shut off as an outlier. Written only with the story locked.
+    outlier: AtomicBool,
 }
 
 impl Signal {
@@ -85,6 +87,7 @@ impl Signal {
             word: AtomicU64::new(Word::new(Phase::Closed, 0).0),
             until: AtomicU64::new(NEVER),
             recovered: AtomicU64::new(NEVER),
+            outlier: AtomicBool::new(false),
         }
     }
 
@@ -104,6 +107,16 @@ impl Signal {
 
     pub(super) fn recovered(&self) -> Option<Moment> {
         moment(&self.recovered)
+    }
+
+    /// Whether the server is shut off as an outlier.
+    pub(super) fn is_outlier(&self) -> bool {
+        self.outlier.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the server is shut off as an outlier. Only with the story locked.
+    pub(super) fn set_outlier(&self, outlier: bool) {
+        self.outlier.store(outlier, Ordering::Relaxed);
     }
 
     /// Enters another phase, and with it another generation, which it returns. Only with the story locked.

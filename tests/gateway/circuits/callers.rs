@@ -9,7 +9,7 @@ use crate::harness::{Gateway, Upstream};
 
 #[tokio::test]
 async fn whoever_waits_as_long_as_told_gets_through_if_the_server_is_back() {
-    let (upstream, mood) = Upstream::moody(500);
+    let (upstream, mood) = Upstream::moody(502);
     let gateway = Gateway::before(
         1,
         "breaker = { consecutive_failures = 2, open = \"1500ms\" }",
@@ -36,7 +36,7 @@ async fn the_words_of_the_configuration_are_said_instead_of_the_gateways_own() {
         open = "1m"
         fallback = { body = '{"later":true}', content_type = "application/vnd.later+json" }
     "#;
-    let (upstream, _) = Upstream::moody(500);
+    let (upstream, _) = Upstream::moody(502);
     let gateway = Gateway::before(1, breaker).upstream(&upstream).start();
     fails(&gateway, 2).await;
     for method in ["GET", "POST", "HEAD"] {
@@ -56,7 +56,7 @@ async fn the_words_of_the_configuration_are_said_instead_of_the_gateways_own() {
 #[tokio::test]
 async fn words_without_a_type_are_plain_text() {
     let breaker = "breaker = { consecutive_failures = 1, fallback = { body = \"Bis später.\" } }";
-    let (upstream, _) = Upstream::moody(500);
+    let (upstream, _) = Upstream::moody(502);
     let gateway = Gateway::before(1, breaker).upstream(&upstream).start();
     fails(&gateway, 1).await;
     let answer = gateway.client().get("/").send().await;
@@ -67,7 +67,7 @@ async fn words_without_a_type_are_plain_text() {
 
 #[tokio::test]
 async fn a_key_refused_by_an_open_circuit_is_free_and_nothing_is_kept() {
-    let (upstream, mood) = Upstream::moody(500);
+    let (upstream, mood) = Upstream::moody(502);
     let gateway = Gateway::with(&format!(
         "[upstream.api]\nservers = [\"{{upstream}}\"]\n{STRICT}\n[[route]]\nname = \"all\"\n\
          path = \"/\"\nidempotency = {{ mode = \"optional\" }}\n"
@@ -98,7 +98,7 @@ async fn a_key_refused_by_an_open_circuit_is_free_and_nothing_is_kept() {
 
 #[tokio::test]
 async fn an_answer_is_passed_on_where_no_circuit_would_let_another_attempt_pass() {
-    let (upstream, _) = Upstream::moody(500);
+    let (upstream, _) = Upstream::moody(502);
     let api = "[upstream.api.breaker]\nconsecutive_failures = 1\nopen = \"1m\"\n\
                [upstream.api.retry]\nbase = \"1ms\"\ncap = \"5ms\"\n";
     let gateway = Gateway::before(1, api).upstream(&upstream).admin().start();

@@ -1,5 +1,7 @@
 //! What opens a circuit, and what never does.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
@@ -16,7 +18,7 @@ const BY_RATIO: &str =
 fn as_asked() -> Upstream {
     Upstream::with(|received| {
         let fails = received.target == "/fails";
-        std::future::ready(empty(if fails { 500 } else { 200 }))
+        std::future::ready(empty(if fails { 502 } else { 200 }))
     })
 }
 
@@ -30,7 +32,7 @@ async fn half_of_the_requests_of_a_window_open_it_if_they_are_enough() {
     let client = gateway.client();
     for _ in 0..5 {
         assert_eq!(client.get("/").send().await.status, 200);
-        assert_eq!(client.get("/fails").send().await.status, 500);
+        assert_eq!(client.get("/fails").send().await.status, 502);
     }
     is_refused(&client.get("/").send().await);
     assert_eq!(upstream.count(), 10);
@@ -65,14 +67,36 @@ async fn what_a_client_did_wrong_never_opens_it() {
         assert_eq!(gateway.client().get("/").send().await.status, status);
     }
     assert_eq!(gateway.circuit().await["window"]["failed"], 0);
-    mood.becomes(500);
+    mood.becomes(502);
     fails(&gateway, 1).await;
     is_refused(&gateway.client().get("/").send().await);
 }
 
 #[tokio::test]
+async fn the_statuses_that_open_it_are_those_in_failures() {
+    for (failures, opening, others) in [
+        ("", &[502, 503, 504][..], &[500, 501, 505, 599][..]),
+        (", failures = \"5xx\"", &[500, 502, 503, 599], &[499, 429]),
+        (", failures = [500]", &[500], &[502, 503, 504]),
+        (", failures = []", &[], &[500, 503]),
+    ] {
+        for status in opening.iter().chain(others) {
+            let (upstream, _) = Upstream::moody(*status);
+            let breaker =
+                format!("breaker = {{ consecutive_failures = 2, open = \"1m\"{failures} }}");
+            let gateway = Gateway::before(1, &breaker).upstream(&upstream).start();
+            for _ in 0..3 {
+                gateway.client().get("/").send().await;
+            }
+            let expected = if opening.contains(status) { 2 } else { 3 };
+            assert_eq!(upstream.count(), expected, "{status}{failures}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn switched_off_it_never_opens() {
-    let (upstream, _) = Upstream::moody(500);
+    let (upstream, _) = Upstream::moody(502);
     let breaker = "breaker = { enabled = false, consecutive_failures = 1, min_requests = 1 }";
     let gateway = Gateway::before(1, breaker).upstream(&upstream).start();
     fails(&gateway, 50).await;
@@ -82,7 +106,7 @@ async fn switched_off_it_never_opens() {
 /// What a server does with a request, and the status its client gets; none where the answer is cut short.
 type Failing = (&'static str, fn(&mut Conversation), Option<u16>);
 
-const FAILURES: [Failing; 8] = [
+const FAILURES: [Failing; 7] = [
     ("never answers", Conversation::until_closed, Some(504)),
     (
         "resets the connection",
@@ -110,14 +134,6 @@ const FAILURES: [Failing; 8] = [
         |conversation| {
             conversation
                 .send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhalf \r\n");
-        },
-        None,
-    ),
-    (
-        "stalls amid a body",
-        |conversation| {
-            conversation.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
-            conversation.until_closed();
         },
         None,
     ),
@@ -258,5 +274,71 @@ async fn a_client_that_does_not_read_its_answer_opens_nothing() {
     let failures = "upstream_failures_total{upstream=\"api\",reason=\"total_timeout\"}";
     gateway.comes_to(failures, 1).await;
     assert_eq!(gateway.circuit().await["state"], "closed");
+    assert_eq!(gateway.client().get("/").send().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_server_that_gives_up_on_a_slow_reader_has_not_failed() {
+    // More than all buffers on the way hold.
+    const LENGTH: usize = 64 << 20;
+    let gave_up = Arc::new(AtomicBool::new(false));
+    let gives_up = Arc::clone(&gave_up);
+    let upstream = wire_raw::Upstream::scripted(move |conversation| {
+        while let Some(request) = conversation.request() {
+            if !request.line().contains("/large") {
+                conversation.send(wire_raw::ok("ok"));
+                continue;
+            }
+            conversation.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n"
+            ));
+            let patience = Some(Duration::from_millis(1_200));
+            let stream = &conversation.stream;
+            stream.set_write_timeout(patience).expect("an open socket");
+            conversation.send(vec![b'x'; LENGTH]);
+            conversation.will_reset();
+            gives_up.store(true, Ordering::SeqCst);
+            return;
+        }
+    });
+    let gateway = Gateway::before(1, TOUCHY)
+        .upstream_url(&format!("http://{}", upstream.address))
+        .admin()
+        .start();
+    let mut client = wire_raw::Client::connect(gateway.address());
+    client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    // The client reads after the server closed the connection.
+    eventually("the server gives up", || gave_up.load(Ordering::SeqCst)).await;
+    let read = tokio::task::spawn_blocking(move || client.rest()).await;
+    assert!(read.expect("an end").0.len() < LENGTH, "cut short");
+    let failures = "upstream_failures_total{upstream=\"api\",reason=\"broken\"}";
+    gateway.comes_to(failures, 1).await;
+    let circuit = gateway.circuit().await;
+    assert_eq!(circuit["window"]["failed"], 0, "{circuit}");
+    assert_eq!(gateway.client().get("/").send().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_server_that_gives_up_on_a_slow_upload_has_not_failed() {
+    let upstream = wire_raw::Upstream::scripted(|conversation| {
+        while let Some(head) = conversation.head() {
+            if !head.starts_with("POST") {
+                conversation.send(wire_raw::ok("ok"));
+                continue;
+            }
+            std::thread::sleep(Duration::from_millis(1_500));
+            return;
+        }
+    });
+    let gateway = Gateway::before(1, TOUCHY)
+        .upstream_url(&format!("http://{}", upstream.address))
+        .admin()
+        .start();
+    let mut uploading = wire_raw::Client::connect(gateway.address());
+    uploading.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf ");
+    let answer = tokio::task::spawn_blocking(move || uploading.answer()).await;
+    assert_eq!(answer.expect("an answer").status, 502);
+    let circuit = gateway.circuit().await;
+    assert_eq!(circuit["window"]["failed"], 0, "{circuit}");
     assert_eq!(gateway.client().get("/").send().await.status, 200);
 }

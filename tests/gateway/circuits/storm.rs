@@ -19,7 +19,7 @@ async fn of_a_thousand_callers_one_reaches_a_server_that_is_slow_to_come_back() 
         let waiting = Arc::clone(&waiting);
         async move {
             if received.target == "/fails" {
-                return empty(500);
+                return empty(502);
             }
             waiting.acquire().await.expect("never closed").forget();
             full("back")
@@ -36,7 +36,7 @@ async fn of_a_thousand_callers_one_reaches_a_server_that_is_slow_to_come_back() 
     for _ in 0..CALLERS {
         connections.push(client.keep_alive().await);
     }
-    assert_eq!(client.get("/fails").send().await.status, 500);
+    assert_eq!(client.get("/fails").send().await.status, 502);
     gateway.comes_to(&state(&upstream, "half_open"), 1).await;
 
     let mut callers = JoinSet::new();

@@ -24,6 +24,11 @@ impl Refusing {
     pub(crate) fn url(&self) -> String {
         format!("http://{}", address(&self.0))
     }
+
+    /// Accepts connections from now on, and never responds.
+    pub(crate) fn listen(&self) {
+        self.0.listen(16).expect("a listener");
+    }
 }
 
 impl Deaf {

@@ -1,31 +1,39 @@
-//! When a server is left alone.
+//! What opens the circuit of a server, and for how long.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
 
-use super::super::super::file::{BreakerSection, FallbackTable};
+use super::super::super::file::{BreakerSection, FailuresEntry, FallbackTable};
 use super::super::super::problem::Findings;
 use super::super::super::scalar::HumanDuration;
 use super::super::{count, plain};
-use crate::upstream::{BreakerSettings, Fallback};
+use crate::upstream::{BreakerSettings, FailureStatuses, Fallback, OpensOn};
 
-/// What a fallback is where nothing is said.
+/// Media type of a fallback without `content_type`.
 const DEFAULT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// The settings. Those of a breaker that is switched off are held to the same rules: it is written to be
-/// switched on again.
+/// Resolves a section. With `enabled = false` it is checked in the same way, because it may be enabled again.
 pub(super) fn resolve(section: &BreakerSection, findings: &mut Findings) -> BreakerSettings {
     let default = BreakerSettings::default();
     let window = section.window.as_ref();
     let (open, open_max) = open_times(section, &default, findings);
     BreakerSettings {
-        enabled: plain(section.enabled.as_ref(), default.enabled),
+        opens_on: if plain(section.enabled.as_ref(), true) {
+            OpensOn::AllFailures
+        } else {
+            OpensOn::Nothing
+        },
         consecutive_failures: count(
             section.consecutive_failures.as_ref(),
             default.consecutive_failures,
         ),
+        failures: match &section.failures {
+            Some(FailuresEntry::All) => FailureStatuses::ALL,
+            Some(FailuresEntry::Statuses(statuses)) => statuses.iter().copied().collect(),
+            None => default.failures,
+        },
         failure_ratio: plain(section.failure_ratio.as_ref(), default.failure_ratio),
         window: window.map_or(default.window, |window| window.value.0),
         min_requests: count(section.min_requests.as_ref(), default.min_requests),

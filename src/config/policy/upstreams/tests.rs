@@ -6,7 +6,9 @@ use http::HeaderValue;
 use super::*;
 use crate::config::{ConfigErrors, Environment, Loaded, Overrides, Problem, parse};
 use crate::retry::{Backoff, Jitter, Preset, Strategy};
-use crate::upstream::{BudgetSettings, Fallback, HealthSettings, RetrySettings};
+use crate::upstream::{
+    BudgetSettings, FailureStatuses, Fallback, HealthSettings, OpensOn, RetrySettings,
+};
 
 const HEAD: &str = "[[route]]\nname = \"all\"\npath = \"/\"\n\
                     [upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n";
@@ -67,7 +69,13 @@ fn what_is_not_said_is_as_the_settings_have_it() {
          [upstream.api.retry]\n[upstream.api.breaker]\n[upstream.api.concurrency]",
     );
     assert_eq!(empty.retry, Some(RetrySettings::default()));
-    assert_eq!(empty.breaker, BreakerSettings::default());
+    // With the section, all failures count.
+    let configured = BreakerSettings {
+        opens_on: OpensOn::AllFailures,
+        ..BreakerSettings::default()
+    };
+    assert_eq!(empty.breaker, configured);
+    assert_eq!(configured.open, seconds(1));
     assert_eq!(empty.concurrency, Some(ConcurrencySettings::default()));
     let health = HealthSettings {
         path: "/healthz".parse().expect("a path"),
@@ -212,9 +220,9 @@ fn what_was_written_must_not_contradict_itself() {
             "exponential",
         ),
         (
-            "[upstream.api.breaker]\nopen_max = \"1s\"",
-            "open for 5s at first",
-            "\"5s\"",
+            "[upstream.api.breaker]\nopen_max = \"500ms\"",
+            "open for 1s at first",
+            "\"1s\"",
         ),
         (
             "health = { path = \"/\", timeout = \"6s\" }",
@@ -341,12 +349,13 @@ fn retries_that_cannot_be_made_get_a_warning() {
 fn everything_about_a_breaker_can_be_said_otherwise() {
     let told = sound(
         "[upstream.api.breaker]\nenabled = false\nconsecutive_failures = 1\nfailure_ratio = 1\n\
-         window = \"1m\"\nmin_requests = 7\nopen = \"10ms\"\nopen_max = \"1d\"\n\
+         window = \"1m\"\nmin_requests = 7\nfailures = [599, 500]\nopen = \"10ms\"\nopen_max = \"1d\"\n\
          fallback = { body = \"{}\", content_type = \"application/json\" }",
     );
     let expected = BreakerSettings {
-        enabled: false,
+        opens_on: OpensOn::Nothing,
         consecutive_failures: NonZeroU32::MIN,
+        failures: FailureStatuses::from_iter([500, 599]),
         failure_ratio: 1.0,
         window: seconds(60),
         min_requests: number(7),
@@ -362,6 +371,19 @@ fn everything_about_a_breaker_can_be_said_otherwise() {
     let fallback = plain.fallback.expect("a fallback");
     assert_eq!(fallback.body, "Später.");
     assert_eq!(fallback.content_type, "text/plain; charset=utf-8");
+    assert_eq!(plain.opens_on, OpensOn::AllFailures);
+
+    let failures = |keys: &str, env: &[(&str, &str)]| {
+        let (upstream, _) = read(&format!("[upstream.api.breaker]\n{keys}"), env);
+        upstream.breaker.failures
+    };
+    assert_eq!(failures("failures = \"5xx\"", &[]), FailureStatuses::ALL);
+    let none = FailureStatuses::from_iter([]);
+    assert_eq!(failures("failures = []", &[]), none);
+    let name = "TIDEGATE__UPSTREAM__API__BREAKER__FAILURES";
+    assert_eq!(failures("", &[(name, "5xx")]), FailureStatuses::ALL);
+    let one = FailureStatuses::from_iter([500]);
+    assert_eq!(failures("failures = []", &[(name, "[500]")]), one);
 }
 
 #[test]
@@ -427,7 +449,8 @@ fn the_environment_reaches_below_an_upstream() {
         let retry = upstream.retry.expect("retries");
         assert_eq!(retry.policy.attempts, number(7));
         assert_eq!(retry.budget.ratio.to_bits(), 0.25_f64.to_bits());
-        assert!(!upstream.breaker.enabled && upstream.breaker.failure_ratio >= 1.0);
+        assert_eq!(upstream.breaker.opens_on, OpensOn::Nothing);
+        assert!(upstream.breaker.failure_ratio >= 1.0);
         assert_eq!(
             upstream.concurrency.map(|at_once| at_once.max),
             Some(number(30))
@@ -470,7 +493,7 @@ fn each_upstream_has_its_own() {
 #[test]
 fn an_answer_that_does_not_come_leaves_time_to_ask_again() {
     let waited = |keys: &str| read(keys, &[]).0.timeouts.first_byte;
-    assert_eq!(waited(""), seconds(30));
+    assert_eq!(waited(""), seconds(60));
     assert_eq!(waited("[upstream.api.retry]"), seconds(15));
     assert_eq!(
         waited("[upstream.api.retry]\ndeadline = \"4s\""),
@@ -478,9 +501,9 @@ fn an_answer_that_does_not_come_leaves_time_to_ask_again() {
     );
     assert_eq!(
         waited("[upstream.api.retry]\ndeadline = \"5m\""),
-        seconds(30)
+        seconds(60)
     );
-    assert_eq!(waited("[upstream.api.retry]\nattempts = 1"), seconds(30));
+    assert_eq!(waited("[upstream.api.retry]\nattempts = 1"), seconds(60));
 
     let doubts = |first_byte: &str| {
         let keys = format!("first_byte_timeout = \"{first_byte}\"\n[upstream.api.retry]");

@@ -5,7 +5,7 @@ use crate::config::Backend;
 use crate::config::{ConfigErrors, Environment, Loaded, Overrides, parse};
 
 const ROUTES: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
-                      [upstream.slow]\nservers = [\"http://127.0.0.1:9001\"]\ntimeout = \"50s\"\n\
+                      [upstream.slow]\nservers = [\"http://127.0.0.1:9001\"]\ntimeout = \"80s\"\n\
                       [[route]]\nname = \"all\"\npath = \"/\"\nupstream = \"api\"\nidempotency = {}\n\
                       [[route]]\nname = \"slow\"\npath = \"/slow\"\nmethods = [\"PUT\"]\nupstream = \"slow\"\n";
 
@@ -54,7 +54,7 @@ fn a_url_alone_gets_every_default() {
         ca_file: None,
         limits_timeout: Duration::from_millis(50),
         records_timeout: Duration::from_millis(500),
-        lease: Duration::from_secs(65),
+        lease: Duration::from_secs(95),
         wait_replicas: None,
     };
     assert_eq!(redis("url = \"redis://127.0.0.1\""), expected);
@@ -70,12 +70,12 @@ fn everything_can_be_said_otherwise() {
         ca_file: Some("ca.pem".into()),
         limits_timeout: Duration::from_millis(5),
         records_timeout: Duration::from_secs(10),
-        lease: Duration::from_secs(36),
+        lease: Duration::from_secs(66),
         wait_replicas: NonZeroU32::new(2),
     };
     let spelt = "url = [\"rediss://a\", \"rediss://b:7000\"]\nprefix = \"fleet-2\"\nuser = \"gate\"\n\
                  password = \"s3cret\"\nca_file = \"ca.pem\"\nlimits_timeout = \"5ms\"\n\
-                 records_timeout = \"10s\"\nlease = \"36s\"\nwait_replicas = 2";
+                 records_timeout = \"10s\"\nlease = \"66s\"\nwait_replicas = 2";
     assert_eq!(redis(spelt), expected);
 }
 
@@ -138,10 +138,10 @@ fn a_lease_outlives_the_slowest_execution_of_a_key() {
     let off = ROUTES.replace("{}", "{ mode = \"off\" }");
     assert_eq!(lease(&off), Duration::from_secs(30));
     let both = format!("{ROUTES}idempotency = {{ methods = \"PUT\" }}\n");
-    assert_eq!(lease(&both), Duration::from_secs(80));
-    let exact = both.replace("\"50s\"", "\"2500ms\"\nfirst_byte_timeout = \"5m\"");
-    assert_eq!(lease(&exact), Duration::from_secs(65));
-    let endless = both.replace("\"50s\"", "\"2h\"");
+    assert_eq!(lease(&both), Duration::from_secs(110));
+    let exact = both.replace("\"80s\"", "\"2500ms\"\nfirst_byte_timeout = \"5m\"");
+    assert_eq!(lease(&exact), Duration::from_secs(95));
+    let endless = both.replace("\"80s\"", "\"2h\"");
     assert_eq!(lease(&endless), Duration::from_hours(1));
 }
 
@@ -158,8 +158,8 @@ fn an_execution_is_all_its_attempts() {
     };
     let one = "[\"http://a\"]\n";
     let three = "[\"http://a\", { url = \"http://b\", weight = 2 }, \"http://c\"]\n";
-    lasts(one, 5 + 30);
-    lasts(three, 3 * 5 + 30);
+    lasts(one, 5 + 60);
+    lasts(three, 3 * 5 + 60);
 
     let retry = format!("{three}retry = {{}}\n");
     lasts(&retry, 30);
@@ -173,17 +173,17 @@ fn an_execution_is_all_its_attempts() {
 fn a_lease_no_longer_than_an_execution_says_how_long_that_is() {
     let lease = |lease: &str| format!("url = \"redis://a\"\nlease = \"{lease}\"");
     assert_eq!(
-        redis(&lease("35001ms")).lease,
-        Duration::from_millis(35_001)
+        redis(&lease("65001ms")).lease,
+        Duration::from_millis(65_001)
     );
-    let (title, help) = fault(&lease("35s"), ROUTES);
-    assert!(title.contains("`api` may take 35s"), "{title}");
-    assert!(help.contains("\"65s\""), "{help}");
+    let (title, help) = fault(&lease("65s"), ROUTES);
+    assert!(title.contains("`api` may take 65s"), "{title}");
+    assert!(help.contains("\"95s\""), "{help}");
 
     let both = format!("{ROUTES}idempotency = {{ methods = \"PUT\" }}\n");
-    let (title, _) = fault(&lease("36s"), &both);
-    assert!(title.contains("`slow` may take 50s"), "{title}");
-    let (title, help) = fault(&lease("1h"), &both.replace("\"50s\"", "\"2h\""));
+    let (title, _) = fault(&lease("66s"), &both);
+    assert!(title.contains("`slow` may take 80s"), "{title}");
+    let (title, help) = fault(&lease("1h"), &both.replace("\"80s\"", "\"2h\""));
     assert!(title.contains("may take 2h"), "{title}");
     assert!(help.contains("[upstream.slow]"), "{help}");
 

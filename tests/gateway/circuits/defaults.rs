@@ -1,0 +1,285 @@
+//! Circuits without a `[breaker]` section: connect failures open them. Responses do not, except those of one
+//! outlier among several servers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::{endless, is_refused, state};
+use crate::harness::{Asking, Gateway, PATIENCE, Received, Refusing, Reply, Upstream, empty, full};
+
+/// Clients that use the API as intended, while another one makes it fail.
+const OTHERS: u8 = 10;
+
+/// Timeouts so short that a request for `/poll` or `/silent` exceeds them.
+const HASTY: &str = "first_byte_timeout = \"200ms\"\nidle_timeout = \"200ms\"";
+
+/// A server whose response is up to the client: `/status/N`, `/silent`, `/poll`, `/events`, otherwise 200.
+async fn as_requested(received: Received) -> Reply {
+    if let Some(status) = received.target.strip_prefix("/status/") {
+        return empty(status.parse().expect("a status"));
+    }
+    match &*received.target {
+        "/silent" => std::future::pending().await,
+        "/poll" => {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            empty(204)
+        }
+        "/events" => endless(),
+        _ => full("ok"),
+    }
+}
+
+/// Sends `times` requests for each target from one client, and meanwhile requests from ten others, which must
+/// all get 200.
+async fn misuse(gateway: &Gateway, times: usize, targets: &[&str]) {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut others = JoinSet::new();
+    for number in 1..=OTHERS {
+        let client = gateway.client().from(&format!("127.0.0.{number}"));
+        let is_over = Arc::clone(&is_over);
+        others.spawn(async move {
+            let mut connection = client.keep_alive().await;
+            let mut last = false;
+            while !last {
+                last = is_over.load(Ordering::SeqCst);
+                let answer = connection.send(client.get("/")).await;
+                assert_eq!(answer.status, 200, "{}", answer.text());
+            }
+        });
+    }
+    let client = gateway.client().from("127.0.0.99");
+    for target in targets {
+        let sent: JoinSet<_> = (0..times)
+            .map(|_| client.get(target))
+            .map(Asking::try_send)
+            .collect();
+        for answer in sent.join_all().await {
+            let status = answer.ok().map(|answer| answer.status);
+            assert_ne!(status, Some(200), "{target}");
+        }
+        // One after the other, too.
+        for _ in 0..6 {
+            drop(client.get(target).try_send().await);
+        }
+    }
+    is_over.store(true, Ordering::SeqCst);
+    let ended = tokio::time::timeout(PATIENCE, others.join_all()).await;
+    ended.expect("every client gets its responses");
+}
+
+async fn never_opened(gateway: &Gateway) {
+    for server in gateway.servers().await {
+        let circuit = &server["circuit"];
+        assert_eq!(circuit["state"], "closed", "{circuit}");
+        assert_eq!(circuit["openings"], 0, "{circuit}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_makes_the_only_server_fail_causes_no_error_for_others() {
+    let upstream = Upstream::with(as_requested);
+    let gateway = Gateway::before(1, HASTY)
+        .upstream(&upstream)
+        .admin()
+        .start();
+    let targets = ["/status/500", "/status/502", "/status/503", "/silent"];
+    misuse(&gateway, 100, &targets).await;
+    never_opened(&gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_long_polls_cause_no_error_for_others() {
+    let upstream = Upstream::with(as_requested);
+    let gateway = Gateway::before(1, HASTY)
+        .upstream(&upstream)
+        .admin()
+        .start();
+    misuse(&gateway, 10, &["/poll"]).await;
+    never_opened(&gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quiet_streams_cut_by_a_timeout_cause_no_error_for_others() {
+    // Also with a section: such a stream is not a failure of the server.
+    for breaker in ["", "breaker = { consecutive_failures = 1 }"] {
+        for timeout in ["idle_timeout = \"200ms\"", "timeout = \"400ms\""] {
+            let upstream = Upstream::with(as_requested);
+            let gateway = Gateway::before(1, &format!("{timeout}\n{breaker}"))
+                .upstream(&upstream)
+                .admin()
+                .start();
+            misuse(&gateway, 5, &["/events"]).await;
+            never_opened(&gateway).await;
+            assert_eq!(gateway.circuit().await["window"]["failed"], 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn connect_failures_open_it_for_one_second_which_a_failed_probe_doubles() {
+    let refusing = Refusing::new();
+    let gateway = Gateway::before(1, "")
+        .upstream_url(&refusing.url())
+        .admin()
+        .start();
+    let client = gateway.client();
+    for _ in 0..5 {
+        let answer = client.get("/").send().await;
+        assert_eq!(answer.problem(), "upstream-unavailable");
+    }
+    let open_time = async || {
+        let circuit = gateway.circuit().await;
+        assert_eq!(circuit["state"], "open", "{circuit}");
+        let seconds = |of: &str| circuit[of].as_f64().expect("open, and for how long");
+        seconds("for_seconds") + seconds("remaining_seconds")
+    };
+    let first = open_time().await;
+    assert!((0.89..=1.11).contains(&first), "{first}");
+    let refused = client.get("/").send().await;
+    is_refused(&refused);
+    assert!((1..=2).contains(&refused.retry_after()));
+
+    tokio::time::sleep(Duration::from_secs_f64(first)).await;
+    let probe = client.get("/").send().await;
+    assert_eq!(probe.problem(), "upstream-unavailable");
+    let second = open_time().await;
+    assert!((1.79..=2.21).contains(&second), "{second}");
+    assert_eq!(gateway.circuit().await["opened_by"], "failed probe");
+}
+
+#[tokio::test]
+async fn a_connection_closes_it_however_long_the_response_takes() {
+    let refusing = Refusing::new();
+    let gateway = Gateway::before(1, "")
+        .upstream_url(&refusing.url())
+        .admin()
+        .start();
+    let client = gateway.client();
+    for _ in 0..5 {
+        client.get("/").send().await;
+    }
+    is_refused(&client.get("/").send().await);
+    // From now on it accepts connections, and never responds.
+    refusing.listen();
+    let server = refusing.url();
+    let server = server.strip_prefix("http://").expect("a URL");
+    let half_open =
+        format!("breaker_state{{upstream=\"api\",server=\"{server}\",state=\"half_open\"}}");
+    gateway.comes_to(&half_open, 1).await;
+    let probe = tokio::spawn(client.get("/").try_send());
+    gateway
+        .comes_to(&half_open.replace("half_open", "closed"), 1)
+        .await;
+    assert!(!probe.is_finished());
+    probe.abort();
+}
+
+#[tokio::test]
+async fn responses_in_between_end_a_row_of_connect_failures() {
+    let upstream = Upstream::replying(503);
+    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    for _ in 0..10 {
+        assert_eq!(gateway.client().get("/").send().await.text(), "ok");
+    }
+    let circuit = gateway.circuit().await;
+    assert_eq!(circuit["failures_in_a_row"], 0, "{circuit}");
+    assert_eq!(circuit["window"]["failed"], 10, "{circuit}");
+}
+
+/// Sends 60 requests for each server, which is three times what a verdict needs, and returns what opened
+/// the circuit of each, if anything did.
+async fn opened_by(servers: &[&Upstream]) -> Vec<Option<String>> {
+    let mut plan = Gateway::before(servers.len(), "").admin();
+    for server in servers {
+        plan = plan.upstream(server);
+    }
+    let gateway = plan.start();
+    let client = gateway.client();
+    let mut connection = client.keep_alive().await;
+    for _ in 0..60 * servers.len() {
+        connection.send(client.get("/")).await;
+    }
+    let circuits = gateway.servers().await.into_iter();
+    let causes = circuits.map(|server| server["circuit"]["opened_by"].as_str().map(str::to_owned));
+    causes.collect()
+}
+
+#[tokio::test]
+async fn one_outlier_of_several_servers_is_shut_off() {
+    let (well, other) = (Upstream::replying(200), Upstream::replying(404));
+    for status in [502, 503, 504] {
+        let failing = Upstream::replying(status);
+        let causes = opened_by(&[&well, &failing, &other]).await;
+        assert_eq!(causes, [None, Some("outlier".into()), None], "{status}");
+        assert!(failing.count() < 60, "{status}: {}", failing.count());
+    }
+    let resetting = Upstream::resetting();
+    let causes = opened_by(&[&well, &resetting]).await;
+    assert_eq!(causes, [None, Some("outlier".into())]);
+}
+
+#[tokio::test]
+async fn servers_that_fail_alike_are_no_outliers() {
+    let well = Upstream::replying(200);
+    let failing = [(); 3].map(|()| Upstream::replying(503));
+    let [one, two, three] = &failing;
+    assert_eq!(opened_by(&[one, &well, two]).await, [None, None, None]);
+    assert_eq!(opened_by(&[one, two, three]).await, [None, None, None]);
+    // A status that is not listed is not a failure.
+    let broken = Upstream::replying(500);
+    assert_eq!(opened_by(&[&broken, &well]).await, [None, None]);
+}
+
+#[tokio::test]
+async fn an_outlier_gets_requests_again_when_no_other_server_is_left() {
+    let (well, failing) = (Upstream::replying(200), Upstream::replying(503));
+    let gateway = Gateway::before(2, "")
+        .upstream(&well)
+        .upstream(&failing)
+        .admin()
+        .start();
+    let client = gateway.client();
+    let mut connection = client.keep_alive().await;
+    for _ in 0..120 {
+        connection.send(client.get("/")).await;
+    }
+    assert_eq!(
+        gateway.servers().await[1]["circuit"]["opened_by"],
+        "outlier"
+    );
+    let open = format!("/upstreams/api/servers/{}/open", well.address());
+    assert_eq!(gateway.admin().post(&open).send().await.status, 200);
+    for _ in 0..20 {
+        let answer = connection.send(client.get("/")).await;
+        assert_eq!((answer.status, answer.text().as_str()), (503, "ok"));
+    }
+    assert_eq!(gateway.servers().await[1]["circuit"]["state"], "closed");
+}
+
+#[tokio::test]
+async fn at_most_one_server_is_shut_off_because_of_its_responses() {
+    let (one, mood) = Upstream::moody(200);
+    let (failing, well) = (Upstream::replying(503), Upstream::replying(200));
+    let gateway = Gateway::before(3, "")
+        .upstream(&failing)
+        .upstream(&one)
+        .upstream(&well)
+        .admin()
+        .start();
+    let client = gateway.client();
+    let mut connection = client.keep_alive().await;
+    for _ in 0..180 {
+        connection.send(client.get("/")).await;
+    }
+    let first = &state(&failing, "closed");
+    assert!(gateway.metric(first).await < 0.5, "the outlier");
+    mood.becomes(503);
+    for _ in 0..400 {
+        connection.send(client.get("/")).await;
+    }
+    let circuit = gateway.servers().await[1]["circuit"].take();
+    assert_eq!(circuit["openings"], 0, "{circuit}");
+}
