@@ -4,7 +4,7 @@
 //! first, because some clients read only the first member. `legacy` and `x` have one field for each number, and show
 //! the tightest limit. Everything that is the same on all responses of a route is formatted once, with the policy.
 //!
-//! Upstream can have limits of its own. [`upstream`] merges its fields of the same dialect with those of the gateway.
+//! Upstream can have limits of its own. The module `upstream` merges its fields of the same dialect with those of the gateway.
 //! Fields of other dialects pass unchanged.
 
 mod upstream;
@@ -125,16 +125,10 @@ fn write_tightest(
     else {
         return;
     };
-    let [limit, remaining, reset] = [
-        limit.quota.capacity().get(),
-        reading.remaining,
-        reset(reading),
-    ];
-    let mut sent = [limit, remaining, reset]
-        .into_iter()
-        .zip(names)
-        .map(|(number, name)| replace(headers, name.clone(), number.into()));
-    let sent: [_; 3] = std::array::from_fn(|_| sent.next().unwrap_or_default());
+    let (remaining, reset) = (reading.remaining, reset(reading));
+    let ours = [limit.quota.capacity().get(), remaining, reset];
+    let sent: [Vec<HeaderValue>; 3] =
+        std::array::from_fn(|index| replace(headers, names[index].clone(), ours[index].into()));
     if sent.iter().all(Vec::is_empty) {
         return;
     }

@@ -14,13 +14,14 @@ fn limited(respond: &str, limits: &[(&str, &str)]) -> Plan {
         .iter()
         .map(|(name, _)| format!("\"{name}\""))
         .collect();
-    let sections: String = limits
+    let sections: Vec<_> = limits
         .iter()
         .map(|(name, lines)| format!("[limit.\"{name}\"]\n{lines}\n"))
         .collect();
     Gateway::with(&format!(
-        "[respond]\n{respond}\n[upstream.api]\nservers = [\"{{upstream}}\"]\n{sections}\
+        "[respond]\n{respond}\n[upstream.api]\nservers = [\"{{upstream}}\"]\n{}\
          [[route]]\nname = \"all\"\npath = \"/\"\nlimits = [{}]\n",
+        sections.concat(),
         names.join(", ")
     ))
 }
