@@ -30,7 +30,8 @@ use networks::Networks;
 /// The most hops a trusted peer may name in `X-Forwarded-For`.
 pub const MAX_HOPS: usize = 256;
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// The addresses that a request passed, as proxies append them.
+pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Whose word is taken on who is calling: `[client]` of the configuration.
 ///

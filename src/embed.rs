@@ -37,7 +37,9 @@ use std::sync::{Arc, Once};
 use std::task::{Context, Poll};
 
 use axum::extract::ConnectInfo;
-use http::Request;
+use bytes::Bytes;
+use futures_util::future::{Either, Ready, ready};
+use http::{HeaderValue, Request, Response};
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
@@ -45,7 +47,8 @@ use crate::admin::Metrics;
 use crate::client::Trust;
 use crate::clock::Clock;
 use crate::idempotency::{IdempotencyLayer, Naming, Rule};
-use crate::respond::Manner;
+use crate::intake::headers::HeaderNames;
+use crate::respond::{Manner, Rejection, problem};
 use crate::route::{Route, RouteId, Routes};
 use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::{MemoryRecords, Room};
@@ -127,9 +130,15 @@ impl Embedded {
         Self { manner, ..self }
     }
 
-    /// Says who is calling. Met first.
+    /// Identifies the client. Applied first. Rejects a request with 400 if a header that a limit or the scope is
+    /// counted by is repeated, or if a value has white space around it.
     pub fn identify(&self) -> IdentifyLayer {
-        IdentifyLayer(Arc::clone(&self.trust))
+        IdentifyLayer(Arc::new(Identifying {
+            trust: Arc::clone(&self.trust),
+            names: self.routes.headers().clone(),
+            manner: Arc::clone(&self.manner),
+            clock: self.clock.clone(),
+        }))
     }
 
     /// Holds callers to their limits. Met second.
@@ -165,15 +174,23 @@ impl Embedded {
     }
 }
 
-/// Finds out who is calling, for the layers behind it.
+/// Identifies the client of each request for the layers behind it.
 #[derive(Clone, Debug)]
-pub struct IdentifyLayer(Arc<Trust>);
+pub struct IdentifyLayer(Arc<Identifying>);
 
-/// A service whose callers are known.
+#[derive(Debug)]
+struct Identifying {
+    trust: Arc<Trust>,
+    names: HeaderNames,
+    manner: Arc<Manner>,
+    clock: Clock,
+}
+
+/// A service that receives requests with identified clients.
 #[derive(Clone, Debug)]
 pub struct Identify<Inner> {
     inner: Inner,
-    trust: Arc<Trust>,
+    identifying: Arc<Identifying>,
 }
 
 impl<Inner> Layer<Inner> for IdentifyLayer {
@@ -182,201 +199,82 @@ impl<Inner> Layer<Inner> for IdentifyLayer {
     fn layer(&self, inner: Inner) -> Self::Service {
         Identify {
             inner,
-            trust: Arc::clone(&self.0),
+            identifying: Arc::clone(&self.0),
         }
     }
 }
 
-impl<Inner, B> Service<Request<B>> for Identify<Inner>
+impl<Inner, ReqBody, ResBody> Service<Request<ReqBody>> for Identify<Inner>
 where
-    Inner: Service<Request<B>>,
+    Inner: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: From<Bytes>,
 {
-    type Response = Inner::Response;
+    type Response = Response<ResBody>;
     type Error = Inner::Error;
-    type Future = Inner::Future;
+    type Future = Either<Inner::Future, Ready<Result<Response<ResBody>, Inner::Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        if peer.is_none() {
+        let Some(&ConnectInfo(peer)) = peer else {
             static TOLD: Once = Once::new();
             TOLD.call_once(|| {
                 tracing::warn!(
-                    "a request's peer is not known, so it passes unthrottled and unkeyed"
+                    "the peer of a request is not known, so no limit and no key applies to it"
                 );
             });
-        }
-        if let Some(ConnectInfo(peer)) = peer {
-            // Of a header with too many hops nothing is believed, as if the peer were not trusted.
-            let caller = self
-                .trust
-                .identify(peer.ip(), request.headers())
-                .or_else(|_| Trust::default().identify(peer.ip(), request.headers()));
-            if let Ok(caller) = caller {
-                request.extensions_mut().insert(Passage {
-                    caller,
-                    route: RULE,
-                    side: Side::Main,
-                    resending: Resending::ByMethod,
-                    arrival: None,
-                });
+            return Either::Left(self.inner.call(request));
+        };
+        match self.identifying.identify(peer, &mut request) {
+            Ok(passage) => {
+                request.extensions_mut().insert(passage);
+                Either::Left(self.inner.call(request))
+            }
+            Err(rejection) => {
+                let Identifying { manner, clock, .. } = &*self.identifying;
+                let response = problem::response(&rejection, request.headers(), manner, clock);
+                Either::Right(ready(Ok(response)))
             }
         }
-        self.inner.call(request)
+    }
+}
+
+impl Identifying {
+    /// Reduces the headers of a request from `peer` to one spelling, as the gateway does, and identifies its client.
+    fn identify<B>(
+        &self,
+        peer: SocketAddr,
+        request: &mut Request<B>,
+    ) -> Result<Passage, Rejection> {
+        // HTTP/2 has the host in the target.
+        let authority = request.uri().authority();
+        let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        let headers = request.headers_mut();
+        self.names.settle(headers)?;
+        let lookalikes = headers.keys().filter(|name| self.names.is_lookalike(name));
+        for name in lookalikes.cloned().collect::<Vec<_>>() {
+            headers.remove(name);
+        }
+        // A header with too many hops is ignored, as if the peer were not trusted.
+        let caller = self
+            .trust
+            .identify(peer.ip(), headers)
+            .or_else(|_| Trust::default().identify(peer.ip(), headers))
+            .map_err(|error| Rejection::bad_request(error.to_string()))?;
+        self.names
+            .check_counted(RULE.0, headers, &caller, host.as_ref())?;
+        Ok(Passage {
+            caller,
+            route: RULE,
+            side: Side::Main,
+            resending: Resending::ByMethod,
+            arrival: None,
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Duration;
-
-    use axum::Router;
-    use axum::body::Body;
-    use axum::extract::State;
-    use axum::response::Response;
-    use axum::routing::post;
-    use http::{HeaderValue, StatusCode};
-    use http_body_util::BodyExt as _;
-    use tokio::sync::Notify;
-    use tower::ServiceExt as _;
-
-    use super::*;
-    use crate::respond::Hint;
-    use crate::throttle::Quota;
-
-    #[derive(Clone, Default)]
-    struct Bank {
-        payments: Arc<AtomicU32>,
-        open: Arc<Notify>,
-    }
-
-    async fn pay(State(bank): State<Bank>) -> String {
-        let number = bank.payments.fetch_add(1, Ordering::Relaxed) + 1;
-        bank.open.notified().await;
-        format!("payment {number}")
-    }
-
-    fn app(embedded: &Embedded, bank: &Bank) -> Router {
-        Router::new()
-            .route("/payments", post(pay))
-            .with_state(bank.clone())
-            .layer(embedded.idempotency())
-            .layer(embedded.throttle())
-            .layer(embedded.identify())
-    }
-
-    fn embedded() -> Embedded {
-        let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap();
-        let limits = vec![Limit::per_client("device", quota)];
-        Embedded::new(limits, Some(Rule::default()))
-    }
-
-    fn request(peer: Option<&str>) -> Request<Body> {
-        let mut request = Request::post("/payments")
-            .header("idempotency-key", "k")
-            .body(Body::from("100"))
-            .unwrap();
-        if let Some(peer) = peer {
-            let peer: SocketAddr = peer.parse().unwrap();
-            request.extensions_mut().insert(ConnectInfo(peer));
-        }
-        request
-    }
-
-    async fn text(response: Response) -> String {
-        let body = response.into_body().collect().await.unwrap();
-        String::from_utf8(body.to_bytes().into()).unwrap()
-    }
-
-    #[tokio::test]
-    async fn an_application_wears_both_layers() {
-        let (embedded, bank) = (embedded(), Bank::default());
-        let app = app(&embedded, &bank);
-        for replayed in [false, true, true, true] {
-            bank.open.notify_one();
-            let response = app
-                .clone()
-                .oneshot(request(Some("192.0.2.1:9")))
-                .await
-                .unwrap();
-            assert_eq!(
-                response.headers().contains_key("idempotent-replayed"),
-                replayed
-            );
-            assert!(response.headers().contains_key("ratelimit"));
-            assert_eq!(text(response).await, "payment 1");
-        }
-        let refused = app
-            .clone()
-            .oneshot(request(Some("192.0.2.1:9")))
-            .await
-            .unwrap();
-        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(refused.headers()["x-should-retry"], "true");
-        let wait = refused.headers()["retry-after-ms"].to_str().unwrap();
-        assert!((1..=1_000).contains(&wait.parse().unwrap()), "{wait} ms");
-        bank.open.notify_one();
-        let other = app.oneshot(request(Some("192.0.2.2:9"))).await.unwrap();
-        assert_eq!(text(other).await, "payment 2");
-    }
-
-    #[tokio::test]
-    async fn an_execution_outlives_its_client_and_is_waited_for() {
-        let (embedded, bank) = (embedded(), Bank::default());
-        let app = app(&embedded, &bank);
-        let asking = tokio::spawn(app.clone().oneshot(request(Some("192.0.2.1:9"))));
-        while bank.payments.load(Ordering::Relaxed) == 0 {
-            tokio::task::yield_now().await;
-        }
-        asking.abort();
-        assert!(asking.await.unwrap_err().is_cancelled());
-        bank.open.notify_one();
-        embedded.finish().await;
-        let replayed = app.oneshot(request(Some("192.0.2.1:9"))).await.unwrap();
-        assert_eq!(text(replayed).await, "payment 1");
-    }
-
-    #[tokio::test]
-    async fn both_layers_follow_the_configured_hints_and_docs() {
-        let link = "<https://docs.example/>; rel=\"describedby\"";
-        let manner = Manner {
-            hints: [Hint::Stripe].into_iter().collect(),
-            docs: Some(HeaderValue::from_static(link)),
-            ..Manner::default()
-        };
-        let (embedded, bank) = (embedded().speaking(manner), Bank::default());
-        let app = app(&embedded, &bank);
-        for (key, status, hint) in [
-            ("two words", 400, "false"),
-            ("two words", 400, "false"),
-            ("two words", 400, "false"),
-            ("two words", 400, "false"),
-            ("k", 429, "true"),
-        ] {
-            let mut request = request(Some("192.0.2.1:9"));
-            let headers = request.headers_mut();
-            headers.insert("idempotency-key", HeaderValue::from_static(key));
-            let response = app.clone().oneshot(request).await.unwrap();
-            assert_eq!(response.status(), status);
-            let headers = response.headers();
-            assert_eq!(headers["stripe-should-retry"], hint);
-            assert_eq!(headers["link"], link);
-            assert!(!headers.contains_key("retry-after-ms"));
-        }
-    }
-
-    #[tokio::test]
-    async fn a_request_of_nobody_passes() {
-        let (embedded, bank) = (embedded(), Bank::default());
-        let app = app(&embedded, &bank);
-        for number in 1..=6 {
-            bank.open.notify_one();
-            let response = app.clone().oneshot(request(None)).await.unwrap();
-            assert_eq!(text(response).await, format!("payment {number}"));
-        }
-    }
-}
+mod tests;

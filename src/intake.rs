@@ -1,10 +1,11 @@
-//! Can the gateway take this request for what it seems?
+//! Checks of a request's head, the same for HTTP/1 and HTTP/2.
 //!
-//! It was parsed by now, and [`crate::wire`] or HTTP/2 has seen to its framing. What is left is what a parser
-//! lets pass and two servers could still read differently: the host it is for, the form of its target,
-//! methods that are not requests for a resource. Whatever could mean two things is refused.
+//! The parsers have checked the framing. These checks reject what a parser accepts and two servers can read
+//! differently: the host, the form of the target, methods that are not requests for a resource, and
+//! [spellings of headers](headers). A request with two possible meanings is rejected.
 
 mod body;
+pub mod headers;
 
 use std::net::Ipv6Addr;
 
@@ -12,30 +13,38 @@ use http::header::{CONTENT_LENGTH, EXPECT, HOST};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 
+use self::headers::{Found, HeaderNames};
 use crate::respond::Rejection;
 
 pub use body::{Incoming, RequestBody, RequestBodyError};
 
-/// The host `request` is for, if it is a request that can be carried on.
-pub fn check<B>(request: &Request<B>, max_body: u64) -> Result<HeaderValue, Rejection> {
+/// Checks the head of `request`, reduces its headers to one spelling, and returns its host.
+pub fn check<B>(
+    request: &mut Request<B>,
+    max_body: u64,
+    names: &HeaderNames,
+) -> Result<HeaderValue, Rejection> {
     let declared = Declared::of(request.headers());
     check_method(request)?;
     let host = check_host(request.uri(), &declared.host)?;
     check_expectation(&declared)?;
     check_length(&declared.length, max_body)?;
+    let found = declared.found;
+    names.settle_found(found, request.headers_mut())?;
     Ok(host)
 }
 
-/// What a request's headers say of it that is checked. All of it is found in one pass: each of three look-ups
-/// would cost as much as to pass by eight headers, and most requests have fewer than twice as many.
+/// Headers that are checked. One pass finds all of them: each of three look-ups would cost as much as passing
+/// eight headers, and most requests have fewer than twice as many.
 #[derive(Default)]
 struct Declared<'a> {
     host: Sole<'a>,
     length: Sole<'a>,
     expects_more_than_to_continue: bool,
+    found: Found,
 }
 
-/// The line of a header that is to have no more than one.
+/// A header that may have one line.
 #[derive(Default)]
 struct Sole<'a> {
     line: Option<&'a HeaderValue>,
@@ -46,6 +55,7 @@ impl<'a> Declared<'a> {
     fn of(headers: &'a HeaderMap) -> Self {
         let mut declared = Self::default();
         for (name, value) in headers {
+            declared.found.note(name, value);
             match *name {
                 HOST => declared.host.add(value),
                 CONTENT_LENGTH => declared.length.add(value),
@@ -192,7 +202,9 @@ mod tests {
     }
 
     fn status(request: &Request<()>) -> u16 {
-        check(request, 10).map_or_else(|rejection| rejection.status().as_u16(), |_| 200)
+        let mut request = request.clone();
+        let host = check(&mut request, 10, &HeaderNames::default());
+        host.map_or_else(|rejection| rejection.status().as_u16(), |_| 200)
     }
 
     #[test]

@@ -256,7 +256,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes a request through the stages that only look, and leaves in it what they found.
+    /// Checks a request, identifies its client and finds its route, and stores the results in its extensions.
     fn enter(
         &self,
         connection: &Arc<Connection>,
@@ -264,7 +264,8 @@ impl Pipeline {
         seen: &mut Seen,
     ) -> Result<Entered, Rejection> {
         let policy = &*self.policy;
-        let host = intake::check(request, policy.server.caps.body_bytes)?;
+        let names = policy.routes.headers();
+        let host = intake::check(request, policy.server.caps.body_bytes, names)?;
 
         let caller = policy
             .trust
@@ -299,6 +300,7 @@ impl Pipeline {
         if let Some(uri) = rewritten {
             *request.uri_mut() = uri;
         }
+        names.check_counted(route.id.0, request.headers_mut(), &caller, Some(&host))?;
         let arrival = Arrival {
             connection: Arc::clone(connection),
             upstream: route.upstream,

@@ -24,11 +24,14 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use http::Method;
+use http::header::AUTHORIZATION;
+use http::{HeaderName, Method};
 use thiserror::Error;
 
-use crate::idempotency;
-use crate::throttle::Limit;
+use crate::idempotency::rule::ScopePart;
+use crate::idempotency::{self, Scope};
+use crate::intake::headers::HeaderNames;
+use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::UpstreamId;
 
 use matcher::Matcher;
@@ -69,6 +72,32 @@ impl Route {
             .as_ref()
             .is_none_or(|methods| method.is_some_and(|method| methods.contains(method)))
     }
+
+    /// The headers that its limits of this mode are counted by.
+    fn limit_headers(&self, mode: Mode) -> impl Iterator<Item = &HeaderName> {
+        let limits = self.limits.iter().filter(move |limit| limit.mode == mode);
+        limits
+            .flat_map(|limit| &limit.key)
+            .filter_map(|part| match part {
+                KeyPart::Header(name) => Some(name),
+                KeyPart::Client | KeyPart::Global => None,
+            })
+    }
+
+    /// The headers that the scope of its idempotency keys is read from.
+    fn scope_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        let scope = self.idempotency.as_ref().map(|rule| &rule.scope);
+        let parts = match scope {
+            Some(Scope::Parts(parts)) => &**parts,
+            Some(Scope::Credential | Scope::Shared) | None => &[],
+        };
+        let credential = matches!(scope, Some(Scope::Credential)).then_some(&AUTHORIZATION);
+        let headers = parts.iter().filter_map(|part| match part {
+            ScopePart::Header(name) => Some(name),
+            ScopePart::Client => None,
+        });
+        credential.into_iter().chain(headers)
+    }
 }
 
 /// Why routes can not be matched on.
@@ -100,6 +129,7 @@ pub struct Routes {
     /// What every other method sees; an index into `views`.
     otherwise: usize,
     views: Vec<View>,
+    headers: HeaderNames,
 }
 
 impl Routes {
@@ -130,7 +160,18 @@ impl Routes {
                 by_method.push((method.clone(), view));
             }
         }
+        let mut headers = HeaderNames::default();
+        for route in &routes {
+            headers.add_route(
+                route
+                    .limit_headers(Mode::Enforce)
+                    .chain(route.scope_headers()),
+                route.limit_headers(Mode::Shadow),
+                route.idempotency.as_ref().map(|rule| &rule.header),
+            );
+        }
         Ok(Self {
+            headers,
             by_method,
             otherwise,
             views: views.built,
@@ -157,6 +198,11 @@ impl Routes {
     /// All routes, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Arc<Route>> {
         self.all.iter()
+    }
+
+    /// The names of the headers that limits, scopes and keys are read from.
+    pub fn headers(&self) -> &HeaderNames {
+        &self.headers
     }
 
     /// How many routes there are.

@@ -16,7 +16,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use self::keyed::Keying;
 use crate::config::{self, Environment, Overrides, Policy};
 use crate::intake;
+use crate::intake::headers::HeaderNames;
 use crate::path;
+use crate::respond::Rejection;
 use crate::respond::cors::preflight_method;
 use crate::route::Route;
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
@@ -89,22 +91,27 @@ fn headers(lines: &[String]) -> anyhow::Result<HeaderMap> {
     Ok(headers)
 }
 
-/// What the request would meet, line by line.
+/// Describes what happens to a request, one fact per line.
 fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<10} {value}"));
 
-    // Every client sends one, and nobody wants to type it here.
+    // Every client sends a host, so `--header` does not have to.
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().entry(HOST).or_insert(host);
-    if let Err(rejection) = intake::check(&request, policy.server.caps.body_bytes) {
-        let status = rejection.status().as_u16();
-        line("outcome", format!("{status}, {}", rejection.detail()));
-        return lines.join("\n");
-    }
-    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    let names = policy.routes.headers();
+    let sent = request.headers().clone();
+    let host = match intake::check(&mut request, policy.server.caps.body_bytes, names) {
+        Ok(host) => host,
+        Err(rejection) => {
+            line("outcome", rejected(&rejection));
+            return lines.join("\n");
+        }
+    };
+    let (parts, ()) = request.into_parts();
+    let (method, uri, mut headers) = (&parts.method, &parts.uri, parts.headers);
 
-    let caller = match policy.trust.identify(peer, headers) {
+    let caller = match policy.trust.identify(peer, &headers) {
         Ok(caller) => caller,
         Err(error) => {
             line("outcome", format!("400, {error}"));
@@ -127,7 +134,7 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     };
     line("path", format!("{} (normalised)", path.forward()));
 
-    let preflight = preflight_method(method, headers);
+    let preflight = preflight_method(method, &headers);
     let Some(route) = policy
         .routes
         .find(preflight.as_ref().unwrap_or(method), path.matching())
@@ -139,6 +146,20 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     line("route", route.name.to_string());
     let upstream = &policy.upstreams[route.upstream.0];
     line("upstream", upstream::servers(upstream));
+    if let Some(dropped) = dropped(&sent, &headers, names) {
+        line("dropped", dropped);
+    }
+    // The gateway responds to a preflight before it counts it.
+    let counted = if preflight.is_some() && policy.manner.cors.is_some() {
+        Ok(())
+    } else {
+        names.check_counted(route.id.0, &mut headers, &caller, Some(&host))
+    };
+    if let Err(rejection) = counted {
+        line("outcome", rejected(&rejection));
+        return lines.join("\n");
+    }
+    let headers = &headers;
     let rule = route.idempotency.as_deref();
     let keying = Keying::of(rule, method, headers);
     let keyed = rule.filter(|_| matches!(keying, Keying::Keyed { .. }));
@@ -182,6 +203,27 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     lines.join("\n")
 }
 
+fn rejected(rejection: &Rejection) -> String {
+    format!("{}, {}", rejection.status().as_u16(), rejection.detail())
+}
+
+/// The headers of a request that are not forwarded because of their spelling, and why.
+fn dropped(sent: &HeaderMap, left: &HeaderMap, names: &HeaderNames) -> Option<String> {
+    let dropped: Vec<_> = sent
+        .keys()
+        .filter_map(|name| {
+            if !left.contains_key(name) {
+                Some(format!("{name}, named in Connection"))
+            } else if names.is_lookalike(name) {
+                Some(format!("{name}, which servers can read as another header"))
+            } else {
+                None
+            }
+        })
+        .collect();
+    (!dropped.is_empty()).then(|| dropped.join("; "))
+}
+
 fn describe(limit: &Limit, route: &Route, headers: &HeaderMap) -> String {
     let keys: Vec<_> = limit
         .key
@@ -213,9 +255,14 @@ fn describe_key(part: &KeyPart, headers: &HeaderMap) -> String {
     match part {
         KeyPart::Client => "client".into(),
         KeyPart::Global => "nothing, one bucket for all".into(),
-        KeyPart::Header(name) if headers.contains_key(name) => format!("header {name}"),
+        KeyPart::Header(name) if has_value(headers, name) => format!("header {name}"),
         KeyPart::Header(name) => format!("client, as header {name} is missing"),
     }
+}
+
+/// Whether a header is present. An empty one counts as absent.
+fn has_value(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.get(name).is_some_and(|value| !value.is_empty())
 }
 
 fn outcome(policy: &Policy, route: &Route, exempt: bool, preflight: bool) -> String {

@@ -23,7 +23,8 @@ use thiserror::Error;
 
 pub(super) use keyed::{KeyHeader, KeyedMethod, ScopeText};
 pub(super) use message::{
-    DocsUrl, HeaderText, HostChoice, MethodName, Origin, ResponseHeader, TokenText, ValueText,
+    CountedHeader, DocsUrl, HeaderText, HostChoice, MethodName, Origin, ResponseHeader, TokenText,
+    ValueText,
 };
 pub(super) use net::{Cidr, Listen, ServerUrl};
 pub(super) use number::{HumanDuration, Rate, Size, SizeOrZero, Timeout};

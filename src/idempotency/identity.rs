@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::{IdempotencyKey, Scope};
 use crate::client::ClientId;
+use crate::intake::headers::canonical;
 use crate::throttle::Seed;
 
 /// What keys the hashes of a store.
@@ -225,8 +226,8 @@ impl Parts {
         self.put(&(number as u64).to_le_bytes());
     }
 
-    /// Every line of a header; without one, or with nothing in it, the caller stands for itself: a scope
-    /// shared by all who leave it out would show each of them the others' answers.
+    /// Adds every line of a header. If it is absent or empty, adds the client instead: one scope for all callers
+    /// without the header would replay the responses of one to the others.
     fn header_or_client(&mut self, headers: &HeaderMap, name: &HeaderName, client: ClientId) {
         let values = headers.get_all(name);
         let lines = || {
@@ -242,7 +243,7 @@ impl Parts {
         self.tag(Owner::Header as u8);
         self.add(name.as_str().as_bytes());
         self.number(count);
-        lines().for_each(|line| self.add(line));
+        lines().for_each(|line| self.add(&canonical(name, line)));
     }
 
     fn client(&mut self, client: ClientId) {

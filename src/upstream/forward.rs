@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::HeaderName;
 use http::{Request, Response, Version};
 use tokio::time::Instant;
 use tower::Service;
@@ -28,6 +27,7 @@ use crate::failpoint::failpoint;
 use crate::gateway::ServerSettings;
 use crate::idempotency::Undone;
 use crate::intake::RequestBody;
+use crate::intake::headers::HeaderNames;
 use crate::pipeline::Arrival;
 use crate::respond::{Asked, Body, Manner, problem};
 use crate::route::Routes;
@@ -41,8 +41,8 @@ pub struct Forward(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     targets: Vec<Target>,
-    /// Headers that the idempotency keys of some route come in.
-    key_headers: Vec<HeaderName>,
+    /// Headers that limits, scopes and keys are read from.
+    names: HeaderNames,
     max_body: u64,
     manner: Arc<Manner>,
     metrics: Arc<Metrics>,
@@ -58,8 +58,8 @@ struct Outcome {
 }
 
 impl Forward {
-    /// A forwarder of the worker with this number to upstreams that stand like this, for requests of
-    /// `routes`, with connections of its own.
+    /// Creates the forwarder of a worker, with connections of its own to the upstreams of `standings`, for requests
+    /// of `routes`.
     pub fn new(
         standings: &[Arc<Standing>],
         worker: usize,
@@ -73,13 +73,9 @@ impl Forward {
             .iter()
             .map(|standing| Target::new(standing, worker, &clock))
             .collect::<Result<_, _>>()?;
-        let rules = routes.iter().filter_map(|route| route.idempotency.as_ref());
-        let mut key_headers: Vec<_> = rules.map(|rule| rule.header.clone()).collect();
-        key_headers.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
-        key_headers.dedup();
         Ok(Self(Arc::new(Shared {
             targets,
-            key_headers,
+            names: routes.headers().clone(),
             max_body: server.caps.body_bytes,
             manner,
             metrics,
@@ -180,7 +176,7 @@ impl Shared {
         let making = Making {
             passage,
             arrival,
-            key_headers: &self.key_headers,
+            names: &self.names,
             upgrade: upgrades,
             keep: may_retry.then(|| upstream.retry.map_or(0, |retry| retry.max_body)),
         };

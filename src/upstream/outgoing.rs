@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Uri, Version};
 use http_body::Body as _;
 
@@ -12,6 +12,7 @@ use super::headers::{self, Provenance};
 use super::replay::Kept;
 use super::upload::{Progress, Upload};
 use crate::intake::RequestBody;
+use crate::intake::headers::HeaderNames;
 use crate::pipeline::Arrival;
 use crate::throttle::Passage;
 
@@ -46,8 +47,8 @@ enum SpareBody {
 pub(super) struct Making<'a> {
     pub(super) passage: &'a Passage,
     pub(super) arrival: &'a Arrival,
-    /// Headers that the idempotency keys of some route come in.
-    pub(super) key_headers: &'a [HeaderName],
+    /// Headers that limits, scopes and keys are read from.
+    pub(super) names: &'a HeaderNames,
     pub(super) upgrade: bool,
     /// Bytes of the body to be kept for another attempt, where there may be one.
     pub(super) keep: Option<usize>,
@@ -64,12 +65,7 @@ impl Making<'_> {
             scheme: self.arrival.connection.scheme,
             request_id: &self.arrival.request_id,
         };
-        headers::to_upstream(
-            &mut parts.headers,
-            provenance,
-            self.key_headers,
-            self.upgrade,
-        );
+        headers::to_upstream(&mut parts.headers, provenance, self.names, self.upgrade);
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
             // Said outright, or hyper would drop the body of a GET whose length is not known.
             parts

@@ -31,6 +31,7 @@ mod paths;
 mod rate_limit;
 mod refusal;
 mod retries;
+mod spelling;
 mod throttle;
 mod timeouts;
 mod upstreams;

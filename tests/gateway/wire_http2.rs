@@ -144,6 +144,13 @@ fn a_header_that_http_1_would_read_differently_never_reaches_upstream() {
         ("content-length", "+0"),
         ("host", "b"),
         ("host", "a\r\nx: y"),
+        ("host", " a"),
+        ("x", " a"),
+        ("x", "a\t"),
+        ("x", "\x0ba"),
+        ("content-length", " 0"),
+        ("te", " trailers"),
+        ("te", "trailers "),
         (":late", "a"),
         (":method", "GET"),
         (":path", "/api/other"),
@@ -204,6 +211,15 @@ fn bad_pseudo_headers_are_refused() {
         vec![method, scheme, (":authority", "a/b"), path],
         vec![method, scheme, (":authority", "a\r\nx: y"), path],
         vec![method, scheme, (":authority", "a,b"), path],
+        vec![(":method", " GET"), scheme, authority, path],
+        vec![(":method", "GET\t"), scheme, authority, path],
+        vec![method, (":scheme", " http"), authority, path],
+        vec![method, (":scheme", "http "), authority, path],
+        vec![method, scheme, (":authority", " a"), path],
+        vec![method, scheme, (":authority", "a\t"), path],
+        vec![method, scheme, authority, (":path", " /api")],
+        vec![method, scheme, authority, (":path", "/api ")],
+        vec![method, scheme, authority, (":path", "/api\t")],
         vec![("x", "y"), method, scheme, authority, path],
         vec![method, scheme, ("x", "y"), authority, path],
     ] {
@@ -253,7 +269,7 @@ fn trailers_are_dropped() {
     let mut client = Http2::connect(&gateway);
     client.headers(1, 0, &get_with(&[]));
     client.data(1, 0, b"hello");
-    let trailers = block(&[("x-late", "evil"), ("authorization", "evil")]);
+    let trailers = block(&[("x-late", "evil"), ("authorization", " evil")]);
     client.headers(1, END_STREAM, &trailers);
     assert_eq!(client.outcome(1), Outcome::Served);
     let received = upstream.received();

@@ -6,7 +6,7 @@
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
 
-use super::written;
+use super::{has_value, written};
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::idempotency::rule::ScopePart;
 use crate::idempotency::{
@@ -82,10 +82,10 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Whose key it is.
+/// Names the caller that the key belongs to.
 fn owner(rule: &Rule, headers: &HeaderMap) -> String {
     let sender = |name: &HeaderName| {
-        if headers.contains_key(name) {
+        if has_value(headers, name) {
             format!("whoever sends this {name} header")
         } else {
             format!("this client, as header {name} is missing")

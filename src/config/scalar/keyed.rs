@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use http::{HeaderName, Method};
 
-use super::{Fault, HeaderText, MethodName};
+use super::{CountedHeader, Fault, HeaderText, MethodName};
 use crate::idempotency::rule::ScopePart;
 
 /// A method whose requests can have keys.
@@ -74,7 +74,9 @@ impl FromStr for KeyHeader {
 
     fn from_str(text: &str) -> Result<Self, Fault> {
         let header: HeaderText = text.parse()?;
-        let lower = text.to_ascii_lowercase();
+        text.parse::<CountedHeader>()?;
+        // Servers can read `User_Agent` as `User-Agent`.
+        let lower = text.to_ascii_lowercase().replace('_', "-");
         if TAKEN.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
             return Err(Fault::new(
                 format!("`{text}` has a meaning of its own and cannot hold a key"),
@@ -102,7 +104,7 @@ impl FromStr for ScopeText {
             ("shared", _) => Ok(Self::Shared),
             ("client", _) => Ok(Self::By(ScopePart::Client)),
             (_, Some(name)) => {
-                let name = name.parse::<HeaderText>()?.name();
+                let CountedHeader(name) = name.parse()?;
                 Ok(Self::By(ScopePart::Header(name)))
             }
             (_, None) => Err(Fault::new(
@@ -141,6 +143,10 @@ mod tests {
             "Content-Length",
             "connection",
             "X-Forwarded-For",
+            "X_Forwarded_For",
+            "X_Request-Id",
+            "User_Agent",
+            "Idempotency_Key",
             "a b",
         ] {
             assert!(text.parse::<KeyHeader>().is_err(), "{text}");

@@ -6,6 +6,7 @@ use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Uri};
 
 use super::Fault;
+use crate::intake::headers::protected_lookalike;
 use crate::upstream::HostHeader;
 
 /// A request method, as it stands on the wire.
@@ -57,6 +58,25 @@ impl FromStr for HeaderText {
                     "write letters, digits and dashes, such as \"X-Api-Key\"",
                 )
             })
+    }
+}
+
+/// The name of a request header that limits or scopes are counted by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct CountedHeader(pub(in super::super) HeaderName);
+
+impl FromStr for CountedHeader {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let name = text.parse::<HeaderText>()?.name();
+        match protected_lookalike(&name) {
+            None => Ok(Self(name)),
+            Some(meant) => Err(Fault::new(
+                format!("`{text}` is never forwarded: servers can read it as `{meant}`"),
+                format!("write \"{meant}\", or name another header"),
+            )),
+        }
     }
 }
 
@@ -273,6 +293,22 @@ mod tests {
         assert!(fault.help.contains("\"POST\""));
         assert!("purge".parse::<MethodName>().is_ok());
         assert!("GE T".parse::<MethodName>().is_err());
+    }
+
+    #[test]
+    fn a_lookalike_of_a_header_with_an_effect_cannot_be_counted_by() {
+        for text in [
+            "X_Forwarded_For",
+            "x-forwarded_for",
+            "Idempotency_Key",
+            "Proxy_Connection",
+        ] {
+            let fault = text.parse::<CountedHeader>().expect_err(text);
+            assert!(fault.help.contains('-'), "{}", fault.help);
+        }
+        for text in ["X-Forwarded-For", "X-Api-Key", "x_api_key", "Host"] {
+            assert!(text.parse::<CountedHeader>().is_ok(), "{text}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::{Fault, HeaderText};
+use super::{CountedHeader, Fault};
 use crate::throttle::KeyPart;
 
 /// The name of a limit. It is shown to clients in `RateLimit` headers as a structured-field string
@@ -54,7 +54,7 @@ impl FromStr for KeyText {
         let part = match (text, text.strip_prefix("header:")) {
             ("client", _) => KeyPart::Client,
             ("global", _) => KeyPart::Global,
-            (_, Some(name)) => KeyPart::Header(name.parse::<HeaderText>()?.name()),
+            (_, Some(name)) => KeyPart::Header(name.parse::<CountedHeader>()?.0),
             (_, None) => {
                 return Err(Fault::new(
                     format!("a limit cannot be counted by `{text}`"),

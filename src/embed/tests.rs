@@ -1,0 +1,185 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::post;
+use http::{HeaderName, HeaderValue, StatusCode};
+use http_body_util::BodyExt as _;
+use tokio::sync::Notify;
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::respond::Hint;
+use crate::throttle::{KeyPart, Quota};
+
+#[derive(Clone, Default)]
+struct Bank {
+    payments: Arc<AtomicU32>,
+    open: Arc<Notify>,
+}
+
+async fn pay(State(bank): State<Bank>) -> String {
+    let number = bank.payments.fetch_add(1, Ordering::Relaxed) + 1;
+    bank.open.notified().await;
+    format!("payment {number}")
+}
+
+fn app(embedded: &Embedded, bank: &Bank) -> Router {
+    Router::new()
+        .route("/payments", post(pay))
+        .with_state(bank.clone())
+        .layer(embedded.idempotency())
+        .layer(embedded.throttle())
+        .layer(embedded.identify())
+}
+
+fn embedded() -> Embedded {
+    let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap();
+    let limits = vec![Limit::per_client("device", quota)];
+    Embedded::new(limits, Some(Rule::default()))
+}
+
+fn request(peer: Option<&str>) -> Request<Body> {
+    let mut request = Request::post("/payments")
+        .header("idempotency-key", "k")
+        .body(Body::from("100"))
+        .unwrap();
+    if let Some(peer) = peer {
+        let peer: SocketAddr = peer.parse().unwrap();
+        request.extensions_mut().insert(ConnectInfo(peer));
+    }
+    request
+}
+
+async fn text(response: Response) -> String {
+    let body = response.into_body().collect().await.unwrap();
+    String::from_utf8(body.to_bytes().into()).unwrap()
+}
+
+#[tokio::test]
+async fn an_application_wears_both_layers() {
+    let (embedded, bank) = (embedded(), Bank::default());
+    let app = app(&embedded, &bank);
+    for replayed in [false, true, true, true] {
+        bank.open.notify_one();
+        let response = app
+            .clone()
+            .oneshot(request(Some("192.0.2.1:9")))
+            .await
+            .unwrap();
+        assert_eq!(
+            response.headers().contains_key("idempotent-replayed"),
+            replayed
+        );
+        assert!(response.headers().contains_key("ratelimit"));
+        assert_eq!(text(response).await, "payment 1");
+    }
+    let refused = app
+        .clone()
+        .oneshot(request(Some("192.0.2.1:9")))
+        .await
+        .unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()["x-should-retry"], "true");
+    let wait = refused.headers()["retry-after-ms"].to_str().unwrap();
+    assert!((1..=1_000).contains(&wait.parse().unwrap()), "{wait} ms");
+    bank.open.notify_one();
+    let other = app.oneshot(request(Some("192.0.2.2:9"))).await.unwrap();
+    assert_eq!(text(other).await, "payment 2");
+}
+
+#[tokio::test]
+async fn an_execution_outlives_its_client_and_is_waited_for() {
+    let (embedded, bank) = (embedded(), Bank::default());
+    let app = app(&embedded, &bank);
+    let asking = tokio::spawn(app.clone().oneshot(request(Some("192.0.2.1:9"))));
+    while bank.payments.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    asking.abort();
+    assert!(asking.await.unwrap_err().is_cancelled());
+    bank.open.notify_one();
+    embedded.finish().await;
+    let replayed = app.oneshot(request(Some("192.0.2.1:9"))).await.unwrap();
+    assert_eq!(text(replayed).await, "payment 1");
+}
+
+#[tokio::test]
+async fn both_layers_follow_the_configured_hints_and_docs() {
+    let link = "<https://docs.example/>; rel=\"describedby\"";
+    let manner = Manner {
+        hints: [Hint::Stripe].into_iter().collect(),
+        docs: Some(HeaderValue::from_static(link)),
+        ..Manner::default()
+    };
+    let (embedded, bank) = (embedded().speaking(manner), Bank::default());
+    let app = app(&embedded, &bank);
+    for (key, status, hint) in [
+        ("two words", 400, "false"),
+        ("two words", 400, "false"),
+        ("two words", 400, "false"),
+        ("two words", 400, "false"),
+        ("k", 429, "true"),
+    ] {
+        let mut request = request(Some("192.0.2.1:9"));
+        let headers = request.headers_mut();
+        headers.insert("idempotency-key", HeaderValue::from_static(key));
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status);
+        let headers = response.headers();
+        assert_eq!(headers["stripe-should-retry"], hint);
+        assert_eq!(headers["link"], link);
+        assert!(!headers.contains_key("retry-after-ms"));
+    }
+}
+
+/// One key and one limit, in every spelling that the gateway accepts.
+#[tokio::test]
+async fn no_spelling_of_a_header_has_a_bucket_or_a_scope_of_its_own() {
+    let quota = Quota::new(NonZeroU32::MIN, Duration::from_hours(1), 1).unwrap();
+    let limit = Limit {
+        key: [KeyPart::Header(HeaderName::from_static("x-api-key"))].into(),
+        ..Limit::per_client("tenant", quota)
+    };
+    let embedded = Embedded::new(vec![limit], Some(Rule::default()));
+    let bank = Bank::default();
+    let app = app(&embedded, &bank);
+    let ask = async |lines: &[(&str, &str)]| {
+        let mut asking = request(Some("192.0.2.1:9"));
+        for (name, value) in lines {
+            let name: HeaderName = name.parse().unwrap();
+            asking.headers_mut().append(name, value.parse().unwrap());
+        }
+        bank.open.notify_one();
+        let response: Response = app.clone().oneshot(asking).await.unwrap();
+        response.status().as_u16()
+    };
+    for (lines, expected) in [
+        (&[("x-api-key", "real")][..], 200),
+        (&[("x-api-key", "real"), ("authorization", "Bearer t")], 200),
+        (&[("x-api-key", "real")], 429),
+        (&[("x-api-key", " real")], 400),
+        (&[("x-api-key", "real"), ("x-api-key", "n")], 400),
+        (&[("x-api-key", "n"), ("connection", "x-api-key")], 200),
+        (&[("x_api_key", "n"), ("authorization", "bearer  t")], 200),
+        (&[("x-api-key", "")], 429),
+        (&[("authorization", "a"), ("authorization", "b")], 400),
+    ] {
+        assert_eq!(ask(lines).await, expected, "{lines:?}");
+    }
+    assert_eq!(bank.payments.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn a_request_of_nobody_passes() {
+    let (embedded, bank) = (embedded(), Bank::default());
+    let app = app(&embedded, &bank);
+    for number in 1..=6 {
+        bank.open.notify_one();
+        let response = app.clone().oneshot(request(None)).await.unwrap();
+        assert_eq!(text(response).await, format!("payment {number}"));
+    }
+}

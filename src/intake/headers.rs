@@ -1,0 +1,351 @@
+//! Request headers, reduced to one spelling before anything is counted by them.
+//!
+//! Limits and scopes read the value that upstream receives. A spelling that the gateway counts separately and
+//! upstream reads like another is a way around a limit, or a second execution of a key. So the headers are settled
+//! first: `Cookie` lines are joined, headers named in `Connection` are removed, and lookalikes such as `X_Api_Key` are
+//! not forwarded. A header that a limit or a scope is counted by and that is repeated is rejected, because servers
+//! differ in which line they read.
+//!
+//! The names are resolved when the configuration is loaded. A request without `Connection` and without a header
+//! that its route is counted by costs one pass over its headers.
+//!
+//! Not covered: a server that trims or decodes a value further than HTTP does, such as a no-break space.
+
+use std::borrow::Cow;
+use std::net::Ipv6Addr;
+
+use http::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
+    COOKIE, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use smallvec::SmallVec;
+
+use crate::client::{Caller, X_FORWARDED_FOR};
+use crate::request_id::X_REQUEST_ID;
+use crate::respond::Rejection;
+
+/// The host that the client requested.
+pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+/// The scheme that the client used.
+pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Lifetime of a connection (RFC 2068, section 19.7.1.1).
+pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Headers of one hop (RFC 9110, section 7.6.1), besides those named in `Connection`.
+pub static HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Headers about the origin of a request that are forwarded only from a trusted peer.
+pub static FROM_TRUSTED_PEERS: [HeaderName; 6] = [
+    FORWARDED,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
+    X_FORWARDED_PORT,
+    X_FORWARDED_PREFIX,
+    X_REAL_IP,
+];
+
+/// Headers that keep their effect if `Connection` names them: without them a request has another meaning or
+/// another sender.
+static PROTECTED: [HeaderName; 20] = [
+    AUTHORIZATION,
+    CACHE_CONTROL,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    COOKIE,
+    FORWARDED,
+    HOST,
+    IDEMPOTENCY_KEY,
+    ORIGIN,
+    SET_COOKIE,
+    VIA,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PORT,
+    X_FORWARDED_PREFIX,
+    X_FORWARDED_PROTO,
+    X_REAL_IP,
+    X_REQUEST_ID,
+    TRANSFER_ENCODING,
+];
+
+/// Names of the request headers that a configuration reads.
+#[derive(Clone, Debug, Default)]
+pub struct HeaderNames {
+    /// For each route, in order: headers that its enforced limits and its scope are counted by.
+    counted: Vec<Box<[HeaderName]>>,
+    /// Headers that idempotency keys are sent in, on any route.
+    keys: Vec<HeaderName>,
+    /// All headers that limits, scopes and keys of any route are read from.
+    read: Vec<HeaderName>,
+    /// Whether a name in `read` has a separator other than `-`.
+    has_odd_names: bool,
+}
+
+impl HeaderNames {
+    /// Adds a route: headers that reject a repetition, headers that are read without that (of shadow limits), and the
+    /// header of its idempotency key.
+    pub fn add_route<'a>(
+        &mut self,
+        counted: impl Iterator<Item = &'a HeaderName>,
+        watched: impl Iterator<Item = &'a HeaderName>,
+        key: Option<&HeaderName>,
+    ) {
+        let mut of_route = Vec::new();
+        for name in counted {
+            insert(&mut of_route, name);
+            insert(&mut self.read, name);
+        }
+        for name in watched {
+            insert(&mut self.read, name);
+        }
+        if let Some(name) = key {
+            insert(&mut self.keys, name);
+            insert(&mut self.read, name);
+        }
+        self.has_odd_names = !self.read.iter().all(is_regular);
+        self.counted.push(of_route.into());
+    }
+
+    /// Reduces the headers of a request to one spelling. An error means that a value has white space around it,
+    /// which HTTP/1 removes and HTTP/2 does not allow (RFC 9113, section 8.2.1).
+    pub fn settle(&self, headers: &mut HeaderMap) -> Result<(), Rejection> {
+        let mut found = Found::default();
+        for (name, value) in &*headers {
+            found.note(name, value);
+        }
+        self.settle_found(found, headers)
+    }
+
+    pub(super) fn settle_found(
+        &self,
+        found: Found,
+        headers: &mut HeaderMap,
+    ) -> Result<(), Rejection> {
+        if found.is_padded {
+            return Err(Rejection::bad_request(
+                "A header value has white space around it.",
+            ));
+        }
+        if found.cookies > 1 {
+            join_cookies(headers);
+        }
+        if found.connection {
+            remove_named_in_connection(headers, &self.keys);
+        }
+        Ok(())
+    }
+
+    /// Checks the headers that the limits and the scope of a route are counted by: none may be repeated. Those that
+    /// the gateway writes itself get the value that upstream receives. `host` is the host of the request.
+    pub fn check_counted(
+        &self,
+        route: usize,
+        headers: &mut HeaderMap,
+        caller: &Caller,
+        host: Option<&HeaderValue>,
+    ) -> Result<(), Rejection> {
+        for name in &self.counted[route] {
+            if *name == X_FORWARDED_FOR {
+                headers.insert(X_FORWARDED_FOR, caller.forwarded_for());
+            } else if *name == HOST {
+                if let Some(host) = host {
+                    headers.entry(HOST).or_insert_with(|| host.clone());
+                }
+            } else if !caller.peer_trusted() && FROM_TRUSTED_PEERS.contains(name) {
+                headers.remove(name);
+            }
+            if headers.get_all(name).iter().nth(1).is_some() {
+                return Err(Rejection::bad_request(format!(
+                    "The header {name} is sent more than once."
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether servers can read this name as a header that has an effect: CGI and its successors turn
+    /// `X_Forwarded_For` and `X-Forwarded-For` into one variable, and some do so with every separator.
+    pub fn is_lookalike(&self, name: &HeaderName) -> bool {
+        if is_regular(name) && !self.has_odd_names {
+            return false;
+        }
+        if protected_lookalike(name).is_some() {
+            return true;
+        }
+        let mut read = self.read.iter();
+        read.any(|meant| reads_as(name, meant)) && !self.read.contains(name)
+    }
+}
+
+fn insert(names: &mut Vec<HeaderName>, name: &HeaderName) {
+    if !names.contains(name) {
+        names.push(name.clone());
+    }
+}
+
+/// What a pass over the headers of a request finds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    is_padded: bool,
+    connection: bool,
+    cookies: u32,
+}
+
+impl Found {
+    #[inline]
+    pub(super) fn note(&mut self, name: &HeaderName, value: &HeaderValue) {
+        let value = value.as_bytes();
+        if let (Some(first), Some(last)) = (value.first(), value.last()) {
+            self.is_padded |= is_blank(*first) | is_blank(*last);
+        }
+        match *name {
+            CONNECTION => self.connection = true,
+            COOKIE => self.cookies += 1,
+            _ => {}
+        }
+    }
+}
+
+fn is_blank(octet: u8) -> bool {
+    matches!(octet, b' ' | b'\t')
+}
+
+/// Removes the headers named in `Connection`, except protected ones, those in `keep`, and hop-by-hop headers, which
+/// are read until the message is forwarded.
+pub fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) {
+    let named: SmallVec<[HeaderName; 4]> = tokens(headers, &CONNECTION)
+        // The usual tokens are not names of headers to remove.
+        .filter(|token| !["keep-alive", "close", "upgrade"].contains(token))
+        .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
+        .filter(|name| {
+            !PROTECTED.contains(name) && !HOP_BY_HOP.contains(name) && !keep.contains(name)
+        })
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+}
+
+/// The elements of a header that is a list of tokens.
+pub fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','))
+        .map(str::trim)
+        .filter(|token| !token.is_empty())
+}
+
+/// HTTP/2 may split a cookie over several lines, and HTTP/1 has it on one (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let lines: Vec<_> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let cookie = HeaderValue::from_bytes(&lines.join(&b"; "[..]));
+    headers.insert(
+        COOKIE,
+        cookie.expect("values joined by visible ASCII are one"),
+    );
+}
+
+/// The protected or hop-by-hop header that servers can read `name` as, if it is not that name itself.
+pub fn protected_lookalike(name: &HeaderName) -> Option<&'static HeaderName> {
+    let mut with_an_effect = PROTECTED.iter().chain(&HOP_BY_HOP);
+    with_an_effect.find(|meant| reads_as(name, meant))
+}
+
+/// Whether two different names are the same with every separator taken as `-`.
+fn reads_as(name: &HeaderName, meant: &HeaderName) -> bool {
+    let (name, meant) = (name.as_str(), meant.as_str());
+    let fold = |octet: u8| {
+        if octet.is_ascii_alphanumeric() {
+            octet
+        } else {
+            b'-'
+        }
+    };
+    name.len() == meant.len() && name != meant && name.bytes().map(fold).eq(meant.bytes().map(fold))
+}
+
+fn is_regular(name: &HeaderName) -> bool {
+    let is_regular = |octet: u8| octet.is_ascii_alphanumeric() | (octet == b'-');
+    name.as_str().bytes().all(is_regular)
+}
+
+/// The value of a header as limits and scopes count it. Hosts and authentication schemes are not case-sensitive.
+/// A host is counted without its port and a final dot, a credential with one space after its scheme.
+pub fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]> {
+    match *name {
+        AUTHORIZATION => canonical_credential(value),
+        HOST => canonical_host(value),
+        _ => Cow::Borrowed(value),
+    }
+}
+
+/// The usual spelling, `Bearer abc`, stays as it is, and so does a value of one word: that is no scheme but a secret.
+fn canonical_credential(value: &[u8]) -> Cow<'_, [u8]> {
+    let Some(end) = value.iter().position(|&octet| is_blank(octet)) else {
+        return Cow::Borrowed(value);
+    };
+    let (scheme, rest) = value.split_at(end);
+    let credential = rest.trim_ascii_start();
+    let is_capitalised = scheme
+        .first()
+        .is_none_or(|first| !first.is_ascii_lowercase())
+        && !scheme.iter().skip(1).any(u8::is_ascii_uppercase);
+    if is_capitalised && rest[0] == b' ' && rest.len() == credential.len() + 1 {
+        return Cow::Borrowed(value);
+    }
+    let mut canonical = scheme.to_ascii_lowercase();
+    if let Some(first) = canonical.first_mut() {
+        first.make_ascii_uppercase();
+    }
+    canonical.push(b' ');
+    canonical.extend_from_slice(credential);
+    Cow::Owned(canonical)
+}
+
+fn canonical_host(value: &[u8]) -> Cow<'_, [u8]> {
+    let name = match value.iter().rposition(|&octet| octet == b':') {
+        Some(colon) if value[colon + 1..].iter().all(u8::is_ascii_digit) => &value[..colon],
+        _ => value,
+    };
+    let bracketed = name
+        .strip_prefix(b"[")
+        .and_then(|rest| rest.strip_suffix(b"]"));
+    if let Some(Ok(address)) = bracketed.map(str::from_utf8) {
+        if let Ok(address) = address.parse::<Ipv6Addr>() {
+            return Cow::Owned(format!("[{address}]").into_bytes());
+        }
+    }
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    if name.iter().any(u8::is_ascii_uppercase) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

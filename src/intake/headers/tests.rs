@@ -1,0 +1,135 @@
+use super::*;
+
+fn name(text: &str) -> HeaderName {
+    HeaderName::from_bytes(text.as_bytes()).unwrap()
+}
+
+fn names(read: &[&str]) -> HeaderNames {
+    let mut names = HeaderNames::default();
+    let read: Vec<_> = read.iter().map(|text| name(text)).collect();
+    names.add_route(read.iter(), [].iter(), Some(&name("x-once")));
+    names
+}
+
+fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (field, value) in lines {
+        headers.append(
+            name(field),
+            HeaderValue::from_bytes(value.as_bytes()).unwrap(),
+        );
+    }
+    headers
+}
+
+fn caller() -> Caller {
+    let trust = crate::client::Trust::default();
+    let peer = "192.0.2.1".parse().unwrap();
+    trust.identify(peer, &HeaderMap::new()).unwrap()
+}
+
+#[test]
+fn lookalikes_have_other_separators_than_a_header_with_an_effect() {
+    let plain = names(&["x-api-key"]);
+    for lookalike in [
+        "x_api_key",
+        "X-Api_Key",
+        "x_api-key",
+        "x.api.key",
+        "x~api-key",
+        "x_once",
+        "x_forwarded_for",
+        "Transfer_Encoding",
+    ] {
+        assert!(plain.is_lookalike(&name(lookalike)), "{lookalike}");
+    }
+    for other in ["x-api-key", "x_api_keys", "xapikey", "x_api", "x_", "host"] {
+        assert!(!plain.is_lookalike(&name(other)), "{other}");
+    }
+    let odd = names(&["x_api_key"]);
+    assert!(odd.is_lookalike(&name("x-api-key")) && odd.is_lookalike(&name("x-api_key")));
+    assert!(!odd.is_lookalike(&name("x_api_key")) && !odd.is_lookalike(&name("host")));
+    let both = names(&["x_api_key", "x-api-key"]);
+    assert!(!both.is_lookalike(&name("x-api-key")) && !both.is_lookalike(&name("x_api_key")));
+    assert!(both.is_lookalike(&name("x.api.key")));
+}
+
+#[test]
+fn white_space_around_a_value_is_rejected_and_inside_it_is_not() {
+    for value in [" a", "a ", "\ta", "a\t", " ", "\t"] {
+        let mut headers = headers(&[("x", value)]);
+        assert!(names(&[]).settle(&mut headers).is_err(), "{value:?}");
+    }
+    for value in ["", "a", "a b", "a\tb", "\u{a0}a"] {
+        let mut headers = headers(&[("x", value)]);
+        assert!(names(&[]).settle(&mut headers).is_ok(), "{value:?}");
+    }
+}
+
+#[test]
+fn connection_removes_what_it_names_except_what_has_an_effect() {
+    let mut settled = headers(&[
+        ("connection", "X-Api-Key, x-once, close"),
+        ("connection", "cookie,\tX-Other,te , \"quoted\""),
+        ("x-api-key", "a"),
+        ("x-once", "a"),
+        ("cookie", "a"),
+        ("x-other", "a"),
+        ("te", "trailers"),
+        ("x-kept", "a"),
+    ]);
+    names(&["x-api-key"]).settle(&mut settled).unwrap();
+    let mut left: Vec<_> = settled.keys().map(HeaderName::as_str).collect();
+    left.sort_unstable();
+    assert_eq!(left, ["connection", "cookie", "te", "x-kept", "x-once"]);
+}
+
+#[test]
+fn a_counted_header_is_sent_once() {
+    let names = names(&["x-api-key"]);
+    let check =
+        |lines: &[(&str, &str)]| names.check_counted(0, &mut headers(lines), &caller(), None);
+    assert!(check(&[]).is_ok() && check(&[("x-api-key", "a"), ("x", "1"), ("x", "2")]).is_ok());
+    for values in [["a", "a"], ["a", "b"], ["", "a"], ["", ""]] {
+        assert!(check(&values.map(|value| ("x-api-key", value))).is_err());
+    }
+}
+
+#[test]
+fn a_credential_has_one_form() {
+    for (value, expected) in [
+        ("Bearer t", "Bearer t"),
+        ("bearer t", "Bearer t"),
+        ("BEARER   t u", "Bearer t u"),
+        ("Bearer\tt", "Bearer t"),
+        ("Bearer \t t", "Bearer t"),
+        ("Basic YTpi", "Basic YTpi"),
+        ("basic", "basic"),
+        ("seCret-Token", "seCret-Token"),
+        ("", ""),
+    ] {
+        let canonical = canonical(&AUTHORIZATION, value.as_bytes());
+        assert_eq!(str::from_utf8(&canonical), Ok(expected), "{value:?}");
+        assert_eq!(matches!(canonical, Cow::Borrowed(_)), value == expected);
+    }
+    let other = name("x-api-key");
+    assert_eq!(&*canonical(&other, b"bearer  t"), b"bearer  t");
+}
+
+#[test]
+fn a_host_has_one_form() {
+    for (value, expected) in [
+        ("a.example", "a.example"),
+        ("A.Example:8443", "a.example"),
+        ("a.example.", "a.example"),
+        ("a.example.:80", "a.example"),
+        ("a.example:", "a.example"),
+        ("[::1]:80", "[::1]"),
+        ("[0:0:0:0:0:0:0:1]", "[::1]"),
+        ("[2001:DB8::A]", "[2001:db8::a]"),
+        ("", ""),
+    ] {
+        let canonical = canonical(&HOST, value.as_bytes());
+        assert_eq!(str::from_utf8(&canonical), Ok(expected), "{value:?}");
+    }
+}
