@@ -26,6 +26,7 @@ use smallvec::{SmallVec, smallvec};
 use thiserror::Error;
 
 use networks::Networks;
+pub use networks::families_covered;
 
 /// The most hops a trusted peer may name in `X-Forwarded-For`.
 pub const MAX_HOPS: usize = 256;

@@ -9,7 +9,7 @@
 
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 const MAPPED_PREFIX: u8 = 96;
 
@@ -45,6 +45,19 @@ impl FromIterator<IpNet> for Networks {
             v6: Ranges::merge(v6),
         }
     }
+}
+
+/// The address families of which `networks` together contain every public address.
+pub fn families_covered(networks: impl Iterator<Item = IpNet>) -> Vec<&'static str> {
+    let all_v4 = IpNet::from(Ipv4Net::default());
+    // Addresses that clients on the Internet can have (RFC 4291, section 2.4).
+    let public_v6 = Ipv6Net::new_assert([0x2000, 0, 0, 0, 0, 0, 0, 0].into(), 3).into();
+    let merged = IpNet::aggregate(&networks.map(canonical).collect());
+    [("IPv4", all_v4), ("IPv6", public_v6)]
+        .into_iter()
+        .filter(|(_, whole)| merged.iter().any(|network| network.contains(whole)))
+        .map(|(family, _)| family)
+        .collect()
 }
 
 fn canonical(network: IpNet) -> IpNet {
@@ -147,6 +160,26 @@ mod tests {
         holds(&set, "192.0.2.1", false);
         holds(&set, "2001:db8::1", true);
         holds(&networks(&["0.0.0.0/0"]), "2001:db8::1", false);
+    }
+
+    #[test]
+    fn a_family_is_covered_by_one_network_or_by_several() {
+        for (list, expected) in [
+            (&["0.0.0.0/0"][..], &["IPv4"][..]),
+            (&["0.0.0.0/1", "128.0.0.0/1"], &["IPv4"]),
+            (&["128.0.0.0/1", "0.0.0.0/2", "64.0.0.0/2"], &["IPv4"]),
+            (&["0.0.0.0/1", "128.0.0.0/2", "10.0.0.0/8"], &[]),
+            (&["::ffff:0:0/96"], &["IPv4"]),
+            (&["::/0"], &["IPv6"]),
+            (&["8000::/1", "::/1"], &["IPv6"]),
+            (&["2000::/3"], &["IPv6"]),
+            (&["2000::/4"], &[]),
+            (&["::/0", "0.0.0.0/0"], &["IPv4", "IPv6"]),
+            (&[], &[]),
+        ] {
+            let networks = list.iter().map(|network| network.parse().unwrap());
+            assert_eq!(families_covered(networks), expected, "{list:?}");
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::located::Located;
 use super::problem::Findings;
 use super::scalar::{Cidr, Fault, HumanDuration, Listen, Size, Timeout, TokenText};
 use super::{AdminSettings, LogFormat, LogSettings, Policy};
-use crate::client::Trust;
+use crate::client::{Trust, families_covered};
 use crate::gateway::{Caps, Deadlines, ServerSettings, TlsFiles};
 
 /// The address listened on where none is given.
@@ -34,6 +34,7 @@ const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 /// Makes a policy of a file; `None` if anything about it was reported as an error.
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     listeners::check(file, findings);
+    warn_of_whole_families(&file.client, findings);
     let mut store = store::resolve(&file.store, findings);
     let admin = admin(&file.admin, findings);
     let manner = respond::resolve(&file.respond, findings);
@@ -180,6 +181,42 @@ fn read_secret<T: FromStr<Err = Fault>>(
             );
             None
         }
+    }
+}
+
+/// Warns of networks that contain every client: then no limit applies, or a client chooses its own address.
+fn warn_of_whole_families(section: &ClientSection, findings: &mut Findings) {
+    for (key, networks, effect, help) in [
+        (
+            "exempt",
+            &section.exempt,
+            "no limit applies to these clients",
+            "list only the networks of clients without limits; to turn a limit off, set `mode = \"shadow\"`",
+        ),
+        (
+            "trusted_proxies",
+            &section.trusted_proxies,
+            "a client can choose its address with X-Forwarded-For, and with it its bucket and its scope",
+            "list only the networks of your own proxies",
+        ),
+    ] {
+        let networks = networks.as_deref().unwrap_or_default();
+        let addresses = || networks.iter().map(|cidr| cidr.value.0);
+        let families = families_covered(addresses());
+        let Some(first) = networks.first().filter(|_| !families.is_empty()) else {
+            continue;
+        };
+        let whole = networks
+            .iter()
+            .find(|cidr| !families_covered(std::iter::once(cidr.value.0)).is_empty());
+        findings.warning(
+            &whole.unwrap_or(first).span,
+            format!(
+                "`{key}` contains every public {} address: {effect}",
+                families.join(" and ")
+            ),
+            help,
+        );
     }
 }
 

@@ -1,3 +1,5 @@
+mod warnings;
+
 use std::time::Duration;
 
 use super::*;
@@ -339,32 +341,6 @@ fn a_url_alone_makes_a_gateway_with_the_default_limit() {
     let wrong = policy_for_upstream("127.0.0.1", &env, &Overrides::default());
     let errors = wrong.expect_err("not a URL");
     assert_eq!(errors.problems()[0].file, "--upstream");
-}
-
-#[test]
-fn what_is_doubtful_but_usable_gets_a_warning() {
-    assert!(warnings(MINIMAL).is_empty());
-
-    let key = MINIMAL.replace("rate =", "key = \"header:x-api-key\"\nrate =");
-    assert!(warnings(&key)[0].contains("fresh bucket"));
-    let both = key.replace("\"header:x-api-key\"", "[\"header:x-api-key\", \"client\"]");
-    assert!(warnings(&both).is_empty());
-
-    let unused = MINIMAL.replace("limits = [\"client\"]", "");
-    assert_eq!(warnings(&unused), ["no route uses the limit `client`"]);
-
-    for word in ["local", "open", "closed"] {
-        let told = MINIMAL.replace("rate =", &format!("on_store_error = \"{word}\"\nrate ="));
-        let [warning] = warnings(&told).try_into().expect("one warning");
-        assert!(warning.starts_with("`on_store_error` has no effect"));
-        let redis = format!("{told}\n[store]\nbackend = \"redis\"\nurl = \"redis://h\"\n");
-        assert!(warnings(&redis).is_empty());
-    }
-
-    let open = format!("{MINIMAL}\n[admin]\nlisten = \"0.0.0.0:9\"\n");
-    assert!(warnings(&open)[0].contains("anybody"));
-    assert!(warnings(&format!("{open}token = \"t0p\"\n")).is_empty());
-    assert!(warnings(&open.replace("0.0.0.0", "[::1]")).is_empty());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::file::{ExceedWord, LimitSection, ModeWord, OnStoreErrorWord, RetryAfterWord};
 use super::super::located::{Located, Named};
 use super::super::problem::Findings;
-use super::super::scalar::{KeyText, LimitName, Rate};
+use super::super::scalar::{LimitName, Rate};
 use super::timeout;
 use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
 use crate::throttle::{
@@ -52,7 +52,7 @@ fn limit(
     section: &LimitSection,
     findings: &mut Findings,
 ) -> Option<Limit> {
-    let key = key(section, findings);
+    let key = key(section);
     let exceed = exceed(section, findings);
     let quota = quota(section, findings)?;
     Some(Limit {
@@ -88,29 +88,11 @@ fn doubt(section: &LimitSection, findings: &mut Findings) {
     }
 }
 
-fn key(section: &LimitSection, findings: &mut Findings) -> Box<[KeyPart]> {
-    let Some(key) = &section.key else {
-        return Box::new([KeyPart::Client]);
-    };
-    let parts: Box<[_]> = key
-        .0
-        .iter()
-        .map(
-            |Located {
-                 value: KeyText(part),
-                 ..
-             }| part.clone(),
-        )
-        .collect();
-    let rotatable = parts.iter().all(|part| matches!(part, KeyPart::Header(_)));
-    if let (true, Some(first)) = (rotatable, key.0.first()) {
-        findings.warning(
-            &first.span,
-            "a caller can get a fresh bucket with every request by changing this header",
-            "add \"client\" to `key`, or a second limit keyed by \"client\" to its routes",
-        );
+fn key(section: &LimitSection) -> Box<[KeyPart]> {
+    match &section.key {
+        Some(parts) => parts.0.iter().map(|part| part.value.0.clone()).collect(),
+        None => Box::new([KeyPart::Client]),
     }
-    parts
 }
 
 fn exceed(section: &LimitSection, findings: &mut Findings) -> Exceed {

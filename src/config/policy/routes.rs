@@ -13,7 +13,7 @@ use super::idempotency::{self, Surroundings};
 use super::limits::Limits;
 use super::plain;
 use crate::route::{Route, RouteId, Routes, check_pattern, find_shadowed};
-use crate::throttle::Limit;
+use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::UpstreamId;
 
 /// Routes without a fault, in the order of the file.
@@ -105,6 +105,7 @@ impl<'a> Resolver<'a> {
         let patterns = self.patterns(route);
         let upstream = self.upstream(route, span);
         let limits = self.limits(route);
+        self.warn_if_evadable(route, &limits);
         let cost = self.cost(route, &limits);
         let methods = route.methods.as_ref().map(|methods| {
             let methods = methods.0.iter().map(|method| method.value.0.clone());
@@ -238,6 +239,30 @@ impl<'a> Resolver<'a> {
             }
         }
         found
+    }
+
+    /// Warns if every enforced limit has a header in its key: then every new value of the header is a new bucket, also
+    /// if the client is another part of the key.
+    fn warn_if_evadable(&mut self, route: &RouteSection, limits: &[Arc<Limit>]) {
+        let mut enforced = limits
+            .iter()
+            .filter(|limit| limit.mode == Mode::Enforce)
+            .peekable();
+        let Some(first) = route.limits.iter().flatten().next() else {
+            return;
+        };
+        let has_header = |limit: &Arc<Limit>| {
+            let mut parts = limit.key.iter();
+            parts.any(|part| matches!(part, KeyPart::Header(_)))
+        };
+        if enforced.peek().is_some() && enforced.all(has_header) {
+            self.findings.warning(
+                &first.span,
+                "every limit of this route has a header in its key: a caller gets a fresh bucket with every new \
+                 value of the header, also if \"client\" is part of the key",
+                "add a limit with `key = \"client\"` or `key = \"global\"` to `limits` of this route",
+            );
+        }
     }
 
     fn cost(&mut self, route: &RouteSection, limits: &[Arc<Limit>]) -> Option<NonZeroU32> {

@@ -1,4 +1,4 @@
-//! `explain` on limits and scopes counted by a header.
+//! `check` and `explain` on limits and scopes counted by a header.
 
 use std::path::Path;
 
@@ -13,6 +13,46 @@ fn write(directory: &Path, config: &str) -> String {
     let path = directory.join("gate.toml");
     std::fs::write(&path, config).expect("a file");
     path.to_str().expect("a plain name").to_owned()
+}
+
+fn warnings(config: &str) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = Process::run(&["check", &write(directory.path(), config)]);
+    assert!(output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn check_recommends_a_limit_that_no_header_evades() {
+    let found = warnings(LIMITED);
+    for part in [
+        "warning: every limit of this route has a header in its key",
+        "gate.toml:9:11",
+        "add a limit with `key = \"client\"` or `key = \"global\"`",
+    ] {
+        assert!(found.contains(part), "{part} in\n{found}");
+    }
+    // The remedy works: the warning is gone.
+    let remedied = LIMITED.replace("[\"tenant\"]", "[\"tenant\", \"each\"]");
+    let remedied = format!("{remedied}[limit.each]\nkey = \"client\"\nrate = \"1/m\"\n");
+    assert_eq!(warnings(&remedied), "");
+}
+
+#[test]
+fn check_warns_of_networks_that_contain_every_client() {
+    let open = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+                [client]\nexempt = [\"0.0.0.0/1\", \"128.0.0.0/1\"]\ntrusted_proxies = [\"::/0\"]\n\
+                [[route]]\nname = \"all\"\npath = \"/\"\n";
+    let found = warnings(open);
+    for part in [
+        "gate.toml:4:11",
+        "`exempt` contains every public IPv4 address: no limit applies",
+        "gate.toml:5:20",
+        "`trusted_proxies` contains every public IPv6 address",
+        "X-Forwarded-For",
+    ] {
+        assert!(found.contains(part), "{part} in\n{found}");
+    }
 }
 
 #[test]

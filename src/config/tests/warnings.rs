@@ -1,0 +1,91 @@
+//! Configurations that are usable and probably not meant.
+
+use super::*;
+
+#[test]
+fn what_is_doubtful_but_usable_gets_a_warning() {
+    assert!(warnings(MINIMAL).is_empty());
+
+    let unused = MINIMAL.replace("limits = [\"client\"]", "");
+    assert_eq!(warnings(&unused), ["no route uses the limit `client`"]);
+
+    for word in ["local", "open", "closed"] {
+        let told = MINIMAL.replace("rate =", &format!("on_store_error = \"{word}\"\nrate ="));
+        let [warning] = warnings(&told).try_into().expect("one warning");
+        assert!(warning.starts_with("`on_store_error` has no effect"));
+        let redis = format!("{told}\n[store]\nbackend = \"redis\"\nurl = \"redis://h\"\n");
+        assert!(warnings(&redis).is_empty());
+    }
+
+    let open = format!("{MINIMAL}\n[admin]\nlisten = \"0.0.0.0:9\"\n");
+    assert!(warnings(&open)[0].contains("anybody"));
+    assert!(warnings(&format!("{open}token = \"t0p\"\n")).is_empty());
+    assert!(warnings(&open.replace("0.0.0.0", "[::1]")).is_empty());
+}
+
+#[test]
+fn a_route_whose_limits_all_have_a_header_in_their_key_gets_a_warning() {
+    let with = |key: &str, other: &str| {
+        format!(
+            "[upstream.api]\nservers = [\"http://127.0.0.1:9\"]\n[limit.a]\nrate = \"1/m\"\nkey = {key}\n\
+             [limit.b]\nrate = \"1/m\"\n{other}\n\
+             [[route]]\nname = \"all\"\npath = \"/\"\nlimits = [\"a\", \"b\"]\n"
+        )
+    };
+    let header = "\"header:x-api-key\"";
+    let client = "[\"header:x-api-key\", \"client\"]";
+    let global = "[\"global\", \"header:x-api-key\"]";
+    for (key, other) in [
+        (header, "key = \"header:x-tenant\""),
+        (client, "key = \"header:x-tenant\""),
+        (client, "key = \"client\"\nmode = \"shadow\""),
+        (global, "key = [\"header:x-tenant\", \"client\"]"),
+    ] {
+        let loaded = load_with(&with(key, other), &[], &Overrides::default());
+        let warnings = loaded.expect("a sound configuration").warnings;
+        let [warning] = <[Problem; 1]>::try_from(warnings).expect("one warning");
+        assert!(warning.title.contains("fresh bucket"), "{warning}");
+        assert_eq!(warning.offending, "\"a\"");
+        assert!(
+            warning
+                .help
+                .contains("`key = \"client\"` or `key = \"global\"`")
+        );
+        assert!(!warning.help.contains("add \"client\" to"));
+    }
+    for (key, other) in [
+        (header, ""),
+        (header, "key = \"global\""),
+        (client, "key = \"client\"\non_exceed = \"delay\""),
+        ("\"client\"", "key = \"header:x-tenant\"\nmode = \"shadow\""),
+    ] {
+        assert!(warnings(&with(key, other)).is_empty(), "{key} {other}");
+    }
+}
+
+#[test]
+fn networks_that_contain_every_client_get_a_warning() {
+    for (networks, families, offending) in [
+        ("\"0.0.0.0/0\"", "IPv4", "\"0.0.0.0/0\""),
+        ("\"10.0.0.0/8\", \"0.0.0.0/0\"", "IPv4", "\"0.0.0.0/0\""),
+        ("\"0.0.0.0/1\", \"128.0.0.0/1\"", "IPv4", "\"0.0.0.0/1\""),
+        ("\"::/0\"", "IPv6", "\"::/0\""),
+        ("\"::/0\", \"0.0.0.0/0\"", "IPv4 and IPv6", "\"::/0\""),
+    ] {
+        for (key, effect) in [
+            ("exempt", "no limit applies"),
+            ("trusted_proxies", "choose its address"),
+        ] {
+            let text = format!("{MINIMAL}\n[client]\n{key} = [{networks}]\n");
+            let loaded = load_with(&text, &[], &Overrides::default());
+            let warnings = loaded.expect("a sound configuration").warnings;
+            let [warning] = <[Problem; 1]>::try_from(warnings).expect("one warning");
+            let start = format!("`{key}` contains every public {families} address: ");
+            assert!(warning.title.starts_with(&start), "{warning}");
+            assert!(warning.title.contains(effect), "{warning}");
+            assert_eq!(warning.offending, offending);
+        }
+    }
+    let some = "exempt = [\"0.0.0.0/1\"]\ntrusted_proxies = [\"10.0.0.0/8\", \"fd00::/8\"]";
+    assert!(warnings(&format!("{MINIMAL}\n[client]\n{some}\n")).is_empty());
+}
