@@ -23,7 +23,7 @@ fn environment() -> PathBuf {
 /// prints.
 fn run(script: &str, arguments: &[&str]) -> Value {
     let clients = environment();
-    let program = if script.ends_with(".cjs") {
+    let program = if Path::new(script).extension() == Some("cjs".as_ref()) {
         clients.join("node/bin/node")
     } else {
         clients.join("bin/python")
