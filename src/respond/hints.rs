@@ -50,12 +50,12 @@ impl FromIterator<Hint> for Hints {
 }
 
 impl Hint {
-    const fn header(self) -> HeaderName {
+    fn header(self) -> HeaderName {
         match self {
-            Self::Ms => HeaderName::from_static("retry-after-ms"),
-            Self::ShouldRetry => HeaderName::from_static("x-should-retry"),
-            Self::Stripe => HeaderName::from_static("stripe-should-retry"),
-            Self::Amz => HeaderName::from_static("x-amz-retry-after"),
+            Self::Ms => const { HeaderName::from_static("retry-after-ms") },
+            Self::ShouldRetry => const { HeaderName::from_static("x-should-retry") },
+            Self::Stripe => const { HeaderName::from_static("stripe-should-retry") },
+            Self::Amz => const { HeaderName::from_static("x-amz-retry-after") },
         }
     }
 
@@ -83,7 +83,7 @@ impl Hints {
     pub(super) fn retry_after(&self, wait: Duration, headers: &mut HeaderMap) {
         for hint in self.iter() {
             let value = if hint.is_verdict() {
-                HeaderValue::from_static("true")
+                const { HeaderValue::from_static("true") }
             } else {
                 retry_after::milliseconds(wait)
             };
@@ -94,7 +94,7 @@ impl Hints {
     /// Marks a response as final: a repeated request gets it again, or one that is no better.
     pub fn do_not_retry(&self, headers: &mut HeaderMap) {
         for hint in self.iter().filter(|hint| hint.is_verdict()) {
-            headers.insert(hint.header(), HeaderValue::from_static("false"));
+            headers.insert(hint.header(), const { HeaderValue::from_static("false") });
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A rejection as a response: problem+json, HTML or plain text, whichever `Accept` prefers.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, LINK, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -7,6 +9,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use super::retry_after::{self, whole_seconds};
 use super::{Manner, Rejection};
 use crate::clock::Clock;
+use crate::throttle::RetryAfterForm;
 
 /// Capacity for the headers of a rejection without hints and configured headers, including those that later stages
 /// add.
@@ -19,6 +22,18 @@ enum Form {
     Html,
     Text,
 }
+
+/// The media ranges of `Accept` that select a form.
+const RANGES: [(&str, Form); 8] = [
+    ("*/*", Form::Json),
+    ("application/json", Form::Json),
+    ("application/problem+json", Form::Json),
+    ("application/*", Form::Json),
+    ("text/html", Form::Html),
+    ("application/xhtml+xml", Form::Html),
+    ("text/plain", Form::Text),
+    ("text/*", Form::Text),
+];
 
 /// Renders `rejection` as the response to a request with these headers.
 pub fn response<B: From<Bytes>>(
@@ -38,9 +53,17 @@ pub fn response<B: From<Bytes>>(
     let headers = response.headers_mut();
     headers.reserve(HEADERS + manner.hints.iter().len() + manner.headers.len());
     headers.insert(CONTENT_TYPE, content_type);
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(
+        CACHE_CONTROL,
+        const { HeaderValue::from_static("no-store") },
+    );
     if let Some((wait, form)) = rejection.wait() {
-        headers.insert(RETRY_AFTER, retry_after::header(wait, form, clock.wall()));
+        // Only a date needs the wall clock.
+        let wall = match form {
+            RetryAfterForm::Seconds => SystemTime::UNIX_EPOCH,
+            RetryAfterForm::HttpDate => clock.wall(),
+        };
+        headers.insert(RETRY_AFTER, retry_after::header(wait, form, wall));
         manner.hints.retry_after(wait, headers);
     } else if rejection.is_final() {
         manner.hints.do_not_retry(headers);
@@ -59,56 +82,54 @@ pub fn response<B: From<Bytes>>(
 }
 
 impl Form {
-    /// The form with the highest weight in `Accept`, ours where it leaves the choice to us.
+    /// The form with the highest weight in `Accept`, the earlier one of equal weights, and JSON if `Accept` names none.
     fn preferred(request: &HeaderMap) -> Self {
-        let mut best = (0, Self::Json);
-        let mut lines = request.get_all(ACCEPT).iter().peekable();
-        if lines.peek().is_none() {
+        let lines = request.get_all(ACCEPT);
+        // Most clients send no `Accept`, or one of these.
+        if lines
+            .iter()
+            .all(|line| line == "*/*" || line == "application/json")
+        {
             return Self::Json;
         }
+        let mut best = (0, Self::Json);
         for range in lines
+            .iter()
             .filter_map(|line| line.to_str().ok())
             .flat_map(|line| line.split(','))
         {
             let mut parts = range.split(';').map(str::trim);
-            let form = match parts
-                .next()
-                .unwrap_or_default()
-                .to_ascii_lowercase()
-                .as_str()
-            {
-                "application/problem+json" | "application/json" | "application/*" | "*/*" => {
-                    Self::Json
-                }
-                "text/html" | "application/xhtml+xml" => Self::Html,
-                "text/plain" | "text/*" => Self::Text,
-                _ => continue,
+            let range = parts.next().unwrap_or_default();
+            let Some((_, form)) = RANGES
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(range))
+            else {
+                continue;
             };
             let weight = parts
                 .find_map(|parameter| parameter.strip_prefix("q="))
                 .map_or(1_000, thousandths);
             if weight > best.0 {
-                best = (weight, form);
+                best = (weight, *form);
             }
         }
         best.1
     }
 
     fn content_type(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
-            Self::Json => "application/problem+json",
-            Self::Html => "text/html; charset=utf-8",
-            Self::Text => "text/plain; charset=utf-8",
-        })
+        match self {
+            Self::Json => const { HeaderValue::from_static("application/problem+json") },
+            Self::Html => const { HeaderValue::from_static("text/html; charset=utf-8") },
+            Self::Text => const { HeaderValue::from_static("text/plain; charset=utf-8") },
+        }
     }
 
     fn render(self, rejection: &Rejection) -> Bytes {
         let title = rejection.title();
-        let detail = rejection.detail();
         match self {
-            Self::Json => json(rejection, title, &detail),
-            Self::Text => format!("{title}\n\n{detail}\n").into_bytes(),
-            Self::Html => html(rejection, title, &escape(&detail)).into_bytes(),
+            Self::Json => json(rejection),
+            Self::Text => format!("{title}\n\n{}\n", rejection.detail()).into_bytes(),
+            Self::Html => html(rejection, title, &escape(&rejection.detail())).into_bytes(),
         }
         .into()
     }
@@ -116,18 +137,22 @@ impl Form {
 
 /// Renders a problem document (RFC 9457) with an `error` member for SDKs. Without it, stripe for Node takes the
 /// response for a success, and others show no text.
-fn json(rejection: &Rejection, title: &str, detail: &str) -> Vec<u8> {
+fn json(rejection: &Rejection) -> Vec<u8> {
+    let (kind, title) = (rejection.kind().as_bytes(), rejection.title().as_bytes());
+    let status = rejection.status();
     let mut out = Vec::with_capacity(640);
     out.extend_from_slice(br#"{"type":"urn:tidegate:problem:"#);
-    out.extend_from_slice(rejection.kind().as_bytes());
+    out.extend_from_slice(kind);
     out.extend_from_slice(br#"","title":""#);
-    out.extend_from_slice(title.as_bytes());
+    out.extend_from_slice(title);
     out.extend_from_slice(br#"","status":"#);
-    out.extend_from_slice(rejection.status().as_str().as_bytes());
-    out.extend_from_slice(br#","detail":"#);
-    let quoted = out.len();
-    push_quoted(&mut out, detail);
-    let escaped = quoted + 1..out.len() - 1;
+    out.extend_from_slice(status.as_str().as_bytes());
+    out.extend_from_slice(br#","detail":""#);
+    let start = out.len();
+    rejection.append_detail(&mut out);
+    escape_json(&mut out, start);
+    let detail = start..out.len();
+    out.push(b'"');
     if let Some(phase) = rejection.phase() {
         out.extend_from_slice(br#","timeout":""#);
         out.extend_from_slice(phase.name().as_bytes());
@@ -139,21 +164,21 @@ fn json(rejection: &Rejection, title: &str, detail: &str) -> Vec<u8> {
     }
     if let Some((limit, others)) = rejection.violated() {
         out.extend_from_slice(br#","violated-policies":["#);
-        push_quoted(&mut out, &limit.name);
+        append_quoted(&mut out, &limit.name);
         for limit in others {
             out.push(b',');
-            push_quoted(&mut out, &limit.name);
+            append_quoted(&mut out, &limit.name);
         }
         out.push(b']');
     }
     out.extend_from_slice(br#","error":{"type":""#);
-    out.extend_from_slice(error_type(rejection.status()).as_bytes());
+    out.extend_from_slice(error_type(status).as_bytes());
     out.extend_from_slice(br#"","code":""#);
-    out.extend_from_slice(rejection.kind().as_bytes());
+    out.extend_from_slice(kind);
     out.extend_from_slice(br#"","message":""#);
-    out.extend_from_slice(title.as_bytes());
+    out.extend_from_slice(title);
     out.extend_from_slice(b": ");
-    out.extend_from_within(escaped);
+    out.extend_from_within(detail);
     out.extend_from_slice(br#""}}"#);
     out
 }
@@ -168,20 +193,28 @@ pub(crate) fn error_type(status: StatusCode) -> &'static str {
     }
 }
 
-/// Appends `text` as a JSON string. Few texts need escaping, and one pass over all bytes is faster than a writer that
-/// handles each byte.
-fn push_quoted(out: &mut Vec<u8>, text: &str) {
-    let special = |byte: u8| byte < b' ' || byte == b'"' || byte == b'\\';
-    if text
-        .bytes()
+/// Escapes the text from `start` to the end of `out` for a JSON string. Few texts need it, and one pass over all bytes is
+/// faster than a writer that handles each byte.
+fn escape_json(out: &mut Vec<u8>, start: usize) {
+    let special = |byte: &u8| *byte < b' ' || *byte == b'"' || *byte == b'\\';
+    if out[start..]
+        .iter()
         .fold(false, |found, byte| found | special(byte))
     {
-        serde_json::to_writer(out, text).expect("a string is always JSON, and a Vec takes it");
-    } else {
-        out.push(b'"');
-        out.extend_from_slice(text.as_bytes());
-        out.push(b'"');
+        let text = String::from_utf8_lossy(&out[start..]);
+        let quoted = serde_json::to_string(&text).expect("a string is always JSON");
+        out.truncate(start);
+        out.extend_from_slice(&quoted.as_bytes()[1..quoted.len() - 1]);
     }
+}
+
+/// Appends `text` as a JSON string.
+fn append_quoted(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    let start = out.len();
+    out.extend_from_slice(text.as_bytes());
+    escape_json(out, start);
+    out.push(b'"');
 }
 
 fn html(rejection: &Rejection, title: &str, detail: &str) -> String {

@@ -209,18 +209,11 @@ impl Rejection {
     pub fn detail(&self) -> Cow<'static, str> {
         match self {
             Self::RateLimited { limit, wait, .. } => {
-                let seconds = super::retry_after::whole_seconds(*wait);
-                let mut number = itoa::Buffer::new();
-                [
-                    "The limit '",
-                    &limit.name,
-                    "' is used up. Wait ",
-                    number.format(seconds),
-                    if seconds == 1 { " second" } else { " seconds" },
-                    " before the next request; coming back sooner will be refused again.",
-                ]
-                .concat()
-                .into()
+                let mut text = Vec::new();
+                append_rate_limited(&mut text, limit, *wait);
+                String::from_utf8(text)
+                    .expect("parts that are UTF-8")
+                    .into()
             }
             Self::BadRequest { detail, .. }
             | Self::UpstreamUnavailable { detail }
@@ -287,6 +280,14 @@ impl Rejection {
         }
     }
 
+    /// Appends [`detail`](Self::detail), without an allocation for the most frequent rejection.
+    pub(super) fn append_detail(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::RateLimited { limit, wait, .. } => append_rate_limited(out, limit, *wait),
+            _ => out.extend_from_slice(self.detail().as_bytes()),
+        }
+    }
+
     /// When to come back, where coming back helps, and how to write it.
     pub fn wait(&self) -> Option<(Duration, RetryAfterForm)> {
         match self {
@@ -343,4 +344,18 @@ impl Rejection {
         matches!(self, Self::MethodNotAllowed)
             .then(|| HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"))
     }
+}
+
+fn append_rate_limited(out: &mut Vec<u8>, limit: &Limit, wait: Duration) {
+    let seconds = super::retry_after::whole_seconds(wait);
+    out.extend_from_slice(b"The limit '");
+    out.extend_from_slice(limit.name.as_bytes());
+    out.extend_from_slice(b"' is used up. Wait ");
+    out.extend_from_slice(itoa::Buffer::new().format(seconds).as_bytes());
+    out.extend_from_slice(if seconds == 1 {
+        b" second"
+    } else {
+        b" seconds"
+    });
+    out.extend_from_slice(b" before the next request; coming back sooner will be refused again.");
 }

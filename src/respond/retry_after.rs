@@ -26,15 +26,23 @@ pub fn milliseconds(wait: Duration) -> HeaderValue {
         .as_secs()
         .saturating_mul(1_000)
         .saturating_add(u64::from(wait.subsec_nanos().div_ceil(1_000_000)));
-    HeaderValue::from(millis.clamp(1, MOST_SECONDS * 1_000))
+    digits(millis.clamp(1, MOST_SECONDS * 1_000))
 }
 
 /// The value of `Retry-After` for a `wait` that starts now.
 pub fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> HeaderValue {
     match form {
-        RetryAfterForm::Seconds => HeaderValue::from(whole_seconds(wait)),
+        RetryAfterForm::Seconds => match whole_seconds(wait) {
+            1 => const { HeaderValue::from_static("1") },
+            seconds => digits(seconds.into()),
+        },
         RetryAfterForm::HttpDate => http_date(wait, wall),
     }
+}
+
+/// A number as a header value, in one allocation (`HeaderValue::from` makes two).
+fn digits(number: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits are visible ASCII")
 }
 
 /// ⌈wall + max(wait, 1 s)⌉ as an HTTP date.
@@ -101,7 +109,7 @@ mod tests {
     #[test]
     fn a_date_is_rounded_up_to_the_second_and_at_least_one_ahead() {
         let wall = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
-        let date = |wait, wall| header(wait, RetryAfterForm::HttpDate, wall);
+        let date = http_date;
         assert_eq!(
             date(Duration::from_secs(10), wall),
             "Wed, 21 Oct 2026 07:28:10 GMT"
@@ -118,7 +126,7 @@ mod tests {
     fn a_clock_at_either_end_of_time_still_gives_a_date() {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
         let before_epoch = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
-        let date = |wall| header(Duration::from_secs(5), RetryAfterForm::HttpDate, wall);
+        let date = |wall| http_date(Duration::from_secs(5), wall);
         assert_eq!(date(end), "Fri, 31 Dec 9999 23:59:59 GMT");
         assert_eq!(date(before_epoch), "Thu, 01 Jan 1970 00:00:05 GMT");
     }

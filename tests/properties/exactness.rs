@@ -118,6 +118,12 @@ proptest! {
         let sent = httpdate::parse_http_date(sent.to_str().unwrap()).unwrap();
         prop_assert!(sent >= wall + wait.max(second));
         prop_assert!(sent < wall + wait.max(second) + second);
+
+        let millisecond = Duration::from_millis(1);
+        let sent = retry_after::milliseconds(wait);
+        let sent = Duration::from_millis(sent.to_str().unwrap().parse().unwrap());
+        prop_assert!(sent >= wait.max(millisecond));
+        prop_assert!(sent < wait.max(NANOSECOND) + millisecond);
     }
 
     #[test]
