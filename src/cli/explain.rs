@@ -149,13 +149,10 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     if let Some(dropped) = dropped(&sent, &headers, names) {
         line("dropped", dropped);
     }
-    // The gateway responds to a preflight before it counts it.
-    let counted = if preflight.is_some() && policy.manner.cors.is_some() {
-        Ok(())
-    } else {
-        names.check_counted(route.id.0, &mut headers, &caller, Some(&host))
-    };
-    if let Err(rejection) = counted {
+    // The gateway does not count a preflight that it responds to itself.
+    let is_counted = preflight.is_none() || policy.manner.cors.is_none();
+    let check = || names.check_counted(route.id.0, &mut headers, &caller, Some(&host));
+    if let Some(Err(rejection)) = is_counted.then(check) {
         line("outcome", rejected(&rejection));
         return lines.join("\n");
     }

@@ -288,9 +288,21 @@ fn reads_as(name: &HeaderName, meant: &HeaderName) -> bool {
     name.len() == meant.len() && name != meant && name.bytes().map(fold).eq(meant.bytes().map(fold))
 }
 
+/// Octets of usual names; a table, because every octet of every forwarded name is looked up.
+static REGULAR: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut octet = 0_u8;
+    while octet.is_ascii() {
+        table[octet as usize] = octet.is_ascii_alphanumeric() || octet == b'-';
+        octet += 1;
+    }
+    table
+};
+
+/// Whether a name has no separator but `-`.
 fn is_regular(name: &HeaderName) -> bool {
-    let is_regular = |octet: u8| octet.is_ascii_alphanumeric() | (octet == b'-');
-    name.as_str().bytes().all(is_regular)
+    let mut octets = name.as_str().bytes();
+    octets.all(|octet| REGULAR[usize::from(octet)])
 }
 
 /// The value of a header as limits and scopes count it. Hosts and authentication schemes are not case-sensitive.
@@ -334,10 +346,10 @@ fn canonical_host(value: &[u8]) -> Cow<'_, [u8]> {
     let bracketed = name
         .strip_prefix(b"[")
         .and_then(|rest| rest.strip_suffix(b"]"));
-    if let Some(Ok(address)) = bracketed.map(str::from_utf8) {
-        if let Ok(address) = address.parse::<Ipv6Addr>() {
-            return Cow::Owned(format!("[{address}]").into_bytes());
-        }
+    if let Some(Ok(address)) = bracketed.map(str::from_utf8)
+        && let Ok(address) = address.parse::<Ipv6Addr>()
+    {
+        return Cow::Owned(format!("[{address}]").into_bytes());
     }
     let name = name.strip_suffix(b".").unwrap_or(name);
     if name.iter().any(u8::is_ascii_uppercase) {
