@@ -5,18 +5,19 @@
 //! much of a response a client has taken. `h2` has all of this in its interface.
 //!
 //! ```text
-//! connection task ─ accept ─→ stream task: Request<Body> → service → Response<B> → response::send
+//! connection task ─ accept ─→ stream task: Request<Body> → service → Response<B> → response::send → linger
 //! ```
 //!
 //! Each request runs in its own task, which the worker tracks: a drain waits for it even if its connection ends.
 //! Every state of a stream has a deadline: `body` while the request body is awaited, `write` while the client
-//! takes nothing of the response. A stream that misses one is reset, and the other streams of its connection
-//! go on. The gateway sends no keep-alive pings: a connection without streams is closed after `idle`, and TCP
+//! takes nothing of the response, and a fixed one while the client still sends after the response (`linger`). A
+//! stream that misses one is reset, and the other streams of its connection go on. The gateway sends no keep-alive pings: a connection without streams is closed after `idle`, and TCP
 //! keep-alive finds a client that has vanished.
 
 mod body;
 mod delivery;
 mod flow;
+mod linger;
 mod response;
 
 use std::future::poll_fn;
@@ -35,6 +36,8 @@ use tokio_util::task::TaskTracker;
 
 use self::delivery::{QueueEnd, Queued};
 use self::flow::Flow;
+use self::linger::Lingering;
+use crate::admin::metrics::Http2Metrics;
 use crate::gateway::{Caps, Deadlines};
 use crate::wire::{ClientSocket, ResponseBody, Rewound, Violation};
 
@@ -48,6 +51,13 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// Bytes of a response that are queued for the socket, per stream.
 const SEND_BUFFER: usize = 64 * 1024;
+
+/// State of a connection that its streams share.
+struct Streams<B> {
+    flow: Flow,
+    lingering: Lingering,
+    queue: QueueEnd<B>,
+}
 
 /// Why a connection ended early.
 #[derive(Debug, Error)]
@@ -70,6 +80,7 @@ pub async fn serve<IO, S, Responding, B>(
     caps: &Caps,
     deadlines: Deadlines,
     tasks: &TaskTracker,
+    metrics: Arc<Http2Metrics>,
     stop: impl Future<Output = ()>,
     service: S,
 ) -> Result<(), ServeError>
@@ -80,12 +91,16 @@ where
     B: ResponseBody + Send + 'static,
     B::Error: Send,
 {
+    let queued = Queued::new();
     // Each stream task holds a clone, so the count shows how many there are.
-    let flow = Arc::new(Flow::new(io.is_blocked()));
+    let streams = Arc::new(Streams {
+        flow: Flow::new(io.is_blocked()),
+        lingering: Lingering::new(metrics),
+        queue: queued.end(),
+    });
     let handshake = builder(caps).handshake::<_, Bytes>(io);
     let handshake = timeout(deadlines.head, handshake).await;
     let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
-    let queued = Queued::new();
     let mut stop = pin!(stop);
     let mut is_stopping = false;
     let mut last_active = Instant::now();
@@ -95,7 +110,7 @@ where
             biased;
             accepted = poll_fn(|cx| {
                 let accepted = connection.poll_accept(cx);
-                if accepted.is_pending() && !flow.is_blocked() {
+                if accepted.is_pending() && !streams.flow.is_blocked() {
                     queued.written();
                 }
                 accepted
@@ -109,20 +124,21 @@ where
                 };
                 let (request, respond) = accepted?;
                 last_active = Instant::now();
-                let (service, flow, end) = (service.clone(), Arc::clone(&flow), queued.end());
+                let (service, streams) = (service.clone(), Arc::clone(&streams));
                 tasks.spawn(async move {
-                    exchange(request, respond, deadlines, &flow, &end, service).await;
+                    exchange(request, respond, deadlines, &streams, service).await;
                 });
             }
             () = stop.as_mut(), if !is_stopping => {
                 connection.graceful_shutdown();
+                streams.lingering.drain();
                 is_stopping = true;
                 check.as_mut().reset(Instant::now() + deadlines.head.min(deadlines.write));
             }
             () = check.as_mut() => {
                 let now = Instant::now();
                 // The write timeout of a blocked socket is the socket's own.
-                if Arc::strong_count(&flow) > 1 || flow.is_blocked() {
+                if Arc::strong_count(&streams) > 1 || streams.flow.is_blocked() {
                     last_active = now;
                 }
                 let inactive = now.saturating_duration_since(last_active);
@@ -162,20 +178,19 @@ fn builder(caps: &Caps) -> Builder {
     builder
 }
 
-/// Serves one stream.
+/// Serves one stream. The stream is reset at the end if the client has not ended its side.
 async fn exchange<Responding, B>(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     deadlines: Deadlines,
-    flow: &Flow,
-    queue: &QueueEnd<B>,
+    streams: &Streams<B>,
     service: impl FnOnce(Request<Body>, Option<Violation>) -> Responding,
 ) where
     Responding: Future<Output = Response<B>>,
     B: ResponseBody,
 {
     let is_head = request.method() == Method::HEAD;
-    let (mut request, mut first_read) = body::receive(request, deadlines.body);
+    let (mut request, mut first_read, mut unread) = body::receive(request, deadlines.body);
     // Upstream would take a request with `content-length: 0` for complete as soon as it has the head.
     let violation = match request.body_mut().end_if_declared_empty().await {
         Ok(()) => None,
@@ -207,9 +222,12 @@ async fn exchange<Responding, B>(
     };
     let (parts, body) = response.into_parts();
     let mut body = Box::pin(body);
-    let (sending, write) = (body.as_mut(), deadlines.write);
-    match response::send(&mut respond, parts, is_head, sending, write, flow).await {
-        Ok(()) => queue.push(body),
-        Err(error) => tracing::debug!(%error, "response was not sent to its end"),
+    let (write, flow) = (deadlines.write, &streams.flow);
+    let sending = response::send(&mut respond, parts, is_head, body.as_mut(), write, flow);
+    if let Err(error) = unread.discard_during(pin!(sending)).await {
+        tracing::debug!(%error, "response was not sent to its end");
+        return;
     }
+    streams.queue.push(body);
+    streams.lingering.linger(unread).await;
 }

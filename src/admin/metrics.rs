@@ -5,6 +5,7 @@
 //! client, a path or a key: what a caller can make up would grow the series without bound.
 
 mod count;
+mod http2;
 mod keyed;
 mod latency;
 mod scrape;
@@ -20,6 +21,7 @@ use crate::throttle::{Limit, LimitId};
 use crate::upstream::{Upstream, UpstreamId};
 
 pub use count::{Count, Gauge};
+pub use http2::{EarlyReset, Http2Metrics, LingeringStream};
 pub use keyed::KeyedMetrics;
 pub use latency::{Bounds, Latency, OfStore, OfUpstream};
 pub use scrape::registry;
@@ -40,6 +42,7 @@ pub struct Metrics {
     connections: Arc<Gauge>,
     /// Responses whose last byte was not written to the client's socket.
     pub truncated: Count,
+    http2: Arc<Http2Metrics>,
 }
 
 /// One open connection, until dropped.
@@ -89,6 +92,7 @@ impl Metrics {
                 .collect(),
             connections: Arc::default(),
             truncated: Count::default(),
+            http2: Arc::default(),
         }
     }
 
@@ -108,6 +112,11 @@ impl Metrics {
     /// The counters of an upstream.
     pub fn upstream(&self, UpstreamId(index): UpstreamId) -> &Arc<UpstreamMetrics> {
         &self.upstreams[index]
+    }
+
+    /// The counters of HTTP/2 streams.
+    pub fn http2(&self) -> &Arc<Http2Metrics> {
+        &self.http2
     }
 
     /// Counts a connection in, until what is returned is dropped.

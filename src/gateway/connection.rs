@@ -149,7 +149,8 @@ where
         };
         let stop = terms.drain.watch();
         let (caps, deadlines, tasks) = (&terms.caps, terms.deadlines, &terms.tasks);
-        http2::serve(io, caps, deadlines, tasks, stop, service).await?;
+        let metrics = Arc::clone(terms.pipeline.metrics().http2());
+        http2::serve(io, caps, deadlines, tasks, metrics, stop, service).await?;
         Ok(())
     })
 }

@@ -17,10 +17,15 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
+use super::linger::Unread;
+
 /// The body of a request. Trailers are dropped.
 #[derive(Debug)]
 pub struct Body {
-    stream: RecvStream,
+    /// `Some` until the body is dropped.
+    stream: Option<RecvStream>,
+    /// Gets the stream if the body is dropped before its end.
+    unread: Option<oneshot::Sender<RecvStream>>,
     /// Declared bytes that are still to be received.
     declared: Option<u64>,
     /// The last declared bytes, until the stream ends.
@@ -32,6 +37,8 @@ pub struct Body {
     /// Reports the first read, for a client that expects `100 Continue`.
     first_read: Option<oneshot::Sender<()>>,
 }
+
+const NOT_DROPPED: &str = "only a drop takes the stream";
 
 /// The first read of a body whose client expects `100 Continue`.
 #[derive(Debug)]
@@ -48,11 +55,11 @@ pub enum BodyError {
     Stream(#[from] h2::Error),
 }
 
-/// Replaces the stream of `request` by its body.
+/// Replaces the stream of `request` by its body. What the service does not read of the body is left in [`Unread`].
 pub(super) fn receive(
     request: Request<RecvStream>,
     timeout: Duration,
-) -> (Request<Body>, FirstRead) {
+) -> (Request<Body>, FirstRead, Unread) {
     let header = |name| request.headers().get(name);
     // A length that is not a number is rejected with the request's other headers.
     let declared = header(CONTENT_LENGTH)
@@ -60,21 +67,29 @@ pub(super) fn receive(
         .and_then(|length| length.parse().ok());
     let expects =
         header(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-    let (first_read, reported) = if expects && !request.body().is_end_stream() {
+    let has_body = !request.body().is_end_stream();
+    let (first_read, reported) = if expects && has_body {
         let (sender, receiver) = oneshot::channel();
         (Some(sender), Some(receiver))
     } else {
         (None, None)
     };
+    let (unread, rest) = if has_body {
+        let (sender, returned) = oneshot::channel();
+        (Some(sender), Unread::of(returned))
+    } else {
+        (None, Unread::nothing())
+    };
     let request = request.map(|stream| Body {
-        stream,
+        stream: Some(stream),
+        unread,
         declared,
         last: None,
         timeout,
         stalled: None,
         first_read,
     });
-    (request, FirstRead(reported))
+    (request, FirstRead(reported), rest)
 }
 
 impl FirstRead {
@@ -110,7 +125,8 @@ impl Body {
             let _ = first_read.send(());
         }
         loop {
-            let Poll::Ready(part) = self.stream.poll_data(cx) else {
+            let stream = self.stream.as_mut().expect(NOT_DROPPED);
+            let Poll::Ready(part) = stream.poll_data(cx) else {
                 let timeout = self.timeout;
                 let stalled = self
                     .stalled
@@ -125,7 +141,7 @@ impl Body {
                 Some(Ok(part)) => part,
             };
             // An error means that the stream is closed, which the next read reports.
-            let _ = self.stream.flow_control().release_capacity(part.len());
+            let _ = stream.flow_control().release_capacity(part.len());
             if part.is_empty() {
                 continue;
             }
@@ -133,7 +149,7 @@ impl Body {
                 return Poll::Ready(Some(Ok(part)));
             };
             *declared = declared.saturating_sub(part.len() as u64);
-            if *declared > 0 || self.stream.is_end_stream() {
+            if *declared > 0 || stream.is_end_stream() {
                 return Poll::Ready(Some(Ok(part)));
             }
             self.last = Some(part);
@@ -142,7 +158,8 @@ impl Body {
 
     /// Whether the whole body was read.
     pub fn is_end_stream(&self) -> bool {
-        self.last.is_none() && self.stream.is_end_stream()
+        let stream = self.stream.as_ref().expect(NOT_DROPPED);
+        self.last.is_none() && stream.is_end_stream()
     }
 
     /// The declared length of what is still to be read.
@@ -153,6 +170,17 @@ impl Body {
                 SizeHint::with_exact(declared + held as u64)
             }
             None => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let (Some(stream), Some(unread)) = (self.stream.take(), self.unread.take())
+            && !stream.is_end_stream()
+        {
+            // The receiver is gone if the exchange has ended.
+            let _ = unread.send(stream);
         }
     }
 }

@@ -1,16 +1,18 @@
-//! HTTP/2 in detail: requests that are not ended, drains, slow readers, and responses without a body.
+//! HTTP/2 in detail: requests that are not ended, early responses, drains, slow readers, and responses without a body.
 
+mod curl;
 mod cuts;
 mod drain;
 pub(crate) mod frames;
 mod heads;
+mod linger;
 mod readers;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::harness::Gateway;
+use crate::harness::{Gateway, Plan, Upstream};
 
 /// A connection of the `h2` crate's own client. The gateway sees it close when this is dropped.
 struct Connection {
@@ -44,4 +46,15 @@ fn request(method: &str, path: &str) -> http::request::Builder {
     http::Request::builder()
         .method(method)
         .uri(format!("http://a{path}"))
+}
+
+/// A gateway that rejects all requests for `/limited` but the first, and forwards the others.
+fn rejecting(upstream: &Upstream) -> Plan {
+    Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n\
+         [limit.closed]\nkey = \"global\"\nrate = \"1/364d\"\nburst = 0\n\
+         [[route]]\nname = \"limited\"\npath = \"/limited\"\nlimits = [\"closed\"]\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\n",
+    )
+    .upstream(upstream)
 }

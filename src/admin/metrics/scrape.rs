@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::latency::Snapshot;
-use super::{Count, LimitMetrics, Metrics, STATUSES};
+use super::{Count, EarlyReset, LimitMetrics, Metrics, STATUSES};
 use crate::clock::Clock;
 use crate::pipeline::Shared;
 use crate::store::redis::Redis;
@@ -64,12 +64,11 @@ impl Collector for Scrape {
             )?,
             self.sum(|worker| worker.truncated.get()),
         )?;
+        self.encode_http2(&mut encoder)?;
         let buckets = self.buckets.local();
-        let connections = self
-            .workers
-            .iter()
-            .map(|worker| worker.connections.get())
-            .sum();
+        let workers = || self.workers.iter();
+        let connections = workers().map(|worker| worker.connections.get()).sum();
+        let lingering = workers().map(|worker| worker.http2.lingering.get()).sum();
         for (name, help, value) in [
             ("buckets", "Buckets tracked", size(buckets.tracked())),
             (
@@ -78,6 +77,11 @@ impl Collector for Scrape {
                 size(buckets.capacity()),
             ),
             ("connections", "Client connections open", connections),
+            (
+                "http2_lingering_streams",
+                "HTTP/2 streams open after their response because the client is still sending",
+                lingering,
+            ),
         ] {
             gauge(
                 encoder.encode_descriptor(name, help, None, MetricType::Gauge)?,
@@ -152,6 +156,20 @@ impl Scrape {
                 let count = self.sum(|worker| pick(&worker.limits[index]).get());
                 counter(family.encode_family(&[("limit", &*limit.name)])?, count)?;
             }
+        }
+        Ok(())
+    }
+
+    fn encode_http2(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut resets = encoder.encode_descriptor(
+            "http2_early_resets",
+            "HTTP/2 streams reset after their response because the client was still sending, by the bound reached",
+            None,
+            MetricType::Counter,
+        )?;
+        for (index, reason) in EarlyReset::ALL.into_iter().enumerate() {
+            let count = self.sum(|worker| worker.http2.early_resets[index].get());
+            counter(resets.encode_family(&[("reason", reason.label())])?, count)?;
         }
         Ok(())
     }

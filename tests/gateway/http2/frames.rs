@@ -1,4 +1,12 @@
-//! Frames and header blocks, written byte by byte.
+//! Frames and header blocks, written byte by byte, and a client that reads frames.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::harness::{Gateway, PATIENCE};
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
@@ -9,6 +17,7 @@ pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 
+pub(crate) const ACK: u8 = 1;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
@@ -50,4 +59,106 @@ pub(crate) fn length(block: &mut Vec<u8>, len: usize) {
         rest /= 128;
     }
     block.push(u8::try_from(rest).expect("seven bits"));
+}
+
+/// A frame that the gateway sent.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A connection on which a test sends and reads single frames.
+pub(crate) struct FrameClient(TcpStream);
+
+impl FrameClient {
+    /// Connects and sends the preface with default settings.
+    pub(crate) async fn connect(gateway: &Gateway) -> Self {
+        let socket = gateway.client().connect().await.expect("a connection");
+        let mut client = Self(socket);
+        client
+            .send([PREFACE, &frame(SETTINGS, 0, 0, &[])].concat())
+            .await;
+        client
+    }
+
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let sent = self.0.write_all(bytes.as_ref()).await;
+        sent.expect("an open connection");
+    }
+
+    /// Sends the head of a POST and leaves the stream open.
+    pub(crate) async fn post(&mut self, stream: u32, path: &str) {
+        let lines = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", path),
+        ];
+        self.send(frame(HEADERS, END_HEADERS, stream, &block(&lines)))
+            .await;
+    }
+
+    /// Reads the next frame, or `None` at the end of the connection. Acknowledges pings.
+    pub(crate) async fn next(&mut self) -> Option<Frame> {
+        let frame = timeout(PATIENCE, self.read()).await.expect("a frame")?;
+        if (frame.kind, frame.flags) == (PING, 0) {
+            self.send(self::frame(PING, ACK, 0, &frame.payload)).await;
+        }
+        Some(frame)
+    }
+
+    async fn read(&mut self) -> Option<Frame> {
+        let mut head = [0; 9];
+        self.0.read_exact(&mut head).await.ok()?;
+        let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; len as usize];
+        self.0.read_exact(&mut payload).await.ok()?;
+        Some(Frame {
+            kind: head[3],
+            flags: head[4],
+            stream: u32::from_be_bytes([head[5], head[6], head[7], head[8]]),
+            payload,
+        })
+    }
+
+    /// Reads until the response of `stream` is complete.
+    pub(crate) async fn response(&mut self, stream: u32) {
+        loop {
+            let frame = self.next().await.expect("an open connection");
+            if frame.stream == stream {
+                assert_ne!(frame.kind, RST_STREAM, "{frame:?}");
+                if frame.flags & END_STREAM != 0 {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Reads until the gateway resets a stream. Returns the stream and the error code.
+    pub(crate) async fn reset(&mut self) -> (u32, u32) {
+        loop {
+            let frame = self.next().await.expect("an open connection");
+            if frame.kind == RST_STREAM {
+                let code = frame.payload.try_into().expect("four bytes");
+                return (frame.stream, u32::from_be_bytes(code));
+            }
+        }
+    }
+
+    /// Sends a ping and reads to its acknowledgement. Fails if the gateway resets a stream before.
+    pub(crate) async fn has_no_reset(&mut self) {
+        // Tasks that the earlier frames wake run before the ping is received.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        self.send(frame(PING, 0, 0, &[7; 8])).await;
+        loop {
+            let frame = self.next().await.expect("an open connection");
+            assert_ne!(frame.kind, RST_STREAM, "{frame:?}");
+            if (frame.kind, frame.flags) == (PING, ACK) {
+                return;
+            }
+        }
+    }
 }

@@ -1,0 +1,198 @@
+//! curl as a client that is still sending when the response arrives.
+//!
+//! curl 7.88 fails with error 92 if it reads `RST_STREAM` together with the response.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::rejecting;
+use crate::harness::{Certificates, Gateway, Upstream};
+
+/// Requests per size of the body.
+const REQUESTS: usize = 12;
+
+/// Sizes of the request body, in bytes.
+const SIZES: [usize; 4] = [7, 50_000, 1_000_000, 5_000_000];
+
+/// The lingering time of the gateway. No request takes this long.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// A file with a request body.
+struct Upload {
+    directory: TempDir,
+    size: usize,
+}
+
+/// What curl reports about a request.
+#[derive(Debug)]
+struct Report {
+    is_complete: bool,
+    /// Version, status and uploaded bytes.
+    line: String,
+    elapsed: Duration,
+}
+
+impl Upload {
+    fn new(size: usize) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let upload = Self { directory, size };
+        std::fs::write(upload.path(), vec![b'x'; size]).expect("a file");
+        upload
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("body")
+    }
+
+    /// Sends the body in a POST over HTTP/2.
+    fn post(&self, url: &str, options: &[&str]) -> Report {
+        let started = Instant::now();
+        let output = Command::new("curl")
+            .args(["--silent", "--show-error", "--insecure", "--noproxy", "*"])
+            .args(["--max-time", "20", "--output", "/dev/null"])
+            .args([
+                "--write-out",
+                "%{http_version} %{http_code} %{size_upload}\n",
+            ])
+            .arg("--data-binary")
+            .arg(format!("@{}", self.path().display()))
+            .args(options)
+            .arg(url)
+            .output()
+            .expect("curl is installed");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        Report {
+            is_complete: output.status.success(),
+            line: format!("{}{errors}", String::from_utf8_lossy(&output.stdout)),
+            elapsed: started.elapsed(),
+        }
+    }
+
+    /// Sends `count` requests. Each gets a complete response with `status`, and none waits for the gateway.
+    fn is_rejected(&self, url: &str, options: &[&str], status: u16, count: usize) {
+        let expected = format!("2 {status} ");
+        let reports: Vec<_> = (0..count).map(|_| self.post(url, options)).collect();
+        let is_lost = |report: &&Report| !report.is_complete || !report.line.starts_with(&expected);
+        let lost: Vec<_> = reports.iter().filter(is_lost).collect();
+        let slowest = reports.iter().map(|report| report.elapsed).max();
+        let slowest = slowest.expect("a request");
+        let mean = reports
+            .iter()
+            .map(|report| report.elapsed)
+            .sum::<Duration>()
+            / u32::try_from(count).expect("few");
+        let sent = |report: &Report| {
+            let bytes = report.line.split_whitespace().nth(2);
+            bytes.and_then(|bytes| bytes.parse::<usize>().ok())
+        };
+        println!(
+            "{url} {} bytes: {} of {count} lost, {mean:?} on average, {slowest:?} at most, up to {:?} bytes sent",
+            self.size,
+            lost.len(),
+            reports.iter().filter_map(sent).max()
+        );
+        assert!(lost.is_empty(), "{lost:#?}");
+        assert!(slowest < LINGER, "{slowest:?}");
+    }
+}
+
+fn tls(certificates: &Certificates) -> String {
+    let (cert, key) = (certificates.cert_file(), certificates.key_file());
+    let quoted = |path: &Path| format!("\"{}\"", path.display());
+    format!(
+        "[server]\ntls = {{ cert = {}, key = {} }}",
+        quoted(&cert),
+        quoted(&key)
+    )
+}
+
+/// A gateway whose only token of `/limited` is used, and its URL.
+async fn rejecting_all(
+    upstream: &Upstream,
+    certificates: Option<&Certificates>,
+) -> (Gateway, String) {
+    let mut plan = rejecting(upstream);
+    if let Some(certificates) = certificates {
+        plan = plan.and(&tls(certificates));
+    }
+    let gateway = plan.start();
+    let (scheme, client) = match certificates {
+        Some(certificates) => ("https", gateway.tls_client(certificates, &["http/1.1"])),
+        None => ("http", gateway.client()),
+    };
+    assert_eq!(client.get("/limited").send().await.status, 200);
+    let url = format!("{scheme}://{}/limited", gateway.address());
+    (gateway, url)
+}
+
+#[tokio::test]
+async fn curl_reads_every_rejection_in_cleartext() {
+    let upstream = Upstream::replying(200);
+    let (_gateway, url) = rejecting_all(&upstream, None).await;
+    for size in SIZES {
+        let upload = Upload::new(size);
+        upload.is_rejected(&url, &["--http2-prior-knowledge"], 429, REQUESTS);
+    }
+}
+
+#[tokio::test]
+async fn curl_reads_every_rejection_over_tls() {
+    let upstream = Upstream::replying(200);
+    let certificates = Certificates::for_localhost();
+    let (_gateway, url) = rejecting_all(&upstream, Some(&certificates)).await;
+    for size in SIZES {
+        let upload = Upload::new(size);
+        upload.is_rejected(&url, &["--http2"], 429, REQUESTS);
+    }
+}
+
+#[tokio::test]
+async fn curl_reads_a_rejection_without_100_continue() {
+    let upstream = Upstream::replying(200);
+    let (_gateway, url) = rejecting_all(&upstream, None).await;
+    let options = [
+        "--http2-prior-knowledge",
+        "--header",
+        "Expect: 100-continue",
+    ];
+    for size in SIZES {
+        Upload::new(size).is_rejected(&url, &options, 429, REQUESTS / 3);
+    }
+}
+
+/// An upstream that responds to the head of a request with 413, and does not read the body.
+fn early_413() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        while let Ok((mut socket, _)) = listener.accept() {
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && socket.read(&mut byte).is_ok_and(|read| read > 0)
+            {
+                head.push(byte[0]);
+            }
+            let response = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\n\
+                             Connection: close\r\n\r\nlarge";
+            if socket.write_all(response).is_ok() {
+                open.push(socket);
+            }
+        }
+    });
+    url
+}
+
+#[test]
+fn curl_reads_an_early_response_of_upstream() {
+    let gateway = Gateway::open("").upstream_url(&early_413()).start();
+    let url = format!("http://{}/", gateway.address());
+    for size in SIZES {
+        Upload::new(size).is_rejected(&url, &["--http2-prior-knowledge"], 413, REQUESTS);
+    }
+}
