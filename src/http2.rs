@@ -24,6 +24,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::{Builder, SendResponse};
@@ -51,6 +52,13 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// Bytes of a response that are queued for the socket, per stream.
 const SEND_BUFFER: usize = 64 * 1024;
+
+/// Time for which frames are ignored that a client sent before it read the reset of their stream. `h2` regards later
+/// frames as errors, and closes the connection after `h2_max_resets` of them.
+const RESET_TIME: Duration = Duration::from_secs(5);
+
+/// Reset streams whose frames are ignored, as a multiple of `h2_max_streams`.
+const RESET_STREAMS: usize = 4;
 
 /// State of a connection that its streams share.
 struct Streams<B> {
@@ -171,6 +179,8 @@ fn builder(caps: &Caps) -> Builder {
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(caps.h2_streams)
+        .reset_stream_duration(RESET_TIME)
+        .max_concurrent_reset_streams(RESET_STREAMS.saturating_mul(caps.h2_streams as usize))
         .max_pending_accept_reset_streams(caps.h2_resets)
         .max_local_error_reset_streams(Some(caps.h2_resets))
         .max_header_list_size(u32::try_from(caps.head_bytes).unwrap_or(u32::MAX))

@@ -132,6 +132,31 @@ async fn the_17th_lingering_stream_resets_the_oldest() {
 }
 
 #[tokio::test]
+async fn data_in_flight_on_many_reset_streams_does_not_end_the_connection() {
+    const UPLOADS: u32 = 120;
+    let upstream = Upstream::replying(200);
+    let gateway = rejecting_all(&upstream).await;
+    let mut client = FrameClient::connect(&gateway).await;
+    for number in 0..UPLOADS {
+        client.post(2 * number + 1, "/limited").await;
+    }
+    let mut open: Vec<_> = (0..UPLOADS).map(|number| 2 * number + 1).collect();
+    while open.len() > 16 {
+        let (stream, code) = client.reset().await;
+        assert_eq!(code, 0);
+        open.retain(|&other| other != stream);
+    }
+    // Sent before the client has read the resets.
+    for number in 0..UPLOADS {
+        let data = frame(DATA, 0, 2 * number + 1, &[b'x'; 1_000]);
+        client.send([&*data, &data, &data].concat()).await;
+    }
+    client.has_no_reset().await;
+    client.post(2 * UPLOADS + 1, "/limited").await;
+    client.response(2 * UPLOADS + 1).await;
+}
+
+#[tokio::test]
 async fn a_client_that_resets_a_stream_or_disconnects_ends_lingering_at_once() {
     let upstream = Upstream::replying(200);
     let gateway = rejecting_all(&upstream).await;
