@@ -47,7 +47,7 @@ use crate::admin::Metrics;
 use crate::client::Trust;
 use crate::clock::Clock;
 use crate::idempotency::{IdempotencyLayer, Naming, Rule};
-use crate::intake::headers::HeaderNames;
+use crate::intake::headers::{HeaderNames, PADDED_VALUE, has_padded_value};
 use crate::respond::{Manner, Rejection, problem};
 use crate::route::{Route, RouteId, Routes};
 use crate::store::memory::MemoryBuckets;
@@ -253,7 +253,10 @@ impl Identifying {
         let authority = request.uri().authority();
         let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let headers = request.headers_mut();
-        self.names.settle(headers)?;
+        if has_padded_value(headers) {
+            return Err(PADDED_VALUE);
+        }
+        self.names.settle(headers, true);
         let lookalikes = headers.keys().filter(|name| self.names.is_lookalike(name));
         for name in lookalikes.cloned().collect::<Vec<_>>() {
             headers.remove(name);

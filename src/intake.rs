@@ -9,11 +9,11 @@ pub mod headers;
 
 use std::net::Ipv6Addr;
 
-use http::header::{CONTENT_LENGTH, EXPECT, HOST};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
 use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-use self::headers::{Found, HeaderNames};
+use self::headers::{HeaderNames, PADDED_VALUE, has_padded_value};
 use crate::respond::Rejection;
 
 pub use body::{Incoming, RequestBody, RequestBodyError};
@@ -29,8 +29,12 @@ pub fn check<B>(
     let host = check_host(request.uri(), &declared.host)?;
     check_expectation(&declared)?;
     check_length(&declared.length, max_body)?;
-    let found = declared.found;
-    names.settle_found(found, request.headers_mut())?;
+    let names_headers = declared.names_headers;
+    // The reader of HTTP/1 has removed such white space.
+    if request.version() == Version::HTTP_2 && has_padded_value(request.headers()) {
+        return Err(PADDED_VALUE);
+    }
+    names.settle(request.headers_mut(), names_headers);
     Ok(host)
 }
 
@@ -41,7 +45,8 @@ struct Declared<'a> {
     host: Sole<'a>,
     length: Sole<'a>,
     expects_more_than_to_continue: bool,
-    found: Found,
+    /// Whether `Connection` can name a header.
+    names_headers: bool,
 }
 
 /// A header that may have one line.
@@ -55,10 +60,10 @@ impl<'a> Declared<'a> {
     fn of(headers: &'a HeaderMap) -> Self {
         let mut declared = Self::default();
         for (name, value) in headers {
-            declared.found.note(name, value);
             match *name {
                 HOST => declared.host.add(value),
                 CONTENT_LENGTH => declared.length.add(value),
+                CONNECTION => declared.names_headers |= headers::names_headers(value),
                 EXPECT => {
                     let is_met = value.as_bytes().eq_ignore_ascii_case(b"100-continue");
                     declared.expects_more_than_to_continue |= !is_met;

@@ -14,6 +14,7 @@
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
+use http::StatusCode;
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
     COOKIE, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE,
@@ -89,13 +90,21 @@ static PROTECTED: [HeaderName; 20] = [
 #[derive(Clone, Debug, Default)]
 pub struct HeaderNames {
     /// For each route, in order: headers that its enforced limits and its scope are counted by.
-    counted: Vec<Box<[HeaderName]>>,
+    counted: Vec<Counted>,
     /// Headers that idempotency keys are sent in, on any route.
     keys: Vec<HeaderName>,
     /// All headers that limits, scopes and keys of any route are read from.
     read: Vec<HeaderName>,
     /// Whether a name in `read` has a separator other than `-`.
     has_odd_names: bool,
+}
+
+/// Headers that the enforced limits and the scope of a route are counted by.
+#[derive(Clone, Debug)]
+struct Counted {
+    names: Box<[HeaderName]>,
+    /// Whether the gateway writes one of them itself.
+    are_written: bool,
 }
 
 impl HeaderNames {
@@ -120,36 +129,24 @@ impl HeaderNames {
             insert(&mut self.read, name);
         }
         self.has_odd_names = !self.read.iter().all(is_regular);
-        self.counted.push(of_route.into());
+        let is_written = |name: &HeaderName| {
+            [HOST, X_FORWARDED_FOR].contains(name) || FROM_TRUSTED_PEERS.contains(name)
+        };
+        self.counted.push(Counted {
+            are_written: of_route.iter().any(is_written),
+            names: of_route.into(),
+        });
     }
 
-    /// Reduces the headers of a request to one spelling. An error means that a value has white space around it,
-    /// which HTTP/1 removes and HTTP/2 does not allow (RFC 9113, section 8.2.1).
-    pub fn settle(&self, headers: &mut HeaderMap) -> Result<(), Rejection> {
-        let mut found = Found::default();
-        for (name, value) in &*headers {
-            found.note(name, value);
-        }
-        self.settle_found(found, headers)
-    }
-
-    pub(super) fn settle_found(
-        &self,
-        found: Found,
-        headers: &mut HeaderMap,
-    ) -> Result<(), Rejection> {
-        if found.is_padded {
-            return Err(Rejection::bad_request(
-                "A header value has white space around it.",
-            ));
-        }
-        if found.cookies > 1 {
+    /// Reduces the headers of a request to one spelling. `connection` is false if no line of `Connection` names a
+    /// header.
+    pub fn settle(&self, headers: &mut HeaderMap, connection: bool) {
+        if is_repeated(headers, &COOKIE) {
             join_cookies(headers);
         }
-        if found.connection {
+        if connection {
             remove_named_in_connection(headers, &self.keys);
         }
-        Ok(())
     }
 
     /// Checks the headers that the limits and the scope of a route are counted by: none may be repeated. Those that
@@ -161,23 +158,18 @@ impl HeaderNames {
         caller: &Caller,
         host: Option<&HeaderValue>,
     ) -> Result<(), Rejection> {
-        for name in &self.counted[route] {
-            if *name == X_FORWARDED_FOR {
-                headers.insert(X_FORWARDED_FOR, caller.forwarded_for());
-            } else if *name == HOST {
-                if let Some(host) = host {
-                    headers.entry(HOST).or_insert_with(|| host.clone());
-                }
-            } else if !caller.peer_trusted() && FROM_TRUSTED_PEERS.contains(name) {
-                headers.remove(name);
-            }
-            if headers.get_all(name).iter().nth(1).is_some() {
-                return Err(Rejection::bad_request(format!(
-                    "The header {name} is sent more than once."
-                )));
+        let Counted { names, are_written } = &self.counted[route];
+        if *are_written {
+            for name in names {
+                write(name, headers, caller, host);
             }
         }
-        Ok(())
+        match names.iter().find(|name| is_repeated(headers, name)) {
+            None => Ok(()),
+            Some(name) => Err(Rejection::bad_request(format!(
+                "The header {name} is sent more than once."
+            ))),
+        }
     }
 
     /// Whether servers can read this name as a header that has an effect: CGI and its successors turn
@@ -200,39 +192,50 @@ fn insert(names: &mut Vec<HeaderName>, name: &HeaderName) {
     }
 }
 
-/// What a pass over the headers of a request finds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Found {
-    is_padded: bool,
-    connection: bool,
-    cookies: u32,
-}
-
-impl Found {
-    #[inline]
-    pub(super) fn note(&mut self, name: &HeaderName, value: &HeaderValue) {
-        let value = value.as_bytes();
-        if let (Some(first), Some(last)) = (value.first(), value.last()) {
-            self.is_padded |= is_blank(*first) | is_blank(*last);
-        }
-        match *name {
-            CONNECTION => self.connection = true,
-            COOKIE => self.cookies += 1,
-            _ => {}
-        }
+/// Gives a header that the gateway writes itself the value that upstream receives.
+fn write(name: &HeaderName, headers: &mut HeaderMap, caller: &Caller, host: Option<&HeaderValue>) {
+    if *name == X_FORWARDED_FOR {
+        headers.insert(X_FORWARDED_FOR, caller.forwarded_for());
+    } else if let (true, Some(host)) = (*name == HOST, host) {
+        headers.entry(HOST).or_insert_with(|| host.clone());
+    } else if FROM_TRUSTED_PEERS.contains(name) && !caller.peer_trusted() {
+        headers.remove(name);
     }
 }
 
+/// Whether a header has more than one line. Most requests repeat no header at all, which costs no look-up.
+fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.len() != headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
+}
+
+/// Whether a value has white space around it. HTTP/1 removes it, and HTTP/2 does not allow it (RFC 9113, section
+/// 8.2.1).
+pub fn has_padded_value(headers: &HeaderMap) -> bool {
+    headers.values().any(|value| {
+        let value = value.as_bytes();
+        value.first().copied().is_some_and(is_blank) || value.last().copied().is_some_and(is_blank)
+    })
+}
+
+/// The response to a request for which [`has_padded_value`] holds.
+pub const PADDED_VALUE: Rejection = Rejection::BadRequest {
+    status: StatusCode::BAD_REQUEST,
+    detail: Cow::Borrowed("A header value has white space around it."),
+};
+
 fn is_blank(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t')
+}
+
+/// Whether a line of `Connection` can name a header: it has other options than the usual ones.
+pub(super) fn names_headers(line: &HeaderValue) -> bool {
+    !matches!(line.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive")
 }
 
 /// Removes the headers named in `Connection`, except protected ones, those in `keep`, and hop-by-hop headers, which
 /// are read until the message is forwarded.
 pub fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) {
     let named: SmallVec<[HeaderName; 4]> = tokens(headers, &CONNECTION)
-        // The usual tokens are not names of headers to remove.
-        .filter(|token| !["keep-alive", "close", "upgrade"].contains(token))
         .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
         .filter(|name| {
             !PROTECTED.contains(name) && !HOP_BY_HOP.contains(name) && !keep.contains(name)

@@ -55,14 +55,12 @@ fn lookalikes_have_other_separators_than_a_header_with_an_effect() {
 }
 
 #[test]
-fn white_space_around_a_value_is_rejected_and_inside_it_is_not() {
+fn white_space_around_a_value_is_found_and_inside_it_is_not() {
     for value in [" a", "a ", "\ta", "a\t", " ", "\t"] {
-        let mut headers = headers(&[("x", value)]);
-        assert!(names(&[]).settle(&mut headers).is_err(), "{value:?}");
+        assert!(has_padded_value(&headers(&[("x", "a"), ("x", value)])));
     }
     for value in ["", "a", "a b", "a\tb", "\u{a0}a"] {
-        let mut headers = headers(&[("x", value)]);
-        assert!(names(&[]).settle(&mut headers).is_ok(), "{value:?}");
+        assert!(!has_padded_value(&headers(&[("x", value)])), "{value:?}");
     }
 }
 
@@ -78,7 +76,7 @@ fn connection_removes_what_it_names_except_what_has_an_effect() {
         ("te", "trailers"),
         ("x-kept", "a"),
     ]);
-    names(&["x-api-key"]).settle(&mut settled).unwrap();
+    names(&["x-api-key"]).settle(&mut settled, true);
     let mut left: Vec<_> = settled.keys().map(HeaderName::as_str).collect();
     left.sort_unstable();
     assert_eq!(left, ["connection", "cookie", "te", "x-kept", "x-once"]);
