@@ -86,7 +86,7 @@ $(CLIENTS)/installed: $(addprefix tests/clients/,requirements.txt package.json p
 	rm -rf "$(CLIENTS)/node/include" "$(CLIENTS)/node/share"
 	cp $(filter %.json,$^) "$(CLIENTS)"
 	cd "$(CLIENTS)" && PATH="$(CLIENTS)/node/bin:$$PATH" \
-	    node node/lib/node_modules/npm/bin/npm-cli.js ci --silent --no-audit --no-fund --ignore-scripts
+	    node node/lib/node_modules/npm/bin/npm-cli.js ci --loglevel=error --no-audit --no-fund --ignore-scripts
 	touch "$@"
 
 lint:

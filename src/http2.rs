@@ -11,8 +11,8 @@
 //! Each request runs in its own task, which the worker tracks: a drain waits for it even if its connection ends.
 //! Every state of a stream has a deadline: `body` while the request body is awaited, `write` while the client
 //! takes nothing of the response, and a fixed one while the client still sends after the response (`linger`). A
-//! stream that misses one is reset, and the other streams of its connection go on. The gateway sends no keep-alive pings: a connection without streams is closed after `idle`, and TCP
-//! keep-alive finds a client that has vanished.
+//! stream that misses one is reset, and the other streams of its connection go on. The gateway sends no keep-alive
+//! pings: a connection without streams is closed after `idle`, and TCP keep-alive finds a client that has vanished.
 
 mod body;
 mod delivery;
@@ -99,10 +99,11 @@ where
     B: ResponseBody + Send + 'static,
     B::Error: Send,
 {
+    let socket = io.state();
     let queued = Queued::new();
     // Each stream task holds a clone, so the count shows how many there are.
     let streams = Arc::new(Streams {
-        flow: Flow::new(io.is_blocked()),
+        flow: Flow::new(Arc::clone(&socket)),
         lingering: Lingering::new(metrics),
         queue: queued.end(),
     });
@@ -110,7 +111,9 @@ where
     let handshake = timeout(deadlines.head, handshake).await;
     let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
     let mut stop = pin!(stop);
+    let mut is_draining = false;
     let mut is_stopping = false;
+    let mut is_aborted = false;
     let mut last_active = Instant::now();
     let mut check = pin!(sleep(deadlines.idle.min(deadlines.write)));
     loop {
@@ -118,16 +121,19 @@ where
             biased;
             accepted = poll_fn(|cx| {
                 let accepted = connection.poll_accept(cx);
-                if accepted.is_pending() && !streams.flow.is_blocked() {
-                    queued.written();
+                let is_written = match &accepted {
+                    Poll::Pending => true,
+                    // A shutdown of either side ends after the last response is written, and the client's close does
+                    // not.
+                    Poll::Ready(None) => !socket.is_ended() && !is_aborted,
+                    Poll::Ready(Some(_)) => false,
+                };
+                if is_written && !socket.is_blocked() {
+                    queued.written(cx);
                 }
                 accepted
             }) => {
                 let Some(accepted) = accepted else {
-                    if is_stopping {
-                        // A graceful shutdown ends after the last response is written.
-                        queued.written();
-                    }
                     return Ok(());
                 };
                 let (request, respond) = accepted?;
@@ -137,16 +143,17 @@ where
                     exchange(request, respond, deadlines, &streams, service).await;
                 });
             }
-            () = stop.as_mut(), if !is_stopping => {
+            () = stop.as_mut(), if !is_draining => {
                 connection.graceful_shutdown();
                 streams.lingering.drain();
+                is_draining = true;
                 is_stopping = true;
                 check.as_mut().reset(Instant::now() + deadlines.head.min(deadlines.write));
             }
             () = check.as_mut() => {
                 let now = Instant::now();
                 // The write timeout of a blocked socket is the socket's own.
-                if Arc::strong_count(&streams) > 1 || streams.flow.is_blocked() {
+                if Arc::strong_count(&streams) > 1 || socket.is_blocked() {
                     last_active = now;
                 }
                 let inactive = now.saturating_duration_since(last_active);
@@ -154,6 +161,7 @@ where
                 if connection.has_streams() {
                     // The last bytes of responses, for which the client has withdrawn the window.
                     if inactive >= deadlines.write {
+                        is_aborted = true;
                         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                     }
                 } else if inactive >= patience {
@@ -231,13 +239,21 @@ async fn exchange<Responding, B>(
         return;
     };
     let (parts, body) = response.into_parts();
+    // curl 7.88 continues an upload after a complete 2xx response and then reads nothing, so its windows stay empty and
+    // it never sees a later reset.
+    let lingers = !parts.status.is_success();
     let mut body = Box::pin(body);
     let (write, flow) = (deadlines.write, &streams.flow);
     let sending = response::send(&mut respond, parts, is_head, body.as_mut(), write, flow);
-    if let Err(error) = unread.discard_during(pin!(sending)).await {
-        tracing::debug!(%error, "response was not sent to its end");
-        return;
+    let sent = unread.discard_during(pin!(sending)).await;
+    match sent {
+        Ok(stream) => streams.queue.push(body, stream),
+        Err(error) => {
+            tracing::debug!(%error, "response was not sent to its end");
+            return;
+        }
     }
-    streams.queue.push(body);
-    streams.lingering.linger(unread).await;
+    if lingers {
+        streams.lingering.linger(unread).await;
+    }
 }

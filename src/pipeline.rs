@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use http::header::{HOST, ORIGIN};
 use http::uri::PathAndQuery;
-use http::{Request, Response, Uri};
+use http::{HeaderValue, Request, Response, Uri, Version};
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
@@ -227,8 +227,12 @@ impl Pipeline {
             }
             Err(rejection) => {
                 if seen.route.is_none() && self.policy.log.access && is_logged() {
-                    let host = request.headers().get(HOST).cloned();
-                    seen.logged = Some(Logged::new(request.uri(), host));
+                    let host = host_of(&request);
+                    let mut logged = Logged::new(request.uri(), host);
+                    // On HTTP/2 a violation follows a valid head.
+                    logged.is_placeholder =
+                        violation.is_some() && request.version() != Version::HTTP_2;
+                    seen.logged = Some(logged);
                 }
                 if let Some(logged) = &seen.logged {
                     logged.reject(&rejection);
@@ -331,6 +335,12 @@ enum Entered {
 enum Answering<Coming> {
     Onward(Coming),
     Made(Box<Response<Answered>>),
+}
+
+/// Returns the host of a request that was not checked.
+fn host_of<B>(request: &Request<B>) -> Option<HeaderValue> {
+    let header = request.headers().get(HOST).cloned();
+    header.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok())
 }
 
 /// Whether lines of the access log are written at all.

@@ -44,7 +44,7 @@ pub use self::body::{Body, BodyError};
 pub use self::delivery::ResponseBody;
 pub use self::encode::NEVER_TRAILERS;
 pub use self::gather::Gathered;
-pub use self::rewound::Rewound;
+pub use self::rewound::{Rewound, SocketState};
 pub use self::serve::serve;
 pub use self::sniff::{Protocol, Unsniffed, sniff};
 pub use self::socket::ClientSocket;

@@ -5,14 +5,16 @@
 //! stream that gets nothing while fewer grants are made waits for its turn behind the others.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::wire::SocketState;
 
 /// Grants of capacity on one connection. Only the worker's thread uses it.
 #[derive(Debug)]
 pub(super) struct Flow {
     granted: AtomicU64,
     waiting: AtomicUsize,
-    is_blocked: Arc<AtomicBool>,
+    socket: Arc<SocketState>,
 }
 
 /// A stream that waits for capacity.
@@ -22,18 +24,18 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Flow {
-    /// The grants of a connection whose socket accepts no bytes while `is_blocked`.
-    pub(super) fn new(is_blocked: Arc<AtomicBool>) -> Self {
+    /// The grants of a connection over this socket.
+    pub(super) fn new(socket: Arc<SocketState>) -> Self {
         Self {
             granted: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            is_blocked,
+            socket,
         }
     }
 
     /// Whether the socket accepts no bytes.
     pub(super) fn is_blocked(&self) -> bool {
-        self.is_blocked.load(Ordering::Relaxed)
+        self.socket.is_blocked()
     }
 
     /// Counts a grant of capacity to a stream.

@@ -46,7 +46,7 @@ pub(super) enum SendError {
     Stream(#[from] h2::Error),
 }
 
-/// Sends a response, without its body if the request is a `HEAD`.
+/// Sends a response, without its body if the request is a `HEAD`. Returns the stream when all of it is queued.
 pub(super) async fn send<B>(
     respond: &mut SendResponse<Bytes>,
     mut parts: Parts,
@@ -54,7 +54,7 @@ pub(super) async fn send<B>(
     body: Pin<&mut B>,
     write_timeout: Duration,
     flow: &Flow,
-) -> Result<(), SendError>
+) -> Result<SendStream<Bytes>, SendError>
 where
     B: Body<Data = Bytes>,
 {
@@ -70,15 +70,15 @@ where
     complete_head(&mut parts, body.size_hint().exact(), is_head, sends_body);
     let head = Response::from_parts(parts, ());
     let stream = respond.send_response(head, !sends_body)?;
+    let mut sender = BodySender {
+        stream,
+        write_timeout,
+        flow,
+    };
     if sends_body {
-        let mut sender = BodySender {
-            stream,
-            write_timeout,
-            flow,
-        };
         sender.send(body).await?;
     }
-    Ok(())
+    Ok(sender.stream)
 }
 
 /// Makes a head valid for HTTP/2: no fields of the connection (RFC 9113, section 8.2.2), one length at most.

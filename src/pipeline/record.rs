@@ -54,6 +54,8 @@ pub(super) struct Seen {
 pub(super) struct Logged {
     pub(super) target: Uri,
     pub(super) host: Option<HeaderValue>,
+    /// Whether what arrived is not a request: its method, target and version are not known.
+    pub(super) is_placeholder: bool,
     pub(super) notes: Arc<Notes>,
 }
 
@@ -88,6 +90,7 @@ impl Logged {
         Self {
             target: target.clone(),
             host,
+            is_placeholder: false,
             notes: Arc::default(),
         }
     }
@@ -142,6 +145,7 @@ impl Recorder {
         };
         let duration = self.clock.now().since(started);
         let arrived = self.clock.wall().checked_sub(duration);
+        let is_request = !logged.is_placeholder;
         let host = logged.host.as_ref().and_then(|host| host.to_str().ok());
         let route = seen.route.and_then(|id| self.policy.routes.get(id));
         let facts = logged.notes.facts();
@@ -154,10 +158,10 @@ impl Recorder {
             time = arrived.map(humantime::format_rfc3339_micros).map(tracing::field::display),
             peer = %seen.peer,
             client = seen.client.map(tracing::field::display),
-            method = %seen.method,
+            method = is_request.then_some(&seen.method).map(tracing::field::display),
             host = host.map(Escaped).map(tracing::field::display),
-            path = %Escaped(logged.target.path()),
-            protocol = ?seen.version,
+            path = is_request.then(|| tracing::field::display(Escaped(logged.target.path()))),
+            protocol = is_request.then_some(seen.version).map(tracing::field::debug),
             route = route.map(|route| &*route.name),
             status = status.as_u16(),
             bytes_in = logged.notes.bytes_in(),

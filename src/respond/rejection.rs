@@ -357,5 +357,5 @@ fn append_rate_limited(out: &mut Vec<u8>, limit: &Limit, wait: Duration) {
     } else {
         b" seconds"
     });
-    out.extend_from_slice(b" before the next request; coming back sooner will be refused again.");
+    out.extend_from_slice(b" before the next request.");
 }

@@ -22,7 +22,26 @@ pub struct Rewound<IO> {
     early: BytesMut,
     alarm: Alarm,
     stall: Stall,
-    is_blocked: Arc<AtomicBool>,
+    state: Arc<SocketState>,
+}
+
+/// State of a socket that another type owns.
+#[derive(Debug, Default)]
+pub struct SocketState {
+    is_blocked: AtomicBool,
+    is_ended: AtomicBool,
+}
+
+impl SocketState {
+    /// Whether the socket accepts no bytes.
+    pub fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client has closed its side.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Relaxed)
+    }
 }
 
 impl<IO> Rewound<IO> {
@@ -33,13 +52,13 @@ impl<IO> Rewound<IO> {
             early,
             alarm: Alarm::default(),
             stall: Stall::new(write),
-            is_blocked: Arc::default(),
+            state: Arc::default(),
         }
     }
 
-    /// Whether the socket accepts no bytes, to be read while another type owns the connection.
-    pub fn is_blocked(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.is_blocked)
+    /// Returns the state of the socket, to be read while another type owns the connection.
+    pub fn state(&self) -> Arc<SocketState> {
+        Arc::clone(&self.state)
     }
 }
 
@@ -47,7 +66,7 @@ impl<IO: ClientSocket> Rewound<IO> {
     fn watch<T>(&mut self, cx: &mut Context<'_>, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let sent = self.stall.watch(&mut self.alarm, cx, &self.io, sent);
         let is_blocked = self.stall.is_blocked();
-        self.is_blocked.store(is_blocked, Ordering::Relaxed);
+        self.state.is_blocked.store(is_blocked, Ordering::Relaxed);
         sent
     }
 }
@@ -59,7 +78,15 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Rewound<IO> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.early.is_empty() {
-            return Pin::new(&mut self.io).poll_read(cx, buf);
+            let (before, capacity) = (buf.filled().len(), buf.remaining());
+            let read = Pin::new(&mut self.io).poll_read(cx, buf);
+            if let Poll::Ready(Ok(())) = read
+                && capacity > 0
+                && buf.filled().len() == before
+            {
+                self.state.is_ended.store(true, Ordering::Relaxed);
+            }
+            return read;
         }
         let now = self.early.len().min(buf.remaining());
         buf.put_slice(&self.early[..now]);

@@ -214,6 +214,15 @@ async fn responses_of_the_gateway_have_a_reason() {
             (&status.into(), &reason.into())
         );
     }
+    let traced = client.clone().h2().request("TRACE", "/traced").send().await;
+    assert_eq!(traced.status, 405);
+    let line = gateway.line("/traced").await;
+    assert_eq!(
+        line["host"],
+        gateway.process.address().to_string(),
+        "{line}"
+    );
+    assert_eq!(line["protocol"], "HTTP/2.0", "{line}");
     let response = client
         .post("/keyed/invalid")
         .key(&"k".repeat(256))
@@ -222,6 +231,26 @@ async fn responses_of_the_gateway_have_a_reason() {
     assert_eq!(response.status, 400);
     let line = gateway.line("/keyed/invalid").await;
     assert_eq!(line["reason"], "idempotency-key-invalid");
+}
+
+#[tokio::test]
+async fn what_is_not_a_request_is_logged_without_the_parts_of_one() {
+    let upstream = Upstream::echo();
+    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let mut socket = gateway
+        .process
+        .client()
+        .connect()
+        .await
+        .expect("a connection");
+    socket
+        .write_all(b"BAD\r\n\r\n")
+        .await
+        .expect("a connection");
+    let line = gateway.process.line_with("\"reason\":\"bad-request\"");
+    let line: Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(line["status"], 400, "{line}");
+    is_absent(&line, &["method", "host", "path", "protocol", "route"]);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod curl;
 mod cuts;
+mod delivery;
 mod drain;
 pub(crate) mod frames;
 mod heads;

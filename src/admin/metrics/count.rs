@@ -20,7 +20,8 @@ impl Count {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self) -> u64 {
+    /// Returns the count.
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

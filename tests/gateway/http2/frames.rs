@@ -89,6 +89,24 @@ impl FrameClient {
         sent.expect("an open connection");
     }
 
+    /// Ends the client's side of the connection.
+    pub(crate) async fn end(&mut self) {
+        self.0.shutdown().await.expect("an open connection");
+    }
+
+    /// Sends a GET.
+    pub(crate) async fn get(&mut self, stream: u32, path: &str) {
+        let lines = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", path),
+        ];
+        let flags = END_HEADERS | END_STREAM;
+        self.send(frame(HEADERS, flags, stream, &block(&lines)))
+            .await;
+    }
+
     /// Sends the head of a POST and leaves the stream open.
     pub(crate) async fn post(&mut self, stream: u32, path: &str) {
         let lines = [
@@ -110,7 +128,8 @@ impl FrameClient {
         Some(frame)
     }
 
-    async fn read(&mut self) -> Option<Frame> {
+    /// Reads the next frame, or `None` at the end of the connection.
+    pub(crate) async fn read(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.0.read_exact(&mut head).await.ok()?;
         let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
