@@ -31,7 +31,9 @@ pub(super) use number::{HumanDuration, Rate, Size, SizeOrZero, Timeout};
 pub(super) use redis::{
     LONGEST_LEASE, Lease, PasswordText, RedisUrl, StorePrefix, StoreTimeout, UserText,
 };
-pub(super) use upstream::{CheckInterval, CheckPath, JitterText, MediaType, OpenTime, Window};
+pub(super) use upstream::{
+    CheckInterval, CheckPath, FailuresWord, JitterText, MediaType, OpenTime, Window,
+};
 
 pub(super) use name::{BackendWord, KeyText, Label, LimitName};
 
@@ -107,6 +109,7 @@ scalars! {
     CheckInterval, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["5s", "500ms"];
     Window, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["10s", "1m"];
     OpenTime, "string", "0*[1-9][0-9]*(?:ms|s|m|h|d)", ["5s", "60s"];
+    FailuresWord, "string", "5xx", ["5xx"];
     JitterText, ["string", "number"],
         r"none|full|equal|decorrelated|percent|additive|(?:±|\+-|\+)[0-9]+(?:\.[0-9]+)?%|[0-9]+(?:ms|s|m|h|d)|0(?:\.[0-9]+)?|1(?:\.0+)?",
         ["full", "equal", "decorrelated", "±25%", "+30%", "500ms"];

@@ -145,7 +145,7 @@ impl Walk<'_> {
             None => std::slice::from_ref(schema),
         };
         let Some(schema) = choices.iter().find(|choice| takes(choice, found)) else {
-            self.wrong_type(at, &span, found, schema);
+            self.wrong_type(at, &span, found, schema, schema);
             return false;
         };
         match node.get_mut() {
@@ -198,11 +198,18 @@ impl Walk<'_> {
             );
             return false;
         }
-        if let Some(schema) = schema.get("items") {
+        if let Some(entry) = schema.get("items") {
             let taken = std::mem::replace(items, DeArray::new());
             *items = taken
                 .into_iter()
-                .filter_map(|mut item| self.node(at, &mut item, schema).then_some(item))
+                .filter_map(|mut item| {
+                    let found = type_name(item.get_ref());
+                    if !takes(entry, found) {
+                        self.wrong_type(at, &item.span(), found, entry, schema);
+                        return None;
+                    }
+                    self.node(at, &mut item, entry).then_some(item)
+                })
                 .collect();
         }
         true
@@ -263,10 +270,12 @@ impl Walk<'_> {
         }
     }
 
-    fn wrong_type(&mut self, at: &str, span: &Span, found: &str, schema: &Value) {
+    /// Reports a value of a type that `schema` does not allow. `key` is the schema of the whole key: for an entry
+    /// of a list, the list.
+    fn wrong_type(&mut self, at: &str, span: &Span, found: &str, schema: &Value, key: &Value) {
         let wanted: Vec<_> = types(schema).into_iter().map(in_words).collect();
-        // A section is known by its whole name, a key by its own.
-        let name = match types(schema).as_slice() {
+        // A section has its full name in the file, a key only the last part.
+        let name = match types(key).as_slice() {
             ["object"] => at,
             _ => last(at),
         };
@@ -277,7 +286,7 @@ impl Walk<'_> {
                 wanted.join(" or "),
                 in_words(found)
             ),
-            format!("write {}", sample(name, schema)),
+            format!("write {}", sample(name, key)),
         );
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct NoServer {
     pub(super) wait: Option<Duration>,
 }
 
-/// What a server has to be besides well.
+/// What a server has to be besides healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Among {
     /// None of those tried.
@@ -66,22 +66,22 @@ impl Standing {
             all = self.admitting(now);
         }
         let believed = all.iter().any(|&place| !self.servers[place].is_ejected());
-        let is_well = |place: usize| !believed || !self.servers[place].is_ejected();
+        let is_healthy = |place: usize| !believed || !self.servers[place].is_ejected();
         let of = |wanted: &dyn Fn(usize) -> bool| -> Places {
             let all = all.iter().copied();
             all.filter(|&place| wanted(place)).collect()
         };
-        let untried = of(&|place| is_well(place) && !tried.contains(&place));
+        let untried = of(&|place| is_healthy(place) && !tried.contains(&place));
         let choice = self.admitted(untried, now, random);
         let choice = choice.or_else(|| match among {
             Among::PreferUntried => {
-                let again = of(&|place| is_well(place) && tried.contains(&place));
+                let again = of(&|place| is_healthy(place) && tried.contains(&place));
                 self.admitted(again, now, random)
             }
             // What checks took out may still be better than nothing.
             Among::Untried => {
-                let ill = of(&|place| !is_well(place) && !tried.contains(&place));
-                self.admitted(ill, now, random)
+                let unhealthy = of(&|place| !is_healthy(place) && !tried.contains(&place));
+                self.admitted(unhealthy, now, random)
             }
         });
         choice.ok_or_else(|| self.no_server(now))

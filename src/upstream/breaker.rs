@@ -181,14 +181,11 @@ impl Breaker {
             }
             Cause::FailedProbe
         } else {
-            let streak = if self.rule.continues_row(failure) {
-                self.signal.lengthen_streak(ticket.generation)?
-            } else {
-                self.end_row(ticket.generation).then_some(0)?
-            };
+            let is_compared = self.rule.is_compared(failure);
+            let row = self.signal.lengthen_row(ticket.generation, is_compared)?;
             self.tally.add(worker, index(failure), now);
-            let is_outlier = || Self::are_well(others, now);
-            self.rule.judge(streak, self.counts(now), is_outlier)?
+            let are_others_healthy = || Self::are_healthy(others, now);
+            self.rule.judge(row, self.counts(now), are_others_healthy)?
         };
         self.open(ticket, why, now, random)
     }
@@ -252,7 +249,7 @@ impl Breaker {
         Snapshot {
             state,
             since,
-            in_a_row: word.streak(),
+            in_a_row: word.row().length,
             openings: story.openings,
             why: story.why,
             succeeded: counts.succeeded,
@@ -269,26 +266,27 @@ impl Breaker {
         }
     }
 
-    /// Whether no server fails, and at least one is known to be well.
-    fn are_well<'a>(others: impl Iterator<Item = &'a Self>, now: Moment) -> bool {
-        let mut verdicts = others.filter_map(|other| other.is_well(now)).peekable();
-        verdicts.peek().is_some() && verdicts.all(|is_well| is_well)
+    /// Whether no server fails, and at least one is known to be healthy.
+    fn are_healthy<'a>(others: impl Iterator<Item = &'a Self>, now: Moment) -> bool {
+        let mut verdicts = others.filter_map(|other| other.is_healthy(now)).peekable();
+        verdicts.peek().is_some() && verdicts.all(|is_healthy| is_healthy)
     }
 
-    /// Whether the server is well, as evidence that another one is an outlier; `None` for no evidence.
-    fn is_well(&self, now: Moment) -> Option<bool> {
-        if !self.is_closed() {
+    /// Whether the server is healthy, as evidence that another one is an outlier; `None` for no evidence.
+    fn is_healthy(&self, now: Moment) -> Option<bool> {
+        let word = self.signal.read();
+        if word.phase() != Phase::Closed {
             return self.is_outlier().then_some(false);
         }
-        self.rule.is_well(self.counts(now))
+        self.rule.is_healthy(word.row(), self.counts(now))
     }
 
     /// Ends a row of failures. Returns whether the generation is the current one.
     fn end_row(&self, generation: u64) -> bool {
         let word = self.signal.read();
         let is_current = word.generation() == generation;
-        if is_current && word.streak() != 0 {
-            self.signal.end_streak(generation);
+        if is_current && word.row().length != 0 {
+            self.signal.end_row(generation);
         }
         is_current
     }

@@ -4,26 +4,28 @@
 //! connections. Other 5xx need a `[breaker]` section that lists them. Retries cover the first failures and the
 //! probes.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::harness::load::{Outcome, crowding};
-use crate::harness::{Asking, Client, Gateway, Refusing, Upstream};
+use crate::harness::{Asking, Client, Gateway, Refusing, Upstream, empty};
 
 /// Short waits between attempts.
 const RETRY: &str = "retry = { attempts = 3, base = \"10ms\", cap = \"100ms\" }";
 
-/// A gateway with retries to two servers that are well, and one at `failing`.
-fn gateway(failing: &str, well: &[Upstream; 2]) -> Gateway {
-    gateway_with(RETRY, failing, well)
+/// A gateway with retries to two healthy servers, and one at `failing`.
+fn gateway(failing: &str, healthy: &[Upstream; 2]) -> Gateway {
+    gateway_with(RETRY, failing, healthy)
 }
 
 /// The same with these lines under `[upstream.api]`.
-fn gateway_with(api: &str, failing: &str, well: &[Upstream; 2]) -> Gateway {
+fn gateway_with(api: &str, failing: &str, healthy: &[Upstream; 2]) -> Gateway {
     Gateway::before(3, api)
         .and("[server]\nworkers = 2")
-        .upstream(&well[0])
+        .upstream(&healthy[0])
         .upstream_url(failing)
-        .upstream(&well[1])
+        .upstream(&healthy[1])
         .admin()
         .start()
 }
@@ -68,25 +70,78 @@ fn hardly_any_failed(what: &str, given: usize, outcomes: Vec<Outcome>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_answers_500_is_hardly_noticed() {
-    let (well, failing) = (two(), Upstream::replying(500));
+    let (healthy, failing) = (two(), Upstream::replying(500));
     let api = format!("{RETRY}\nbreaker = {{ failures = \"5xx\" }}");
-    let gateway = gateway_with(&api, &failing.url(), &well);
+    let gateway = gateway_with(&api, &failing.url(), &healthy);
     let outcomes = crowd(&gateway, |client| client.get("/")).await;
     hardly_any_failed("responds with 500", failing.count(), outcomes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_responds_with_503_is_hardly_noticed() {
-    let (well, failing) = (two(), Upstream::replying(503));
-    let gateway = gateway(&failing.url(), &well);
+    let (healthy, failing) = (two(), Upstream::replying(503));
+    let gateway = gateway(&failing.url(), &healthy);
     let outcomes = crowd(&gateway, |client| client.get("/")).await;
     hardly_any_failed("responds with 503", failing.count(), outcomes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_turns_to_503_under_load_is_shut_off_within_a_second() {
+    const TURN: Duration = Duration::from_secs(5);
+    const SECOND: Duration = Duration::from_secs(1);
+    let turned = Arc::new(OnceLock::<Instant>::new());
+    // Requests that the server receives more than a second after it turns bad.
+    let late = Arc::new(AtomicUsize::new(0));
+    let failing = {
+        let (turned, late) = (Arc::clone(&turned), Arc::clone(&late));
+        Upstream::with(move |_| {
+            let since = turned.get().map(Instant::elapsed);
+            if since.is_some_and(|since| since > SECOND) {
+                late.fetch_add(1, Ordering::SeqCst);
+            }
+            std::future::ready(empty(if since.is_some() { 503 } else { 200 }))
+        })
+    };
+    let healthy = two();
+    let gateway = gateway(&failing.url(), &healthy);
+    let client = gateway.client();
+    let turn = async {
+        tokio::time::sleep(TURN).await;
+        turned.set(Instant::now()).expect("turned once");
+        failing.count()
+    };
+    let begun = Instant::now();
+    let crowd = crowding(&client, 32, Duration::from_secs(9), |client| {
+        client.get("/")
+    });
+    let (before, outcomes) = tokio::join!(turn, crowd);
+
+    let turned = turned.get().expect("turned").duration_since(begun);
+    let (given, late) = (failing.count() - before, late.load(Ordering::SeqCst));
+    let outcomes = outcomes.into_iter();
+    let later: Vec<_> = outcomes
+        .filter(|outcome| outcome.at >= turned + SECOND)
+        .collect();
+    let circuit = gateway.servers().await[1]["circuit"].take();
+    println!(
+        "one of three turns to 503 after {before} requests, and receives {given}, {late} of them after the first \
+         second: {} of {} failed after it; {circuit}",
+        failed(&later),
+        later.len()
+    );
+    assert!(before >= 500, "too few to outweigh a row of failures");
+    // The probes after 1 and 3 s.
+    assert!((1..=4).contains(&late), "{late}");
+    // A row, the requests in flight with the last of it, and the probes.
+    assert!(given <= 20 + 32 + 4, "{given}");
+    assert!(later.len() >= 1_000, "too few to tell");
+    assert!(failed(&later) * 1_000 < later.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_retries_clients_notice_a_server_until_it_is_shut_off_and_its_probes() {
-    let (well, failing) = (two(), Upstream::replying(502));
-    let gateway = gateway_with("", &failing.url(), &well);
+    let (healthy, failing) = (two(), Upstream::replying(502));
+    let gateway = gateway_with("", &failing.url(), &healthy);
     let outcomes = crowd(&gateway, |client| client.get("/")).await;
     let circuit = gateway.servers().await[1]["circuit"].take();
     println!(
@@ -102,18 +157,18 @@ async fn without_retries_clients_notice_a_server_until_it_is_shut_off_and_its_pr
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_resets_every_connection_is_hardly_noticed() {
-    let (well, failing) = (two(), Upstream::resetting());
-    let gateway = gateway(&failing.url(), &well);
+    let (healthy, failing) = (two(), Upstream::resetting());
+    let gateway = gateway(&failing.url(), &healthy);
     let outcomes = crowd(&gateway, |client| client.get("/")).await;
     hardly_any_failed("resets its connections", failing.connections(), outcomes);
 }
 
 /// Holds that nobody notices a server that refuses connections, and that every request is carried out once.
 async fn nobody_notices(ask: fn(&Client) -> Asking) {
-    let (well, nobody) = (two(), Refusing::new());
-    let gateway = gateway(&nobody.url(), &well);
+    let (healthy, nobody) = (two(), Refusing::new());
+    let gateway = gateway(&nobody.url(), &healthy);
     let outcomes = crowd(&gateway, ask).await;
-    let carried_out = well[0].count() + well[1].count();
+    let carried_out = healthy[0].count() + healthy[1].count();
     let opened = gateway.servers().await[1]["circuit"]["openings"].take();
     println!(
         "one of three refuses connections: {} of {} requests failed, {carried_out} carried out, \

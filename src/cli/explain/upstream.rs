@@ -57,11 +57,8 @@ pub(super) fn retry(
 pub(super) fn breaker(upstream: &Upstream) -> String {
     let settings = &upstream.breaker;
     let percent = |ratio: f64| format!("{}%", (ratio * 10_000.0).round() / 100.0);
-    let of_window = format!(
-        "of {} or more requests in {}",
-        settings.min_requests,
-        written(settings.window)
-    );
+    let (least, window) = (settings.min_requests, written(settings.window));
+    let of_window = format!("of {least} or more requests in {window}");
     let opens = format!(
         "opens for {} to {} after {}",
         written(settings.open),
@@ -88,7 +85,8 @@ pub(super) fn breaker(upstream: &Upstream) -> String {
                 "; never because of the responses of the only server".into()
             } else {
                 format!(
-                    "; also if {ratio} fail ({fails}) while every other server stays below {}",
+                    "; also if {ratio} {of_window} fail, or {least} in a row ({fails}), while every other server \
+                     stays below {} and at least one of them has {least} requests in {window}",
                     percent(settings.failure_ratio / 2.0)
                 )
             };
@@ -172,8 +170,9 @@ mod tests {
         assert_eq!(
             breaker,
             "opens for 1s to 1m after 5 connect failures in a row, or 50% of 20 or more requests in 10s; also if \
-             50% fail (502, 503, 504, first-byte timeout or lost connection) while every other server stays \
-             below 25%"
+             50% of 20 or more requests in 10s fail, or 20 in a row (502, 503, 504, first-byte timeout or lost \
+             connection), while every other server stays below 25% and at least one of them has 20 requests in \
+             10s"
         );
         let [_, breaker] = explained("breaker = {}", "{}", "GET");
         assert_eq!(

@@ -74,6 +74,24 @@ impl FromStr for OpenTime {
     }
 }
 
+/// The word for all statuses from 500 to 599.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct FailuresWord;
+
+impl FromStr for FailuresWord {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        if text == "5xx" {
+            return Ok(Self);
+        }
+        Err(Fault::new(
+            format!("`{text}` is not a choice here"),
+            "write \"5xx\" or a list such as [502, 503, 504]",
+        ))
+    }
+}
+
 fn within(text: &str, least: &str, most: &str) -> Result<Duration, Fault> {
     let Timeout(duration) = text.parse()?;
     let [HumanDuration(shortest), HumanDuration(longest)] = [least.parse()?, most.parse()?];

@@ -134,7 +134,8 @@ impl Model {
         if self.settings.opens_on == OpensOn::Nothing {
             return None;
         }
-        if self.in_a_row() >= self.settings.consecutive_failures.get() {
+        if self.counts_alone(failure) && self.in_a_row() >= self.settings.consecutive_failures.get()
+        {
             return Some(Cause::InARow);
         }
         // The ratio of all settings here is a half.
@@ -149,15 +150,19 @@ impl Model {
             .iter()
             .filter_map(|other| other.verdict(now))
             .collect();
-        let is_outlier = 2 * failures >= all && !others.is_empty() && !others.contains(&false);
+        let is_long =
+            !self.counts_alone(failure) && self.in_a_row() >= self.settings.min_requests.get();
+        let fails = is_long || 2 * failures >= all;
+        let is_outlier = fails && !others.is_empty() && !others.contains(&false);
         is_outlier.then_some(Cause::Outlier)
     }
 
-    /// Whether the server is well; `None` if that is not known.
+    /// Whether the server is healthy; `None` if that is not known.
     fn verdict(&self, now: Moment) -> Option<bool> {
         let (all, failures, _) = self.counts(now);
         match self.phase {
             ModelPhase::Closed if all > 0 && 4 * failures >= all => Some(false),
+            ModelPhase::Closed if all > 0 && self.in_a_row() > 0 => Some(false),
             ModelPhase::Closed if all < u64::from(self.settings.min_requests.get()) => None,
             ModelPhase::Closed => Some(true),
             _ if self.is_outlier() => Some(false),
@@ -203,10 +208,12 @@ impl Model {
         failure == Failure::Connect || self.settings.opens_on != OpensOn::Outliers
     }
 
+    /// Returns the number of the last results that are failures of one kind.
     fn in_a_row(&self) -> u32 {
-        let counted = |result: Option<Failure>| result.is_some_and(|f| self.counts_alone(f));
+        let kind = |(_, result): &(_, Option<Failure>)| result.map(|f| self.counts_alone(f));
+        let last = self.results.last().and_then(kind);
         let results = self.results.iter().rev();
-        let row = results.take_while(|(_, result)| counted(*result));
+        let row = results.take_while(|result| last.is_some() && kind(result) == last);
         u32::try_from(row.count()).unwrap()
     }
 

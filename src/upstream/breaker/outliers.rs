@@ -66,7 +66,7 @@ fn an_outlier_is_one_server_at_the_ratio_with_the_others_below_half_of_it() {
         ([(16, 4), (16, 4)], true),
         ([(15, 5), (20, 0)], false),
         ([(10, 10), (20, 0)], false),
-        // A server needs as many requests to be known as well, and fewer to be known as failing.
+        // A server needs as many requests to be known as healthy, and fewer to be known as failing.
         ([(20, 0), (19, 0)], true),
         ([(20, 0), (4, 1)], true),
         ([(20, 0), (3, 1)], false),
@@ -76,13 +76,67 @@ fn an_outlier_is_one_server_at_the_ratio_with_the_others_below_half_of_it() {
     ] {
         let servers = Servers::new();
         for (server, (succeeded, failed)) in (1..).zip(others) {
-            servers.respond(server, succeeded, failed);
+            servers.respond(server, 0, failed);
+            servers.respond(server, succeeded, 0);
         }
         assert_eq!(servers.respond(0, 10, 9), None, "{others:?}");
         let expected = opens.then_some(Cause::Outlier);
         assert_eq!(servers.respond(0, 0, 1), expected, "{others:?}");
         assert_eq!(servers.0[0].is_outlier(), opens, "{others:?}");
     }
+}
+
+#[test]
+fn a_row_of_response_failures_makes_an_outlier_despite_earlier_successes() {
+    let servers = Servers::new();
+    for server in 0..3 {
+        servers.respond(server, 3_000, 0);
+    }
+    assert_eq!(servers.respond(0, 0, 19), None);
+    // A success ends the row, and so does a connect failure.
+    assert_eq!(servers.respond(0, 1, 19), None);
+    assert_eq!(servers.report(0, Err(Failure::Connect), NOW), None);
+    assert_eq!(servers.respond(0, 0, 19), None);
+    assert_eq!(servers.0[0].snapshot(NOW).in_a_row, 19);
+    assert_eq!(servers.respond(0, 0, 1), Some(Cause::Outlier));
+}
+
+#[test]
+fn a_row_makes_no_outlier_while_the_last_result_of_another_server_is_a_failure() {
+    for failure in [Failure::Response, Failure::Connect] {
+        let servers = Servers::new();
+        for server in 0..3 {
+            servers.respond(server, 3_000, 0);
+        }
+        assert_eq!(servers.report(2, Err(failure), NOW), None);
+        assert_eq!(servers.respond(0, 0, 100), None);
+        servers.respond(2, 1, 0);
+        assert_eq!(servers.respond(0, 0, 1), Some(Cause::Outlier));
+    }
+}
+
+#[test]
+fn servers_that_turn_bad_at_the_same_time_are_no_outliers() {
+    let servers = Servers::new();
+    for server in 0..3 {
+        servers.respond(server, 3_000, 0);
+    }
+    for _ in 0..1_000 {
+        for server in 0..3 {
+            assert_eq!(servers.respond(server, 0, 1), None);
+        }
+    }
+}
+
+#[test]
+fn a_row_needs_its_requests_within_the_window() {
+    let servers = Servers::new();
+    servers.respond(0, 0, 19);
+    for _ in 0..20 {
+        servers.report(1, Ok(()), later());
+    }
+    assert_eq!(servers.report(0, Err(Failure::Response), later()), None);
+    assert_eq!(servers.0[0].snapshot(later()).in_a_row, 20);
 }
 
 #[test]
@@ -127,7 +181,7 @@ fn connect_failures_open_it_in_a_row_and_by_ratio() {
     for _ in 0..4 {
         assert_eq!(refused(0), None);
     }
-    // A response ends the row, also one that is a failure.
+    // A response ends the row, even a response failure.
     assert_eq!(servers.respond(0, 0, 1), None);
     for _ in 0..4 {
         assert_eq!(refused(0), None);

@@ -34,7 +34,7 @@ pub enum Cause {
     InARow,
     /// `failure_ratio` was reached.
     Ratio,
-    /// `failure_ratio` was reached by this server alone.
+    /// This server alone reached `failure_ratio`, or `min_requests` response failures in a row.
     Outlier,
     /// The probe failed.
     FailedProbe,
@@ -65,7 +65,7 @@ pub struct Snapshot {
     pub state: State,
     /// When it came into it.
     pub since: Moment,
-    /// Failures in a row since it was closed; none in any other state.
+    /// Length of the row of failures of one kind; 0 unless the circuit is closed.
     pub in_a_row: u32,
     /// How often it was opened, by failed probes and by hand, too.
     pub openings: u64,

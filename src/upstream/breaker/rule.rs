@@ -1,19 +1,25 @@
 //! What opens a circuit, and for how long.
 //!
-//! Without a `[breaker]` section, connect failures count by themselves, and response failures only make an
-//! outlier: a client can cause responses, so they must not shut off the only server, nor several at once. A
-//! server is an outlier if its failures reach `failure_ratio` while every other server with results stays below half
-//! of it, at least one of them with `min_requests` in its window: a few successes do not prove that a server is
-//! well, but a few failures are reason enough not to shut off another one. A server that is shut off as an outlier
-//! counts as failing until its circuit closes. So at most one server of an upstream is shut off because of its
-//! responses, and none if all fail alike.
+//! Without a `[breaker]` section, connect failures count by themselves, and response failures only in comparison:
+//! a client can cause responses, so they must not shut off the only server, nor several at once. A server is an
+//! outlier if its failures reach `failure_ratio`, or its last `min_requests` results are response failures, while
+//! the other servers are healthy. The row finds a server that turns bad under load: its earlier successes
+//! outweigh the failures for half of the window. A client that makes two of five requests fail causes a row
+//! of 20 with a probability of 1e-8.
+//!
+//! Another server is healthy if its failures stay below half of `failure_ratio` and its last result is not a failure.
+//! Without the second condition, servers that turn bad at the same time would look healthy to each other. At
+//! least one other server needs `min_requests` results, and servers without results do not count: a few
+//! successes do not prove that a server is healthy, but a few failures are reason enough not to shut off another
+//! one. A server that is shut off as an outlier counts as failing until its circuit closes. So at most one server
+//! of an upstream is shut off because of its responses, and none if all fail alike.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::super::settings::{BreakerSettings, OpensOn};
 use super::report::{Cause, Failure};
-use super::word::LONGEST_STREAK;
+use super::word::{LONGEST_ROW, Row};
 
 /// Open times vary by this part to either side, so that servers that failed together are not probed together.
 const JITTER: f64 = 0.1;
@@ -53,10 +59,10 @@ impl Counts {
 
 impl Rule {
     pub(super) fn new(settings: &BreakerSettings) -> Self {
-        let longest_streak = NonZeroU32::new(LONGEST_STREAK).expect("not zero");
+        let longest_row = NonZeroU32::new(LONGEST_ROW).expect("not zero");
         Self {
             opens_on: settings.opens_on,
-            in_a_row: settings.consecutive_failures.min(longest_streak).get(),
+            in_a_row: settings.consecutive_failures.min(longest_row).get(),
             ratio: settings.failure_ratio,
             volume: settings.min_requests.get().into(),
             open: settings.open,
@@ -69,26 +75,25 @@ impl Rule {
         self.opens_on == OpensOn::Outliers
     }
 
-    /// Whether a failure continues a row of failures. Otherwise it ends the row, as a success does: the server
-    /// was reached.
-    pub(super) fn continues_row(&self, failure: Failure) -> bool {
-        failure == Failure::Connect || !self.compares_responses()
+    /// Whether a failure counts only in comparison with other servers.
+    pub(super) fn is_compared(&self, failure: Failure) -> bool {
+        failure == Failure::Response && self.compares_responses()
     }
 
-    /// Returns why the circuit opens after a failure, if it does. `streak` is the length of the row of failures,
-    /// and `is_outlier` compares the server with the others.
+    /// Returns why the circuit opens after a failure, if it does. `row` ends with this failure, and
+    /// `are_others_healthy` evaluates the other servers.
     pub(super) fn judge(
         &self,
-        streak: u32,
+        row: Row,
         counts: Counts,
-        is_outlier: impl FnOnce() -> bool,
+        are_others_healthy: impl FnOnce() -> bool,
     ) -> Option<Cause> {
         let counted = match self.opens_on {
             OpensOn::Nothing => return None,
             OpensOn::Outliers => counts.unreached,
             OpensOn::AllFailures => counts.failures(),
         };
-        if streak >= self.in_a_row {
+        if !row.is_compared && row.length >= self.in_a_row {
             return Some(Cause::InARow);
         }
         if !self.is_evidence(counts) {
@@ -97,8 +102,9 @@ impl Rule {
         if reaches(counted, counts.all(), self.ratio) {
             return Some(Cause::Ratio);
         }
-        let fails = reaches(counts.failures(), counts.all(), self.ratio);
-        (fails && is_outlier()).then_some(Cause::Outlier)
+        let fails = reaches(counts.failures(), counts.all(), self.ratio)
+            || row.is_compared && u64::from(row.length) >= self.volume;
+        (fails && are_others_healthy()).then_some(Cause::Outlier)
     }
 
     /// Whether there are enough results for a ratio.
@@ -106,9 +112,10 @@ impl Rule {
         counts.all() >= self.volume
     }
 
-    /// Whether a server is well; `None` if too few results show no failures.
-    pub(super) fn is_well(&self, counts: Counts) -> Option<bool> {
-        let fails = counts.all() > 0 && reaches(counts.failures(), counts.all(), self.ratio / 2.0);
+    /// Whether a server is healthy; `None` if it has too few results, and they do not show that it fails.
+    pub(super) fn is_healthy(&self, row: Row, counts: Counts) -> Option<bool> {
+        let fails = counts.all() > 0
+            && (row.length > 0 || reaches(counts.failures(), counts.all(), self.ratio / 2.0));
         (fails || self.is_evidence(counts)).then_some(!fails)
     }
 

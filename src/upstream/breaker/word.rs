@@ -1,15 +1,17 @@
-//! A breaker's state in one word, so that everybody sees one state and can change it all at once.
+//! State of a breaker in one atomic word, so that all workers see one state and change it in one step.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::clock::Moment;
 
 const PHASE_BITS: u32 = 2;
-const STREAK_BITS: u32 = 22;
-const GENERATION_SHIFT: u32 = PHASE_BITS + STREAK_BITS;
+const COMPARED_BITS: u32 = 1;
+const LENGTH_SHIFT: u32 = PHASE_BITS + COMPARED_BITS;
+const LENGTH_BITS: u32 = 21;
+const GENERATION_SHIFT: u32 = LENGTH_SHIFT + LENGTH_BITS;
 
-/// The longest row of failures that is told from a longer one.
-pub(super) const LONGEST_STREAK: u32 = (1 << STREAK_BITS) - 1;
+/// Upper bound of [`Row::length`]. Longer rows have this length.
+pub(super) const LONGEST_ROW: u32 = (1 << LENGTH_BITS) - 1;
 
 /// A moment that never comes.
 const NEVER: u64 = u64::MAX;
@@ -27,7 +29,30 @@ pub(super) enum Phase {
     Probing,
 }
 
-/// Phase, failures in a row, and how often the phase changed.
+/// A row of failures: consecutive results that are failures of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) length: u32,
+    /// Whether these failures count only in comparison with other servers.
+    pub(super) is_compared: bool,
+}
+
+impl Row {
+    /// Returns the row after another failure. A failure of the other kind begins a new row.
+    fn after(self, is_compared: bool) -> Self {
+        let length = if self.is_compared == is_compared {
+            LONGEST_ROW.min(self.length + 1)
+        } else {
+            1
+        };
+        Self {
+            length,
+            is_compared,
+        }
+    }
+}
+
+/// Phase, row of failures, and number of phase changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word(u64);
 
@@ -45,9 +70,12 @@ impl Word {
         }
     }
 
-    pub(super) fn streak(self) -> u32 {
-        let streak = self.0 >> PHASE_BITS & u64::from(LONGEST_STREAK);
-        u32::try_from(streak).expect("fewer bits than 32")
+    pub(super) fn row(self) -> Row {
+        let length = self.0 >> LENGTH_SHIFT & u64::from(LONGEST_ROW);
+        Row {
+            length: u32::try_from(length).expect("fewer bits than 32"),
+            is_compared: self.0 >> PHASE_BITS & 1 == 1,
+        }
     }
 
     pub(super) fn generation(self) -> u64 {
@@ -59,8 +87,10 @@ impl Word {
         Self::new(phase, self.generation() + 1)
     }
 
-    fn with_streak(self, streak: u32) -> Self {
-        Self(Self::new(self.phase(), self.generation()).0 | u64::from(streak) << PHASE_BITS)
+    fn with_row(self, row: Row) -> Self {
+        let length = u64::from(row.length) << LENGTH_SHIFT;
+        let is_compared = u64::from(row.is_compared) << PHASE_BITS;
+        Self(Self::new(self.phase(), self.generation()).0 | length | is_compared)
     }
 }
 
@@ -149,18 +179,18 @@ impl Signal {
         self.enter(Phase::Closed);
     }
 
-    /// One failure more in a row, in this generation; how many that makes, or `None` if it is past.
-    pub(super) fn lengthen_streak(&self, generation: u64) -> Option<u32> {
+    /// Adds a failure to the row and returns the row, or `None` if the generation is past.
+    pub(super) fn lengthen_row(&self, generation: u64, is_compared: bool) -> Option<Row> {
         self.change(generation, |word| {
-            Some(word.with_streak(LONGEST_STREAK.min(word.streak() + 1)))
+            Some(word.with_row(word.row().after(is_compared)))
         })
-        .map(Word::streak)
+        .map(Word::row)
     }
 
-    /// A success: the row of failures is at its end, if the generation is not past.
-    pub(super) fn end_streak(&self, generation: u64) {
+    /// Ends the row of failures, unless the generation is past.
+    pub(super) fn end_row(&self, generation: u64) {
         self.change(generation, |word| {
-            (word.streak() != 0).then(|| word.with_streak(0))
+            (word.row().length != 0).then(|| word.with_row(Row::default()))
         });
     }
 
@@ -203,10 +233,14 @@ mod tests {
     fn the_parts_of_a_word_do_not_touch_each_other() {
         for phase in [Phase::Closed, Phase::Open, Phase::HalfOpen, Phase::Probing] {
             for generation in [0, 1, (1 << 40) - 1] {
-                for streak in [0, 1, LONGEST_STREAK] {
-                    let word = Word::new(phase, generation).with_streak(streak);
+                for (length, is_compared) in [(0, false), (1, true), (LONGEST_ROW, false)] {
+                    let row = Row {
+                        length,
+                        is_compared,
+                    };
+                    let word = Word::new(phase, generation).with_row(row);
                     assert_eq!(word.phase(), phase);
-                    assert_eq!(word.streak(), streak);
+                    assert_eq!(word.row(), row);
                     assert_eq!(word.generation(), generation);
                 }
             }
@@ -216,10 +250,24 @@ mod tests {
     #[test]
     fn a_row_of_failures_stops_growing_before_it_changes_the_generation() {
         let signal = Signal::closed();
-        let full = signal.read().with_streak(LONGEST_STREAK);
+        let longest = Row {
+            length: LONGEST_ROW,
+            is_compared: true,
+        };
+        let full = signal.read().with_row(longest);
         signal.word.store(full.0, Ordering::Relaxed);
-        assert_eq!(signal.lengthen_streak(0), Some(LONGEST_STREAK));
+        assert_eq!(signal.lengthen_row(0, true), Some(longest));
         assert_eq!(signal.read(), full);
+    }
+
+    #[test]
+    fn a_failure_of_the_other_kind_begins_a_new_row() {
+        let signal = Signal::closed();
+        let lengthen = |is_compared| signal.lengthen_row(0, is_compared).expect("current").length;
+        let lengths = [true, true, false, false, true].map(lengthen);
+        assert_eq!(lengths, [1, 2, 1, 2, 1]);
+        signal.end_row(0);
+        assert_eq!(signal.read().row(), Row::default());
     }
 
     #[test]
@@ -229,8 +277,8 @@ mod tests {
         let probing = signal.enter(Phase::Probing);
         let before = signal.read();
         signal.vacate(probing - 1);
-        signal.end_streak(probing - 1);
-        assert_eq!(signal.lengthen_streak(probing - 1), None);
+        signal.end_row(probing - 1);
+        assert_eq!(signal.lengthen_row(probing - 1, false), None);
         assert_eq!(signal.read(), before);
         signal.vacate(probing);
         assert_eq!(signal.read().phase(), Phase::HalfOpen);

@@ -178,15 +178,25 @@ async fn a_connection_closes_it_however_long_the_response_takes() {
 }
 
 #[tokio::test]
-async fn responses_in_between_end_a_row_of_connect_failures() {
-    let upstream = Upstream::replying(503);
-    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
-    for _ in 0..10 {
-        assert_eq!(gateway.client().get("/").send().await.text(), "ok");
+async fn a_response_failure_ends_a_row_of_connect_failures() {
+    let refusing = Refusing::new();
+    let gateway = Gateway::before(1, HASTY)
+        .upstream_url(&refusing.url())
+        .admin()
+        .start();
+    let client = gateway.client();
+    for failures in 1..=4 {
+        let answer = client.get("/").send().await;
+        assert_eq!(answer.problem(), "upstream-unavailable");
+        assert_eq!(gateway.circuit().await["failures_in_a_row"], failures);
     }
+    // The server accepts connections from now on, and never responds.
+    refusing.listen();
+    assert_eq!(client.get("/").send().await.status, 504);
     let circuit = gateway.circuit().await;
-    assert_eq!(circuit["failures_in_a_row"], 0, "{circuit}");
-    assert_eq!(circuit["window"]["failed"], 10, "{circuit}");
+    assert_eq!(circuit["state"], "closed", "{circuit}");
+    assert_eq!(circuit["failures_in_a_row"], 1, "{circuit}");
+    assert_eq!(circuit["window"]["failed"], 5, "{circuit}");
 }
 
 /// Sends 60 requests for each server, which is three times what a verdict needs, and returns what opened
@@ -209,35 +219,56 @@ async fn opened_by(servers: &[&Upstream]) -> Vec<Option<String>> {
 
 #[tokio::test]
 async fn one_outlier_of_several_servers_is_shut_off() {
-    let (well, other) = (Upstream::replying(200), Upstream::replying(404));
+    let (healthy, other) = (Upstream::replying(200), Upstream::replying(404));
     for status in [502, 503, 504] {
         let failing = Upstream::replying(status);
-        let causes = opened_by(&[&well, &failing, &other]).await;
+        let causes = opened_by(&[&healthy, &failing, &other]).await;
         assert_eq!(causes, [None, Some("outlier".into()), None], "{status}");
         assert!(failing.count() < 60, "{status}: {}", failing.count());
     }
     let resetting = Upstream::resetting();
-    let causes = opened_by(&[&well, &resetting]).await;
+    let causes = opened_by(&[&healthy, &resetting]).await;
     assert_eq!(causes, [None, Some("outlier".into())]);
 }
 
 #[tokio::test]
 async fn servers_that_fail_alike_are_no_outliers() {
-    let well = Upstream::replying(200);
+    let healthy = Upstream::replying(200);
     let failing = [(); 3].map(|()| Upstream::replying(503));
     let [one, two, three] = &failing;
-    assert_eq!(opened_by(&[one, &well, two]).await, [None, None, None]);
+    assert_eq!(opened_by(&[one, &healthy, two]).await, [None, None, None]);
     assert_eq!(opened_by(&[one, two, three]).await, [None, None, None]);
     // A status that is not listed is not a failure.
     let broken = Upstream::replying(500);
-    assert_eq!(opened_by(&[&broken, &well]).await, [None, None]);
+    assert_eq!(opened_by(&[&broken, &healthy]).await, [None, None]);
+}
+
+#[tokio::test]
+async fn servers_that_turn_bad_at_the_same_time_are_no_outliers() {
+    let servers = [(); 3].map(|()| Upstream::moody(200));
+    let mut plan = Gateway::before(3, "").admin();
+    for (server, _) in &servers {
+        plan = plan.upstream(server);
+    }
+    let gateway = plan.start();
+    let client = gateway.client();
+    let mut connection = client.keep_alive().await;
+    for status in [200, 503] {
+        for (_, mood) in &servers {
+            mood.becomes(status);
+        }
+        for _ in 0..300 {
+            connection.send(client.get("/")).await;
+        }
+    }
+    never_opened(&gateway).await;
 }
 
 #[tokio::test]
 async fn an_outlier_gets_requests_again_when_no_other_server_is_left() {
-    let (well, failing) = (Upstream::replying(200), Upstream::replying(503));
+    let (healthy, failing) = (Upstream::replying(200), Upstream::replying(503));
     let gateway = Gateway::before(2, "")
-        .upstream(&well)
+        .upstream(&healthy)
         .upstream(&failing)
         .admin()
         .start();
@@ -250,7 +281,7 @@ async fn an_outlier_gets_requests_again_when_no_other_server_is_left() {
         gateway.servers().await[1]["circuit"]["opened_by"],
         "outlier"
     );
-    let open = format!("/upstreams/api/servers/{}/open", well.address());
+    let open = format!("/upstreams/api/servers/{}/open", healthy.address());
     assert_eq!(gateway.admin().post(&open).send().await.status, 200);
     for _ in 0..20 {
         let answer = connection.send(client.get("/")).await;
@@ -262,11 +293,11 @@ async fn an_outlier_gets_requests_again_when_no_other_server_is_left() {
 #[tokio::test]
 async fn at_most_one_server_is_shut_off_because_of_its_responses() {
     let (one, mood) = Upstream::moody(200);
-    let (failing, well) = (Upstream::replying(503), Upstream::replying(200));
+    let (failing, healthy) = (Upstream::replying(503), Upstream::replying(200));
     let gateway = Gateway::before(3, "")
         .upstream(&failing)
         .upstream(&one)
-        .upstream(&well)
+        .upstream(&healthy)
         .admin()
         .start();
     let client = gateway.client();

@@ -9,7 +9,7 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 
 use super::super::super::located::Located;
-use super::super::super::scalar::{MediaType, OpenTime, Window};
+use super::super::super::scalar::{FailuresWord, MediaType, OpenTime, Window};
 
 /// What opens the circuit of a server. With this table, all failures count: connect failures, first-byte
 /// timeouts, lost connections and the statuses in `failures`.
@@ -73,11 +73,15 @@ impl JsonSchema for FailuresEntry {
         "FailuresEntry".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "anyOf": [
-                { "type": "array", "items": { "type": "integer", "minimum": 500, "maximum": 599 } },
-                { "type": "string", "enum": ["5xx"] },
+                {
+                    "type": "array",
+                    "items": { "type": "integer", "minimum": 500, "maximum": 599 },
+                    "examples": [[502, 503, 504]],
+                },
+                FailuresWord::json_schema(generator),
             ]
         })
     }
@@ -94,8 +98,8 @@ impl<'de> Deserialize<'de> for FailuresEntry {
                 f.write_str("\"5xx\" or a list of statuses")
             }
 
-            fn visit_str<E: de::Error>(self, _: &str) -> Result<Self::Value, E> {
-                // The schema allows no other word.
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                let FailuresWord = text.parse().map_err(E::custom)?;
                 Ok(FailuresEntry::All)
             }
 
