@@ -235,6 +235,10 @@ pub(super) fn names_headers(line: &HeaderValue) -> bool {
 /// Removes the headers named in `Connection`, except protected ones, those in `keep`, and hop-by-hop headers, which
 /// are read until the message is forwarded.
 pub fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) {
+    // Most messages have no `Connection`, or one with the usual option.
+    if !headers.get_all(CONNECTION).iter().any(names_headers) {
+        return;
+    }
     let named: SmallVec<[HeaderName; 4]> = tokens(headers, &CONNECTION)
         .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
         .filter(|name| {

@@ -47,7 +47,8 @@ pub(super) struct Seen {
     pub(super) request_id: RequestId,
     pub(super) client: Option<ClientId>,
     pub(super) route: Option<RouteId>,
-    pub(super) logged: Option<Logged>,
+    /// Boxed, because a request in progress is moved often.
+    pub(super) logged: Option<Box<Logged>>,
 }
 
 /// What only a logged request keeps.
@@ -86,13 +87,13 @@ struct Line {
 
 impl Logged {
     /// A request for `target` at `host`.
-    pub(super) fn new(target: &Uri, host: Option<HeaderValue>) -> Self {
-        Self {
+    pub(super) fn new(target: &Uri, host: Option<HeaderValue>) -> Box<Self> {
+        Box::new(Self {
             target: target.clone(),
             host,
             is_placeholder: false,
             notes: Arc::default(),
-        }
+        })
     }
 
     /// Notes the response that the gateway makes for `rejection`.
@@ -103,22 +104,28 @@ impl Logged {
 
 impl PendingRequest<'_> {
     /// Counts the request, and gives its response the request id and a body that records the end.
-    pub(super) fn finish(mut self, response: Response<Answered>) -> Response<ResponseBody> {
-        let seen = self.seen.take().expect("a request is finished once");
-        let (mut parts, body) = response.into_parts();
+    pub(super) fn finish(mut self, mut response: Response<Answered>) -> Response<ResponseBody> {
+        let seen = self.seen.as_ref().expect("a request is finished once");
         let id = seen.request_id.to_header();
-        parts.headers.insert(X_REQUEST_ID, id);
-        let status = parts.status;
-        self.recorder.count(&seen, status);
-        let line = seen.logged.is_some();
-        let body = ResponseBody {
+        response.headers_mut().insert(X_REQUEST_ID, id);
+        let status = response.status();
+        self.recorder.count(seen, status);
+        let line = if seen.logged.is_some() {
+            let seen = self.seen.take();
+            seen.map(|seen| Box::new(Line { seen, status }))
+        } else {
+            // Dropped in place, because a move costs more.
+            self.seen = None;
+            None
+        };
+        let recorder = Arc::clone(self.recorder);
+        response.map(|body| ResponseBody {
             body,
             bytes: 0,
             is_delivered: false,
-            recorder: Arc::clone(self.recorder),
-            line: line.then(|| Box::new(Line { seen, status })),
-        };
-        Response::from_parts(parts, body)
+            recorder,
+            line,
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{Entry, HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use self::upstream::Field;
 use super::Dialect;
@@ -89,13 +89,14 @@ fn write_members(
 ) {
     let mut line = BytesMut::with_capacity(32 * limits.len());
     put_states(&mut line, verdict, |index| &limits[index].name);
-    let policies = replace(headers, RATE_LIMIT_POLICY, policy.clone());
-    let states = replace(headers, RATE_LIMIT, value(line.freeze()));
-    if policies.is_empty() && states.is_empty() {
+    let has_policies = headers.append(RATE_LIMIT_POLICY, policy.clone());
+    let has_states = headers.append(RATE_LIMIT, value(line.freeze()));
+    if !has_policies && !has_states {
         return;
     }
 
-    let [policies, states] = [policies, states].map(|lines| Field::parse(&lines, limits));
+    let [policies, states] = [RATE_LIMIT_POLICY, RATE_LIMIT]
+        .map(|name| Field::parse(&take_all_but_last(headers, &name), limits));
     let names = upstream::distinct_names(limits, &[&policies, &states]);
     let (mut policy_line, mut state_line) = (policies.line, states.line);
     put_policies(&mut policy_line, limits, |index| &names[index]);
@@ -127,11 +128,16 @@ fn write_tightest(
     };
     let (remaining, reset) = (reading.remaining, reset(reading));
     let ours = [limit.quota.capacity().get(), remaining, reset];
-    let sent: [Vec<HeaderValue>; 3] =
-        std::array::from_fn(|index| replace(headers, names[index].clone(), ours[index].into()));
-    if sent.iter().all(Vec::is_empty) {
+    let mut has_any = false;
+    for (name, number) in names.iter().zip(ours) {
+        has_any |= headers.append(name.clone(), number.into());
+    }
+    if !has_any {
         return;
     }
+    let sent = names
+        .each_ref()
+        .map(|name| take_all_but_last(headers, name));
     if let Some(theirs) = upstream::Tightest::parse(&sent, clock)
         && theirs.is_tighter_than(remaining.into(), reset.into())
     {
@@ -139,20 +145,13 @@ fn write_tightest(
     }
 }
 
-/// Sets a header to `value`, and returns the lines that it had.
-fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) -> Vec<HeaderValue> {
-    match headers.entry(name) {
-        Entry::Vacant(entry) => {
-            entry.insert(value);
-            Vec::new()
-        }
-        Entry::Occupied(mut entry) => {
-            // Not `insert_mult`: it panics on a header of three lines (http 1.5.0).
-            let lines = entry.iter().cloned().collect();
-            entry.insert(value);
-            lines
-        }
+/// Reduces a header to its last line, which the gateway appended, and returns the lines that upstream sent.
+fn take_all_but_last(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
+    let mut lines: Vec<_> = headers.get_all(name).iter().cloned().collect();
+    if let Some(last) = lines.pop() {
+        headers.insert(name, last);
     }
+    lines
 }
 
 /// Appends the members of `RateLimit-Policy`, in route order.

@@ -21,7 +21,7 @@ use tower::{Layer, Service};
 
 use self::future::{Answering, Statement, Way};
 use super::decision::USUAL_LIMITS;
-use super::{Buckets, Charge, Judgement, KeyPart, Limit, Mode, Outcome, Side};
+use super::{Buckets, Charge, Judgement, KeyPart, Limit, Mode, Outcome, Side, Verdict};
 use crate::access_log::{CountedBy, Notes};
 use crate::admin::Metrics;
 use crate::client::Caller;
@@ -149,6 +149,18 @@ impl Rules {
 
     fn is_empty(&self) -> bool {
         self.enforced.is_empty() && self.shadow.is_empty()
+    }
+
+    /// Writes the `RateLimit` headers of a response.
+    fn write(&self, headers: &mut HeaderMap, verdict: &Verdict) {
+        let Self {
+            dialect,
+            enforced,
+            policy,
+            clock,
+            ..
+        } = self;
+        rate_limit::write(headers, *dialect, enforced, policy, verdict, clock);
     }
 }
 
@@ -308,28 +320,18 @@ impl<S: Buckets> Shared<S> {
             return Ruling::Admitted(Admitted::default());
         }
         let verdict = judgement.verdict;
-        let outcome = verdict.outcome;
-        let others = match outcome {
-            Outcome::Refused { by, .. } if rules.enforced.len() > 1 => {
-                let others = verdict.rejecting().into_iter();
-                let others = others.filter(|&index| index != by);
-                others
-                    .map(|index| Arc::clone(&rules.enforced[index]))
-                    .collect()
-            }
-            _ => Vec::new(),
-        };
-        let is_told = rules.dialect != Dialect::Off && !verdict.readings.is_empty();
-        let statement = is_told.then(|| Statement {
-            rules: Arc::clone(rules),
-            verdict,
-        });
-        let rejection = match outcome {
+        let has_headers = rules.dialect != Dialect::Off && !verdict.readings.is_empty();
+        let rejection = match verdict.outcome {
             Outcome::Admitted { delay } => {
                 if !delay.is_zero() {
                     self.metrics.route(Some(rules.route)).delayed.inc();
                 }
-                let statement = statement.map(Box::new);
+                let statement = has_headers.then(|| {
+                    Box::new(Statement {
+                        rules: Arc::clone(rules),
+                        verdict,
+                    })
+                });
                 return Ruling::Admitted(Admitted { delay, statement });
             }
             Outcome::Refused { wait, by } => {
@@ -337,6 +339,12 @@ impl<S: Buckets> Shared<S> {
                 self.metrics.limit(limit.id).refused.inc();
                 if let Some(notes) = notes {
                     notes.facts().rejected_by = Some((limit.id, wait));
+                }
+                let mut others = Vec::new();
+                if rules.enforced.len() > 1 {
+                    let rejecting = verdict.rejecting().into_iter();
+                    let rejecting = rejecting.filter(|&index| index != by);
+                    others.extend(rejecting.map(|index| Arc::clone(&rules.enforced[index])));
                 }
                 Rejection::RateLimited {
                     limit,
@@ -350,8 +358,8 @@ impl<S: Buckets> Shared<S> {
             notes.facts().reason = Some(rejection.kind());
         }
         let mut response = problem::response(&rejection, headers, &self.manner, &self.clock);
-        if let Some(statement) = statement {
-            statement.write(response.headers_mut());
+        if has_headers {
+            rules.write(response.headers_mut(), &verdict);
         }
         Ruling::Refused(response)
     }

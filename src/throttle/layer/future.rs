@@ -9,7 +9,6 @@ use pin_project_lite::pin_project;
 
 use super::super::Verdict;
 use super::Rules;
-use crate::respond::rate_limit;
 
 /// The answer to a request that has to wait.
 pub(super) type Answering<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
@@ -42,14 +41,7 @@ pub(super) struct Statement {
 impl Statement {
     /// Writes the `RateLimit` headers of a response.
     pub(super) fn write(&self, headers: &mut HeaderMap) {
-        let Rules {
-            dialect,
-            enforced,
-            policy,
-            clock,
-            ..
-        } = &*self.rules;
-        rate_limit::write(headers, *dialect, enforced, policy, &self.verdict, clock);
+        self.rules.write(headers, &self.verdict);
     }
 }
 
