@@ -100,9 +100,10 @@ impl fmt::Display for Escaped<'_> {
         for character in self.0.chars() {
             match character {
                 '\\' => f.write_str("\\\\")?,
-                ' ' | '\u{85}' | '\u{a0}' => write!(f, "{}", character.escape_unicode())?,
-                // Directional marks, and line and paragraph separators.
-                '\u{61c}'
+                // White space, directional marks, and line and paragraph separators.
+                ' '
+                | '\u{a0}'
+                | '\u{61c}'
                 | '\u{200b}'..='\u{200f}'
                 | '\u{2028}'..='\u{202e}'
                 | '\u{2060}'..='\u{206f}'

@@ -82,7 +82,7 @@ pub(crate) fn measure(scene: &Scene) -> Outcome<()> {
         );
         if let Some(base) = &base {
             let before = median(scene, base, case)?;
-            let growth = (now as f64 / before as f64 - 1.0) * 100.0;
+            let growth = (f64::from(now) / f64::from(before) - 1.0) * 100.0;
             let verdict = if growth <= case.bound() {
                 "holds"
             } else {
@@ -107,18 +107,18 @@ fn copy_of(scene: &Scene) -> impl Fn(OsString) -> Outcome<std::path::PathBuf> {
     }
 }
 
-fn median(scene: &Scene, binary: &Path, case: Case) -> Outcome<u64> {
+fn median(scene: &Scene, binary: &Path, case: Case) -> Outcome<u32> {
     let mut results = Vec::new();
     for _ in 0..RUNS {
         let warm_up = run(scene, binary, case, WARM_UP)?;
         let all = run(scene, binary, case, WARM_UP + REQUESTS)?;
-        results.push(all.saturating_sub(warm_up) / REQUESTS);
+        results.push(u32::try_from(all.saturating_sub(warm_up) / REQUESTS)?);
     }
     results.sort_unstable();
     Ok(results[RUNS / 2])
 }
 
-/// Returns the instructions of a gateway that serves so many requests.
+/// Returns the instructions of a gateway that serves this many requests.
 fn run(scene: &Scene, binary: &Path, case: Case, requests: u64) -> Outcome<u64> {
     let address = free_address()?;
     let config = scene.file(
@@ -162,7 +162,7 @@ fn first_exchange(address: SocketAddr, case: Case) -> Outcome<()> {
     }
 }
 
-/// Sends so many requests one after another on one connection, and returns the statuses of the responses.
+/// Sends this many requests one after another on one connection, and returns the statuses of the responses.
 fn exchange(address: SocketAddr, case: Case, requests: u64) -> Outcome<Vec<String>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;

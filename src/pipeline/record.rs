@@ -15,7 +15,7 @@ use http::{HeaderValue, Method, Response, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 
 use super::Answered;
-use crate::access_log::{CountedBy, Escaped, Facts, Notes};
+use crate::access_log::{CountedBy, Escaped, Facts, KeyUse, Notes};
 use crate::admin::Metrics;
 use crate::client::ClientId;
 use crate::clock::{Clock, Moment};
@@ -179,7 +179,7 @@ impl Recorder {
             limits = Counted::of(self, seen, &facts).map(tracing::field::display),
             limit = rejected_by.map(|(limit, _)| limit),
             wait_ms = rejected_by.map(|(_, wait)| wait),
-            idempotency = facts.idempotency.map(|used| used.as_str()),
+            idempotency = facts.idempotency.map(KeyUse::as_str),
             reason = facts.reason,
             truncated = is_truncated.then_some(true),
             request_id = %seen.request_id,

@@ -34,7 +34,7 @@ impl Logging {
         }
     }
 
-    /// The lines of the access log for this path, once there are so many.
+    /// The lines of the access log for this path, once there are this many.
     async fn lines(&self, path: &str, count: usize) -> Vec<Value> {
         let found = || -> Vec<Value> {
             let lines = self.process.lines().into_iter();
