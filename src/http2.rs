@@ -239,8 +239,8 @@ async fn exchange<Responding, B>(
         return;
     };
     let (parts, body) = response.into_parts();
-    // curl 7.88 continues an upload after a complete 2xx response and then reads nothing, so its windows stay empty and
-    // it never sees a later reset.
+    // curl 7.88 continues an upload after a complete 2xx response and does not read a reset that arrives later. A reset at
+    // once does not always help: curl reports error 92, or waits as before.
     let lingers = !parts.status.is_success();
     let mut body = Box::pin(body);
     let (write, flow) = (deadlines.write, &streams.flow);
