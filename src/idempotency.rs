@@ -17,6 +17,7 @@
 pub mod answer;
 pub mod body;
 pub mod claim;
+pub(crate) mod credentials;
 pub mod fingerprint;
 pub mod flight;
 mod gather;
@@ -24,6 +25,7 @@ pub mod identity;
 pub mod judge;
 pub mod key;
 pub mod layer;
+mod multipart;
 pub mod naming;
 pub mod permit;
 pub mod rule;
@@ -33,9 +35,9 @@ pub use body::Told;
 pub use claim::{
     Bid, Census, Claim, Finding, Kept, Records, ResponseSummary, State, StoreError, Terms,
 };
-pub use fingerprint::Fingerprint;
+pub use fingerprint::{Fingerprint, Mismatch};
 pub use flight::{Ending, Flight, Vigil, Waiting};
-pub use identity::{KeyHash, RecordId, ScopeHash, Secret};
+pub use identity::{ClientHash, KeyHash, RecordId, ScopeHash, Secret};
 pub use judge::Undone;
 pub use key::{IdempotencyKey, KeyError};
 pub use layer::{Idempotency, IdempotencyLayer};

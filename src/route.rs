@@ -94,7 +94,8 @@ impl Route {
         let credential = matches!(scope, Some(Scope::Credential)).then_some(&AUTHORIZATION);
         let headers = parts.iter().filter_map(|part| match part {
             ScopePart::Header(name) => Some(name),
-            ScopePart::Client => None,
+            // `Cookie` lines are joined before anything is read from them.
+            ScopePart::Cookie(_) | ScopePart::Client => None,
         });
         credential.into_iter().chain(headers)
     }

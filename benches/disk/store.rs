@@ -10,8 +10,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tidegate::clock::{Clock, Moment};
 use tidegate::idempotency::{
-    Answer, Bid, Claim, Fingerprint, Kept, KeyHash, OnUnknown, RecordId, Records as _, ScopeHash,
-    Terms,
+    Answer, Bid, Claim, ClientHash, Fingerprint, Kept, KeyHash, OnUnknown, RecordId, Records as _,
+    ScopeHash, Terms,
 };
 use tidegate::store::disk::DiskRecords;
 use tidegate::store::memory::records::Room;
@@ -51,7 +51,11 @@ pub(crate) fn bid(number: u32) -> Bid {
             key: KeyHash(hash("key", number)),
             scope: ScopeHash(hash("scope", number / KEYS_A_SCOPE)),
         },
-        fingerprint: Fingerprint([7; 16]),
+        client: ClientHash(1),
+        fingerprint: Fingerprint {
+            request: [7; 16],
+            credentials: [7; 16],
+        },
         terms: Terms {
             ttl: Duration::from_hours(24),
             on_unknown: OnUnknown::Hold,

@@ -16,7 +16,9 @@ use http::StatusCode;
 use thiserror::Error;
 
 use super::rule::OnUnknown;
-use super::{Answer, Fingerprint, KeyHash, Permit, RecordId, ScopeHash, Waiting};
+use super::{
+    Answer, ClientHash, Fingerprint, KeyHash, Mismatch, Permit, RecordId, ScopeHash, Waiting,
+};
 use crate::clock::Moment;
 
 /// Whoever keeps the records.
@@ -70,6 +72,8 @@ pub struct Bid {
     pub at: Moment,
     /// The key and whose it is.
     pub id: RecordId,
+    /// The client that sends the request.
+    pub client: ClientHash,
     /// What is asked for.
     pub fingerprint: Fingerprint,
     /// What the store is to hold to.
@@ -96,8 +100,8 @@ pub enum Claim {
     Replay(Arc<Answer>),
     /// It is being carried out.
     InFlight(Waiting),
-    /// The key stands for another request.
-    Mismatch,
+    /// The key was used for another request.
+    Mismatch(Mismatch),
     /// It may have been carried out, and nobody knows.
     Unknown,
     /// It was carried out, and the answer is not here any more.

@@ -1,45 +1,100 @@
-//! What a request asks for, hashed: method, host, path, query and body.
+//! What a request asks for, hashed: method, host, path, query, body and credentials.
 //!
-//! A key that comes again with another fingerprint is a mistake of its client, and is told so; it never
-//! gets the first one's answer.
+//! A key that is sent again with another fingerprint is rejected. It never gets the response to the first request.
+//! The credentials have a hash of their own, so that the rejection can state that only they differ.
 
 use std::fmt;
 
 use http::Request;
 use http::header::HOST;
 
-use super::Secret;
+use super::credentials;
 use super::identity::{Subject, write_hex};
+use super::{Scope, Secret, multipart};
 
-/// A body up to this length is hashed as it is; a longer one by its own hash, which spares a copy of it.
+/// A body up to this length is hashed as it is. A longer one is added by its own hash, which avoids a copy of it.
 const INLINE_BODY: usize = 1_024;
 
 /// What a request asks for, hashed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Fingerprint(pub [u8; 16]);
+pub struct Fingerprint {
+    /// Method, host, path, query and body.
+    pub request: [u8; 16],
+    /// The recognised credentials outside the scope; zero if there are none.
+    pub credentials: [u8; 16],
+}
+
+/// How a request differs from the first one with its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// In method, host, path, query or body.
+    Request,
+    /// Only in credentials outside the scope.
+    Credentials,
+}
 
 impl Fingerprint {
-    /// The fingerprint of `request`, whose path is normalised, with this body.
-    pub fn of<B>(secret: &Secret, request: &Request<B>, body: &[u8]) -> Self {
-        Self(secret.hash(Subject::Fingerprint, |parts| {
-            parts.add(request.method().as_str().as_bytes());
-            parts.add_lower_case(host(request));
-            parts.add(request.uri().path().as_bytes());
-            match request.uri().query() {
-                None => parts.tag(0),
-                Some(query) => {
-                    parts.tag(1);
-                    parts.add(query.as_bytes());
+    /// The fingerprint of `request`, whose path is normalised, with this body, under a rule with this scope.
+    pub fn of<B>(secret: &Secret, scope: &Scope, request: &Request<B>, body: &[u8]) -> Self {
+        let headers = request.headers();
+        let credentials = secret.hash_if(Subject::Credentials, |parts| {
+            credentials::add_unscoped(parts, scope, headers)
+        });
+        Self {
+            request: secret.hash(Subject::Fingerprint, |parts| {
+                parts.add(request.method().as_str().as_bytes());
+                parts.add_lower_case(host(request));
+                parts.add(request.uri().path().as_bytes());
+                match request.uri().query() {
+                    None => parts.tag(0),
+                    Some(query) => {
+                        parts.tag(1);
+                        parts.add(query.as_bytes());
+                    }
                 }
-            }
-            if body.len() <= INLINE_BODY {
-                parts.tag(0);
-                parts.add(body);
-            } else {
-                parts.tag(1);
-                parts.add(blake3::hash(body).as_bytes());
-            }
-        }))
+                if let Some(hash) = multipart::hash(headers, body) {
+                    parts.tag(2);
+                    parts.add(hash.as_bytes());
+                } else if body.len() <= INLINE_BODY {
+                    parts.tag(0);
+                    parts.add(body);
+                } else {
+                    parts.tag(1);
+                    parts.add(blake3::hash(body).as_bytes());
+                }
+            }),
+            credentials: credentials.unwrap_or_default(),
+        }
+    }
+
+    /// Compares the fingerprint of a request with that of the first one with its key.
+    pub fn differs_from(&self, first: &Self) -> Option<Mismatch> {
+        if self.request != first.request {
+            Some(Mismatch::Request)
+        } else if self.credentials != first.credentials {
+            Some(Mismatch::Credentials)
+        } else {
+            None
+        }
+    }
+
+    /// Its bytes: the request's, then the credentials'.
+    pub fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&self.request);
+        bytes[16..].copy_from_slice(&self.credentials);
+        bytes
+    }
+
+    /// The fingerprint that was stored as these bytes.
+    pub fn from_bytes(bytes: &[u8; 32]) -> Self {
+        let mut fingerprint = Self {
+            request: [0; 16],
+            credentials: [0; 16],
+        };
+        fingerprint.request.copy_from_slice(&bytes[..16]);
+        fingerprint.credentials.copy_from_slice(&bytes[16..]);
+        fingerprint
     }
 }
 
@@ -61,7 +116,7 @@ fn host<B>(request: &Request<B>) -> &[u8] {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_hex(&self.0, f)
+        write_hex(&self.request, f)
     }
 }
 
@@ -73,6 +128,7 @@ impl fmt::Debug for Fingerprint {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rule::ScopePart;
     use super::*;
 
     fn of(method: &str, uri: &str, host: &str, body: &str) -> Fingerprint {
@@ -82,7 +138,121 @@ mod tests {
             .header(HOST, host)
             .body(())
             .unwrap();
-        Fingerprint::of(&Secret::from_bytes([1; 32]), &request, body.as_bytes())
+        Fingerprint::of(&SECRET, &Scope::Credential, &request, body.as_bytes())
+    }
+
+    const SECRET: Secret = Secret::from_bytes([1; 32]);
+
+    /// The fingerprint of a request that differs from others only in its headers.
+    fn with(scope: &Scope, lines: &[(&str, &str)]) -> Fingerprint {
+        let mut request = Request::builder().method("POST").uri("/");
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        Fingerprint::of(&SECRET, scope, &request.body(()).unwrap(), b"")
+    }
+
+    #[test]
+    fn credentials_outside_the_scope_count() {
+        let client = Scope::Parts([ScopePart::Client].into());
+        for scope in [&Scope::Credential, &client] {
+            let none = with(scope, &[]);
+            assert_eq!(none.credentials, [0; 16]);
+            for name in [
+                "cookie",
+                "x-api-key",
+                "x-auth-user",
+                "x-session",
+                "x-access-token",
+                "x-secret",
+            ] {
+                let [one, other] = ["a=1", "a=2"].map(|value| with(scope, &[(name, value)]));
+                assert_eq!(
+                    one.differs_from(&other),
+                    Some(Mismatch::Credentials),
+                    "{name}"
+                );
+                assert_eq!(
+                    one.differs_from(&none),
+                    Some(Mismatch::Credentials),
+                    "{name}"
+                );
+                assert_eq!(one.request, none.request);
+            }
+            assert_eq!(with(scope, &[("x-other", "1"), ("x-api-key", "")]), none);
+        }
+        let bearer = [("authorization", "Bearer a")];
+        assert_eq!(
+            with(&Scope::Credential, &bearer),
+            with(&Scope::Credential, &[])
+        );
+        assert_ne!(with(&client, &bearer), with(&client, &[]));
+    }
+
+    #[test]
+    fn a_scope_that_names_a_credential_replaces_the_others() {
+        let header = ScopePart::Header(http::HeaderName::from_static("x-user"));
+        let cookie = ScopePart::Cookie("sid".into());
+        for scope in [
+            Scope::Shared,
+            Scope::Parts([header, ScopePart::Client].into()),
+            Scope::Parts([cookie].into()),
+        ] {
+            let lines = [("cookie", "sid=1"), ("authorization", "Bearer a")];
+            assert_eq!(with(&scope, &lines), with(&scope, &[]), "{scope:?}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_headers_and_of_cookies_makes_no_difference() {
+        let of = |lines: &[_]| with(&Scope::Credential, lines);
+        let plain = of(&[("cookie", "a=1; b=2"), ("x-api-key", "k")]);
+        assert_eq!(of(&[("x-api-key", "k"), ("cookie", "b=2; a=1")]), plain);
+        assert_eq!(
+            of(&[("cookie", "AWSALB=x; a=1;b=2; _ga=9"), ("x-api-key", "k")]),
+            plain
+        );
+        assert_ne!(of(&[("cookie", "a=2; b=1"), ("x-api-key", "k")]), plain);
+        let [one, other] = ["a=1; a=2", "a=2; a=1"].map(|cookie| of(&[("cookie", cookie)]));
+        assert_ne!(one, other);
+        assert_eq!(of(&[("cookie", "AWSALB=x")]), of(&[]));
+    }
+
+    #[test]
+    fn a_signature_does_not_count_and_the_identity_in_it_does() {
+        let scope = Scope::Parts([ScopePart::Client].into());
+        let of = |value| with(&scope, &[("authorization", value)]);
+        let first = of("Hawk id=\"a\", ts=\"1\", nonce=\"x\", mac=\"1\"");
+        assert_eq!(of("Hawk id=\"a\", ts=\"2\", nonce=\"y\", mac=\"2\""), first);
+        assert_ne!(of("Hawk id=\"b\", ts=\"1\", nonce=\"x\", mac=\"1\""), first);
+    }
+
+    #[test]
+    fn crafted_credentials_never_count_as_others() {
+        let scope = Scope::Parts([ScopePart::Client].into());
+        let of = |lines: &[_]| with(&scope, lines);
+        let signed = of(&[(
+            "authorization",
+            "OAuth oauth_consumer_key=\"x-auth\", oauth_token=\"v\", oauth_signature=\"s\"",
+        )]);
+        assert_ne!(of(&[("authorization", "oauth"), ("x-auth", "v")]), signed);
+        let cookie = of(&[("cookie", "x-token=1")]);
+        assert_ne!(of(&[("cookie", "x-token"), ("x-token", "1")]), cookie);
+    }
+
+    #[test]
+    fn a_new_boundary_makes_no_difference() {
+        let of = |boundary: &str, value: &str| {
+            let content_type = format!("multipart/form-data; boundary={boundary}");
+            let request = Request::builder()
+                .header("content-type", content_type)
+                .body(())
+                .unwrap();
+            let body = format!("--{boundary}\r\na: b\r\n\r\n{value}\r\n--{boundary}--\r\n");
+            Fingerprint::of(&SECRET, &Scope::Credential, &request, body.as_bytes())
+        };
+        assert_eq!(of("one", "1"), of("two", "1"));
+        assert_ne!(of("one", "1"), of("one", "2"));
     }
 
     #[test]

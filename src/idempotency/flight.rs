@@ -51,10 +51,10 @@ impl Flight {
         }
     }
 
-    /// What a bid gets that comes while this is underway.
+    /// Returns what a bid gets while the execution is in flight.
     pub fn meet(&mut self, bid: &Bid) -> Claim {
-        if bid.fingerprint != self.ticket.bid.fingerprint {
-            return Claim::Mismatch;
+        if let Some(mismatch) = bid.fingerprint.differs_from(&self.ticket.bid.fingerprint) {
+            return Claim::Mismatch(mismatch);
         }
         Claim::InFlight(self.vigil.get_or_insert_default().join())
     }

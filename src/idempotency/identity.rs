@@ -11,10 +11,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, COOKIE};
+use http::{HeaderMap, HeaderName};
 use thiserror::Error;
 
+use super::credentials::{self, Signed};
+use super::rule::ScopePart;
 use super::{IdempotencyKey, Scope};
 use crate::client::ClientId;
 use crate::intake::headers::canonical;
@@ -31,6 +33,10 @@ pub struct KeyHash(pub [u8; 16]);
 /// A scope, hashed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScopeHash(pub [u8; 16]);
+
+/// A client, hashed. Counts of keys per client use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientHash(pub u64);
 
 /// What was taken for a hash and is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -53,6 +59,7 @@ pub(super) enum Subject {
     Scope = 2,
     Fingerprint = 3,
     Seed = 4,
+    Credentials = 5,
 }
 
 /// What a scope is made from.
@@ -61,6 +68,9 @@ enum Owner {
     Everybody = 0,
     Client = 1,
     Header = 2,
+    /// The client and the identity in an `Authorization` that is signed separately for each request.
+    Signed = 3,
+    Cookie = 4,
 }
 
 impl Secret {
@@ -114,26 +124,39 @@ impl Secret {
     fn scope(&self, scope: &Scope, client: ClientId, headers: &HeaderMap) -> ScopeHash {
         ScopeHash(self.hash(Subject::Scope, |parts| match scope {
             Scope::Shared => parts.tag(Owner::Everybody as u8),
-            Scope::Credential => parts.header_or_client(headers, &AUTHORIZATION, client),
+            Scope::Credential => parts.credential(headers, client),
             Scope::Parts(names) => {
                 for name in names {
                     match name {
-                        super::rule::ScopePart::Client => parts.client(client),
-                        super::rule::ScopePart::Header(name) => {
-                            parts.header_or_client(headers, name, client);
-                        }
+                        ScopePart::Client => parts.client(client),
+                        ScopePart::Header(name) => parts.header_or_client(headers, name, client),
+                        ScopePart::Cookie(name) => parts.cookie_or_client(headers, name, client),
                     }
                 }
             }
         }))
     }
 
-    /// The hash of what `fill` puts together. 128 bits are plenty: two of a billion records collide with a
-    /// chance of one in 10²⁰.
+    /// Hashes what `fill` adds. Two of a billion hashes of 128 bits collide with a probability of 10⁻²⁰.
     pub(super) fn hash(&self, subject: Subject, fill: impl FnOnce(&mut Parts)) -> [u8; 16] {
         let mut parts = Parts::default();
         parts.tag(subject as u8);
         fill(&mut parts);
+        self.finish(&parts)
+    }
+
+    /// Hashes what `fill` adds, unless it returns `false`.
+    pub(super) fn hash_if(
+        &self,
+        subject: Subject,
+        fill: impl FnOnce(&mut Parts) -> bool,
+    ) -> Option<[u8; 16]> {
+        let mut parts = Parts::default();
+        parts.tag(subject as u8);
+        fill(&mut parts).then(|| self.finish(&parts))
+    }
+
+    fn finish(&self, parts: &Parts) -> [u8; 16] {
         // All at once: blake3's incremental state takes two kilobytes, and most of what is hashed here a
         // hundred bytes.
         let hash = blake3::keyed_hash(&self.0, parts.all());
@@ -222,20 +245,46 @@ impl Parts {
         put[begins..].make_ascii_lowercase();
     }
 
-    fn number(&mut self, number: usize) {
+    pub(super) fn number(&mut self, number: usize) {
         self.put(&(number as u64).to_le_bytes());
+    }
+
+    /// Adds the `Authorization` header. If it is signed separately for each request, adds the identity in it
+    /// and the client: the identity is not verified, and a retry has another signature.
+    fn credential(&mut self, headers: &HeaderMap, client: ClientId) {
+        let mut lines = credentials::lines(headers, &AUTHORIZATION);
+        match (lines.next().and_then(Signed::parse), lines.next()) {
+            (Some(signed), None) => {
+                self.tag(Owner::Signed as u8);
+                self.client(client);
+                signed.add_to(self);
+            }
+            _ => self.header_or_client(headers, &AUTHORIZATION, client),
+        }
+    }
+
+    /// Adds every value of a cookie. If it is absent or empty, adds the client, as for a header.
+    fn cookie_or_client(&mut self, headers: &HeaderMap, name: &str, client: ClientId) {
+        let values = || {
+            credentials::lines(headers, &COOKIE)
+                .flat_map(credentials::cookies)
+                .filter(|(cookie, value)| *cookie == name.as_bytes() && !value.is_empty())
+                .map(|(_, value)| value)
+        };
+        let count = values().count();
+        if count == 0 {
+            return self.client(client);
+        }
+        self.tag(Owner::Cookie as u8);
+        self.add(name.as_bytes());
+        self.number(count);
+        values().for_each(|value| self.add(value));
     }
 
     /// Adds every line of a header. If it is absent or empty, adds the client instead: one scope for all callers
     /// without the header would replay the responses of one to the others.
     fn header_or_client(&mut self, headers: &HeaderMap, name: &HeaderName, client: ClientId) {
-        let values = headers.get_all(name);
-        let lines = || {
-            values
-                .iter()
-                .map(HeaderValue::as_bytes)
-                .filter(|line| !line.is_empty())
-        };
+        let lines = || credentials::lines(headers, name);
         let count = lines().count();
         if count == 0 {
             return self.client(client);
@@ -325,9 +374,8 @@ pub(super) fn write_hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderName;
+    use http::HeaderValue;
 
-    use super::super::rule::ScopePart;
     use super::*;
     use crate::client::Trust;
 
@@ -373,6 +421,39 @@ mod tests {
             of("192.0.2.1", &HeaderMap::new()),
             of("192.0.2.2", &HeaderMap::new())
         );
+    }
+
+    #[test]
+    fn a_retry_that_is_signed_again_stays_in_its_scope() {
+        let of = |address, value| {
+            let headers = headers(&[("authorization", value)]);
+            SECRET.record(&key("k"), &Scope::Credential, client(address), &headers)
+        };
+        let first = "AWS4-HMAC-SHA256 Credential=A/20261117/r/s/aws4_request, SignedHeaders=host, Signature=1";
+        let retry = "AWS4-HMAC-SHA256 Credential=A/20261118/r/s/aws4_request, SignedHeaders=host, Signature=2";
+        let other = "AWS4-HMAC-SHA256 Credential=B/20261117/r/s/aws4_request, SignedHeaders=host, Signature=1";
+        let none = "AWS4-HMAC-SHA256 SignedHeaders=host, Signature=1";
+        assert_eq!(of("192.0.2.1", first), of("192.0.2.1", retry));
+        assert_ne!(of("192.0.2.1", first), of("192.0.2.1", other));
+        // The identity is not verified, so another client cannot use it.
+        assert_ne!(of("192.0.2.1", first), of("192.0.2.2", first));
+        assert_eq!(of("192.0.2.1", none), of("192.0.2.2", none));
+    }
+
+    #[test]
+    fn a_cookie_separates_callers() {
+        let scope = Scope::Parts([ScopePart::Cookie("sid".into())].into());
+        let of = |address, value| {
+            let headers = headers(&[("cookie", value)]);
+            SECRET.record(&key("k"), &scope, client(address), &headers)
+        };
+        let one = of("192.0.2.1", "sid=1; a=b");
+        assert_eq!(of("192.0.2.2", "AWSALB=x; sid=1"), one);
+        for other in ["sid=2", "sid=1; sid=2", "Sid=1", "sid=", "a=1"] {
+            assert_ne!(of("192.0.2.1", other), one, "{other}");
+        }
+        assert_eq!(of("192.0.2.1", "sid="), of("192.0.2.1", "a=b"));
+        assert_ne!(of("192.0.2.1", "a=b"), of("192.0.2.2", "a=b"));
     }
 
     #[test]

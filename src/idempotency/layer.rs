@@ -270,11 +270,13 @@ impl<S: Records> Shared<S> {
         failpoint!("before-claim");
         // Named as late as can be, and all of it with one secret: a store may have told another while the body
         // came, and what is claimed under an old name would be carried out again under the new one.
-        let secret = self.naming.names().secret;
+        let names = self.naming.names();
+        let secret = names.secret;
         let bid = Bid {
             at: self.clock.now(),
             id: secret.record(&keyed.key, &rule.scope, keyed.client, request.headers()),
-            fingerprint: Fingerprint::of(&secret, request, &body),
+            client: names.client(keyed.client),
+            fingerprint: Fingerprint::of(&secret, &rule.scope, request, &body),
             terms: rule.terms,
         };
         *request.body_mut() = body.into();
@@ -352,7 +354,7 @@ fn note(notes: Option<&Arc<Notes>>, used: KeyUse) {
 /// Returns why a request does not get its key.
 fn refused_by(claim: &Claim, rule: &Rule, metrics: &KeyedMetrics) -> Rejection {
     let (count, rejection) = match claim {
-        Claim::Mismatch => (&metrics.mismatches, Rejection::KeyReused),
+        Claim::Mismatch(mismatch) => (&metrics.mismatches, Rejection::KeyReused(*mismatch)),
         Claim::Tombstone => (&metrics.tombstones, Rejection::ResponseNotRetained),
         Claim::StoreFull => (&metrics.exhausted, Rejection::StoreFull),
         Claim::ScopeFull { no_sooner } => {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use super::Secret;
+use super::{ClientHash, Secret};
+use crate::client::ClientId;
 use crate::throttle::Seed;
 
 /// What names are made with: a store's secret, and the seed that belongs to it.
@@ -35,6 +36,13 @@ impl From<Secret> for Names {
             secret,
             seed: secret.seed(),
         }
+    }
+}
+
+impl Names {
+    /// Returns the hash of a client, by which its keys are counted.
+    pub fn client(&self, client: ClientId) -> ClientHash {
+        ClientHash(self.seed.client(client))
     }
 }
 

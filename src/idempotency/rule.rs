@@ -44,24 +44,27 @@ pub enum Requirement {
     Required,
 }
 
-/// Whose keys are told apart.
+/// Which callers have separate key spaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Each credential's: the `Authorization` header where there is one, else the client.
+    /// Callers with different `Authorization` headers; clients, if the header is absent. If the header is signed
+    /// separately for each request: clients with different identities in it.
     Credential,
     /// All callers share one key space.
     Shared,
-    /// Each combination of these; never empty.
+    /// Callers that differ in one of these; never empty.
     Parts(Box<[ScopePart]>),
 }
 
-/// One thing callers are told apart by.
+/// A property that separates callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopePart {
     /// The client's address.
     Client,
-    /// The value of a request header; the client's address where the header is missing.
+    /// The value of a request header; the client's address if the header is absent.
     Header(HeaderName),
+    /// The value of a cookie; the client's address if the cookie is absent.
+    Cookie(Box<str>),
 }
 
 /// What happens to a duplicate while the first runs.

@@ -254,6 +254,7 @@ fn thousandths(weight: &str) -> u32 {
 mod tests {
     use super::super::Hint;
     use super::*;
+    use crate::idempotency::Mismatch;
 
     fn preferred(accept: &str) -> Form {
         let mut headers = HeaderMap::new();
@@ -294,7 +295,7 @@ mod tests {
             (Rejection::TooManyExecutions, Some("true")),
             (Rejection::OutcomeUnknown, Some("false")),
             (Rejection::ResponseNotRetained, Some("false")),
-            (Rejection::KeyReused, Some("false")),
+            (Rejection::KeyReused(Mismatch::Request), Some("false")),
             (Rejection::PayloadTooLarge { limit: 1 }, Some("false")),
             (Rejection::bad_request("no"), Some("false")),
             (Rejection::NoRoute, None),

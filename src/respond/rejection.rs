@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::idempotency::KeyError;
+use crate::idempotency::{KeyError, Mismatch};
 use crate::throttle::{Limit, RetryAfterForm};
 use crate::upstream::Fallback;
 use crate::upstream::patience::Phase;
@@ -82,8 +82,8 @@ pub enum Rejection {
         /// What is wrong with it.
         error: KeyError,
     },
-    /// Its idempotency key stands for another request.
-    KeyReused,
+    /// Its idempotency key was used for another request.
+    KeyReused(Mismatch),
     /// The first request with its idempotency key is still running.
     InFlight,
     /// Whether the request of its idempotency key was carried out is not known.
@@ -142,7 +142,7 @@ impl Rejection {
             Self::UpstreamUnavailable { .. } => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::KeyMissing { .. } | Self::KeyInvalid { .. } => StatusCode::BAD_REQUEST,
-            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::KeyReused(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::InFlight | Self::OutcomeUnknown | Self::ResponseNotRetained => {
                 StatusCode::CONFLICT
             }
@@ -167,7 +167,7 @@ impl Rejection {
             Self::UpstreamTimeout { .. } => "upstream-timeout",
             Self::KeyMissing { .. } => "idempotency-key-missing",
             Self::KeyInvalid { .. } => "idempotency-key-invalid",
-            Self::KeyReused => "idempotency-key-reused",
+            Self::KeyReused(_) => "idempotency-key-reused",
             Self::InFlight => "idempotency-in-flight",
             Self::OutcomeUnknown => "idempotency-outcome-unknown",
             Self::ResponseNotRetained => "response-not-retained",
@@ -193,7 +193,7 @@ impl Rejection {
             Self::Overloaded { .. } => "Upstream overloaded",
             Self::KeyMissing { .. } => "Idempotency key missing",
             Self::KeyInvalid { .. } => "Idempotency key invalid",
-            Self::KeyReused => "Idempotency key reused",
+            Self::KeyReused(_) => "Idempotency key reused",
             Self::InFlight => "Request in flight",
             Self::OutcomeUnknown => "Outcome unknown",
             Self::ResponseNotRetained => "Response not retained",
@@ -245,9 +245,14 @@ impl Rejection {
                  to 255 visible ASCII characters, bare or as a quoted string."
             )
             .into(),
-            Self::KeyReused => "This idempotency key was used for another request, which differs in method, \
-                 host, path, query or body. Use a new key for a new request, and send a repeated one \
-                 unchanged."
+            Self::KeyReused(Mismatch::Request) => "This idempotency key was used for another request, which \
+                 differs in method, host, path, query or body. Use a new key for a new request, and send a \
+                 repeated one unchanged."
+                .into(),
+            Self::KeyReused(Mismatch::Credentials) => "This idempotency key was used for the same request with \
+                 other credentials: a cookie, or a header whose name marks it as a credential. Use a new key. If \
+                 retries of one caller change these credentials, set `scope` on the route to what identifies the \
+                 caller."
                 .into(),
             Self::InFlight => "The first request with this idempotency key is still running. Repeat this one \
                  with the same key to get its answer."

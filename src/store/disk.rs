@@ -293,10 +293,9 @@ impl Common {
         if recent.expires <= self.timeline.now() {
             return None;
         }
-        Some(if recent.fingerprint == bid.fingerprint {
-            Claim::Replay(recent.answer)
-        } else {
-            Claim::Mismatch
+        Some(match bid.fingerprint.differs_from(&recent.fingerprint) {
+            None => Claim::Replay(recent.answer),
+            Some(mismatch) => Claim::Mismatch(mismatch),
         })
     }
 }
@@ -439,7 +438,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::idempotency::{OnUnknown, ScopeHash, Terms};
+    use crate::idempotency::{ClientHash, OnUnknown, ScopeHash, Terms};
 
     const HOUR: Duration = Duration::from_hours(1);
 
@@ -454,7 +453,8 @@ mod tests {
                 key: KeyHash([1; 16]),
                 scope: ScopeHash([1; 16]),
             },
-            fingerprint: Fingerprint([1; 16]),
+            client: ClientHash(1),
+            fingerprint: Fingerprint::from_bytes(&[1; 32]),
             terms: Terms {
                 ttl: HOUR * 24,
                 on_unknown: OnUnknown::Hold,

@@ -58,13 +58,15 @@ impl Flights {
         self.shards[index].lock()
     }
 
-    /// What a bid gets that comes while its key is held, if it is.
+    /// Returns what a bid gets while an execution of its key is in flight or lost.
     pub(in crate::store) fn meet(&self, bid: &Bid) -> Option<Claim> {
         Some(match self.shard(bid.id).get_mut(&bid.id)? {
             Held::Flying(flight) => flight.meet(bid),
-            Held::Lost(lost) if lost.fingerprint != bid.fingerprint => Claim::Mismatch,
-            // Also with `on_unknown = "release"`: a new claim could not be stored.
-            Held::Lost(_) => Claim::Unknown,
+            Held::Lost(lost) => match bid.fingerprint.differs_from(&lost.fingerprint) {
+                Some(mismatch) => Claim::Mismatch(mismatch),
+                // Also with `on_unknown = "release"`: a new claim could not be stored.
+                None => Claim::Unknown,
+            },
         })
     }
 
@@ -166,7 +168,7 @@ impl Flights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::idempotency::Terms;
+    use crate::idempotency::{ClientHash, Terms};
 
     fn ticket(token: u64) -> Ticket {
         Ticket {
@@ -176,7 +178,8 @@ mod tests {
                     key: KeyHash([1; 16]),
                     scope: ScopeHash([1; 16]),
                 },
-                fingerprint: Fingerprint([1; 16]),
+                client: ClientHash(1),
+                fingerprint: Fingerprint::from_bytes(&[1; 32]),
                 terms: Terms::default(),
             },
             token,

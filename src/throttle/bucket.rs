@@ -53,6 +53,13 @@ impl Seed {
         Self(high, low)
     }
 
+    /// Returns the hash of a client, by which its idempotency keys are counted.
+    pub fn client(self, client: ClientId) -> u64 {
+        let mut name = Name(SipHasher13::new_with_keys(self.0, self.1));
+        name.client(client);
+        name.0.finish()
+    }
+
     /// Returns the bucket of `limit` for a request of `client` with these headers.
     pub fn bucket(
         self,

@@ -6,8 +6,8 @@ use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 use tidegate::client::Trust;
 use tidegate::idempotency::{
-    Answer as Stored, Bid, Claim, Fingerprint, IdempotencyKey, Kept, Permit, Records as _, Scope,
-    Terms,
+    Answer as Stored, Bid, Claim, ClientHash, Fingerprint, IdempotencyKey, Kept, Permit,
+    Records as _, Scope, Terms,
 };
 
 use crate::harness::{Answer, Gateway, Upstream};
@@ -46,7 +46,11 @@ impl Office {
                 client,
                 &HeaderMap::new(),
             ),
-            fingerprint: Fingerprint([0xc4; 16]),
+            client: ClientHash(1),
+            fingerprint: Fingerprint {
+                request: [0xc4; 16],
+                credentials: [0xc4; 16],
+            },
             terms: Terms::default(),
         };
         let claim = shared.records.claim(&bid).await;

@@ -201,7 +201,7 @@ fn explain_says_what_a_key_would_do_and_never_shows_a_secret() {
         ],
     );
     for part in [
-        "whoever sends this authorization header",
+        "callers with this authorization header",
         "waits up to 10s",
         "for 24h after",
         "422",

@@ -10,8 +10,8 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use tempfile::TempDir;
 use tidegate::clock::{Clock, Moment};
 use tidegate::idempotency::{
-    Answer, Bid, Census, Claim, Fingerprint, Kept, KeyHash, OnUnknown, Permit, RecordId, Records,
-    ScopeHash, Terms, Waiting,
+    Answer, Bid, Census, Claim, ClientHash, Fingerprint, Kept, KeyHash, OnUnknown, Permit,
+    RecordId, Records, ScopeHash, Terms, Waiting,
 };
 use tidegate::store::RecordStore;
 use tidegate::store::disk::DiskRecords;
@@ -226,7 +226,11 @@ pub(crate) fn bid(key: u16) -> Bid {
     Bid {
         at: Moment::default(),
         id: id(key, 1),
-        fingerprint: Fingerprint([7; 16]),
+        client: ClientHash(1),
+        fingerprint: Fingerprint {
+            request: [7; 16],
+            credentials: [7; 16],
+        },
         terms: Terms {
             ttl: TTL,
             on_unknown: OnUnknown::Hold,

@@ -160,7 +160,10 @@ async fn nobody_is_given_the_answer_to_another_request_that_took_the_key_since()
         a.release(permit, None).await.unwrap();
         // Before the other gateway looks, if it can be.
         let mut another = bid(key);
-        another.fingerprint = Fingerprint([8; 16]);
+        another.fingerprint = Fingerprint {
+            request: [8; 16],
+            credentials: [8; 16],
+        };
         let permit = win(a, another).await;
         a.complete(permit, Kept::Answer(answer(key))).await.unwrap();
         let ending = ended(waiting).await;

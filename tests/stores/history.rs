@@ -101,7 +101,7 @@ impl Model {
     }
 
     fn claim(&mut self, bid: &Bid) -> Expected {
-        let asked = bid.fingerprint.0[0];
+        let asked = bid.fingerprint.request[0];
         let expected = match self.0.get(&bid.id) {
             None => Expected::Won,
             Some(Known::InProgress(request) | Known::Ended(request, ..)) if *request != asked => {
@@ -123,7 +123,7 @@ impl Model {
 
     fn end(&mut self, bid: &Bid, state: State, number: Option<u16>, now: Moment) {
         let until = now.after(bid.terms.ttl);
-        let known = Known::Ended(bid.fingerprint.0[0], state, number, until);
+        let known = Known::Ended(bid.fingerprint.request[0], state, number, until);
         self.0.insert(bid.id, known);
     }
 
@@ -217,7 +217,10 @@ impl Trial {
     async fn claim(&mut self, key: u16, scope: u8, request: u8, on_unknown: OnUnknown) {
         let mut bid = bid(key);
         bid.id = id(key, scope);
-        bid.fingerprint = Fingerprint([request; 16]);
+        bid.fingerprint = Fingerprint {
+            request: [request; 16],
+            credentials: [request; 16],
+        };
         bid.terms.on_unknown = on_unknown;
         let expected = self.model.claim(&bid);
         let got = match self.bench.claim(bid).await {
@@ -238,7 +241,7 @@ impl Trial {
                 assert_eq!(replayed, answer(number));
                 Expected::Replay(number)
             }
-            Claim::Mismatch => Expected::Mismatch,
+            Claim::Mismatch(_) => Expected::Mismatch,
             Claim::Unknown => Expected::Unknown,
             Claim::Tombstone => Expected::Tombstone,
             full @ (Claim::ScopeFull { .. } | Claim::StoreFull) => panic!("{full:?}"),

@@ -154,7 +154,10 @@ mod tests {
             state: State::Completed,
             age: Duration::from_micros(1_500_900),
             expires_in: Some(Duration::from_mins(1)),
-            fingerprint: Fingerprint([0x5f; 16]),
+            fingerprint: Fingerprint {
+                request: [0x5f; 16],
+                credentials: [0x5f; 16],
+            },
             response: answer.map(Into::into),
         }
     }

@@ -7,6 +7,7 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
 
 use super::{has_value, written};
+use crate::idempotency::credentials::is_signed;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::idempotency::rule::ScopePart;
 use crate::idempotency::{
@@ -86,18 +87,25 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
 fn owner(rule: &Rule, headers: &HeaderMap) -> String {
     let sender = |name: &HeaderName| {
         if has_value(headers, name) {
-            format!("whoever sends this {name} header")
+            format!("callers with this {name} header")
         } else {
             format!("this client, as header {name} is missing")
         }
     };
     match &rule.scope {
+        Scope::Credential if is_signed(headers) => {
+            "this client and the identity in its signed authorization header, which is not verified"
+                .into()
+        }
         Scope::Credential => sender(&AUTHORIZATION),
         Scope::Shared => "all callers together".into(),
         Scope::Parts(parts) => {
             let parts = parts.iter().map(|part| match part {
                 ScopePart::Client => "this client".into(),
                 ScopePart::Header(name) => sender(name),
+                ScopePart::Cookie(name) => {
+                    format!("callers with this cookie {name}, or this client if it is missing")
+                }
             });
             parts.collect::<Vec<_>>().join(" and ")
         }

@@ -47,8 +47,8 @@ pub(in super::super) struct IdempotencySection {
     /// The header a key comes in.
     #[schemars(extend("default" = "Idempotency-Key"))]
     pub(in super::super) header: Option<Located<KeyHeader>>,
-    /// Whose keys are told apart: `client`, `header:NAME`, a list of these, or `shared`. Default: the
-    /// `Authorization` header where there is one, else the client.
+    /// What separates the key spaces of callers: `client`, `header:NAME`, `cookie:NAME`, a list of these, or
+    /// `shared`. Default: the `Authorization` header if present, else the client.
     pub(in super::super) scope: Option<Many<ScopeText>>,
     /// How long an answer is remembered, from the moment it is there.
     #[schemars(extend("default" = "24h"))]

@@ -108,7 +108,7 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
             ScopeText::Shared if words.0.len() > 1 => {
                 findings.error(
                     span,
-                    "\"shared\" tells nobody apart, so nothing can stand beside it",
+                    "\"shared\" separates no callers, so it cannot be combined",
                     "write `scope = \"shared\"` alone, or remove it from the list",
                 );
             }
@@ -116,8 +116,8 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
             ScopeText::By(ScopePart::Header(name)) if name == header => {
                 findings.error(
                     span,
-                    "a key cannot be told apart by itself: all callers would share it",
-                    "name the header that says who is calling, or write \"client\"",
+                    "the header of the key identifies no caller: all callers would share the key",
+                    "name the header that identifies the caller, or write \"client\"",
                 );
             }
             ScopeText::By(part) => parts.push(part.clone()),
@@ -167,13 +167,14 @@ fn doubt(
 ) {
     let Located { span, value: table } = section;
     let of_mode = table.mode.as_ref().map_or(span, |mode| &mode.span);
-    if rule.requirement == Requirement::Required && table.scope.is_none() {
+    if table.scope.is_none() {
         findings.warning(
             of_mode,
-            "a retry with a refreshed token or from a new address would run again: its keys are another \
-             caller's",
-            "set `scope` to what stays the same, such as \"header:X-Api-Key\"; to have it as it is now, \
-             write \"header:Authorization\"",
+            "without `scope`, a retry with a refreshed token or from a new address executes again. A request \
+             signed with SigV4, OAuth 1, Digest, Hawk or HTTP signatures is identified by its client and the \
+             identity in the signature, which is not verified",
+            "set `scope` to what identifies a caller in all its retries, such as \"header:X-Api-Key\" or \
+             \"cookie:session\"; \"header:Authorization\" separates by the whole header",
         );
     }
     let taken = |method: &Method| around.methods.is_none_or(|taken| taken.contains(method));

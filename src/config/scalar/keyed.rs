@@ -87,12 +87,12 @@ impl FromStr for KeyHeader {
     }
 }
 
-/// One thing the callers of a route are told apart by, or that they are not.
+/// A property that separates the callers of a route, or that nothing does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum ScopeText {
-    /// They are not.
+    /// All callers share one key space.
     Shared,
-    /// By this.
+    /// This property separates them.
     By(ScopePart),
 }
 
@@ -100,18 +100,31 @@ impl FromStr for ScopeText {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        match (text, text.strip_prefix("header:")) {
-            ("shared", _) => Ok(Self::Shared),
-            ("client", _) => Ok(Self::By(ScopePart::Client)),
-            (_, Some(name)) => {
+        let part = match text.split_once(':') {
+            None if text == "shared" => return Ok(Self::Shared),
+            None if text == "client" => ScopePart::Client,
+            Some(("header", name)) => {
                 let CountedHeader(name) = name.parse()?;
-                Ok(Self::By(ScopePart::Header(name)))
+                ScopePart::Header(name)
             }
-            (_, None) => Err(Fault::new(
-                format!("keys cannot be told apart by `{text}`"),
-                "write \"client\", \"header:NAME\" or a list of these, or \"shared\"",
-            )),
-        }
+            // The name of a cookie is a token, as that of a header is, but its case matters.
+            Some(("cookie", name)) if HeaderName::from_bytes(name.as_bytes()).is_ok() => {
+                ScopePart::Cookie(name.into())
+            }
+            Some(("cookie", name)) => {
+                return Err(Fault::new(
+                    format!("`{name}` is not the name of a cookie"),
+                    "write \"cookie:NAME\", where NAME has no spaces, commas, semicolons or quotes",
+                ));
+            }
+            _ => {
+                return Err(Fault::new(
+                    format!("keys cannot be separated by `{text}`"),
+                    "write \"client\", \"header:NAME\", \"cookie:NAME\" or a list of these, or \"shared\"",
+                ));
+            }
+        };
+        Ok(Self::By(part))
     }
 }
 
@@ -162,7 +175,18 @@ mod tests {
             "header:X-Api-Key".parse(),
             Ok(ScopeText::By(ScopePart::Header(header)))
         );
-        for text in ["global", "header:", "header:a b", "Client"] {
+        let cookie = ScopePart::Cookie("Sid".into());
+        assert_eq!("cookie:Sid".parse(), Ok(ScopeText::By(cookie)));
+        for text in [
+            "global",
+            "header:",
+            "header:a b",
+            "cookie:",
+            "cookie:a;b",
+            "cookie:a b",
+            "Client",
+            "shared:x",
+        ] {
             assert!(text.parse::<ScopeText>().is_err(), "{text}");
         }
     }

@@ -131,10 +131,10 @@ impl<'a> Batch<'a> {
         let replaced = match self.engine.record(bid.id)? {
             None => None,
             Some((record, weight)) if record.expires <= self.now => Some((record, weight)),
-            Some((record, _)) if record.fingerprint != bid.fingerprint => {
-                return Ok(Claim::Mismatch);
-            }
             Some((record, weight)) => match record.outcome {
+                _ if let Some(mismatch) = bid.fingerprint.differs_from(&record.fingerprint) => {
+                    return Ok(Claim::Mismatch(mismatch));
+                }
                 Outcome::Completed(answer) => {
                     let recent = Recent {
                         fingerprint: record.fingerprint,
@@ -181,7 +181,8 @@ impl<'a> Batch<'a> {
             token: *self.tokens,
         };
         let claimed = Claimed {
-            fingerprint: bid.fingerprint.0,
+            fingerprint: bid.fingerprint.to_bytes(),
+            client: bid.client.0,
             since: self.now.0,
             ttl: millis(bid.terms.ttl),
         };
@@ -261,6 +262,7 @@ impl<'a> Batch<'a> {
         let record = Record {
             outcome,
             fingerprint: ticket.bid.fingerprint,
+            client: ticket.bid.client,
             since: self.now,
             expires: self.now.after(ticket.bid.terms.ttl),
         };

@@ -74,7 +74,9 @@ pub(super) struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Brief {
     pub(super) ended: Ended,
-    pub(super) fingerprint: [u8; 16],
+    pub(super) fingerprint: [u8; 32],
+    /// The hash of the client that sent the request.
+    pub(super) client: u64,
     pub(super) since: u64,
     /// Bytes of the record.
     pub(super) weight: u64,
@@ -341,7 +343,7 @@ impl Due {
 
 impl Brief {
     pub(super) fn fingerprint(&self) -> Fingerprint {
-        Fingerprint(self.fingerprint)
+        Fingerprint::from_bytes(&self.fingerprint)
     }
 }
 

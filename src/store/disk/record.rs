@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Stamp;
-use crate::idempotency::{Answer, Fingerprint, ResponseSummary, State};
+use crate::idempotency::{Answer, ClientHash, Fingerprint, ResponseSummary, State};
 use crate::store::written::{WrittenAnswer, WrittenError, open, seal};
 
 /// A record as it lies on disk.
@@ -13,6 +13,8 @@ use crate::store::written::{WrittenAnswer, WrittenError, open, seal};
 pub(super) struct Record {
     pub(super) outcome: Outcome,
     pub(super) fingerprint: Fingerprint,
+    /// The client that sent the request.
+    pub(super) client: ClientHash,
     /// When it came to this.
     pub(super) since: Stamp,
     /// When it will be forgotten.
@@ -51,7 +53,9 @@ pub(super) struct Head {
 /// A claim as it lies on disk until its execution has an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claimed {
-    pub(super) fingerprint: [u8; 16],
+    pub(super) fingerprint: [u8; 32],
+    /// The hash of the client that sent the request.
+    pub(super) client: u64,
     pub(super) since: u64,
     /// How long its record is to be kept, in milliseconds.
     pub(super) ttl: u64,
@@ -60,7 +64,8 @@ pub(super) struct Claimed {
 #[derive(Serialize, Deserialize)]
 struct Written<'a> {
     ended: Ended,
-    fingerprint: [u8; 16],
+    fingerprint: [u8; 32],
+    client: u64,
     since: u64,
     expires: u64,
     #[serde(borrow)]
@@ -93,7 +98,8 @@ impl Record {
         let sealed = |answer: Option<WrittenAnswer<'_>>| {
             let written = Written {
                 ended: self.outcome.ended(),
-                fingerprint: self.fingerprint.0,
+                fingerprint: self.fingerprint.to_bytes(),
+                client: self.client.0,
                 since: self.since.0,
                 expires: self.expires.0,
                 answer,
@@ -121,7 +127,8 @@ impl Record {
         };
         Ok(Self {
             outcome,
-            fingerprint: Fingerprint(written.fingerprint),
+            fingerprint: Fingerprint::from_bytes(&written.fingerprint),
+            client: ClientHash(written.client),
             since: Stamp(written.since),
             expires: Stamp(written.expires),
         })
@@ -135,7 +142,7 @@ impl Head {
         let response = written.answer.as_ref().map(WrittenAnswer::summary);
         Ok(Self {
             ended: written.ended,
-            fingerprint: Fingerprint(written.fingerprint),
+            fingerprint: Fingerprint::from_bytes(&written.fingerprint),
             since: Stamp(written.since),
             expires: Stamp(written.expires),
             response: response.transpose()?,
@@ -174,7 +181,8 @@ mod tests {
                 &headers,
                 b"\0\xff body",
             ))),
-            fingerprint: Fingerprint([3; 16]),
+            fingerprint: Fingerprint::from_bytes(&[3; 32]),
+            client: ClientHash(4),
             since: Stamp(1_700_000_000_000),
             expires: Stamp(1_700_086_400_000),
         }
@@ -195,7 +203,8 @@ mod tests {
             assert_eq!(Record::decode(b"k", &record.encode(b"k")).unwrap(), record);
         }
         let claimed = Claimed {
-            fingerprint: [9; 16],
+            fingerprint: [9; 32],
+            client: 3,
             since: 5,
             ttl: 7,
         };

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, Moment};
     use crate::idempotency::{
-        Bid, Claim, Fingerprint, Kept, KeyHash, OnUnknown, ScopeHash, Terms, Ticket,
+        Bid, Claim, ClientHash, Fingerprint, Kept, KeyHash, OnUnknown, ScopeHash, Terms, Ticket,
     };
     use crate::store::memory::records::Room;
 
@@ -330,7 +330,11 @@ mod tests {
             let bid = Bid {
                 at: Moment::default(),
                 id: ID,
-                fingerprint: Fingerprint([1; 16]),
+                client: ClientHash(1),
+                fingerprint: Fingerprint {
+                    request: [1; 16],
+                    credentials: [1; 16],
+                },
                 terms: Terms {
                     ttl: Duration::from_hours(1),
                     on_unknown: OnUnknown::Hold,

@@ -9,7 +9,7 @@ use super::engine::{Due, Durability, Engine};
 use super::record::{Ended, Outcome, Record};
 use super::tally::Tally;
 use super::writer::{EngineState, Writer};
-use crate::idempotency::{Fingerprint, ScopeHash, StoreError};
+use crate::idempotency::{ClientHash, Fingerprint, ScopeHash, StoreError};
 use crate::store::log_evictions;
 
 /// Records dropped or relieved of their answers in one batch.
@@ -106,7 +106,8 @@ impl Writer {
             unknown += 1;
             let record = Record {
                 outcome: Outcome::Unknown,
-                fingerprint: Fingerprint(claimed.fingerprint),
+                fingerprint: Fingerprint::from_bytes(&claimed.fingerprint),
+                client: ClientHash(claimed.client),
                 since: now,
                 expires: now.after(Duration::from_millis(claimed.ttl)),
             };
@@ -291,6 +292,7 @@ impl Writer {
             let record = Record {
                 outcome: Outcome::Tombstone,
                 fingerprint: brief.fingerprint(),
+                client: ClientHash(brief.client),
                 since: Stamp(brief.since),
                 expires: due.expires,
             };

@@ -99,7 +99,7 @@ impl RedisRecords {
             Reply::Won => Claim::Won(ledger.win(bid, pending.number, lapses)),
             Reply::Replay(answer) => Claim::Replay(steps::read_answer(bid.id, &answer)?),
             Reply::InFlight(owner) => Claim::InFlight(ledger.watches.join(bid.id, owner)),
-            Reply::Mismatch => Claim::Mismatch,
+            Reply::Mismatch(mismatch) => Claim::Mismatch(mismatch),
             Reply::Unknown => Claim::Unknown,
             Reply::Tombstone => Claim::Tombstone,
             Reply::ScopeFull(no_sooner) => Claim::ScopeFull { no_sooner },

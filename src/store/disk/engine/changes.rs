@@ -45,7 +45,8 @@ impl Changes<'_> {
         let weight = bytes.len() as u64;
         let brief = Brief {
             ended: record.outcome.ended(),
-            fingerprint: record.fingerprint.0,
+            fingerprint: record.fingerprint.to_bytes(),
+            client: record.client.0,
             since: record.since.0,
             weight,
         };

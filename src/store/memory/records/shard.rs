@@ -115,10 +115,10 @@ impl Shard {
             None => Met::Absent,
             Some(Record::InFlight(flight)) => Met::Claim(flight.meet(bid)),
             Some(Record::Settled(settled)) if settled.expires <= now => Met::Free,
-            Some(Record::Settled(settled)) if settled.fingerprint != bid.fingerprint => {
-                Met::Claim(Claim::Mismatch)
-            }
             Some(Record::Settled(settled)) => match settled.state {
+                _ if let Some(mismatch) = bid.fingerprint.differs_from(&settled.fingerprint) => {
+                    Met::Claim(Claim::Mismatch(mismatch))
+                }
                 State::Unknown if bid.terms.on_unknown == OnUnknown::Release => Met::Free,
                 State::Unknown => Met::Claim(Claim::Unknown),
                 State::Tombstone => Met::Claim(Claim::Tombstone),

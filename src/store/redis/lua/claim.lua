@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the record: a hash of
 --            s  its state: p in progress, c completed, u unknown, t tombstone
---            f  the fingerprint of the request
+--            f  the fingerprint of the request: 16 bytes of the request, 16 of its credentials
 --            o  the token of the claim that led to it
 --            t  since when it is in that state, in ms
 --            l  in progress: when the claim lapses, in ms; from then on it is unknown
@@ -21,7 +21,8 @@
 --
 -- Returns what became of the bid, and what belongs to it:
 --   0  won             1  replay, the answer       2  in flight, the token
---   3  mismatch        4  unknown                  5  tombstone
+--   3  mismatch, 1 if only the credentials differ
+--   4  unknown         5  tombstone
 --   6  scope full, how long until a key of it expires, in ms
 --   7  called off
 
@@ -40,7 +41,8 @@ local record = redis.call('HMGET', KEYS[1], 's', 'f', 'o', 'l')
 local state, fingerprint, owner, lapses = record[1], record[2], record[3], record[4]
 if state then
   if fingerprint ~= ARGV[1] then
-    return {3}
+    local same_request = string.sub(fingerprint, 1, 16) == string.sub(ARGV[1], 1, 16)
+    return {3, same_request and 1 or 0}
   end
   if state == 'p' and owner == ARGV[2] then
     return {0}

@@ -8,7 +8,8 @@ use redis::{FromRedisValue, ParsingError, Value};
 use super::super::script::{CLAIM, Call, FREE, PEEK, RELEASE, RENEW, SETTLE};
 use super::names::{Names, Token};
 use crate::idempotency::{
-    Answer, Bid, Fingerprint, Kept, OnUnknown, RecordId, ResponseSummary, State, StoreError, Ticket,
+    Answer, Bid, Fingerprint, Kept, Mismatch, OnUnknown, RecordId, ResponseSummary, State,
+    StoreError, Ticket,
 };
 use crate::store::written::{WrittenAnswer, WrittenError, open, seal, summary_of_start};
 
@@ -24,7 +25,7 @@ pub(super) enum Reply {
     Won,
     Replay(Vec<u8>),
     InFlight(Token),
-    Mismatch,
+    Mismatch(Mismatch),
     Unknown,
     Tombstone,
     ScopeFull(Duration),
@@ -57,7 +58,7 @@ pub(super) fn claim(names: &Names<'_>, bid: &Bid, token: Token, lease: Duration)
     ];
     CLAIM
         .on(&keys)
-        .arg(&bid.fingerprint.0)
+        .arg(&bid.fingerprint.to_bytes())
         .arg(&token.to_bytes())
         .arg(millis(lease))
         .arg(millis(bid.terms.ttl))
@@ -88,7 +89,7 @@ pub(super) fn settle(
     };
     call.arg(state)
         .arg(millis(ticket.bid.terms.ttl))
-        .arg(&ticket.bid.fingerprint.0)
+        .arg(&ticket.bid.fingerprint.to_bytes())
         .arg(&id.key.0)
         .arg(names.channel())
         .arg(&name)
@@ -173,7 +174,10 @@ impl FromRedisValue for Reply {
             0 => Self::Won,
             1 => Self::Replay(Vec::from_redis_value(detail)?),
             2 => Self::InFlight(token(detail)?),
-            3 => Self::Mismatch,
+            3 => Self::Mismatch(match u8::from_redis_value(detail)? {
+                0 => Mismatch::Request,
+                _ => Mismatch::Credentials,
+            }),
             4 => Self::Unknown,
             5 => Self::Tombstone,
             6 => Self::ScopeFull(Duration::from_millis(u64::from_redis_value(detail)?)),
@@ -202,15 +206,15 @@ impl FromRedisValue for Peek {
         };
         let owner = token(next())?;
         let fingerprint = Vec::<u8>::from_redis_value(next())?;
-        let fingerprint = <[u8; 16]>::try_from(fingerprint)
-            .map_err(|_| ParsingError::from("a fingerprint is 16 bytes"))?;
+        let fingerprint = <[u8; 32]>::try_from(fingerprint)
+            .map_err(|_| ParsingError::from("a fingerprint is 32 bytes"))?;
         let age = u64::from_redis_value(next())?;
         let left = i64::from_redis_value(next())?;
         let answer_bytes = u64::from_redis_value(next())?;
         Ok(Self(Some(Peeked {
             state,
             owner,
-            fingerprint: Fingerprint(fingerprint),
+            fingerprint: Fingerprint::from_bytes(&fingerprint),
             age: Duration::from_millis(age),
             expires_in: Duration::from_millis(u64::try_from(left).unwrap_or(0)),
             answer_bytes,

@@ -6,7 +6,7 @@ use crate::config::{ConfigErrors, Environment, Loaded, Overrides, parse};
 
 const ROUTES: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
                       [upstream.slow]\nservers = [\"http://127.0.0.1:9001\"]\ntimeout = \"80s\"\n\
-                      [[route]]\nname = \"all\"\npath = \"/\"\nupstream = \"api\"\nidempotency = {}\n\
+                      [[route]]\nname = \"all\"\npath = \"/\"\nupstream = \"api\"\nidempotency = { scope = \"client\" }\n\
                       [[route]]\nname = \"slow\"\npath = \"/slow\"\nmethods = [\"PUT\"]\nupstream = \"slow\"\n";
 
 fn load(store: &str, routes: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
@@ -133,11 +133,11 @@ fn a_password_is_read_from_its_file_without_the_newline() {
 #[test]
 fn a_lease_outlives_the_slowest_execution_of_a_key() {
     let lease = |routes: &str| redis_with("url = \"redis://a\"", routes, &[]).lease;
-    let unkeyed = ROUTES.replace("idempotency = {}", "");
+    let unkeyed = ROUTES.replace("idempotency = { scope = \"client\" }", "");
     assert_eq!(lease(&unkeyed), Duration::from_secs(30));
-    let off = ROUTES.replace("{}", "{ mode = \"off\" }");
+    let off = ROUTES.replace("scope = \"client\"", "mode = \"off\"");
     assert_eq!(lease(&off), Duration::from_secs(30));
-    let both = format!("{ROUTES}idempotency = {{ methods = \"PUT\" }}\n");
+    let both = format!("{ROUTES}idempotency = {{ methods = \"PUT\", scope = \"client\" }}\n");
     assert_eq!(lease(&both), Duration::from_secs(110));
     let exact = both.replace("\"80s\"", "\"2500ms\"\nfirst_byte_timeout = \"5m\"");
     assert_eq!(lease(&exact), Duration::from_secs(95));
@@ -180,14 +180,14 @@ fn a_lease_no_longer_than_an_execution_says_how_long_that_is() {
     assert!(title.contains("`api` may take 65s"), "{title}");
     assert!(help.contains("\"95s\""), "{help}");
 
-    let both = format!("{ROUTES}idempotency = {{ methods = \"PUT\" }}\n");
+    let both = format!("{ROUTES}idempotency = {{ methods = \"PUT\", scope = \"client\" }}\n");
     let (title, _) = fault(&lease("66s"), &both);
     assert!(title.contains("`slow` may take 80s"), "{title}");
     let (title, help) = fault(&lease("1h"), &both.replace("\"80s\"", "\"2h\""));
     assert!(title.contains("may take 2h"), "{title}");
     assert!(help.contains("[upstream.slow]"), "{help}");
 
-    let unkeyed = ROUTES.replace("idempotency = {}", "");
+    let unkeyed = ROUTES.replace("idempotency = { scope = \"client\" }", "");
     let settings = redis_with(&lease("1s"), &unkeyed, &[]);
     assert_eq!(settings.lease, Duration::from_secs(1));
 }
@@ -235,7 +235,7 @@ fn a_fault_in_a_url_is_the_only_one() {
 
 #[test]
 fn large_answers_are_for_redis_to_refuse() {
-    let routes = ROUTES.replace("{}", "{ max_response = \"8GiB\" }");
+    let routes = ROUTES.replace("{ scope", "{ max_response = \"8GiB\", scope");
     redis_with("url = \"redis://a\"", &routes, &[]);
 }
 

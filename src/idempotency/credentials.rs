@@ -1,0 +1,417 @@
+//! Credentials of a request: which headers identify a user, and what stays the same when a request is repeated.
+//!
+//! Users behind one address can differ only in a cookie or an API key. The credentials outside the scope therefore
+//! take part in the fingerprint: the second user of a key gets a mismatch, never the response of the first. A
+//! credential that differs in every request would make each retry a mismatch, or another scope and so a second
+//! execution. Hence two exceptions: an `Authorization` that is signed separately for each request counts by the
+//! identity in it, and cookies of load balancers and analytics do not count.
+
+use http::HeaderName;
+use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
+use smallvec::SmallVec;
+
+use super::identity::Parts;
+use super::rule::{Scope, ScopePart};
+use crate::intake::headers::canonical;
+
+/// Cookies that load balancers, bot protection and analytics set, which change between a request and its retry and
+/// identify no user of the API. A name that ends with `*` is a prefix.
+const IGNORED_COOKIES: [&str; 30] = [
+    // Load balancers: AWS, Google, Azure, Cloudflare, HAProxy, F5, Citrix.
+    "AWSALB*",
+    "AWSELB*",
+    "GCLB",
+    "ARRAffinity*",
+    "__cflb",
+    "SERVERID",
+    "BIGipServer*",
+    "NSC_*",
+    // Bot protection: Cloudflare, Akamai, Imperva, DataDome.
+    "__cf_bm",
+    "_cfuvid",
+    "ak_bmsc",
+    "bm_*",
+    "_abck",
+    "incap_ses_*",
+    "visid_incap_*",
+    "nlbi_*",
+    "datadome",
+    // Analytics: Google, Meta, Microsoft, Matomo, Hotjar, Datadog.
+    "_ga*",
+    "_gid",
+    "_gcl_*",
+    "__utm*",
+    "_fbp",
+    "_fbc",
+    "_uetsid*",
+    "_uetvid*",
+    "_clck",
+    "_clsk",
+    "_pk_*",
+    "_hj*",
+    "_dd_s",
+];
+
+/// Adds the recognised credentials outside `scope`. Returns whether there is one.
+pub(super) fn add_unscoped(parts: &mut Parts, scope: &Scope, headers: &HeaderMap) -> bool {
+    let has_scoped_authorization = match scope {
+        Scope::Credential => true,
+        Scope::Shared => return false,
+        Scope::Parts(names) if names.iter().any(|part| *part != ScopePart::Client) => return false,
+        Scope::Parts(_) => false,
+    };
+    let mut names: SmallVec<[&HeaderName; 4]> = headers
+        .keys()
+        .filter(|name| is_credential(name))
+        .filter(|&name| !(has_scoped_authorization && name == AUTHORIZATION))
+        .collect();
+    // Proxies between the client and the gateway can change the order of headers.
+    names.sort_unstable_by_key(|name| name.as_str());
+    let mut any = false;
+    for name in names {
+        any |= add_header(parts, name, headers);
+    }
+    any
+}
+
+/// Adds the lines of a header that identify its sender. Returns whether there is one.
+fn add_header(parts: &mut Parts, name: &HeaderName, headers: &HeaderMap) -> bool {
+    let mut any = false;
+    for line in lines(headers, name) {
+        if *name == COOKIE {
+            let mut pairs: SmallVec<[(&[u8], &[u8]); 8]> = cookies(line)
+                .filter(|(name, _)| !is_ignored(name))
+                .collect();
+            // Stable, because a server reads the first of two cookies with one name.
+            pairs.sort_by_key(|&(name, _)| name);
+            for (cookie, value) in pairs {
+                parts.add(name.as_str().as_bytes());
+                parts.add(cookie);
+                parts.add(value);
+                any = true;
+            }
+            continue;
+        }
+        parts.add(name.as_str().as_bytes());
+        let is_authorization = *name == AUTHORIZATION || *name == PROXY_AUTHORIZATION;
+        match Signed::parse(line).filter(|_| is_authorization) {
+            Some(signed) => {
+                parts.tag(1);
+                signed.add_to(parts);
+            }
+            None => {
+                parts.tag(0);
+                parts.add(&canonical(name, line));
+            }
+        }
+        any = true;
+    }
+    any
+}
+
+/// The lines of a header that have a value.
+pub(super) fn lines<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all(name).iter();
+    lines
+        .map(HeaderValue::as_bytes)
+        .filter(|line| !line.is_empty())
+}
+
+/// Whether the `Authorization` header is signed separately for each request.
+pub(crate) fn is_signed(headers: &HeaderMap) -> bool {
+    lines(headers, &AUTHORIZATION).any(|line| Signed::parse(line).is_some())
+}
+
+/// Whether a header with this name is taken for a credential: `Cookie`, and names that contain `token`, `api-key`,
+/// `apikey`, `auth`, `session` or `secret`. One pass, because every header of a request with a key is checked.
+fn is_credential(name: &HeaderName) -> bool {
+    if *name == COOKIE {
+        return true;
+    }
+    let mut rest = name.as_str().as_bytes();
+    while let [first, after @ ..] = rest {
+        let found = match first {
+            b'a' => {
+                after.starts_with(b"uth")
+                    || matches!(
+                        after,
+                        [b'p', b'i', b'k', b'e', b'y', ..]
+                            | [b'p', b'i', b'-' | b'_', b'k', b'e', b'y', ..]
+                    )
+            }
+            b's' => after.starts_with(b"ession") || after.starts_with(b"ecret"),
+            b't' => after.starts_with(b"oken"),
+            _ => false,
+        };
+        if found {
+            return true;
+        }
+        rest = after;
+    }
+    false
+}
+
+/// The names and values in a `Cookie` header (RFC 6265, section 5.4).
+pub(super) fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    line.split(|&octet| octet == b';').filter_map(|pair| {
+        let pair = pair.trim_ascii();
+        match memchr::memchr(b'=', pair) {
+            Some(at) => Some((&pair[..at], &pair[at + 1..])),
+            None if pair.is_empty() => None,
+            None => Some((pair, &pair[..0])),
+        }
+    })
+}
+
+fn is_ignored(cookie: &[u8]) -> bool {
+    IGNORED_COOKIES
+        .iter()
+        .any(|ignored| match ignored.strip_suffix('*') {
+            Some(prefix) => cookie.starts_with(prefix.as_bytes()),
+            None => cookie == ignored.as_bytes(),
+        })
+}
+
+/// The stable part of an `Authorization` value that is signed separately for each request. It is not verified.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Signed<'a> {
+    scheme: &'static str,
+    identity: SmallVec<[&'a [u8]; 2]>,
+}
+
+impl<'a> Signed<'a> {
+    /// Finds the identity in a value of AWS Signature Version 4, OAuth 1, Digest, Hawk or HTTP signatures. Returns
+    /// `None` for any other scheme, and if no identity parses.
+    pub(super) fn parse(value: &'a [u8]) -> Option<Self> {
+        let end = memchr::memchr2(b' ', b'\t', value)?;
+        let (scheme, params) = value.split_at(end);
+        let of = |scheme, names: &[&str]| {
+            let identity = names.iter().map(|name| param(params, name));
+            let identity: Option<_> = identity.collect();
+            Some(Self {
+                scheme,
+                identity: identity?,
+            })
+        };
+        let is = |expected: &str| scheme.eq_ignore_ascii_case(expected.as_bytes());
+        if is("Digest") {
+            of("digest", &["username", "realm"]).or_else(|| of("digest", &["username*", "realm"]))
+        } else if is("OAuth") {
+            param(params, "oauth_signature")?;
+            of("oauth", &["oauth_consumer_key", "oauth_token"])
+                .or_else(|| of("oauth", &["oauth_consumer_key"]))
+        } else if is("Hawk") {
+            of("hawk", &["id"])
+        } else if is("Signature") {
+            of("signature", &["keyId"])
+        } else if scheme
+            .get(..5)
+            .is_some_and(|start| start.eq_ignore_ascii_case(b"AWS4-"))
+        {
+            let mut signed = of("aws4", &["Credential"])?;
+            // The date and the region follow the id of the access key.
+            let credential = &mut signed.identity[0];
+            *credential = &credential[..memchr::memchr(b'/', credential)?];
+            Some(signed)
+        } else {
+            None
+        }
+    }
+
+    /// Adds the identity to what is hashed.
+    pub(super) fn add_to(&self, parts: &mut Parts) {
+        parts.add(self.scheme.as_bytes());
+        parts.number(self.identity.len());
+        for part in &self.identity {
+            parts.add(part);
+        }
+    }
+}
+
+/// The value of a parameter in a list such as `a=1, b="2"`. Returns `None` if it is absent, empty or repeated.
+fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
+    let mut found = None;
+    let mut rest = params;
+    loop {
+        rest = rest.trim_ascii_start();
+        while let Some(after) = rest.strip_prefix(b",") {
+            rest = after.trim_ascii_start();
+        }
+        let Some(equals) = memchr::memchr(b'=', rest) else {
+            return found.filter(|value: &&[u8]| !value.is_empty());
+        };
+        let name = rest[..equals].trim_ascii_end();
+        let value = rest[equals + 1..].trim_ascii_start();
+        let (value, after) = match value.strip_prefix(b"\"") {
+            Some(quoted) => {
+                let end = end_of_quoted(quoted)?;
+                (&quoted[..end], &quoted[end + 1..])
+            }
+            None => {
+                let end = memchr::memchr(b',', value).unwrap_or(value.len());
+                (value[..end].trim_ascii_end(), &value[end..])
+            }
+        };
+        if name.eq_ignore_ascii_case(wanted.as_bytes()) && found.replace(value).is_some() {
+            return None;
+        }
+        rest = after;
+    }
+}
+
+/// The index of the quote that ends a quoted string.
+fn end_of_quoted(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        match text.get(at)? {
+            b'"' => return Some(at),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_recognised_by_the_name_of_their_header() {
+        for name in [
+            "cookie",
+            "authorization",
+            "proxy-authorization",
+            "x-api-key",
+            "apikey",
+            "api_key",
+            "x-auth-user",
+            "x-amz-security-token",
+            "x-session-id",
+            "client-secret",
+            "x-goog-authenticated-user-email",
+        ] {
+            assert!(is_credential(&HeaderName::from_static(name)), "{name}");
+        }
+        for name in [
+            "host",
+            "accept",
+            "content-type",
+            "user-agent",
+            "idempotency-key",
+            "x-amz-date",
+            "traceparent",
+            "amz-sdk-request",
+            "sec-fetch-site",
+            "x-api",
+            "api-keys-are-not-ap",
+            "x-request-id",
+            "a",
+            "s",
+            "t",
+        ] {
+            let expected = name.starts_with("api-key");
+            assert_eq!(
+                is_credential(&HeaderName::from_static(name)),
+                expected,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
+        let of = |value: &'static str| {
+            Signed::parse(value.as_bytes()).map(|signed| {
+                let texts = signed.identity.iter();
+                let texts = texts.map(|text| str::from_utf8(text).unwrap());
+                format!("{} {}", signed.scheme, texts.collect::<Vec<_>>().join(" "))
+            })
+        };
+        for (value, identity) in [
+            (
+                "AWS4-HMAC-SHA256 Credential=AKID/20261117/us-east-1/sqs/aws4_request, \
+                 SignedHeaders=host;x-amz-date, Signature=1f",
+                "aws4 AKID",
+            ),
+            (
+                "aws4-ecdsa-p256-sha256 Credential=AKID/20261117/sqs/aws4_request,SignedHeaders=host,Signature=1f",
+                "aws4 AKID",
+            ),
+            (
+                "OAuth realm=\"a, b\", oauth_nonce=\"1\", oauth_consumer_key=\"me\", oauth_token=\"t\", \
+                 oauth_signature=\"x%3D\"",
+                "oauth me t",
+            ),
+            (
+                "OAuth oauth_consumer_key=\"me\",oauth_signature=\"x\"",
+                "oauth me",
+            ),
+            (
+                "Digest username=\"Mu \\\"f\\\"\", realm=\"r\", nonce=\"n\", uri=\"/a,b=c\", nc=00000002, \
+                 response=\"1\"",
+                "digest Mu \\\"f\\\" r",
+            ),
+            (
+                "Digest username*=UTF-8''J%C3%A4, realm=\"r\", response=\"1\"",
+                "digest UTF-8''J%C3%A4 r",
+            ),
+            (
+                "Hawk id=\"dh37\", ts=\"1\", nonce=\"j\", mac=\"m\"",
+                "hawk dh37",
+            ),
+            (
+                "Signature keyId=\"k1\",algorithm=\"hmac\",signature=\"x=\"",
+                "signature k1",
+            ),
+        ] {
+            assert_eq!(of(value).as_deref(), Some(identity), "{value}");
+        }
+        for value in [
+            "Bearer abc",
+            "Basic dXNlcjpwdw==",
+            "Token token=\"abc\"",
+            "OAuth 00D50000000IZ3Z!AQ0AQDp",
+            "OAuth oauth_consumer_key=\"me\"",
+            "AWS4-HMAC-SHA256 SignedHeaders=host, Signature=1f",
+            "AWS4-HMAC-SHA256 Credential=AKID, Signature=1f",
+            "AWS4-HMAC-SHA256 Credential=A/1, Credential=B/1",
+            "Digest username=\"\", realm=\"r\"",
+            "Digest username=\"open",
+            "Hawk",
+            "Signature keyid",
+        ] {
+            assert_eq!(of(value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn cookies_of_load_balancers_and_analytics_are_ignored() {
+        for name in [
+            "AWSALB",
+            "AWSALBCORS",
+            "_ga",
+            "_ga_X1",
+            "GCLB",
+            "__utmz",
+            "BIGipServerpool",
+        ] {
+            assert!(is_ignored(name.as_bytes()), "{name}");
+        }
+        for name in ["session", "sid", "GCLB2", "_g", "awsalb", ""] {
+            assert!(!is_ignored(name.as_bytes()), "{name}");
+        }
+        let pairs: Vec<_> = cookies(b"a=1; b=x=y;; flag ;=v").collect();
+        assert_eq!(
+            pairs,
+            [
+                (&b"a"[..], &b"1"[..]),
+                (b"b", b"x=y"),
+                (b"flag", b""),
+                (b"", b"v")
+            ]
+        );
+    }
+}
