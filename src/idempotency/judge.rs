@@ -65,11 +65,13 @@ pub fn lost(rule: &Rule) -> Course {
     }
 }
 
+/// Whether a response with this head means that the request was not executed.
 fn says_not_done(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> bool {
     let named = match &rule.release_on {
         Some(named) => named.contains(&status),
         None => match status.as_u16() {
-            401 | 425 | 429 => true,
+            // 401 and 403: authorisation precedes execution. A retry can have a new token or permission.
+            401 | 403 | 425 | 429 => true,
             408 | 503 => headers.contains_key(RETRY_AFTER),
             _ => false,
         },
@@ -109,9 +111,9 @@ mod tests {
     }
 
     #[test]
-    fn any_final_answer_is_kept_server_errors_too() {
+    fn final_responses_are_stored_also_server_errors() {
         for status in [
-            200, 201, 204, 302, 400, 403, 404, 409, 422, 500, 502, 503, 504, 408,
+            200, 201, 204, 302, 400, 404, 409, 422, 500, 502, 503, 504, 408,
         ] {
             assert_eq!(
                 course(&Rule::default(), status, &[]),
@@ -122,9 +124,9 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_say_not_done_are_let_go() {
+    fn responses_that_mean_not_executed_release_the_key() {
         let rule = Rule::default();
-        for status in [401, 425, 429] {
+        for status in [401, 403, 425, 429] {
             assert_eq!(course(&rule, status, &[]), Course::Release, "{status}");
         }
         for status in [408, 503] {
@@ -135,13 +137,15 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_ones_own_takes_the_place_of_the_usual_one() {
+    fn release_on_replaces_the_default_list() {
         let rule = Rule {
             release_on: Some(vec![StatusCode::CONFLICT]),
             ..Rule::default()
         };
         assert_eq!(course(&rule, 409, &[]), Course::Release);
-        assert_eq!(course(&rule, 429, &[]), Course::Keep);
+        for status in [401, 403, 429] {
+            assert_eq!(course(&rule, status, &[]), Course::Keep, "{status}");
+        }
         assert_eq!(course(&rule, 503, &[(RETRY_AFTER, "3")]), Course::Keep);
     }
 

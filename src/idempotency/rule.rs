@@ -25,7 +25,8 @@ pub struct Rule {
     pub in_flight: InFlightPolicy,
     /// What happens to an answer that is a server error.
     pub on_server_error: OnServerError,
-    /// Answers that say "not done" and are not kept; `None` for the usual ones.
+    /// Statuses that mean "not executed" and release the key. `None`: 401, 403, 425, 429, and 408 or 503 with
+    /// `Retry-After`.
     pub release_on: Option<Vec<StatusCode>>,
     /// The largest request that can have a key, in bytes.
     pub max_request: usize,

@@ -62,8 +62,8 @@ pub(in super::super) struct IdempotencySection {
     /// What happens to an answer that is a server error.
     #[schemars(extend("default" = "replay"))]
     pub(in super::super) on_server_error: Option<Located<OnServerErrorWord>>,
-    /// Statuses that say "not done" and are not kept. Default: 401, 425, 429, and 408 or 503 with
-    /// `Retry-After`.
+    /// Statuses that mean "not executed": the response is not stored and the key is released. Default: 401, 403,
+    /// 425, 429, and 408 or 503 with `Retry-After`.
     #[schemars(inner(range(min = 200, max = 599)))]
     pub(in super::super) release_on: Option<Vec<Located<u16>>>,
     /// What a request that was sent and whose answer was lost means for the next one of its key.

@@ -179,6 +179,7 @@ async fn a_key_that_was_free_again_is_carried_out_when_upstream_is_back() {
 async fn answers_that_say_not_done_are_not_kept() {
     for (status, retry_after, rule, kept) in [
         (401, false, "", false),
+        (403, false, "", false),
         (425, false, "", false),
         (429, false, "", false),
         (408, true, "", false),
@@ -186,7 +187,6 @@ async fn answers_that_say_not_done_are_not_kept() {
         (408, false, "", true),
         (503, false, "", true),
         (500, true, "", true),
-        (403, false, "", true),
         (409, false, "", true),
         (500, false, "on_server_error = \"release\"", false),
         (503, false, "on_server_error = \"release\"", false),
@@ -194,6 +194,7 @@ async fn answers_that_say_not_done_are_not_kept() {
         (404, false, "on_server_error = \"release\"", true),
         (404, false, "release_on = [404]", false),
         (401, false, "release_on = [404]", true),
+        (403, false, "release_on = [401, 425, 429]", true),
         (503, true, "release_on = [404]", true),
         (429, false, "release_on = []", true),
     ] {
@@ -226,6 +227,7 @@ async fn answers_that_say_not_done_are_not_kept() {
 async fn a_truncated_response_whose_status_means_not_executed_releases_its_key() {
     for (head, rule) in [
         ("401 Unauthorized", ""),
+        ("403 Forbidden", ""),
         ("425 Too Early", ""),
         ("429 Too Many Requests", ""),
         ("503 Busy\r\nRetry-After: 1", ""),

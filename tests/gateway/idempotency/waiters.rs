@@ -113,6 +113,7 @@ async fn the_first_hanging_up_does_not_take_the_answer_from_those_who_wait() {
 async fn an_answer_that_says_not_done_is_told_to_all_who_wait_and_not_kept() {
     for (status, retry_after) in [
         (401, None),
+        (403, None),
         (425, None),
         (429, Some("7")),
         (503, Some("7")),
