@@ -153,6 +153,9 @@ fn json(rejection: &Rejection) -> Vec<u8> {
     escape_json(&mut out, start);
     let detail = start..out.len();
     out.push(b'"');
+    if rejection.is_outcome_unknown() {
+        out.extend_from_slice(br#","outcome":"unknown""#);
+    }
     if let Some(phase) = rejection.phase() {
         out.extend_from_slice(br#","timeout":""#);
         out.extend_from_slice(phase.name().as_bytes());
@@ -287,7 +290,13 @@ mod tests {
             status: StatusCode::REQUEST_TIMEOUT,
             detail: "slow".into(),
         };
+        let unavailable = |is_held| Rejection::UpstreamUnavailable {
+            detail: "The connection was reset.".into(),
+            is_held,
+        };
         let cases = [
+            (unavailable(true), Some("false")),
+            (unavailable(false), None),
             (Rejection::InFlight, Some("true")),
             (Rejection::StoreFull, Some("true")),
             (Rejection::StoreUnavailable, Some("true")),
@@ -323,6 +332,26 @@ mod tests {
             assert_eq!(header("retry-after").is_some(), wait.is_some());
             assert_eq!(header("retry-after-ms"), wait.as_deref(), "{rejection:?}");
             assert_eq!(header("x-amz-retry-after"), wait.as_deref());
+        }
+    }
+
+    #[test]
+    fn a_held_unknown_outcome_is_stated_in_every_form() {
+        let timeout = |is_held| Rejection::UpstreamTimeout {
+            phase: crate::upstream::patience::Phase::FirstByte,
+            detail: "No response arrived in time.".into(),
+            is_held,
+        };
+        let held = timeout(true);
+        let json: serde_json::Value = serde_json::from_slice(&json(&held)).unwrap();
+        assert_eq!(json["outcome"], "unknown");
+        for form in [Form::Html, Form::Text] {
+            let text = String::from_utf8(form.render(&held).to_vec()).unwrap();
+            assert!(text.contains("outcome is unknown"), "{text}");
+        }
+        for rejection in [timeout(false), Rejection::InFlight, Rejection::KeyReused] {
+            let text = String::from_utf8(super::json(&rejection)).unwrap();
+            assert!(!text.contains("unknown"), "{text}");
         }
     }
 

@@ -44,17 +44,21 @@ pub enum Rejection {
         /// The most it takes, in bytes.
         limit: u64,
     },
-    /// Nobody could be reached behind the gateway, or the answer was not HTTP.
+    /// No server could be reached, or no complete and valid response arrived.
     UpstreamUnavailable {
-        /// What happened.
+        /// The failure, as a sentence.
         detail: Cow<'static, str>,
+        /// Whether the outcome of the request's idempotency key is held as unknown.
+        is_held: bool,
     },
-    /// Nobody answered behind the gateway in time.
+    /// A timeout of the upstream expired.
     UpstreamTimeout {
-        /// What took too long.
+        /// The timeout that expired.
         phase: Phase,
-        /// The same in words.
+        /// The failure, as a sentence.
         detail: Cow<'static, str>,
+        /// Whether the outcome of the request's idempotency key is held as unknown.
+        is_held: bool,
     },
     /// Everybody behind the gateway is left alone for a while, having failed.
     CircuitOpen {
@@ -86,7 +90,7 @@ pub enum Rejection {
     KeyReused(Mismatch),
     /// The first request with its idempotency key is still running.
     InFlight,
-    /// Whether the request of its idempotency key was carried out is not known.
+    /// The outcome of its idempotency key is held as unknown.
     OutcomeUnknown,
     /// The request of its idempotency key was carried out, and the answer was not kept.
     ResponseNotRetained,
@@ -112,6 +116,11 @@ const SHORTLY: Duration = Duration::from_secs(1);
 
 /// When to come back for what somebody has to mend first.
 const AFTER_A_WHILE: Duration = Duration::from_secs(5);
+
+/// Follows the failure of a keyed request whose outcome is held as unknown.
+const HELD: &str = " The request may have been executed, so its outcome is unknown. Its idempotency key is held: a \
+                    retry with the same key gets 409 idempotency-outcome-unknown. Query the API for the result before \
+                    you use a new key.";
 
 impl From<Violation> for Rejection {
     fn from(violation: Violation) -> Self {
@@ -215,8 +224,12 @@ impl Rejection {
                     .expect("parts that are UTF-8")
                     .into()
             }
+            Self::UpstreamUnavailable { detail, is_held }
+            | Self::UpstreamTimeout {
+                detail, is_held, ..
+            } if *is_held => format!("{detail}{HELD}").into(),
             Self::BadRequest { detail, .. }
-            | Self::UpstreamUnavailable { detail }
+            | Self::UpstreamUnavailable { detail, .. }
             | Self::UpstreamTimeout { detail, .. } => detail.clone(),
             Self::CircuitOpen { upstream, .. } => format!(
                 "Every server of the upstream '{upstream}' has failed and is left alone for a while, so \
@@ -257,9 +270,9 @@ impl Rejection {
             Self::InFlight => "The first request with this idempotency key is still running. Repeat this one \
                  with the same key to get its answer."
                 .into(),
-            Self::OutcomeUnknown => "A request with this idempotency key was sent on and its answer was lost: \
-                 whether it was carried out is not known, and it will not be carried out again under \
-                 this key. Find out from the API what became of it before you use a new key."
+            Self::OutcomeUnknown => "A request with this idempotency key was sent and its response was lost. It may \
+                 have been executed, and the gateway does not execute it again under this key. Query the API \
+                 for the result before you use a new key."
                 .into(),
             Self::ResponseNotRetained => "The request with this idempotency key was carried out, and its \
                  answer was not kept. It will not be carried out again under this key: ask the API for \
@@ -310,11 +323,22 @@ impl Rejection {
         }
     }
 
-    /// Whether a repeated request gets the same response. The 502 and 504 of a keyed request are final too if its
-    /// outcome is held as unknown. The idempotency stage marks them.
+    /// Whether the outcome of the request's idempotency key is held as unknown.
+    pub(super) fn is_outcome_unknown(&self) -> bool {
+        match self {
+            Self::UpstreamUnavailable { is_held, .. } | Self::UpstreamTimeout { is_held, .. } => {
+                *is_held
+            }
+            Self::OutcomeUnknown => true,
+            _ => false,
+        }
+    }
+
+    /// Whether a retry cannot get a better response.
     pub(super) fn is_final(&self) -> bool {
         let status = self.status();
-        matches!(self, Self::OutcomeUnknown | Self::ResponseNotRetained)
+        self.is_outcome_unknown()
+            || matches!(self, Self::ResponseNotRetained)
             || status == StatusCode::BAD_REQUEST
             || status == StatusCode::PAYLOAD_TOO_LARGE
             || status == StatusCode::UNPROCESSABLE_ENTITY

@@ -49,14 +49,14 @@ pub struct Passage {
     pub arrival: Option<Arrival>,
 }
 
-/// Whether a request may be sent again when nobody can say that the first time did nothing.
+/// Whether a request may be sent again although a server may have received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resending {
-    /// If its method is one that may be repeated.
+    /// If its method is idempotent.
     ByMethod,
-    /// No: its key promises that it is carried out once, whatever its method.
+    /// No, whatever its method: its idempotency key is held if its outcome becomes unknown.
     Never,
-    /// Yes: upstream itself knows it by its key.
+    /// Yes: the upstream handles its idempotency key.
     Always,
 }
 

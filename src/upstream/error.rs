@@ -137,8 +137,9 @@ impl ForwardError {
         }
     }
 
-    /// Returns the rejection that the client receives.
-    pub(super) fn rejection(&self, upstream: &Upstream) -> Rejection {
+    /// Returns the rejection that the client receives. `is_held` is set if the outcome of the request's idempotency
+    /// key is held as unknown.
+    pub(super) fn rejection(&self, upstream: &Upstream, is_held: bool) -> Rejection {
         let named = |what: &str| -> Cow<'static, str> {
             format!("The upstream '{}' {what}.", upstream.name).into()
         };
@@ -147,17 +148,18 @@ impl ForwardError {
                 phase,
                 detail: named(match phase {
                     Phase::Connect => "could not be reached in time",
-                    Phase::FirstByte => "did not answer in time",
-                    Phase::Idle => "stopped taking the request's body",
-                    Phase::Total => "did not answer within the time there is for a request",
+                    Phase::FirstByte => "did not respond in time",
+                    Phase::Idle => "stopped reading the request body",
+                    Phase::Total => "did not respond within the deadline of the request",
                 }),
+                is_held,
             };
         }
         let detail = match self {
             Self::TooLarge(limit) => return Rejection::PayloadTooLarge { limit: *limit },
             Self::ClientFailed(Some(violation)) => return (*violation).into(),
             Self::ClientFailed(None) => {
-                return Rejection::bad_request("The request body broke off.");
+                return Rejection::bad_request("The request body is incomplete.");
             }
             Self::CircuitOpen { wait } => {
                 return Rejection::CircuitOpen {
@@ -171,17 +173,17 @@ impl ForwardError {
                     upstream: upstream.name.clone(),
                 };
             }
-            Self::Exchange { .. } => {
-                "closed the connection before it responded; whether it executed the request is not known"
-            }
-            Self::InvalidResponse(_) => {
-                "sent a response that is not valid HTTP; whether it executed the request is not known"
-            }
+            Self::Exchange { .. } => "closed the connection before it responded",
+            Self::InvalidResponse(_) => "sent a response that is not valid HTTP",
             _ => "could not be reached",
         };
-        Rejection::UpstreamUnavailable {
-            detail: named(detail),
-        }
+        let detail = match self.undone() {
+            Undone::Lost if !is_held => named(&format!(
+                "{detail}; whether it executed the request is not known"
+            )),
+            _ => named(detail),
+        };
+        Rejection::UpstreamUnavailable { detail, is_held }
     }
 }
 

@@ -135,13 +135,14 @@ impl Shared {
                 } else {
                     tracing::debug!(upstream = name, %request_id, attempts, %error, "a request was not completed");
                 }
-                let rejection = error.rejection(upstream);
+                let undone = if lost { Undone::Lost } else { error.undone() };
+                let is_held = undone == Undone::Lost && passage.resending == Resending::Never;
+                let rejection = error.rejection(upstream, is_held);
                 if let Some(notes) = &arrival.notes {
                     notes.facts().reason = Some(rejection.kind());
                 }
                 let asked = asked.headers();
                 let mut response = problem::response(&rejection, &asked, &self.manner, &self.clock);
-                let undone = if lost { Undone::Lost } else { error.undone() };
                 response.extensions_mut().insert(undone);
                 response
             }

@@ -9,6 +9,7 @@ mod endings;
 mod forms;
 mod hang_up;
 mod order;
+mod outcome;
 mod pipelined;
 mod refusals;
 mod replay;

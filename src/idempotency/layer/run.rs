@@ -82,6 +82,7 @@ impl<S: Records> Execution<S> {
                     let mut response = response.map(Told::passing);
                     let conclusion = self.conclude(&mut response).await;
                     if matches!(conclusion, Conclusion::Unknown) {
+                        // The gateway's own rejections have the hint. Embedded services send others.
                         let hints = &self.shared.manner.hints;
                         hints.do_not_retry(response.headers_mut());
                     }
@@ -171,21 +172,28 @@ impl<S: Records> Execution<S> {
             }
             None => "The upstream closed the connection before the end of the response",
         };
+        let is_held = !not_executed && lost(&self.rule) == Course::Unknown;
         let execution = if not_executed {
-            "its status means that the request was not executed"
+            "; its status means that the request was not executed"
+        } else if is_held {
+            ""
         } else {
-            "whether the request was executed is not known"
+            "; whether the request was executed is not known"
         };
-        let detail = format!("{problem}; {execution}.").into();
+        let detail = format!("{problem}{execution}.").into();
         let rejection = match phase {
-            Some(phase) => Rejection::UpstreamTimeout { phase, detail },
-            None => Rejection::UpstreamUnavailable { detail },
+            Some(phase) => Rejection::UpstreamTimeout {
+                phase,
+                detail,
+                is_held,
+            },
+            None => Rejection::UpstreamUnavailable { detail, is_held },
         };
         let (head, body) = self.refusal::<Bytes>(&rejection).into_parts();
-        let conclusion = if not_executed || lost(&self.rule) == Course::Release {
-            Conclusion::Release(Some(Arc::new(Answer::of(&head, &body, &[]))))
-        } else {
+        let conclusion = if is_held {
             Conclusion::Unknown
+        } else {
+            Conclusion::Release(Some(Arc::new(Answer::of(&head, &body, &[]))))
         };
         (conclusion, Response::from_parts(head, body.into()))
     }

@@ -3,17 +3,18 @@
 use tidegate::idempotency::Census;
 
 use super::{is_execution, is_problem, is_replay_of, numbering_with, url};
-use crate::harness::{Answer, Gateway, Upstream, full};
+use crate::harness::{Answer, Gateway, Plan, Upstream, full};
 use crate::wire_raw;
 
-async fn ask(gateway: &Gateway) -> Answer {
+/// Sends the request `k1` stands for.
+pub(super) async fn ask(gateway: &Gateway) -> Answer {
     let asking = gateway.client().post("/pay").key("k1").body("amount=1");
     asking.send().await
 }
 
-/// An upstream that takes each request and then says these bytes for an answer, and closes unless it is
-/// to `stall`.
-fn saying(bytes: &'static [u8], stall: bool) -> wire_raw::Upstream {
+/// An upstream that reads each request, sends `bytes` and closes the connection, or keeps it open if `stall` is
+/// set.
+pub(super) fn saying(bytes: &'static [u8], stall: bool) -> wire_raw::Upstream {
     wire_raw::Upstream::scripted(move |conversation| {
         if conversation.request().is_some() {
             conversation.send(bytes);
@@ -29,8 +30,8 @@ fn sent(upstream: &wire_raw::Upstream) -> usize {
     upstream.received().matches("POST /pay").count()
 }
 
-/// With short patience for an answer and between two parts of it.
-fn impatient(rule: &str, upstream: &wire_raw::Upstream) -> Gateway {
+/// A gateway with a `first_byte_timeout` and an `idle_timeout` of 300 ms.
+pub(super) fn impatient(rule: &str, upstream: &wire_raw::Upstream) -> Plan {
     let comma = if rule.is_empty() { "" } else { ", " };
     Gateway::with(&format!(
         "[upstream.api]\nservers = [\"{{upstream}}\"]\nfirst_byte_timeout = \"300ms\"\n\
@@ -38,11 +39,11 @@ fn impatient(rule: &str, upstream: &wire_raw::Upstream) -> Gateway {
          idempotency = {{ mode = \"optional\"{comma}{rule} }}\n"
     ))
     .upstream_url(&url(upstream.address))
-    .start()
 }
 
-/// Answers that are none: what upstream says, whether it then stalls, and what the caller is told.
-const LOST: [(&[u8], bool, u16); 8] = [
+/// Invalid and incomplete responses: the bytes, whether the upstream then stalls, and the status that the client
+/// receives.
+pub(super) const LOST: [(&[u8], bool, u16); 8] = [
     (b"", false, 502),
     (b"", true, 504),
     (b"not HTTP at all\r\n\r\n", true, 502),
@@ -74,7 +75,7 @@ const LOST: [(&[u8], bool, u16); 8] = [
 async fn a_request_whose_answer_is_lost_is_never_sent_again() {
     for (bytes, stall, status) in LOST {
         let upstream = saying(bytes, stall);
-        let gateway = impatient("", &upstream);
+        let gateway = impatient("", &upstream).start();
         let first = ask(&gateway).await;
         let kind = match status {
             504 => "upstream-timeout",
@@ -98,7 +99,7 @@ async fn an_answer_that_stalls_half_way_is_lost() {
         b"HTTP/1.1 201 Created\r\nContent-Length: 10\r\n\r\nhalf ",
         true,
     );
-    let gateway = impatient("", &upstream);
+    let gateway = impatient("", &upstream).start();
     let first = ask(&gateway).await;
     assert!([502, 504].contains(&first.status), "{first:?}");
     assert!(!first.text().contains("half"), "{first:?}");
@@ -114,7 +115,7 @@ async fn what_upstream_says_beyond_its_answer_is_nobodys() {
           HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nleft over",
         true,
     );
-    let gateway = impatient("", &upstream);
+    let gateway = impatient("", &upstream).start();
     is_execution(&ask(&gateway).await, 1);
     is_replay_of(&ask(&gateway).await, 1);
     let other = gateway.client().post("/pay").key("k2").send().await;
@@ -126,7 +127,7 @@ async fn what_upstream_says_beyond_its_answer_is_nobodys() {
 async fn where_upstream_understands_keys_a_lost_answer_frees_its_key() {
     for (bytes, stall, status) in LOST {
         let upstream = saying(bytes, stall);
-        let gateway = impatient("on_unknown = \"release\"", &upstream);
+        let gateway = impatient("on_unknown = \"release\"", &upstream).start();
         for times in 1..=2 {
             let answer = ask(&gateway).await;
             assert_eq!(answer.status, status, "{}", bytes.escape_ascii());
@@ -237,7 +238,7 @@ async fn a_truncated_response_whose_status_means_not_executed_releases_its_key()
         for (stall, status) in [(false, 502), (true, 504)] {
             let bytes = format!("HTTP/1.1 {head}\r\nContent-Length: 10\r\n\r\nhalf ");
             let upstream = saying(bytes.into_bytes().leak(), stall);
-            let gateway = impatient(rule, &upstream);
+            let gateway = impatient(rule, &upstream).start();
             for times in 1..=2 {
                 let response = ask(&gateway).await;
                 assert_eq!(response.status, status, "{head}");
