@@ -1,13 +1,17 @@
 //! One clock for the whole gateway, real or virtual.
 //!
-//! Buckets count monotonic nanoseconds since the clock was made, so a step of the wall clock never
-//! reaches a decision (an hour back or a year ahead admits nobody extra). The wall clock is asked for the
-//! date in a `Retry-After` that a limit wants written as an HTTP date, and for how long a process was not
-//! running whose store is on disk.
+//! Buckets count monotonic nanoseconds since the clock was made, so a step of the wall clock never changes a
+//! decision. The wall clock is used for dates, for snapshots of buckets, and by the disk store across reboots.
+//! Within one boot the disk store measures with the boot clock, which also runs while no process does and while
+//! the machine is suspended.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fs;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 /// A moment on the gateway's monotonic clock: nanoseconds since the clock was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,7 +41,31 @@ impl Moment {
     }
 }
 
-/// The source of time: cheap to clone, every clone tells the same time.
+/// Identifies one boot of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootId(u128);
+
+impl BootId {
+    /// Reads the id of the current boot; `None` if the system has none, as in some sandboxes.
+    fn current() -> Option<Self> {
+        static CURRENT: OnceLock<Option<BootId>> = OnceLock::new();
+        *CURRENT.get_or_init(|| {
+            let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+            Self::parse(&text)
+        })
+    }
+
+    /// Parses a UUID as the kernel writes it.
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.trim().replace('-', "");
+        if digits.len() != 32 {
+            return None;
+        }
+        u128::from_str_radix(&digits, 16).ok().map(Self)
+    }
+}
+
+/// The source of time. It is cheap to clone, and all clones show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
@@ -47,86 +75,189 @@ enum Source {
         origin: Instant,
     },
     Virtual {
-        nanos: Arc<AtomicU64>,
-        wall_origin: SystemTime,
-        /// Nanoseconds the wall clock was set ahead.
-        stepped: Arc<AtomicU64>,
+        machine: Arc<Machine>,
+        /// The machine's [`running`](Machine::running) time when the process started.
+        origin: u64,
     },
 }
 
+/// The clocks of a virtual machine, from its boot on. Times are in nanoseconds.
+#[derive(Debug)]
+struct Machine {
+    id: BootId,
+    /// Time since boot without suspended time.
+    running: AtomicU64,
+    suspended: AtomicU64,
+    wall_at_boot: SystemTime,
+    /// The sum of all steps of the wall clock.
+    wall_steps: AtomicI64,
+}
+
+impl Machine {
+    fn boot(wall: SystemTime) -> Arc<Self> {
+        static BOOTS: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            id: BootId(BOOTS.fetch_add(1, Ordering::Relaxed).into()),
+            running: AtomicU64::new(0),
+            suspended: AtomicU64::new(0),
+            wall_at_boot: wall,
+            wall_steps: AtomicI64::new(0),
+        })
+    }
+
+    fn since_boot(&self) -> Duration {
+        let nanos = [&self.running, &self.suspended].map(|nanos| nanos.load(Ordering::Acquire));
+        nanos.map(Duration::from_nanos).into_iter().sum()
+    }
+
+    fn wall(&self) -> SystemTime {
+        let shown = self.wall_at_boot + self.since_boot();
+        let steps = self.wall_steps.load(Ordering::Acquire);
+        let size = Duration::from_nanos(steps.unsigned_abs());
+        if steps < 0 {
+            shown - size
+        } else {
+            shown + size
+        }
+    }
+}
+
 impl Clock {
-    /// The machine's monotonic clock, counting from now.
+    /// Returns the machine's clocks. [`now`](Self::now) counts from this call on.
     pub fn real() -> Self {
         Self(Source::Real {
             origin: Instant::now(),
         })
     }
 
-    /// A clock that stands still until [`advance`](Self::advance) moves it; its wall clock starts at
-    /// `wall_origin`.
+    /// Returns the clock of a virtual machine that boots now, with its wall clock at `wall_origin`. The clock
+    /// stands still until [`advance`](Self::advance) moves it.
     pub fn virtual_from(wall_origin: SystemTime) -> Self {
         Self(Source::Virtual {
-            nanos: Arc::default(),
-            wall_origin,
-            stepped: Arc::default(),
+            machine: Machine::boot(wall_origin),
+            origin: 0,
         })
     }
 
-    /// The time now.
+    /// The monotonic time of this process.
     pub fn now(&self) -> Moment {
         match &self.0 {
             Source::Real { origin } => Moment::default().after(origin.elapsed()),
-            Source::Virtual { nanos, .. } => Moment(nanos.load(Ordering::Acquire)),
-        }
-    }
-
-    /// The wall clock's time now, for dates and for what outlives a process; never for a decision.
-    pub fn wall(&self) -> SystemTime {
-        match &self.0 {
-            Source::Real { .. } => SystemTime::now(),
-            Source::Virtual {
-                nanos,
-                wall_origin,
-                stepped,
-            } => {
-                let since = [nanos, stepped].map(|nanos| nanos.load(Ordering::Acquire));
-                *wall_origin
-                    + since
-                        .into_iter()
-                        .map(Duration::from_nanos)
-                        .sum::<Duration>()
+            Source::Virtual { machine, origin } => {
+                Moment(machine.running.load(Ordering::Acquire) - origin)
             }
         }
     }
 
-    /// Moves a virtual clock ahead.
-    ///
-    /// # Panics
-    ///
-    /// On a real clock, which nobody can move.
-    pub fn advance(&self, by: Duration) {
+    /// The time of the wall clock. A step of it must not change a decision within one boot.
+    pub fn wall(&self) -> SystemTime {
         match &self.0 {
-            Source::Real { .. } => panic!("only a virtual clock can be advanced"),
-            Source::Virtual { nanos, .. } => add(nanos, by),
+            Source::Real { .. } => SystemTime::now(),
+            Source::Virtual { machine, .. } => machine.wall(),
         }
     }
 
-    /// Sets only the wall clock of a virtual clock ahead, as somebody may do who finds it slow.
+    /// The time since the machine booted, suspended time included. No step of the wall clock changes it.
+    pub fn since_boot(&self) -> Duration {
+        match &self.0 {
+            // The kernel never returns a negative time since boot.
+            Source::Real { .. } => clock_gettime(ClockId::Boottime)
+                .try_into()
+                .unwrap_or_default(),
+            Source::Virtual { machine, .. } => machine.since_boot(),
+        }
+    }
+
+    /// The boot that [`since_boot`](Self::since_boot) counts from, if the system identifies it.
+    pub fn boot_id(&self) -> Option<BootId> {
+        match &self.0 {
+            Source::Real { .. } => BootId::current(),
+            Source::Virtual { machine, .. } => Some(machine.id),
+        }
+    }
+
+    /// Moves all times of a virtual clock ahead.
     ///
     /// # Panics
     ///
-    /// On a real clock, which is not ours to set.
+    /// If the clock is real.
+    pub fn advance(&self, by: Duration) {
+        self.machine()
+            .running
+            .fetch_add(nanos(by), Ordering::AcqRel);
+    }
+
+    /// Suspends the machine of a virtual clock: the monotonic clock stops for `time`, the others do not.
+    ///
+    /// # Panics
+    ///
+    /// If the clock is real.
+    pub fn suspend(&self, time: Duration) {
+        self.machine()
+            .suspended
+            .fetch_add(nanos(time), Ordering::AcqRel);
+    }
+
+    /// Sets only the wall clock of a virtual clock ahead.
+    ///
+    /// # Panics
+    ///
+    /// If the clock is real.
     pub fn step_wall(&self, by: Duration) {
+        self.machine()
+            .wall_steps
+            .fetch_add(signed_nanos(by), Ordering::AcqRel);
+    }
+
+    /// Sets only the wall clock of a virtual clock back.
+    ///
+    /// # Panics
+    ///
+    /// If the clock is real.
+    pub fn step_wall_back(&self, by: Duration) {
+        self.machine()
+            .wall_steps
+            .fetch_sub(signed_nanos(by), Ordering::AcqRel);
+    }
+
+    /// Returns the virtual clock of a process that starts now on the same machine, within the same boot.
+    ///
+    /// # Panics
+    ///
+    /// If the clock is real.
+    #[must_use]
+    pub fn restart_process(&self) -> Self {
+        let machine = self.machine();
+        Self(Source::Virtual {
+            origin: machine.running.load(Ordering::Acquire),
+            machine: Arc::clone(machine),
+        })
+    }
+
+    /// Returns the virtual clock of the same machine after a reboot. Only the wall clock continues.
+    ///
+    /// # Panics
+    ///
+    /// If the clock is real.
+    #[must_use]
+    pub fn reboot(&self) -> Self {
+        Self::virtual_from(self.machine().wall())
+    }
+
+    fn machine(&self) -> &Arc<Machine> {
         match &self.0 {
-            Source::Real { .. } => panic!("only a virtual clock's wall clock can be set"),
-            Source::Virtual { stepped, .. } => add(stepped, by),
+            Source::Real { .. } => panic!("only a virtual clock can be set"),
+            Source::Virtual { machine, .. } => machine,
         }
     }
 }
 
-fn add(nanos: &AtomicU64, by: Duration) {
-    let by = u64::try_from(by.as_nanos()).expect("a step of less than 584 years");
-    nanos.fetch_add(by, Ordering::AcqRel);
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("a time of less than 584 years")
+}
+
+fn signed_nanos(step: Duration) -> i64 {
+    i64::try_from(step.as_nanos()).expect("a step of less than 292 years")
 }
 
 #[cfg(test)]
@@ -154,5 +285,62 @@ mod tests {
         let end = Moment::from_nanos(u64::MAX);
         assert_eq!(end.after(Duration::from_secs(1)), end);
         assert_eq!(Moment::default().since(end), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_wall_step_in_either_direction_changes_only_the_wall_clock() {
+        const HOUR: Duration = Duration::from_hours(1);
+        let start = SystemTime::UNIX_EPOCH + HOUR * 100;
+        let clock = Clock::virtual_from(start);
+        clock.advance(HOUR);
+        clock.step_wall(HOUR * 5);
+        assert_eq!(clock.wall(), start + HOUR * 6);
+        clock.step_wall_back(HOUR * 20);
+        assert_eq!(clock.wall(), start - HOUR * 14);
+        assert_eq!(clock.since_boot(), HOUR);
+        assert_eq!(clock.now().since(Moment::default()), HOUR);
+    }
+
+    #[test]
+    fn a_suspended_machine_stops_only_the_monotonic_clock() {
+        const HOUR: Duration = Duration::from_hours(1);
+        let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
+        clock.suspend(HOUR);
+        assert_eq!(clock.now(), Moment::default());
+        assert_eq!(clock.since_boot(), HOUR);
+        assert_eq!(clock.wall(), SystemTime::UNIX_EPOCH + HOUR);
+    }
+
+    #[test]
+    fn a_new_process_has_the_same_boot_and_a_rebooted_machine_has_another() {
+        const HOUR: Duration = Duration::from_hours(1);
+        let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
+        clock.advance(HOUR);
+        let process = clock.restart_process();
+        clock.advance(HOUR);
+        assert_eq!(process.boot_id(), clock.boot_id());
+        assert_eq!(process.since_boot(), HOUR * 2);
+        assert_eq!(process.now().since(Moment::default()), HOUR);
+        let rebooted = process.reboot();
+        assert_ne!(rebooted.boot_id(), clock.boot_id());
+        assert_eq!(rebooted.since_boot(), Duration::ZERO);
+        assert_eq!(rebooted.wall(), process.wall());
+    }
+
+    #[test]
+    fn the_real_boot_clock_runs_and_every_clock_has_the_same_boot() {
+        let (one, two) = (Clock::real(), Clock::real());
+        assert_eq!(one.boot_id(), two.boot_id());
+        let before = one.since_boot();
+        assert!(before > Duration::ZERO && two.since_boot() >= before);
+    }
+
+    #[test]
+    fn a_boot_id_is_read_as_the_kernel_writes_it_and_anything_else_is_none() {
+        let id = BootId::parse("4b5ffa59-7d3c-4f13-a3c8-6f5a4b4c2d1e\n");
+        assert_eq!(id, Some(BootId(0x4b5f_fa59_7d3c_4f13_a3c8_6f5a_4b4c_2d1e)));
+        for text in ["", "4b5ffa59", "zb5ffa59-7d3c-4f13-a3c8-6f5a4b4c2d1e"] {
+            assert_eq!(BootId::parse(text), None);
+        }
     }
 }

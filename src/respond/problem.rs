@@ -349,7 +349,11 @@ mod tests {
             let text = String::from_utf8(form.render(&held).to_vec()).unwrap();
             assert!(text.contains("outcome is unknown"), "{text}");
         }
-        for rejection in [timeout(false), Rejection::InFlight, Rejection::KeyReused] {
+        for rejection in [
+            timeout(false),
+            Rejection::InFlight,
+            Rejection::KeyReused(Mismatch::Request),
+        ] {
             let text = String::from_utf8(super::json(&rejection)).unwrap();
             assert!(!text.contains("unknown"), "{text}");
         }

@@ -33,6 +33,7 @@ mod record;
 mod recovery;
 mod reserve;
 mod tally;
+mod timeline;
 mod upkeep;
 mod writer;
 
@@ -41,7 +42,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use moka::sync::Cache;
 use parking_lot::Mutex;
@@ -52,10 +53,11 @@ use tokio::time::timeout;
 use self::home::Home;
 use self::lookup::Lookup;
 use self::tally::Standing;
+use self::timeline::{Stamp, Timeline, millis};
 use self::writer::{Completion, Op, Writer};
 use super::flights::Flights;
 use super::memory::records::Room;
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Desk, Finding, Fingerprint, Kept, KeyHash, Permit, RecordId,
     Records, ScopeHash, Secret, StoreError, Ticket,
@@ -130,66 +132,6 @@ struct Recent {
     fingerprint: Fingerprint,
     expires: Stamp,
     answer: Arc<Answer>,
-}
-
-/// A moment in the store's own time, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Stamp(u64);
-
-/// The store's own time, in which records are stamped. It begins with the wall clock's when the store is
-/// made, and goes on by the monotonic clock: whatever is done to the wall clock while we run, no record
-/// lives shorter for it. Over a restart it goes on by as much as the wall clock did since the last write.
-#[derive(Debug)]
-struct Timeline {
-    clock: Clock,
-    opened: Moment,
-    opened_at: AtomicU64,
-}
-
-impl Timeline {
-    fn new(clock: Clock) -> Self {
-        let timeline = Self {
-            opened: clock.now(),
-            opened_at: AtomicU64::new(0),
-            clock,
-        };
-        timeline.opened_at.store(timeline.wall(), Ordering::Relaxed);
-        timeline
-    }
-
-    /// Goes on from the time of a store that was written to at `stamp`, when the wall clock said `wall`.
-    fn go_on_from(&self, stamp: u64, wall: u64) {
-        if wall > 0 {
-            let passed = self.wall().saturating_sub(wall);
-            let opened_at = stamp.saturating_add(passed);
-            self.opened_at.store(opened_at, Ordering::Relaxed);
-        }
-    }
-
-    fn now(&self) -> Stamp {
-        let opened_at = Stamp(self.opened_at.load(Ordering::Relaxed));
-        opened_at.after(self.clock.now().since(self.opened))
-    }
-
-    /// What the wall clock says, in milliseconds since 1970.
-    fn wall(&self) -> u64 {
-        let since_1970 = self.clock.wall().duration_since(SystemTime::UNIX_EPOCH);
-        millis(since_1970.unwrap_or_default())
-    }
-}
-
-impl Stamp {
-    fn after(self, time: Duration) -> Self {
-        Self(self.0.saturating_add(millis(time)))
-    }
-
-    fn since(self, earlier: Self) -> Duration {
-        Duration::from_millis(self.0.saturating_sub(earlier.0))
-    }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl DiskRecords {
@@ -428,86 +370,5 @@ impl Drop for Handle {
 impl std::fmt::Debug for DiskRecords {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DiskRecords").finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::num::NonZeroU32;
-
-    use tempfile::TempDir;
-
-    use super::*;
-    use crate::idempotency::{ClientHash, OnUnknown, ScopeHash, Terms};
-
-    const HOUR: Duration = Duration::from_hours(1);
-
-    fn clock_at(hours: u32) -> Clock {
-        Clock::virtual_from(SystemTime::UNIX_EPOCH + HOUR * (400_000 + hours))
-    }
-
-    fn bid() -> Bid {
-        Bid {
-            at: Moment::default(),
-            id: RecordId {
-                key: KeyHash([1; 16]),
-                scope: ScopeHash([1; 16]),
-            },
-            client: ClientHash(1),
-            fingerprint: Fingerprint::from_bytes(&[1; 32]),
-            terms: Terms {
-                ttl: HOUR * 24,
-                on_unknown: OnUnknown::Hold,
-                max_keys_per_scope: NonZeroU32::MAX,
-            },
-        }
-    }
-
-    async fn lose_a_key(home: &TempDir, clock: &Clock) {
-        let records = DiskRecords::open(home.path(), Room::default(), clock.clone()).unwrap();
-        match records.claim(&bid()).await.unwrap() {
-            Claim::Won(permit) => records.mark_unknown(permit).await.unwrap(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn is_known(home: &TempDir, clock: Clock) -> bool {
-        let records = DiskRecords::open(home.path(), Room::default(), clock).unwrap();
-        match records.claim(&bid()).await.unwrap() {
-            Claim::Unknown => true,
-            Claim::Won(_) => false,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_key_lives_its_time_over_a_restart() {
-        let home = TempDir::new().unwrap();
-        lose_a_key(&home, &clock_at(0)).await;
-        assert!(is_known(&home, clock_at(23)).await);
-        assert!(!is_known(&home, clock_at(48)).await);
-    }
-
-    #[tokio::test]
-    async fn a_wall_clock_set_ahead_while_we_run_makes_no_key_older() {
-        let home = TempDir::new().unwrap();
-        // Opened by a slow clock, set right, and then used.
-        let clock = clock_at(0);
-        let records = DiskRecords::open(home.path(), Room::default(), clock.clone()).unwrap();
-        clock.step_wall(HOUR * 30);
-        match records.claim(&bid()).await.unwrap() {
-            Claim::Won(permit) => records.mark_unknown(permit).await.unwrap(),
-            other => panic!("{other:?}"),
-        }
-        drop(records);
-        assert!(is_known(&home, clock_at(31)).await);
-    }
-
-    #[tokio::test]
-    async fn a_wall_clock_set_back_keeps_a_key_no_longer_than_its_time_from_then() {
-        let home = TempDir::new().unwrap();
-        lose_a_key(&home, &clock_at(1_000)).await;
-        assert!(is_known(&home, clock_at(0)).await);
-        assert!(!is_known(&home, clock_at(25)).await);
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::record::Ended;
+use super::timeline::ClockReading;
 use crate::idempotency::Census;
 
 /// How much there is on disk.
@@ -27,10 +28,8 @@ pub(super) struct Tally {
     pub(super) tombstones: u64,
     /// What records with an answer take, in bytes. Promises are not counted: they are kept anyway.
     pub(super) bytes: u64,
-    /// When it was written, in the store's own time.
-    pub(super) stamp: u64,
-    /// When it was written, by the wall clock.
-    pub(super) wall: u64,
+    /// The clocks when it was written; `None` if it never was.
+    pub(super) clocks: Option<ClockReading>,
 }
 
 /// Where in its file it says whether the engine has to be resynced, behind the number and its complement.

@@ -107,7 +107,9 @@ impl Writer {
                  taken for new ones"
             ))));
         }
-        common.timeline.go_on_from(tally.stamp, tally.wall);
+        if let Some(clocks) = &tally.clocks {
+            common.timeline.resume(clocks);
+        }
         let mut writer = Self {
             home,
             room,

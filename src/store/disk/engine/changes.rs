@@ -89,8 +89,7 @@ impl Changes<'_> {
         durability: Durability,
     ) -> Result<Tally> {
         let tally = Tally {
-            stamp: timeline.now().0,
-            wall: timeline.wall(),
+            clocks: Some(timeline.read()),
             ..tally
         };
         let written = postcard::to_allocvec(&tally).expect("numbers can always be written");

@@ -1,0 +1,291 @@
+//! Random histories of a store on one machine within one boot, compared with a model of its keys.
+//!
+//! The model knows only the boot clock: a key is claimable exactly when its TTL has passed since its execution
+//! ended. A process ends by a drain or by a kill. After a kill the history continues with a copy of the directory
+//! as it was while the store was open, because the page cache survives a killed process.
+
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use fastrand::Rng;
+use http::{HeaderMap, StatusCode};
+use tempfile::TempDir;
+
+use crate::clock::{Clock, Moment};
+use crate::idempotency::{
+    Answer, Bid, Claim, ClientHash, Fingerprint, Kept, KeyHash, OnUnknown, Permit, RecordId,
+    Records, ScopeHash, Terms,
+};
+use crate::store::disk::DiskRecords;
+use crate::store::memory::records::Room;
+
+const TTL: Duration = Duration::from_mins(1);
+const KEYS: usize = 4;
+const HISTORIES: u64 = 12;
+const STEPS: usize = 120;
+
+/// What the model knows of a key.
+#[derive(Debug, Default)]
+enum Key {
+    #[default]
+    Unused,
+    InFlight(Permit),
+    /// The execution ended, or became unknown, at this time since boot.
+    Ended(Duration),
+}
+
+/// How often each case occurred, over all histories.
+#[derive(Debug, Default)]
+struct Seen {
+    replayed: usize,
+    unknown: usize,
+    executed_again_after_ttl: usize,
+    drains: usize,
+    kills: usize,
+    wall_steps_before_a_restart: usize,
+}
+
+struct History {
+    seed: u64,
+    random: Rng,
+    clock: Clock,
+    home: TempDir,
+    /// `None` while no process runs.
+    records: Option<DiskRecords>,
+    keys: [Key; KEYS],
+    events: Vec<String>,
+    has_stepped: bool,
+}
+
+impl History {
+    fn begin(seed: u64) -> Self {
+        let start = SystemTime::UNIX_EPOCH + Duration::from_hours(400_000);
+        let clock = Clock::virtual_from(start);
+        clock.advance(Duration::from_secs(20));
+        let home = TempDir::new().unwrap();
+        Self {
+            seed,
+            random: Rng::with_seed(seed),
+            records: Some(open(home.path(), &clock)),
+            clock,
+            home,
+            keys: Default::default(),
+            events: Vec::new(),
+            has_stepped: false,
+        }
+    }
+
+    async fn step(&mut self, seen: &mut Seen) {
+        match self.random.u8(..20) {
+            0..8 => self.claim(seen).await,
+            8..12 => self.complete().await,
+            12..16 => self.pass_time(),
+            16..18 => self.step_wall(),
+            18 => self.drain(seen).await,
+            _ => self.kill(seen),
+        }
+    }
+
+    async fn claim(&mut self, seen: &mut Seen) {
+        let index = self.random.usize(..KEYS);
+        let now = self.clock.since_boot();
+        let claim = self.records().claim(&bid(index)).await.unwrap();
+        self.log(format!("claim of key {index}: {}", name(&claim)));
+        let is_within_ttl = match &self.keys[index] {
+            Key::Unused => false,
+            Key::InFlight(_) => {
+                assert!(matches!(claim, Claim::InFlight(_)), "{}", self.story());
+                return;
+            }
+            Key::Ended(at) => now - *at < TTL,
+        };
+        match claim {
+            Claim::Won(permit) => {
+                let story = || format!("key {index} executed twice\n{}", self.story());
+                assert!(!is_within_ttl, "{}", story());
+                let last = std::mem::replace(&mut self.keys[index], Key::InFlight(permit));
+                seen.executed_again_after_ttl += usize::from(matches!(last, Key::Ended(_)));
+            }
+            Claim::Replay(_) | Claim::Unknown => {
+                let story = || format!("key {index} outlives its TTL\n{}", self.story());
+                assert!(is_within_ttl, "{}", story());
+                if matches!(claim, Claim::Unknown) {
+                    seen.unknown += 1;
+                } else {
+                    seen.replayed += 1;
+                }
+            }
+            other => panic!("{other:?}\n{}", self.story()),
+        }
+    }
+
+    /// Completes an execution in flight, if there is one.
+    async fn complete(&mut self) {
+        let in_flight = |key: &&mut Key| matches!(key, Key::InFlight(_));
+        let Some(key) = self.keys.iter_mut().find(in_flight) else {
+            return;
+        };
+        let ended = Key::Ended(self.clock.since_boot());
+        if let Key::InFlight(permit) = std::mem::replace(key, ended) {
+            let response = Answer::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
+            let kept = Kept::Answer(response.into());
+            self.records().complete(permit, kept).await.unwrap();
+            self.log("completion".into());
+        }
+    }
+
+    fn pass_time(&mut self) {
+        let time = Duration::from_millis(self.random.u64(1..30_000));
+        if self.random.bool() {
+            self.clock.advance(time);
+            self.log(format!("{time:?} pass"));
+        } else {
+            self.clock.suspend(time);
+            self.log(format!("{time:?} pass suspended"));
+        }
+    }
+
+    fn step_wall(&mut self) {
+        let step = Duration::from_secs(self.random.u64(1..100_000_000));
+        if self.random.bool() {
+            self.clock.step_wall(step);
+            self.log(format!("wall clock {step:?} ahead"));
+        } else {
+            self.clock.step_wall_back(step);
+            self.log(format!("wall clock {step:?} back"));
+        }
+        self.has_stepped = true;
+    }
+
+    async fn drain(&mut self, seen: &mut Seen) {
+        while self.keys.iter().any(|key| matches!(key, Key::InFlight(_))) {
+            self.complete().await;
+        }
+        self.log("drain and restart".into());
+        seen.drains += 1;
+        self.records = None;
+        self.restart(seen);
+    }
+
+    fn kill(&mut self, seen: &mut Seen) {
+        let copy = TempDir::new().unwrap();
+        copy_dir(self.home.path(), copy.path());
+        self.log("kill and restart".into());
+        seen.kills += 1;
+        let killed = std::mem::replace(&mut self.home, copy);
+        self.records = None;
+        self.restart(seen);
+        for key in &mut self.keys {
+            if matches!(key, Key::InFlight(_)) {
+                // The restart records it as unknown. The permit still writes to the old directory.
+                *key = Key::Ended(self.clock.since_boot());
+            }
+        }
+        drop(killed);
+    }
+
+    fn restart(&mut self, seen: &mut Seen) {
+        if self.random.bool() {
+            self.pass_time();
+        }
+        if self.random.u8(..4) == 0 {
+            self.step_wall();
+        }
+        seen.wall_steps_before_a_restart += usize::from(self.has_stepped);
+        self.has_stepped = false;
+        self.clock = self.clock.restart_process();
+        self.records = Some(open(self.home.path(), &self.clock));
+    }
+
+    fn records(&self) -> &DiskRecords {
+        self.records.as_ref().unwrap()
+    }
+
+    fn log(&mut self, event: String) {
+        let at = self.clock.since_boot();
+        self.events.push(format!("{at:?}: {event}"));
+    }
+
+    fn story(&self) -> String {
+        format!("seed {}:\n{}", self.seed, self.events.join("\n"))
+    }
+}
+
+fn open(home: &Path, clock: &Clock) -> DiskRecords {
+    DiskRecords::open(home, Room::default(), clock.clone()).unwrap()
+}
+
+fn bid(index: usize) -> Bid {
+    let byte = u8::try_from(index).unwrap();
+    Bid {
+        at: Moment::default(),
+        id: RecordId {
+            key: KeyHash([byte; 16]),
+            scope: ScopeHash([1; 16]),
+        },
+        client: ClientHash(1),
+        fingerprint: Fingerprint::from_bytes(&[byte; 32]),
+        terms: Terms {
+            ttl: TTL,
+            on_unknown: OnUnknown::Hold,
+            max_keys_per_scope: NonZeroU32::MAX,
+        },
+    }
+}
+
+fn name(claim: &Claim) -> &'static str {
+    match claim {
+        Claim::Won(_) => "executed",
+        Claim::Replay(_) => "replayed",
+        Claim::InFlight(_) => "in flight",
+        Claim::Unknown => "outcome unknown",
+        _ => "other",
+    }
+}
+
+/// Copies a directory of a store in use. The number of acknowledged batches is copied first, because the engine
+/// can write another batch meanwhile.
+fn copy_dir(from: &Path, to: &Path) {
+    let mut entries: Vec<_> = fs::read_dir(from).unwrap().map(Result::unwrap).collect();
+    entries.sort_by_key(|entry| entry.file_name() != "acknowledged");
+    for entry in entries {
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            fs::create_dir(&to).unwrap();
+            copy_dir(&entry.path(), &to);
+        } else if entry.file_name() != "reserve" {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_clock_step_within_one_boot_executes_a_key_twice_within_its_ttl_or_prolongs_it() {
+    let mut seen = Seen::default();
+    for seed in 0..HISTORIES {
+        let mut history = History::begin(seed);
+        for _ in 0..STEPS {
+            history.step(&mut seen).await;
+        }
+    }
+    let Seen {
+        replayed,
+        unknown,
+        executed_again_after_ttl,
+        drains,
+        kills,
+        wall_steps_before_a_restart,
+    } = seen;
+    for count in [
+        replayed,
+        unknown,
+        executed_again_after_ttl,
+        drains,
+        kills,
+        wall_steps_before_a_restart,
+    ] {
+        assert!(count >= 10, "the histories prove too little: {seen:?}");
+    }
+}
