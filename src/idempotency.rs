@@ -18,6 +18,7 @@ pub mod answer;
 pub mod body;
 pub mod claim;
 pub(crate) mod credentials;
+pub mod field;
 pub mod fingerprint;
 pub mod flight;
 mod gather;
@@ -35,6 +36,7 @@ pub use body::Told;
 pub use claim::{
     Bid, Census, Claim, Finding, Kept, Records, ResponseSummary, State, StoreError, Terms,
 };
+pub use field::FieldError;
 pub use fingerprint::{Fingerprint, Mismatch};
 pub use flight::{Ending, Flight, Vigil, Waiting};
 pub use identity::{ClientHash, KeyHash, RecordId, ScopeHash, Secret};

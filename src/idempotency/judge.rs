@@ -80,16 +80,21 @@ fn says_not_done(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> bool {
     named || (server_error && rule.on_server_error == OnServerError::Release)
 }
 
-/// Whether an answer goes on for as long as somebody listens.
+/// Whether the media type of a response is one of [`STREAMS`].
 pub(super) fn is_stream(headers: &HeaderMap) -> bool {
-    let Some(Ok(kind)) = headers.get(CONTENT_TYPE).map(|value| value.to_str()) else {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
         return false;
     };
-    let mut parts = kind.as_bytes().split(|&byte| byte == b';');
-    let essence = parts.next().unwrap_or_default().trim_ascii();
+    let media_type = media_type(value.as_bytes());
     STREAMS
         .iter()
-        .any(|stream| stream.as_bytes().eq_ignore_ascii_case(essence))
+        .any(|stream| stream.as_bytes().eq_ignore_ascii_case(media_type))
+}
+
+/// Returns the media type in a value of `Content-Type`, without its parameters.
+pub(super) fn media_type(value: &[u8]) -> &[u8] {
+    let mut parts = value.split(|&byte| byte == b';');
+    parts.next().unwrap_or_default().trim_ascii()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The key a client gives a request, in either of its two spellings.
+//! The idempotency key of a request, in either of its two header spellings.
 //!
-//! The IETF draft writes it as a structured-field string, in quotes; most clients in use write it bare.
-//! Both spell the same key. Anything that could be read in two ways is no key: two header lines, which a
-//! proxy may have joined or not, or a space or a control character in a bare one.
+//! The IETF draft writes it as a structured-field string, in quotes. Most clients in use write it bare. Both
+//! spellings are the same key. A header that proxies or servers can read in two ways is rejected: two header lines,
+//! or a space or a control character in a bare key.
 
 use std::borrow::Cow;
 
@@ -54,13 +54,24 @@ impl<'a> IdempotencyKey<'a> {
         Self::parse(line.as_bytes()).map(Some)
     }
 
-    /// The key that `line` spells.
+    /// Parses the value of a header line, in either spelling.
     pub fn parse(line: &'a [u8]) -> Result<Self, KeyError> {
-        let key = if line.first() == Some(&b'"') {
+        Self::with_length(if line.first() == Some(&b'"') {
             Cow::Owned(quoted(line)?.into_bytes())
         } else {
             Cow::Borrowed(bare(line)?)
-        };
+        })
+    }
+
+    /// Returns the key that consists of these characters, which are not quoted or escaped.
+    pub fn from_text(text: String) -> Result<Self, KeyError> {
+        if !text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            return Err(KeyError::NotVisible);
+        }
+        Self::with_length(Cow::Owned(text.into_bytes()))
+    }
+
+    fn with_length(key: Cow<'a, [u8]>) -> Result<Self, KeyError> {
         match key.len() {
             0 => Err(KeyError::Empty),
             1..=MAX_LENGTH => Ok(Self(key)),

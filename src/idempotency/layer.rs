@@ -3,9 +3,9 @@
 //! Like the throttle it finds who is calling and under which route in the [`Passage`] an earlier stage
 //! left in the request; a request without one, or without a key where none is required, passes.
 //!
-//! A request with a key is read whole, so that it can be told from another under the same key, and only
-//! then is its key claimed: a client that breaks off before has claimed nothing. What the winner does is
-//! [detached](detach) from its caller: nothing the client does from then on reaches the execution.
+//! The layer reads the whole body of a request with a key, so that it can distinguish it from another request with the
+//! same key. It claims the key afterwards: a client that disconnects before has claimed nothing. With `body_field` the
+//! key can be in the body itself. The execution is [detached](detach) from its caller: the client cannot stop it.
 
 mod detach;
 mod future;
@@ -174,7 +174,7 @@ where
 }
 
 impl<S: Records> Shared<S> {
-    /// The answer to a request with a key.
+    /// Responds to a request that has a key, or whose body can have one.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps room for its arguments twice, and this future is moved to where it runs"
@@ -182,8 +182,8 @@ impl<S: Records> Shared<S> {
     fn answer<Inner, ReqBody, ResBody>(
         self: Arc<Self>,
         mut request: Request<ReqBody>,
-        keyed: Keyed,
-        inner: Inner,
+        mut keyed: Keyed,
+        mut inner: Inner,
     ) -> impl Future<Output = Result<Response<Told<ResBody>>, Inner::Error>> + Send
     where
         Inner: Service<Request<ReqBody>, Response = Response<ResBody>> + Send + 'static,
@@ -195,7 +195,14 @@ impl<S: Records> Shared<S> {
         ResBody::Error: Into<BodyError> + Send,
     {
         async move {
-            let claimed = self.claim(&mut request, &keyed).await;
+            let claimed = match self.claim(&mut request, &mut keyed).await {
+                Ok(Some(claim)) => Ok(claim),
+                Ok(None) => {
+                    let response = inner.call(request).await;
+                    return response.map(|response| response.map(Told::passing));
+                }
+                Err(rejection) => Err(rejection),
+            };
             let Keyed {
                 rule, route, notes, ..
             } = keyed;
@@ -252,8 +259,12 @@ impl<S: Records> Shared<S> {
         }
     }
 
-    /// Reads a request whole and bids for its key.
-    async fn claim<B>(&self, request: &mut Request<B>, keyed: &Keyed) -> Result<Claim, Rejection>
+    /// Reads the body of a request and claims its key. Returns `None` if the request has no key and needs none.
+    async fn claim<B>(
+        &self,
+        request: &mut Request<B>,
+        keyed: &mut Keyed,
+    ) -> Result<Option<Claim>, Rejection>
     where
         B: Body<Data = Bytes> + From<Bytes> + Unpin,
         B::Error: Into<BodyError>,
@@ -267,6 +278,11 @@ impl<S: Records> Shared<S> {
             }
             Err(error) => return Err(unreadable(error.into())),
         };
+        self.find_key(request, keyed, &body)?;
+        let (Some(key), rule) = (&keyed.key, &keyed.rule) else {
+            *request.body_mut() = body.into();
+            return Ok(None);
+        };
         failpoint!("before-claim");
         // Named as late as can be, and all of it with one secret: a store may have told another while the body
         // came, and what is claimed under an old name would be carried out again under the new one.
@@ -274,7 +290,7 @@ impl<S: Records> Shared<S> {
         let secret = names.secret;
         let bid = Bid {
             at: self.clock.now(),
-            id: secret.record(&keyed.key, &rule.scope, keyed.client, request.headers()),
+            id: secret.record(key, &rule.scope, keyed.client, request.headers()),
             client: names.client(keyed.client),
             fingerprint: Fingerprint::of(&secret, &rule.scope, request, &body),
             terms: rule.terms,
@@ -283,7 +299,9 @@ impl<S: Records> Shared<S> {
         let claim = self.records.claim(&bid).await;
         let metrics = self.metrics(keyed.route);
         metrics.claim_latency.record(self.clock.now().since(bid.at));
-        claim.map_err(|error| store_failed("claim", &error, metrics))
+        claim
+            .map(Some)
+            .map_err(|error| store_failed("claim", &error, metrics))
     }
 
     /// Returns what a duplicate gets that arrives while the first request is in flight.

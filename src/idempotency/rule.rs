@@ -1,6 +1,7 @@
 //! What a route's keys mean: `idempotency` of a `[[route]]`.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
@@ -15,8 +16,10 @@ pub struct Rule {
     pub requirement: Requirement,
     /// The methods whose keys are looked at; others pass.
     pub methods: Vec<Method>,
-    /// The header a key comes in.
+    /// The header that contains the key.
     pub header: HeaderName,
+    /// The top-level member of a JSON body that can contain the key instead.
+    pub body_field: Option<Arc<str>>,
     /// Whose keys are told apart.
     pub scope: Scope,
     /// What the store is asked to hold to.
@@ -101,6 +104,7 @@ impl Default for Rule {
             requirement: Requirement::Optional,
             methods: vec![Method::POST, Method::PATCH],
             header: IDEMPOTENCY_KEY,
+            body_field: None,
             scope: Scope::Credential,
             terms: Terms::default(),
             in_flight: InFlightPolicy::Wait(Duration::from_secs(10)),

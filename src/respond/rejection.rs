@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::idempotency::{KeyError, Mismatch};
+use crate::idempotency::{FieldError, KeyError, Mismatch};
 use crate::throttle::{Limit, RetryAfterForm};
 use crate::upstream::Fallback;
 use crate::upstream::patience::Phase;
@@ -74,17 +74,26 @@ pub enum Rejection {
         /// The upstream's name.
         upstream: Arc<str>,
     },
-    /// It has no idempotency key and must have one.
+    /// The route requires an idempotency key, and the request has none.
     KeyMissing {
-        /// The header it should be in.
+        /// The header that can contain the key.
         header: HeaderName,
+        /// The member of a JSON body that can contain the key.
+        field: Option<Arc<str>>,
     },
-    /// Its idempotency key is none.
+    /// The header does not contain a valid idempotency key.
     KeyInvalid {
-        /// The header it is in.
+        /// The header of the key.
         header: HeaderName,
-        /// What is wrong with it.
+        /// Why the key is not valid.
         error: KeyError,
+    },
+    /// The JSON body does not contain a valid idempotency key.
+    FieldInvalid {
+        /// The member of the key.
+        field: Arc<str>,
+        /// Why the key is not valid.
+        error: FieldError,
     },
     /// Its idempotency key was used for another request.
     KeyReused(Mismatch),
@@ -150,7 +159,9 @@ impl Rejection {
             Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UpstreamUnavailable { .. } => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::KeyMissing { .. } | Self::KeyInvalid { .. } => StatusCode::BAD_REQUEST,
+            Self::KeyMissing { .. } | Self::KeyInvalid { .. } | Self::FieldInvalid { .. } => {
+                StatusCode::BAD_REQUEST
+            }
             Self::KeyReused(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::InFlight | Self::OutcomeUnknown | Self::ResponseNotRetained => {
                 StatusCode::CONFLICT
@@ -175,7 +186,7 @@ impl Rejection {
             Self::CircuitOpen { .. } => "circuit-open",
             Self::UpstreamTimeout { .. } => "upstream-timeout",
             Self::KeyMissing { .. } => "idempotency-key-missing",
-            Self::KeyInvalid { .. } => "idempotency-key-invalid",
+            Self::KeyInvalid { .. } | Self::FieldInvalid { .. } => "idempotency-key-invalid",
             Self::KeyReused(_) => "idempotency-key-reused",
             Self::InFlight => "idempotency-in-flight",
             Self::OutcomeUnknown => "idempotency-outcome-unknown",
@@ -201,7 +212,7 @@ impl Rejection {
             Self::CircuitOpen { .. } => "Circuit open",
             Self::Overloaded { .. } => "Upstream overloaded",
             Self::KeyMissing { .. } => "Idempotency key missing",
-            Self::KeyInvalid { .. } => "Idempotency key invalid",
+            Self::KeyInvalid { .. } | Self::FieldInvalid { .. } => "Idempotency key invalid",
             Self::KeyReused(_) => "Idempotency key reused",
             Self::InFlight => "Request in flight",
             Self::OutcomeUnknown => "Outcome unknown",
@@ -248,14 +259,24 @@ impl Rejection {
             Self::PayloadTooLarge { limit } => {
                 format!("The gateway takes request bodies of at most {limit} bytes here.").into()
             }
-            Self::KeyMissing { header } => format!(
-                "This request must have an idempotency key. Send one of your own in '{header}', and the \
-                 same one whenever you repeat the request."
+            Self::KeyMissing { header, field } => {
+                let field = field.as_ref().map_or_else(String::new, |field| {
+                    format!(" or in the member '{field}' of a JSON body")
+                });
+                format!(
+                    "This request must have an idempotency key. Send a unique key in the header '{header}'{field}, \
+                     and send the same key with each retry."
+                )
+                .into()
+            }
+            Self::KeyInvalid { header, error } => format!(
+                "The idempotency key in '{header}' is not valid: {error}. Send one header line with 1 to 255 visible \
+                 ASCII characters, bare or as a quoted string."
             )
             .into(),
-            Self::KeyInvalid { header, error } => format!(
-                "The idempotency key in '{header}' cannot be used: {error}. Send one header line with 1 \
-                 to 255 visible ASCII characters, bare or as a quoted string."
+            Self::FieldInvalid { field, error } => format!(
+                "The idempotency key in the member '{field}' of the JSON body is not valid: {error}. Send the member \
+                 once, at the top level of the body, as a string of 1 to 255 printable ASCII characters."
             )
             .into(),
             Self::KeyReused(Mismatch::Request) => "This idempotency key was used for another request, which \

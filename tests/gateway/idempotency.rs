@@ -3,6 +3,7 @@
 //! Most upstreams here number their executions and say so in what they answer, so that a replay can be
 //! told from a second execution by its body alone.
 
+mod body_field;
 mod crowd;
 mod disk;
 mod endings;

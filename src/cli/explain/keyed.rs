@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, Method};
 
 use super::{has_value, written};
 use crate::idempotency::credentials::is_signed;
+use crate::idempotency::field;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::idempotency::rule::ScopePart;
 use crate::idempotency::{
@@ -31,7 +32,7 @@ pub(super) enum Keying {
 }
 
 impl Keying {
-    /// What the rule of a route, if it has one, means for a request with this head.
+    /// Describes the effect of a route's rule, if it has one, on a request with this head.
     pub(super) fn of(rule: Option<&Rule>, method: &Method, headers: &HeaderMap) -> Self {
         let Some(rule) = rule else {
             let idle = headers.contains_key(IDEMPOTENCY_KEY);
@@ -46,39 +47,55 @@ impl Keying {
                 "not looked at, as only {names} requests are keyed"
             )));
         }
+        let mut source = format!("valid, in {header}");
         match IdempotencyKey::of(&headers.get_all(header)) {
+            Ok(Some(_)) if headers.contains_key(UPGRADE) => {
+                return Self::Refused(Rejection::bad_request(
+                    "A request with an idempotency key cannot switch protocols.",
+                ));
+            }
             Ok(Some(_)) => {}
+            Ok(None) if let Some(field) = searched(rule, headers) => {
+                let without = match rule.requirement {
+                    Requirement::Optional => "executed without a key",
+                    Requirement::Required => "400",
+                };
+                source = format!("in member '{field}' of the JSON body (if missing, {without})");
+            }
             Ok(None) if rule.requirement == Requirement::Optional => {
                 return Self::Passes(Some(format!(
                     "none in {header}, and none is required: each such request is carried out"
                 )));
             }
             Ok(None) => {
-                let header = header.clone();
-                return Self::Refused(Rejection::KeyMissing { header });
+                return Self::Refused(Rejection::KeyMissing {
+                    header: header.clone(),
+                    field: rule.body_field.clone(),
+                });
             }
             Err(error) => {
                 let header = header.clone();
                 return Self::Refused(Rejection::KeyInvalid { header, error });
             }
         }
-        if headers.contains_key(UPGRADE) {
-            return Self::Refused(Rejection::bad_request(
-                "A request with an idempotency key cannot switch protocols.",
-            ));
-        }
         if announced(headers).is_some_and(|bytes| bytes > rule.max_request as u64) {
             let limit = rule.max_request as u64;
             return Self::Refused(Rejection::PayloadTooLarge { limit });
         }
         Self::Keyed {
-            owner: format!("valid, in {header}; belongs to {}", owner(rule, headers)),
+            owner: format!("{source}; belongs to {}", owner(rule, headers)),
             duplicate: duplicate(rule),
         }
     }
 }
 
-/// How long the request says its body is.
+/// Returns the member of the body that can contain the key.
+fn searched<'a>(rule: &'a Rule, headers: &HeaderMap) -> Option<&'a str> {
+    let field = rule.body_field.as_deref();
+    field.filter(|_| field::is_json(headers))
+}
+
+/// Returns the length of the body, if the request declares it.
 fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -185,6 +202,35 @@ mod tests {
         assert!(upgrade.starts_with("400"), "{upgrade}");
         let large = said(&[("idempotency-key", "k"), ("content-length", "1048577")]);
         assert!(large.starts_with("413"), "{large}");
+    }
+
+    #[test]
+    fn a_json_body_can_have_the_key_in_its_member() {
+        let json = ("content-type", "application/json; charset=utf-8");
+        let mut rule = Rule {
+            body_field: Some("requestId".into()),
+            ..Rule::default()
+        };
+        let said = |rule: &Rule, lines: &[_]| keying(Some(rule), &Method::POST, lines);
+        let optional = said(&rule, &[json]);
+        assert!(
+            optional.starts_with("keyed: in member 'requestId'"),
+            "{optional}"
+        );
+        assert!(optional.contains("executed without a key"), "{optional}");
+        assert!(said(&rule, &[]).contains("none is required"));
+        let large = said(&rule, &[json, ("content-length", "1048577")]);
+        assert!(large.starts_with("413"), "{large}");
+        let both = said(&rule, &[json, ("idempotency-key", "k")]);
+        assert!(
+            both.starts_with("keyed: valid, in idempotency-key"),
+            "{both}"
+        );
+        rule.requirement = Requirement::Required;
+        assert!(said(&rule, &[json]).contains("if missing, 400"));
+        let missing = said(&rule, &[("content-type", "text/plain")]);
+        assert!(missing.starts_with("400"), "{missing}");
+        assert!(missing.contains("idempotency-key") && missing.contains("requestId"));
     }
 
     #[test]

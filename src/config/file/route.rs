@@ -44,9 +44,13 @@ pub(in super::super) struct IdempotencySection {
     /// Methods whose keys are looked at: one, or a list. Others pass.
     #[schemars(extend("default" = ["POST", "PATCH"]))]
     pub(in super::super) methods: Option<Many<KeyedMethod>>,
-    /// The header a key comes in.
+    /// The header that contains the key.
     #[schemars(extend("default" = "Idempotency-Key"))]
     pub(in super::super) header: Option<Located<KeyHeader>>,
+    /// Name of a top-level string member of an `application/json` body that can contain the key instead of the header,
+    /// such as `idempotency_key` or `requestId`. The gateway then reads such bodies up to `max_request`, also without
+    /// a key. Default: none.
+    pub(in super::super) body_field: Option<Located<Label>>,
     /// What separates the key spaces of callers: `client`, `header:NAME`, `cookie:NAME`, a list of these, or
     /// `shared`. Default: the `Authorization` header if present, else the client.
     pub(in super::super) scope: Option<Many<ScopeText>>,

@@ -69,6 +69,10 @@ fn rule(table: &IdempotencySection, findings: &mut Findings) -> Rule {
             None => default.scope,
         },
         header,
+        body_field: match &table.body_field {
+            Some(field) => Some(field.value.0.as_str().into()),
+            None => default.body_field,
+        },
         terms: terms(table, default.terms),
         in_flight: in_flight(table, findings),
         on_server_error: match table.on_server_error.as_ref().map(|word| word.value) {

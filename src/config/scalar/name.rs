@@ -25,7 +25,7 @@ impl FromStr for LimitName {
     }
 }
 
-/// The name of an upstream or a route.
+/// The name of an upstream, a route or a JSON member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Label(pub(in super::super) String);
 

@@ -59,6 +59,7 @@ fn what_is_not_said_is_as_the_rule_has_it() {
 fn everything_can_be_said_otherwise() {
     let rule = sound(
         "[route.idempotency]\nmode = \"required\"\nmethods = \"PUT\"\nheader = \"X-Once\"\n\
+         body_field = \"requestId\"\n\
          scope = [\"header:X-Api-Key\", \"client\"]\nttl = \"7d\"\nin_flight = \"conflict\"\n\
          on_server_error = \"release\"\nrelease_on = [409, 503]\non_unknown = \"release\"\n\
          max_request = \"2KiB\"\nmax_response = 77\nexclude_headers = [\"Set-Cookie\"]\n\
@@ -69,6 +70,7 @@ fn everything_can_be_said_otherwise() {
         requirement: Requirement::Required,
         methods: vec![Method::PUT],
         header: HeaderName::from_static("x-once"),
+        body_field: Some("requestId".into()),
         scope: Scope::Parts(Box::new([ScopePart::Header(key), ScopePart::Client])),
         terms: Terms {
             ttl: Duration::from_hours(7 * 24),

@@ -1,0 +1,265 @@
+//! The idempotency key in a member of a JSON body, as the APIs of Square (`idempotency_key`) and Google (`requestId`)
+//! have it.
+//!
+//! Only top-level members count. Other members are skipped at any depth without recursion. A body that JSON parsers
+//! can read in different ways, such as one with the member twice, has no key: the gateway and the API could differ.
+
+use std::fmt;
+
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use thiserror::Error;
+
+use super::judge::media_type;
+use super::key::{IdempotencyKey, KeyError};
+
+/// Why a JSON body has no usable key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FieldError {
+    /// The body cannot be parsed as JSON.
+    #[error("the body is not valid JSON, or it is compressed")]
+    NotJson,
+    /// The member occurs more than once.
+    #[error("the member occurs more than once")]
+    Repeated,
+    /// The value is not a string. `null` is not a string either.
+    #[error("its value is not a string")]
+    NotAString,
+    /// The string is not a valid key.
+    #[error("{0}")]
+    Invalid(#[from] KeyError),
+    /// The header has another key.
+    #[error("it differs from the key in the header")]
+    Differs,
+}
+
+/// Whether a message with these headers has a JSON body, by its `Content-Type`. Of several lines one is enough,
+/// because servers differ in which line they read.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    types.any(|value| media_type(value.as_bytes()).eq_ignore_ascii_case(b"application/json"))
+}
+
+/// Returns the key in the top-level member `field` of a JSON body. Returns `None` if the body is empty, not an object,
+/// or without the member.
+pub fn key_in(body: &[u8], field: &str) -> Result<Option<IdempotencyKey<'static>>, FieldError> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let found = if body.trim_ascii_start().starts_with(b"{") {
+        json.deserialize_map(Member { field })
+    } else {
+        let ignored = json.deserialize_ignored_any(IgnoredAny);
+        ignored.map(|_| Found::default())
+    };
+    let found = found.and_then(|found| json.end().map(|()| found));
+    let found = found.map_err(|error| {
+        if error.is_data() {
+            FieldError::NotAString
+        } else {
+            FieldError::NotJson
+        }
+    })?;
+    if found.is_repeated {
+        return Err(FieldError::Repeated);
+    }
+    let key = found.value.map(IdempotencyKey::from_text).transpose()?;
+    Ok(key)
+}
+
+/// Occurrences of the member.
+#[derive(Default)]
+struct Found {
+    value: Option<String>,
+    is_repeated: bool,
+}
+
+/// Reads the member of this name and skips all others.
+struct Member<'a> {
+    field: &'a str,
+}
+
+impl<'de> Visitor<'de> for Member<'_> {
+    type Value = Found;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Found, A::Error> {
+        let mut found = Found::default();
+        // serde_json unescapes names, so `"\u006bey"` is `key`.
+        while let Some(name) = members.next_key::<String>()? {
+            if name != self.field || found.value.is_some() {
+                found.is_repeated |= name == self.field;
+                members.next_value::<IgnoredAny>()?;
+            } else {
+                found.value = Some(members.next_value()?);
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn key(body: impl AsRef<[u8]>) -> Result<Option<String>, FieldError> {
+        let key = key_in(body.as_ref(), "key")?;
+        Ok(key.map(|key| key.as_str().to_owned()))
+    }
+
+    #[test]
+    fn the_key_is_a_top_level_string_member() {
+        for (body, expected) in [
+            (r#"{"key":"k1"}"#, "k1"),
+            (" \r\n\t{ \"key\" : \"k1\" } \n", "k1"),
+            (
+                r#"{"amount":{"key":"other"},"key":"k1","tags":["key"]}"#,
+                "k1",
+            ),
+            (r#"{"\u006bey":"k\u0031"}"#, "k1"),
+            (r#"{"key":"two words"}"#, "two words"),
+            (r#"{"key":"\"quoted\" \\"}"#, r#""quoted" \"#),
+            // Other members are not interpreted.
+            (r#"{"n":1e999,"s":"\ud800","key":"k1"}"#, "k1"),
+        ] {
+            assert_eq!(key(body), Ok(Some(expected.into())), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_body_without_the_member_has_no_key() {
+        for body in [
+            "",
+            "{}",
+            r#"{"Key":"k1"}"#,
+            r#"{"data":{"key":"k1"}}"#,
+            r#"["key","k1"]"#,
+            r#"[{"key":"k1"}]"#,
+            r#""key""#,
+            "null",
+            "17",
+            " true ",
+        ] {
+            assert_eq!(key(body), Ok(None), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_occurs_twice_is_rejected_in_every_spelling() {
+        for body in [
+            r#"{"key":"k1","key":"k1"}"#,
+            r#"{"key":"k1","a":1,"key":"k2"}"#,
+            r#"{"key":"k1","\u006b\u0065\u0079":"k1"}"#,
+            r#"{"key":"k1","key":null}"#,
+        ] {
+            assert_eq!(key(body), Err(FieldError::Repeated), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_is_not_a_string_is_rejected() {
+        for value in ["null", "17", "-1.5", "true", "[\"k1\"]", "{\"k1\":1}", "[]"] {
+            let body = format!("{{\"a\":1,\"key\":{value}}}");
+            assert_eq!(key(&body), Err(FieldError::NotAString), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_string_has_1_to_255_printable_ascii_characters() {
+        let long = "k".repeat(255);
+        assert_eq!(
+            key(format!("{{\"key\":\"{long}\"}}")),
+            Ok(Some(long.clone()))
+        );
+        for (text, error) in [
+            (String::new(), KeyError::Empty),
+            (format!("{long}k"), KeyError::TooLong),
+            ("caf\u{e9}".into(), KeyError::NotVisible),
+            ("a\\u0000b".into(), KeyError::NotVisible),
+            ("a\\tb".into(), KeyError::NotVisible),
+            ("\\u007f".into(), KeyError::NotVisible),
+        ] {
+            let body = format!("{{\"key\":\"{text}\"}}");
+            assert_eq!(key(&body), Err(FieldError::Invalid(error)), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_not_json_is_rejected() {
+        for body in [
+            &b" "[..],
+            b"{",
+            b"key=k1",
+            br#"{"key":"k1""#,
+            br#"{"key":"k1"}x"#,
+            br#"{"key":"k1"}{"key":"k2"}"#,
+            br#"{"key":"k1",}"#,
+            br"{'key':'k1'}",
+            br#"{"key":"\ud800"}"#,
+            b"{\"key\":\"caf\xe9\"}",
+            b"{\"key\":\"a\nb\"}",
+            b"\xef\xbb\xbf{\"key\":\"k1\"}",
+            b"\x1f\x8b\x08\x00\x00\x00\x00\x00",
+            b"[1,",
+            b"nul",
+        ] {
+            assert_eq!(
+                key(body),
+                Err(FieldError::NotJson),
+                "{}",
+                body.escape_ascii()
+            );
+        }
+    }
+
+    /// Runs on the 2 MiB stack of a test thread, which recursion of this depth would exceed.
+    #[test]
+    fn other_members_can_be_nested_100_000_levels_deep() {
+        let depth = 100_000;
+        let arrays = "[".repeat(depth) + &"]".repeat(depth);
+        let objects = "{\"a\":".repeat(depth) + "1" + &"}".repeat(depth);
+        for deep in [arrays, objects] {
+            let before = format!("{{\"deep\":{deep},\"key\":\"k1\"}}");
+            assert_eq!(key(before), Ok(Some("k1".into())));
+            let after = format!("{{\"key\":\"k1\",\"deep\":{deep}}}");
+            assert_eq!(key(after), Ok(Some("k1".into())));
+            let value = format!("{{\"key\":{deep}}}");
+            assert_eq!(key(value), Err(FieldError::NotAString));
+            let unclosed = format!("{{\"key\":\"k1\",\"deep\":{}", &deep[..depth]);
+            assert_eq!(key(unclosed), Err(FieldError::NotJson));
+        }
+        let outer = "[".repeat(depth) + &"]".repeat(depth);
+        assert_eq!(key(outer), Ok(None));
+    }
+
+    #[test]
+    fn json_is_recognised_by_its_media_type() {
+        for (value, expected) in [
+            ("application/json", true),
+            ("Application/JSON; charset=utf-8", true),
+            ("application/json;charset=utf-8", true),
+            ("application/json ; x=y", true),
+            ("application/jsonl", false),
+            ("application/problem+json", false),
+            ("text/plain; application/json", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(value));
+            assert_eq!(is_json(&headers), expected, "{value}");
+        }
+        assert!(!is_json(&HeaderMap::new()));
+        let mut headers = HeaderMap::new();
+        headers.append(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        headers.append(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        assert!(is_json(&headers));
+    }
+}
