@@ -15,9 +15,11 @@ use crate::config::LogFormat;
 /// Lines the queue holds.
 const QUEUE: usize = 65_536;
 
-/// What is logged unless somebody chooses otherwise: of the engine below the store, only what is wrong, and
-/// nothing of the client of Redis, which says of every attempt what the store says once.
-const USUAL: &str = "info,fjall=warn,lsm_tree=warn,redis=off";
+/// The filter without `RUST_LOG`. Of the engine below the disk store, it passes warnings and errors, except those
+/// of modules that also return their errors: they log each attempt on a full disk, and the store logs the failure
+/// once. For the same reason it passes nothing of the Redis client.
+const USUAL: &str = "info,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
+                     lsm_tree=warn,redis=off";
 
 /// Starts logging; what is returned writes the last lines out when dropped.
 pub fn start(format: LogFormat) -> WorkerGuard {

@@ -52,7 +52,7 @@ pub struct Shared {
     pub records: RecordStore,
     /// What names both.
     pub naming: Naming,
-    /// The Redis that both are in, where they are.
+    /// The Redis that both are in, to be closed at the end; `None` for other stores.
     pub redis: Option<Redis>,
     /// What writes the buckets down, where they are to outlive a restart.
     pub snapshots: Option<Arc<Snapshots>>,

@@ -4,6 +4,7 @@
 
 pub mod disk;
 mod flights;
+mod health;
 pub mod memory;
 pub mod redis;
 mod written;
@@ -20,6 +21,8 @@ use crate::idempotency::{
 use crate::throttle::{Buckets, Charge, Judgement};
 use disk::DiskRecords;
 use memory::records::MemoryRecords;
+
+pub use health::{Health, Part};
 
 /// Buckets wherever the configuration wants them.
 #[derive(Clone, Debug)]
@@ -84,6 +87,15 @@ impl RecordStore {
     /// Whether other gateways have records in it, too.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Redis(_))
+    }
+
+    /// Returns the health of each part of the store that can fail. Of Redis, limits are a part too.
+    pub fn health(&self) -> Vec<Health> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Disk(records) => vec![records.health()],
+            Self::Redis(records) => records.health().into(),
+        }
     }
 
     /// How much there is in all of the store. On one that a fleet shares every record is looked at, so it is

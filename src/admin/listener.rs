@@ -27,8 +27,7 @@ use crate::config::AdminSettings;
 use crate::gateway::Stop;
 use crate::idempotency::Naming;
 use crate::pipeline::Shared;
-use crate::store::RecordStore;
-use crate::store::redis::{Health, Redis};
+use crate::store::{Health, RecordStore};
 use crate::upstream::Standing;
 
 /// The text format Prometheus reads.
@@ -55,8 +54,6 @@ pub struct Overseen {
     pub records: RecordStore,
     /// What names them.
     pub naming: Naming,
-    /// The Redis they are in, where they are.
-    pub redis: Option<Redis>,
     /// How its upstreams stand.
     pub standings: Arc<[Arc<Standing>]>,
     /// What time it is.
@@ -69,7 +66,6 @@ pub(super) struct Office {
     gateway: Stop,
     pub(super) records: RecordStore,
     pub(super) naming: Naming,
-    redis: Option<Redis>,
     pub(super) standings: Arc<[Arc<Standing>]>,
     pub(super) clock: Clock,
     admission: Admission,
@@ -83,7 +79,6 @@ impl Overseen {
             gateway,
             records: shared.records.clone(),
             naming: shared.naming.clone(),
-            redis: shared.redis.clone(),
             standings: Arc::clone(&shared.standings),
             clock: shared.clock.clone(),
         }
@@ -159,9 +154,10 @@ async fn readyz(State(office): State<Arc<Office>>) -> Response {
     if office.gateway.is_draining() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
-    // It serves without its store, if not all that is asked of it: to be taken out would help nobody.
-    let health = office.redis.iter().flat_map(Redis::health);
+    // A degraded store does not make the gateway unready: it still serves requests that do not need the store.
+    let health = office.records.health();
     let degraded: Vec<_> = health
+        .into_iter()
         .filter_map(|Health { part, degraded, .. }| {
             Some(format!("ready, degraded: {}: {}\n", part.name(), degraded?))
         })
@@ -210,7 +206,6 @@ impl Office {
             gateway: overseen.gateway,
             records: overseen.records,
             naming: overseen.naming,
-            redis: overseen.redis,
             standings: overseen.standings,
             clock: overseen.clock,
             admission: Admission::new(settings),

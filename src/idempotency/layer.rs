@@ -390,13 +390,14 @@ fn refused_by(claim: &Claim, rule: &Rule, metrics: &KeyedMetrics) -> Rejection {
     rejection
 }
 
-/// What a request is told whose key cannot be claimed because the store failed.
+/// Counts a failed operation of the store and returns the rejection for a request that needs it. Logs the error
+/// unless the store is known to be degraded, which the store itself logs.
 fn store_failed(step: &str, error: &StoreError, metrics: &KeyedMetrics) -> Rejection {
     metrics.store_errors.inc();
     if error.is_news {
-        tracing::error!(step, %error, "the idempotency store failed");
+        tracing::error!(step, %error, "idempotency store operation failed");
     } else {
-        tracing::debug!(step, %error, "the idempotency store was not asked");
+        tracing::debug!(step, %error, "idempotency store is degraded");
     }
     Rejection::StoreUnavailable
 }

@@ -26,6 +26,7 @@
 mod admission;
 mod batch;
 pub mod buckets;
+mod condition;
 mod engine;
 mod home;
 mod lookup;
@@ -39,7 +40,7 @@ mod writer;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -50,12 +51,14 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use self::condition::{Condition, News};
 use self::home::Home;
 use self::lookup::Lookup;
 use self::tally::Standing;
 use self::timeline::{Stamp, Timeline, millis};
 use self::writer::{Completion, Op, Writer};
 use super::flights::Flights;
+use super::health::Health;
 use super::memory::records::Room;
 use crate::clock::Clock;
 use crate::idempotency::{
@@ -116,8 +119,7 @@ struct Handle {
 struct Common {
     flights: Flights,
     lookup: Lookup,
-    /// Whether the writer has not responded in time and may hang: it is not asked meanwhile.
-    stalled: AtomicBool,
+    condition: Condition,
     /// The largest response that is stored, in bytes.
     max_response: AtomicU64,
     /// Answers asked for most recently.
@@ -170,6 +172,11 @@ impl DiskRecords {
         self.0.common.max_response.store(bytes, Ordering::Relaxed);
     }
 
+    /// Returns the health of the records. Limits on disk do not fail, because they are decided in memory.
+    pub fn health(&self) -> Health {
+        self.0.common.condition.health()
+    }
+
     /// Its directory.
     pub fn path(&self) -> &Path {
         &self.0.path
@@ -194,7 +201,7 @@ impl Common {
         Self {
             flights: Flights::default(),
             lookup: Lookup::default(),
-            stalled: AtomicBool::new(false),
+            condition: Condition::default(),
             max_response: AtomicU64::new(MAX_RESPONSE),
             recent,
             timeline: Timeline::new(clock),
@@ -259,11 +266,22 @@ impl Handle {
         let (ack, answer) = oneshot::channel();
         self.send(op(ack));
         let Ok(answer) = timeout(PATIENCE, answer).await else {
-            self.common.stalled.store(true, Ordering::Relaxed);
-            return Err(StoreError::new("the disk does not respond"));
+            return Err(self.common.condition.stall());
         };
-        let gone = || StoreError::new("the store's writer has ended");
-        answer.unwrap_or_else(|_| Err(gone()))
+        answer.unwrap_or_else(|_| Err(self.writer_ended()))
+    }
+
+    /// Notes that the writer has panicked, and returns the error for the caller.
+    fn writer_ended(&self) -> StoreError {
+        let reason = StoreError::known("the thread of the store has ended");
+        if self.common.condition.fail(&reason) == News::Failure {
+            tracing::error!(
+                %reason,
+                path = %self.path.display(),
+                "idempotency store failed, restart the gateway"
+            );
+        }
+        reason
     }
 
     /// Reads from the disk on a thread that may block.
@@ -282,9 +300,7 @@ impl Records for DiskRecords {
         if let Some(claim) = self.0.common.meet(bid) {
             return Ok(claim);
         }
-        if self.0.common.stalled.load(Ordering::Relaxed) {
-            return Err(StoreError::known("the disk does not respond"));
-        }
+        self.0.common.condition.check()?;
         // A claim whose caller has gone is not made, or is released.
         self.0.ask(|ack| Op::Claim(*bid, ack)).await
     }

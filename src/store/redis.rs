@@ -43,8 +43,8 @@ use self::records::RedisRecords;
 use self::settings::RedisSettings;
 use crate::clock::Clock;
 use crate::idempotency::Naming;
+use crate::store::{Health, Part};
 
-pub use breaker::Part;
 pub use connection::ClientError;
 pub use portrait::Unfit;
 
@@ -82,17 +82,6 @@ pub enum OpenError {
     /// Its thread cannot be started.
     #[error("cannot start a thread for the store")]
     Thread(#[source] io::Error),
-}
-
-/// How one part of the store is.
-#[derive(Clone, Debug)]
-pub struct Health {
-    /// Which.
-    pub part: Part,
-    /// Why it is degraded, if it is.
-    pub degraded: Option<Arc<str>>,
-    /// Times Redis could not do what it was asked.
-    pub failures: u64,
 }
 
 impl Redis {
@@ -148,7 +137,7 @@ impl Redis {
         RedisRecords::new(self.clone())
     }
 
-    /// How it is.
+    /// Returns the health of limits and records.
     pub fn health(&self) -> [Health; 2] {
         [Part::Limits, Part::Records].map(|part| {
             let breaker = self.0.core.breaker(part);

@@ -17,7 +17,7 @@ use crate::campaign::number;
 use crate::full_disk::SmallDisk;
 use crate::harness::{Answer, Client, Process, Upstream, eventually};
 use crate::ledger::{KEY, Ledger, Print};
-use crate::scene::{Scene, is_problem, is_unknown, kill};
+use crate::scene::{Scene, is_problem, is_unknown, kill, lines_with, metric, readyz};
 
 /// The gateway built with the tests: the only one that has failpoints.
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -30,6 +30,9 @@ const RECOVERY: Duration = Duration::from_secs(5);
 
 /// The line that the gateway logs when the store works again.
 const REOPENED: &str = "idempotency store reopened";
+
+/// Executions whose outcome the client does not know.
+const LOST: &str = "idempotency_executions_lost_total{route=\"all\"}";
 
 /// What the clients have received.
 #[derive(Default)]
@@ -242,6 +245,12 @@ async fn a_write_that_hangs_ends_for_its_client_and_fails_the_store_until_it_ret
     assert!(is_unknown(&ask(&client, "second").await));
     let replayed = ask(&client, "first").await;
     assert_eq!(replayed.header("idempotent-replayed"), "true");
+    let text = readyz(&process).await;
+    assert_eq!(
+        text,
+        "ready, degraded: records: the disk does not respond\n"
+    );
+    assert_eq!(metric(&process, LOST).await, 1);
 
     // The write returns after 14 s, and the response is on disk.
     let deadline = Instant::now() + Duration::from_secs(8);
@@ -257,6 +266,10 @@ async fn a_write_that_hangs_ends_for_its_client_and_fails_the_store_until_it_ret
     }
     assert!(Print::of(&ask(&client, "third").await).is_some());
     assert_eq!(ledger.repeated(), [] as [String; 0]);
+    assert_eq!(readyz(&process).await, "ready\n");
+    assert_eq!(lines_with(&process, "idempotency store failed,"), 1);
+    assert_eq!(lines_with(&process, "idempotency store responds again"), 1);
+    assert_eq!(lines_with(&process, "ERROR"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -276,9 +289,14 @@ async fn a_response_that_cannot_be_stored_for_10_s_is_withheld_and_replayed_once
     process.line_with("idempotency store failed");
     let other = ask(&client, "other").await;
     assert!(is_problem(&other, "store-unavailable"), "{other:?}");
+    let text = readyz(&process).await;
+    assert!(text.starts_with("ready, degraded: records: "), "{text}");
+    assert_eq!(metric(&process, LOST).await, 0);
     let received = first.await.unwrap();
     assert!(is_unknown(&received), "{received:?}");
     assert!(is_unknown(&ask(&client, "first").await));
+    // The retry is not another execution.
+    assert_eq!(metric(&process, LOST).await, 1);
 
     process.line_with(REOPENED);
     let replayed = ask(&client, "first").await;
@@ -286,6 +304,43 @@ async fn a_response_that_cannot_be_stored_for_10_s_is_withheld_and_replayed_once
     assert_eq!(Print::of(&replayed), ledger.print("first"));
     assert!(Print::of(&ask(&client, "other").await).is_some());
     assert_eq!(ledger.times("first"), 1);
+    assert_eq!(metric(&process, LOST).await, 1);
+    assert_eq!(readyz(&process).await, "ready\n");
+    // The attempts to reopen the store that failed are not logged.
+    assert_eq!(lines_with(&process, "ERROR"), 1, "{:#?}", process.lines());
+    assert_eq!(lines_with(&process, "WARN"), 0, "{:#?}", process.lines());
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_reopened_logs_no_line_per_request_or_attempt() {
+    let files = TempDir::new().unwrap();
+    let ledger = Ledger::at(&files.path().join("ledger"));
+    let upstream = ledger.upstream(1);
+    let scene = Scene::before(&upstream.url());
+    // Commits: one when the store is opened, claim and completion of the first key. The next claim fails, and so
+    // do the attempts to reopen the store for 3.75 s.
+    let failing = "store-write=3*off->1*return->off;store-reopen=4*return->off";
+    let process = scene.start_as(TIDEGATE.as_ref(), &[("FAILPOINTS", failing)]);
+    let client = process.client();
+    assert!(Print::of(&ask(&client, "first").await).is_some());
+    let before = process.lines().len();
+    let mut connection = client.keep_alive().await;
+    let mut rejected = 0;
+    while lines_with(&process, REOPENED) == 0 {
+        let request = client.post("/work").header(KEY, "second");
+        let answer = connection.send(request).await;
+        if is_problem(&answer, "store-unavailable") {
+            rejected += 1;
+        }
+        if rejected == 100 {
+            let text = readyz(&process).await;
+            assert!(text.starts_with("ready, degraded: records: "), "{text}");
+        }
+    }
+    assert!(rejected > 1_000, "{rejected}");
+    assert_eq!(readyz(&process).await, "ready\n");
+    let lines = process.lines().split_off(before);
+    assert_eq!(lines.len(), 2, "{} lines: {lines:#?}", lines.len());
 }
 
 /// A file of the engine that only a flush of its keyspace changes.

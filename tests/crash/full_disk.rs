@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::bench::{TTL, bid, sized_answer};
 use crate::harness::{Answer, Client, PATIENCE, Process, Upstream, eventually};
 use crate::ledger::{KEY, Ledger, Print};
-use crate::scene::{Scene, is_problem, kill};
+use crate::scene::{Scene, is_problem, kill, lines_with, metric, readyz};
 
 /// How long a gateway may take to work again when it could.
 const RECOVERY: Duration = Duration::from_secs(5);
@@ -229,6 +229,65 @@ async fn on_a_full_disk_keys_are_refused_the_rest_is_served_and_space_is_all_it_
         [""],
         "only requests without a key are repeated"
     );
+}
+
+/// Requests that are rejected while the disk is full.
+const REJECTED: usize = 3_000;
+
+const DEGRADED: &str = "store_degraded{part=\"records\"}";
+
+#[tokio::test]
+async fn a_full_disk_is_logged_when_it_begins_and_ends_and_reported_in_between() {
+    let mut stage = stage();
+    let (client, ledger) = (&stage.client, &stage.ledger);
+    assert!(Print::of(&ask(client, "early").await).is_some());
+    assert_eq!(readyz(&stage.process).await, "ready\n");
+    assert_eq!(metric(&stage.process, DEGRADED).await, 0);
+    let before = stage.process.lines().len();
+
+    stage.disk.fill();
+    until_refused(client, "full", ledger).await;
+    let mut connection = client.keep_alive().await;
+    for number in 0..REJECTED {
+        let request = client.post("/work").header(KEY, &format!("no-{number}"));
+        let rejected = connection.send(request).await;
+        assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
+    }
+    let lines = stage.process.lines().split_off(before);
+    // The failure, and perhaps that of a snapshot.
+    assert!(lines.len() <= 2, "{} lines: {lines:#?}", lines.len());
+    let text = readyz(&stage.process).await;
+    assert!(text.starts_with("ready, degraded: records: "), "{text}");
+    assert!(text.contains("No space left on device"), "{text}");
+    assert_eq!(metric(&stage.process, DEGRADED).await, 1);
+    let errors = "idempotency_store_errors_total{route=\"all\"}";
+    assert!(metric(&stage.process, errors).await >= REJECTED as u64);
+    let failures = "store_failures_total{part=\"records\"}";
+    assert!(metric(&stage.process, failures).await > 0);
+
+    stage.disk.empty();
+    works_again(client, "after").await;
+    assert_eq!(readyz(&stage.process).await, "ready\n");
+    assert_eq!(metric(&stage.process, DEGRADED).await, 0);
+    let lines = stage.process.lines().split_off(before);
+    assert!(lines.len() <= 4, "{lines:#?}");
+    assert_eq!(lines_with(&stage.process, "idempotency store failed,"), 1);
+    assert_eq!(lines_with(&stage.process, "idempotency store reopened"), 1);
+
+    // A gateway that starts on a full disk reports it as well. It opens its store in the space of the reserve.
+    kill(&mut stage.process);
+    stage.disk.fill();
+    let process = stage.scene.restart();
+    let reason = process.line_with("idempotency store failed,");
+    assert!(reason.contains("No space left on device"), "{reason}");
+    let text = readyz(&process).await;
+    assert!(text.starts_with("ready, degraded: records: "), "{text}");
+    assert_eq!(metric(&process, DEGRADED).await, 1);
+    stage.disk.empty();
+    works_again(&process.client(), "restarted").await;
+    assert_eq!(readyz(&process).await, "ready\n");
+    assert_eq!(metric(&process, DEGRADED).await, 0);
+    assert_eq!(lines_with(&process, "idempotency store failed,"), 1);
 }
 
 #[tokio::test]

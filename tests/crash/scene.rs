@@ -84,3 +84,27 @@ pub(crate) fn is_problem(answer: &Answer, kind: &str) -> bool {
 pub(crate) fn is_unknown(answer: &Answer) -> bool {
     answer.status == 409 && is_problem(answer, "idempotency-outcome-unknown")
 }
+
+/// The text of `/readyz`, which is 200 also while the store is degraded.
+pub(crate) async fn readyz(process: &Process) -> String {
+    let answer = process.admin().get("/readyz").send().await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.text()
+}
+
+/// The value of a metric, given as its name without prefix and its labels.
+pub(crate) async fn metric(process: &Process, sample: &str) -> u64 {
+    let text = process.admin().get("/metrics").send().await.text();
+    let prefix = format!("tidegate_{sample} ");
+    let value = text.lines().find_map(|line| line.strip_prefix(&prefix));
+    value
+        .unwrap_or_else(|| panic!("no {sample} in:\n{text}"))
+        .parse()
+        .unwrap()
+}
+
+/// How many lines with `part` in it the gateway has written.
+pub(crate) fn lines_with(process: &Process, part: &str) -> usize {
+    let lines = process.lines();
+    lines.iter().filter(|line| line.contains(part)).count()
+}

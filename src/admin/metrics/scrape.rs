@@ -16,7 +16,6 @@ use super::latency::Snapshot;
 use super::{Count, EarlyReset, LimitMetrics, Metrics, STATUSES};
 use crate::clock::Clock;
 use crate::pipeline::Shared;
-use crate::store::redis::Redis;
 use crate::store::{BucketStore, RecordStore};
 use crate::upstream::Standing;
 
@@ -27,7 +26,6 @@ pub fn registry(shared: &Shared) -> Registry {
         workers: Arc::clone(&shared.metrics),
         buckets: shared.buckets.clone(),
         records: shared.records.clone(),
-        redis: shared.redis.clone(),
         standings: Arc::clone(&shared.standings),
         clock: shared.clock.clone(),
     };
@@ -41,7 +39,6 @@ struct Scrape {
     workers: Arc<[Arc<Metrics>]>,
     buckets: BucketStore,
     records: RecordStore,
-    redis: Option<Redis>,
     standings: Arc<[Arc<Standing>]>,
     clock: Clock,
 }

@@ -215,6 +215,7 @@ impl<S: Records> Execution<S> {
                 let took = clock.now().since(started);
                 metrics.complete_latency.record(took);
                 completed.map_err(|error| {
+                    metrics.lost.inc();
                     store_failed("complete", &error, metrics);
                     Rejection::OutcomeUnknown
                 })

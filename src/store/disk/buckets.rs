@@ -81,11 +81,13 @@ impl Snapshots {
                 loop {
                     let last = stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
                     let saved = save(&file, &buckets, &clock);
-                    // Said once, and not every few seconds for as long as the disk is full.
-                    if let Err(error) = &saved
-                        && !failing
-                    {
-                        tracing::warn!(%error, "the state of the limits cannot be written to disk");
+                    // A failure is logged when it begins and when it ends, not for each snapshot.
+                    match &saved {
+                        Err(error) if !failing => {
+                            tracing::warn!(%error, "snapshot of limits not written");
+                        }
+                        Ok(()) if failing => tracing::info!("snapshot of limits written again"),
+                        _ => {}
                     }
                     failing = saved.is_err();
                     if last {

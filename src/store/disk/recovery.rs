@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::Handle;
 use super::admission::Admission;
+use super::condition::News;
 use super::engine::{Engine, resync};
 use super::writer::{BATCH_BYTES, EngineState, Op, Writer, tell};
 use crate::failpoint::fails;
@@ -55,14 +56,20 @@ impl Backoff {
 impl Writer {
     /// Closes an engine that failed.
     pub(super) fn give_up(&mut self, reason: StoreError) {
-        tracing::error!(
-            %reason,
-            path = %self.home.path().display(),
-            "idempotency store failed, rejecting requests whose key is not in memory until it works again"
-        );
+        let path = self.home.path().display();
+        match self.common.condition.fail(&reason) {
+            News::Failure => tracing::error!(
+                %reason,
+                %path,
+                "idempotency store failed, rejecting requests whose key is not in memory until it works again"
+            ),
+            News::Reason => tracing::warn!(%reason, %path, "idempotency store failed again"),
+            News::Nothing => tracing::debug!(%reason, "idempotency store failed again"),
+        }
         self.set_suspect(true);
         self.common.lookup.set(None);
         self.reserve.release();
+        let reason = StoreError::known(reason);
         self.admission = Admission::None(reason.clone());
         self.fail(reason);
     }
@@ -101,8 +108,11 @@ impl Writer {
                 self.look_after_if_due();
             }
             Err(reason) => {
-                tracing::warn!(%reason, "idempotency store cannot be reopened");
-                self.fail(reason);
+                match self.common.condition.fail(&reason) {
+                    News::Nothing => tracing::debug!(%reason, "idempotency store not reopened"),
+                    _ => tracing::warn!(%reason, "idempotency store not reopened"),
+                }
+                self.fail(StoreError::known(reason));
             }
         }
     }
@@ -148,7 +158,7 @@ impl Writer {
         if self.upkeep.is_idle()
             && let Err(reason) = self.reopen(inbox)
         {
-            tracing::warn!(%reason, "idempotency store cannot be reopened at shutdown");
+            tracing::warn!(%reason, "idempotency store not reopened at shutdown");
         }
         while let EngineState::Open(_) = self.state
             && let Some(completion) = self.waiting_completions.pop_front()
@@ -177,6 +187,7 @@ impl Writer {
             Ok(()) => {
                 if let Admission::None(_) = self.admission {
                     self.admission = Admission::after_reopening(self.tokens);
+                    self.common.condition.recover();
                     if std::mem::take(&mut self.backoff.is_unreported) {
                         tracing::info!("idempotency store reopened");
                     } else {
@@ -185,15 +196,16 @@ impl Writer {
                 }
             }
             Err(error) => {
-                if self.admission.is_unlimited() {
+                let reason =
+                    StoreError::known(format_args!("no disk space for further responses: {error}"));
+                if self.common.condition.fail(&reason) == News::Failure {
                     tracing::error!(
-                        %error,
-                        "no disk space for further responses, rejecting requests with new keys"
+                        %reason,
+                        path = %self.home.path().display(),
+                        "idempotency store failed, rejecting requests with new keys until it works again"
                     );
                 }
-                self.admission = Admission::None(StoreError::known(format_args!(
-                    "no disk space for further responses: {error}"
-                )));
+                self.admission = Admission::None(reason);
             }
         }
     }
@@ -208,9 +220,8 @@ impl Writer {
     /// process.
     pub(super) fn set_suspect(&mut self, suspect: bool) {
         self.is_suspect = suspect;
-        if let Err(error) = self.acknowledged.set_suspect(suspect) {
-            tracing::warn!(%error, "cannot note whether the idempotency store failed");
-        }
+        let written = self.acknowledged.set_suspect(suspect);
+        self.log_acknowledged(written);
     }
 
     /// Returns the keys of executions whose completion waits for the engine.

@@ -271,6 +271,8 @@ mod tests {
         for _ in 0..100 {
             clock.advance(Duration::from_micros(1_700));
             let next = Timeline::new(clock.restart_process());
+            // The engine takes its time to open.
+            clock.advance(Duration::from_micros(2_600));
             next.resume(&last);
             assert_eq!(next.now(), first.now());
             last = next.read();

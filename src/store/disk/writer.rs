@@ -1,7 +1,7 @@
 //! The one thread that writes.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::Ordering;
+use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -59,6 +59,8 @@ pub(super) struct Writer {
     pub(super) state: EngineState,
     pub(super) tally: Tally,
     pub(super) acknowledged: Acknowledged,
+    /// Whether the last write to `acknowledged` failed.
+    acknowledged_fails: bool,
     pub(super) upkeep: Upkeep,
     /// Claims that may be on disk and that no execution holds: removed when the engine is reopened.
     pub(super) doomed: HashSet<RecordId>,
@@ -117,6 +119,7 @@ impl Writer {
             state: EngineState::Failed(StoreError::new("not open yet"), Instant::now()),
             tally,
             acknowledged,
+            acknowledged_fails: false,
             upkeep: Upkeep::default(),
             doomed: HashSet::new(),
             waiting_completions: VecDeque::new(),
@@ -135,9 +138,7 @@ impl Writer {
             return Err(OpenError::Records { path, reason });
         }
         writer.set_suspect(false);
-        if let Err(error) = writer.hold_reserve() {
-            writer.admission = Admission::None(StoreError::known(error));
-        }
+        writer.readmit();
         Ok(writer)
     }
 
@@ -151,7 +152,7 @@ impl Writer {
     /// Executes one batch of operations, or upkeep if none arrives in time. Returns whether there are handles left
     /// that can send operations.
     pub(super) fn turn(&mut self, inbox: &Receiver<Op>, owner: &Weak<Handle>) -> bool {
-        self.common.stalled.store(false, Ordering::Relaxed);
+        self.common.condition.respond();
         self.reopen_if_due(inbox);
         // The postponed operation goes first, because the batch can postpone another one.
         let first = self.postponed.take();
@@ -260,7 +261,9 @@ impl Writer {
                 written.after.done(&self.common, &mut self.admission);
             }
             Err(reason) => {
-                let unwritten = written.after.failed(&self.common, &reason);
+                // The failure is logged once, not for each request of the batch.
+                let reported = StoreError::known(&reason);
+                let unwritten = written.after.failed(&self.common, &reported);
                 self.doomed.extend(unwritten.doomed);
                 for completion in unwritten.completions.into_iter().rev() {
                     self.waiting_completions.push_front(completion);
@@ -277,14 +280,24 @@ impl Writer {
 
     /// Takes over the tally of a batch that is on disk.
     pub(super) fn acknowledge(&mut self, tally: Tally) {
-        if tally.batches != self.tally.batches
-            && let Err(error) = self.acknowledged.write(tally.batches)
-        {
-            // Only what would tell of a later loss; what was written is safe.
-            tracing::warn!(%error, "cannot write the number of acknowledged batches");
+        if tally.batches != self.tally.batches {
+            let written = self.acknowledged.write(tally.batches);
+            self.log_acknowledged(written);
         }
         self.tally = tally;
         self.common.standing.publish(&tally);
+    }
+
+    /// Logs when writes to the file `acknowledged` begin to fail. The records are not affected, but a later loss of
+    /// batches may go unnoticed.
+    pub(super) fn log_acknowledged(&mut self, written: io::Result<()>) {
+        let failed_before = std::mem::replace(&mut self.acknowledged_fails, written.is_err());
+        if let Err(error) = written
+            && !failed_before
+        {
+            let path = self.home.path().display();
+            tracing::warn!(%error, %path, "number of acknowledged batches not written");
+        }
     }
 }
 

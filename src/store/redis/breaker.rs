@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::settings::Nodes;
+use crate::store::Part;
 
 /// Failures in a row after which nobody asks any more.
 const FAILURES: u32 = 3;
@@ -25,25 +26,6 @@ const RELAPSE: Duration = Duration::from_millis(50);
 
 /// And never longer: a Redis that is back is to be used soon.
 const LONGEST: Duration = Duration::from_secs(1);
-
-/// What Redis is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Decisions on limits.
-    Limits,
-    /// Idempotency keys.
-    Records,
-}
-
-impl Part {
-    /// Its name, for people and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Limits => "limits",
-            Self::Records => "records",
-        }
-    }
-}
 
 /// Whether Redis is asked for one of its parts.
 #[derive(Debug)]

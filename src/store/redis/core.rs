@@ -14,11 +14,12 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::breaker::{Breaker, Part};
+use super::breaker::Breaker;
 use super::connection::{Client, Connection};
 use super::settings::RedisSettings;
 use crate::clock::Clock;
 use crate::idempotency::{Names, Naming, Secret};
+use crate::store::Part;
 
 /// What all links to one Redis share.
 #[derive(Debug)]

@@ -13,12 +13,12 @@ use redis::{FromRedisValue, RedisError, Value};
 use thiserror::Error;
 use tokio::time::timeout;
 
-use super::breaker::Part;
 use super::connection::Connection;
 use super::core::Core;
 use super::script::{CONFIRM, Call};
 use super::way::{Established, Way};
 use crate::idempotency::StoreError;
+use crate::store::Part;
 
 /// A way to Redis.
 #[derive(Debug)]

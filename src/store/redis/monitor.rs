@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::breaker::Part;
 use super::connection::Connection;
 use super::core::Core;
 use super::link::{Failure, is_gone};
 use super::portrait::{Portrait, Unfit};
 use super::sight::Sight;
+use crate::store::Part;
 
 /// Between two looks at a Redis that is well.
 const CALM: Duration = Duration::from_secs(1);

@@ -29,12 +29,12 @@ use std::time::Duration;
 use self::ledger::{Attempts, Idle, Ledger, Pending};
 use self::steps::Reply;
 use super::Redis;
-use super::breaker::Part;
 use super::link::{Failure, Link};
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Ending, Finding, Kept, KeyHash, Permit, RecordId, Records,
     ScopeHash, StoreError, Ticket,
 };
+use crate::store::{Health, Part};
 
 /// All records of a fleet, as one gateway sees them. A clone has a connection of its own.
 pub struct RedisRecords {
@@ -60,6 +60,11 @@ impl RedisRecords {
             ledger,
             redis,
         }
+    }
+
+    /// Returns the health of the Redis they are in: limits and records.
+    pub fn health(&self) -> [Health; 2] {
+        self.redis.health()
     }
 
     /// Returns when nothing is left to be told to Redis of what was dropped.

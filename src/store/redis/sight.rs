@@ -9,7 +9,6 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisError, Value};
 use tokio::time::{Instant, timeout};
 
-use super::breaker::Part;
 use super::connection::{Connection, Place};
 use super::core::Core;
 use super::link::{Failure, is_gone};
@@ -17,6 +16,7 @@ use super::portrait::Portrait;
 use super::records::Names;
 use super::script::PLANT;
 use crate::idempotency::Secret;
+use crate::store::Part;
 
 /// How long the mark of a look stays, in milliseconds.
 const MARK: u32 = 10_000;

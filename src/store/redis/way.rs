@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use redis::RedisError;
 use tokio::time::timeout;
 
-use super::breaker::Part;
 use super::connection::Connection;
 use super::core::Core;
+use crate::store::Part;
 
 /// A connection, or what it takes to make one.
 #[derive(Debug)]

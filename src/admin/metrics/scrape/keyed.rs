@@ -186,7 +186,6 @@ mod tests {
             workers: workers.into(),
             buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(1, Clock::real()))),
             records: RecordStore::Memory(MemoryRecords::new(Room::default(), Clock::real())),
-            redis: None,
             standings: Arc::default(),
             clock: Clock::real(),
         }));

@@ -1,4 +1,4 @@
-//! How the store is, where it can be otherwise than well.
+//! Health of a store that can fail.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use super::{Scrape, counter, gauge};
 
 impl Scrape {
     pub(super) fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(redis) = &self.redis else {
+        let health = self.records.health();
+        if health.is_empty() {
             return Ok(());
-        };
-        let health = redis.health();
+        }
         let mut degraded = encoder.encode_descriptor(
             "store_degraded",
-            "Whether Redis is not asked because it fails, by what it is asked for",
+            "Whether a part of the store is degraded because it fails",
             None,
             MetricType::Gauge,
         )?;
@@ -28,7 +28,7 @@ impl Scrape {
         }
         let mut failures = encoder.encode_descriptor(
             "store_failures",
-            "Times Redis could not do what it was asked, by what it was asked for",
+            "Failed operations of the store, attempts to recover included, by part",
             None,
             MetricType::Counter,
         )?;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
-use super::super::breaker::Part;
 use super::ledger::Ledger;
 use super::steps;
 use crate::clock::Moment;
 use crate::idempotency::{RecordId, Ticket};
+use crate::store::Part;
 
 /// How often in the time a claim holds it is seen to.
 const LOOKS_PER_LEASE: u32 = 8;

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::super::breaker::Part;
 use super::super::core::Core;
 use super::super::link::Link;
 use super::leases::Leases;
@@ -13,6 +12,7 @@ use super::steps;
 use super::watches::Watches;
 use crate::clock::Moment;
 use crate::idempotency::{Bid, Desk, Ending, Flight, Permit, RecordId, StoreError, Ticket};
+use crate::store::Part;
 use crate::store::flights::Flights;
 
 /// Between two attempts to record something: so long at first, and twice as long every time.

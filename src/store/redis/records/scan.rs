@@ -9,12 +9,12 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use redis::{FromRedisValue, RedisError};
 
-use super::super::breaker::Part;
 use super::super::connection::{Connection, Place};
 use super::super::link::{Failure, Link};
 use super::names::Names;
 use super::steps::{self, Peek};
 use crate::idempotency::{Answer, Census, Finding, KeyHash, RecordId, State, StoreError};
+use crate::store::Part;
 
 /// Names looked at in one step.
 const STEP: usize = 500;

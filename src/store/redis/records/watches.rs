@@ -13,11 +13,11 @@ use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::super::breaker::Part;
 use super::ledger::Ledger;
 use super::names::Token;
 use super::steps::{self, Peek};
 use crate::idempotency::{Ending, RecordId, State, Vigil, Waiting};
+use crate::store::Part;
 
 /// Interval between two polls of all records with waiting requests.
 const LOOK: Duration = Duration::from_millis(250);
