@@ -365,12 +365,14 @@ fn a_file_that_cannot_be_read_says_why() {
 fn all_the_shipped_configurations_are_sound() {
     for text in [
         MINIMAL,
-        include_str!("../../config/demo.toml"),
         include_str!("../../config/reference.toml"),
         include_str!("../../config/client-endpoints.toml"),
     ] {
         assert!(warnings(text).is_empty());
     }
+    // The demo shows the default scope.
+    let demo = warnings(include_str!("../../config/demo.toml"));
+    assert!(demo.len() == 1 && demo[0].title.starts_with("without `scope`"));
 }
 
 proptest::proptest! {
