@@ -388,3 +388,28 @@ impl std::fmt::Debug for DiskRecords {
         f.debug_struct("DiskRecords").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_store_of_an_older_format_is_rejected_before_the_engine_opens_anything() {
+        let dir = TempDir::new().unwrap();
+        let secret = "ab".repeat(32);
+        let identity = format!(r#"{{ "format": 1, "engine": "fjall-3", "secret": "{secret}" }}"#);
+        std::fs::write(dir.path().join("identity"), &identity).unwrap();
+        let opened = DiskRecords::open(dir.path(), Room::default(), Clock::real());
+        let message = opened.err().unwrap().to_string();
+        assert!(message.contains("has format 1"), "{message}");
+        assert!(message.contains("until its keys have expired"), "{message}");
+        assert!(message.contains("can then execute again"), "{message}");
+        for file in ["records", "acknowledged", "reserve"] {
+            assert!(!dir.path().join(file).exists(), "{file}");
+        }
+        let left = std::fs::read_to_string(dir.path().join("identity")).unwrap();
+        assert_eq!(left, identity);
+    }
+}

@@ -1,8 +1,8 @@
-//! Values as they are written down.
+//! Encoding of stored values, on disk and in Redis.
 //!
-//! A version, the value, and a checksum over both and over the name it was written under: a value that
-//! was damaged, or that somehow came to stand under another name, is an error and never an answer, nor
-//! the absence of one.
+//! A value is written as a version, the value, and a checksum over both and over the name of the value. A value that
+//! is damaged, is stored under another name, or has another version is an error. It is never read as a response or
+//! as the absence of one.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -10,16 +10,19 @@ use thiserror::Error;
 
 use crate::idempotency::{Answer, ResponseSummary};
 
-/// The version this writes, and the newest it reads.
-pub(in crate::store) const VERSION: u8 = 1;
+/// The version that is written, and the only one that is read.
+pub(in crate::store) const VERSION: u8 = 2;
 
 const CHECKSUM: usize = 8;
 
 /// Why bytes are not what was written.
 #[derive(Debug, Error)]
 pub(in crate::store) enum WrittenError {
-    #[error("it was written by a newer version (format {0}, this one reads up to {VERSION})")]
-    Newer(u8),
+    #[error(
+        "it has format {0}, and this version of the gateway reads format {VERSION}; use the version that wrote it \
+         until it has expired"
+    )]
+    OtherVersion(u8),
     #[error("its checksum is wrong")]
     Checksum,
     #[error("it makes no sense: {0}")]
@@ -80,7 +83,7 @@ pub(in crate::store) fn summary_of_start(
     /// The fields of [`WrittenAnswer`] up to the length of its body.
     type Start<'a> = (u16, Vec<(&'a str, &'a [u8])>, usize);
     match bytes.split_first() {
-        Some((&version, _)) if version > VERSION => Err(WrittenError::Newer(version)),
+        Some((&version, _)) if version != VERSION => Err(WrittenError::OtherVersion(version)),
         Some((_, start)) => match postcard::take_from_bytes::<Start<'_>>(start) {
             Ok(((status, _, body_bytes), _)) => summary(status, body_bytes).map(Some),
             Err(postcard::Error::DeserializeUnexpectedEnd) => Ok(None),
@@ -112,7 +115,7 @@ pub(in crate::store) fn open<'a, T: Deserialize<'a>>(
 ) -> Result<T, WrittenError> {
     match bytes.first() {
         None => return Err(WrittenError::Checksum),
-        Some(&version) if version > VERSION => return Err(WrittenError::Newer(version)),
+        Some(&version) if version != VERSION => return Err(WrittenError::OtherVersion(version)),
         Some(_) => {}
     }
     let (content, sum) = bytes
@@ -155,5 +158,24 @@ mod tests {
         }
         let written: WrittenAnswer<'_> = open(b"k", &sealed).unwrap();
         assert_eq!(written.summary().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_value_of_an_older_or_newer_version_is_an_error() {
+        let response = Answer::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
+        for version in [0, VERSION - 1, VERSION + 1, u8::MAX] {
+            let mut bytes = WrittenAnswer::of(&response, |written| seal(b"k", &written));
+            bytes.truncate(bytes.len() - CHECKSUM);
+            bytes[0] = version;
+            // As the other version would have written it.
+            bytes.extend_from_slice(&checksum(b"k", &bytes));
+            let opened = open::<WrittenAnswer<'_>>(b"k", &bytes).err().unwrap();
+            let summary = summary_of_start(&bytes).unwrap_err();
+            for error in [opened, summary] {
+                let message = error.to_string();
+                let expected = format!("it has format {version}, and this version");
+                assert!(message.starts_with(&expected), "{message}");
+            }
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! The directory of a store: whose it is, and what is in it.
 //!
-//! Beside the engine's own files lie two of ours. `lock` is held for as long as a process uses the
-//! directory. `identity` says what format the directory is in, before any engine has to make sense of
-//! it, and holds the secret that keys all names: were it made anew, every key would be forgotten and
-//! nobody told, so a directory that has records and no identity is refused.
+//! Beside the files of the engine are two more. A process holds `lock` for as long as it uses the directory.
+//! `identity` contains the format of the directory and the secret that all names are derived from. The format is
+//! checked before the engine opens anything, and a directory of another format is rejected: there is no
+//! conversion. A directory with records and without an identity is rejected too, because a new secret would turn
+//! every used key into a new one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -15,8 +16,8 @@ use thiserror::Error;
 
 use crate::idempotency::Secret;
 
-/// The format this writes, and the newest it reads.
-const FORMAT: u32 = 1;
+/// The format that this version writes, and the only one that it reads.
+const FORMAT: u32 = 2;
 
 /// What engine a directory of this format is for.
 const ENGINE: &str = "fjall-3";
@@ -54,12 +55,13 @@ pub enum HomeError {
         /// The process, as far as it is known.
         holder: String,
     },
-    /// A newer version has written it.
+    /// An older or newer version has written it.
     #[error(
-        "the store directory {path} is of format {format}, and this version reads up to {FORMAT}; run the \
-         newer version that wrote it, or move the directory away to start without its keys"
+        "the store directory {path} has format {format}, and this version requires format {FORMAT}; run the \
+         version that wrote it until its keys have expired and then move the directory away, or move it away now \
+         to start without its keys: keys that were used before can then execute again"
     )]
-    Newer {
+    OtherFormat {
         /// The directory.
         path: PathBuf,
         /// Its format.
@@ -85,7 +87,7 @@ struct Identity {
     secret: String,
 }
 
-/// Enough of an identity to tell that it is a newer one.
+/// The part of an identity that is the same in all formats.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
@@ -177,10 +179,10 @@ fn read_identity(path: &Path, bytes: &[u8]) -> Result<Secret, HomeError> {
         what,
     };
     if let Ok(Format { format }) = serde_json::from_slice(bytes)
-        && format > FORMAT
+        && format != FORMAT
     {
         let path = path.to_owned();
-        return Err(HomeError::Newer { path, format });
+        return Err(HomeError::OtherFormat { path, format });
     }
     let identity: Identity = serde_json::from_slice(bytes)
         .map_err(|error| damaged(format!("its `identity` cannot be read ({error})")))?;
@@ -278,8 +280,16 @@ mod tests {
         let text = fs::read_to_string(&identity).unwrap();
         for (content, says) in [
             (
-                text.replace("\"format\": 1", "\"format\": 2"),
-                "of format 2, and this version reads up to 1",
+                text.replace("\"format\": 2", "\"format\": 3"),
+                "has format 3, and this version requires format 2; run the version that wrote it",
+            ),
+            (
+                text.replace("\"format\": 2", "\"format\": 1"),
+                "has format 1, and this version requires format 2; run the version that wrote it",
+            ),
+            (
+                r#"{ "format": 1 }"#.into(),
+                "has format 1, and this version requires format 2; run the version that wrote it",
             ),
             (
                 text.replace("fjall-3", "fjall-9"),

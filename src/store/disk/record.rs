@@ -235,10 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_a_newer_version_says_so() {
+    fn a_record_of_another_version_is_an_error_that_names_it() {
         let mut bytes = record().encode(b"k");
-        bytes[0] = VERSION + 1;
-        let error = Record::decode(b"k", &bytes).unwrap_err();
-        assert!(matches!(error, WrittenError::Newer(version) if version == VERSION + 1));
+        for other in [VERSION - 1, VERSION + 1] {
+            bytes[0] = other;
+            let error = Record::decode(b"k", &bytes).unwrap_err();
+            assert!(matches!(error, WrittenError::OtherVersion(version) if version == other));
+        }
     }
 }

@@ -227,3 +227,33 @@ fn token(value: Value) -> Result<Token, ParsingError> {
     let bytes = Vec::<u8>::from_redis_value(value)?;
     Token::from_bytes(&bytes).ok_or_else(|| ParsingError::from("a token is 16 bytes"))
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, StatusCode};
+
+    use super::*;
+    use crate::idempotency::{KeyHash, ScopeHash};
+
+    #[test]
+    fn a_stored_response_of_another_version_is_an_error_and_not_an_absent_response() {
+        let id = RecordId {
+            key: KeyHash([1; 16]),
+            scope: ScopeHash([2; 16]),
+        };
+        let response = Answer::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
+        let mut bytes = WrittenAnswer::of(&response, |written| seal(&id.to_bytes(), &written));
+        assert_eq!(*read_answer(id, &bytes).unwrap(), response);
+        let version = bytes[0];
+        for other in [version - 1, version + 1] {
+            bytes[0] = other;
+            for error in [
+                read_answer(id, &bytes).unwrap_err(),
+                read_start(&bytes).unwrap_err(),
+            ] {
+                let expected = format!("it has format {other}");
+                assert!(error.reason.contains(&expected), "{error}");
+            }
+        }
+    }
+}
