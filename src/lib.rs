@@ -15,9 +15,11 @@
 //! for itself, a refusal above all, is said by [`respond`].
 //!
 //! [`config`] turns the file a person writes into the policy all of these run on, [`store`] keeps buckets
-//! and records, [`admin`] tells an operator how things stand, and [`clock`] is the only source of time.
+//! and records, [`admin`] tells an operator how things stand, [`clock`] is the only source of time, and [`buffers`] bounds
+//! the memory that held bodies take.
 
 // What the gateway runs on
+pub mod buffers;
 pub mod clock;
 pub mod config;
 

@@ -1,0 +1,248 @@
+//! Bounds on the memory that held bodies take.
+//!
+//! Keyed request bodies, copies for retries and responses being recorded are held in memory. Each is charged by the
+//! bytes allocated for it, in total and per client, before the allocation. `max_buffered` always applies.
+//! `max_buffered_per_client` applies while more than half of `max_buffered` is in use: a client alone is not limited
+//! without need, and one client cannot fill what others need. A bound per request would not do: HTTP/2 multiplies it.
+//!
+//! Not charged: heads, read buffers, HTTP/2 windows and parts that pass through. Each connection bounds its own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use thiserror::Error;
+
+use crate::client::ClientId;
+
+/// `[server] max_buffered` and `max_buffered_per_client`, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferBounds {
+    /// Bytes held at once for all clients together.
+    pub total: usize,
+    /// Bytes held at once for one client, while more than half of `total` is in use.
+    pub per_client: usize,
+}
+
+impl Default for BufferBounds {
+    fn default() -> Self {
+        Self {
+            total: 256 << 20,
+            per_client: 16 << 20,
+        }
+    }
+}
+
+/// The body that bytes are held for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffered {
+    /// A keyed request body. Beyond a bound the request is rejected.
+    Request,
+    /// A response being recorded. Beyond a bound it is streamed and not stored.
+    Response,
+    /// The copy of a request body for retries. Beyond a bound it is dropped, and the request is sent once.
+    Retry,
+}
+
+impl Buffered {
+    /// All kinds of bodies.
+    pub const ALL: [Self; 3] = [Self::Request, Self::Response, Self::Retry];
+
+    /// The value of the metric label `kind`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Response => "response",
+            Self::Retry => "retry",
+        }
+    }
+}
+
+/// Bytes held by all workers. Cheap to clone; all clones count together.
+#[derive(Clone)]
+pub struct Buffers(Arc<Shared>);
+
+struct Shared {
+    bounds: BufferBounds,
+    total: AtomicUsize,
+    /// Clients that hold at least one byte.
+    clients: DashMap<ClientId, usize>,
+    /// Bodies that would have exceeded a bound, by [`Buffered`].
+    exceeded: [AtomicU64; Buffered::ALL.len()],
+}
+
+/// Bytes charged for one body, released on drop.
+#[derive(Debug)]
+#[must_use = "a dropped charge is released"]
+pub struct BufferCharge {
+    /// A worker's own clone, so that workers share no reference count.
+    buffers: Arc<Buffers>,
+    client: ClientId,
+    kind: Buffered,
+    bytes: usize,
+}
+
+/// More bytes would exceed a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the memory for held bodies is exhausted")]
+pub struct Exceeded;
+
+impl Buffers {
+    /// Creates a count of zero bytes with these bounds.
+    pub fn new(bounds: BufferBounds) -> Self {
+        Self(Arc::new(Shared {
+            bounds,
+            total: AtomicUsize::new(0),
+            clients: DashMap::new(),
+            exceeded: Default::default(),
+        }))
+    }
+
+    /// Starts a charge of zero bytes for a body of `client`.
+    pub fn charge(self: &Arc<Self>, client: ClientId, kind: Buffered) -> BufferCharge {
+        BufferCharge {
+            buffers: Arc::clone(self),
+            client,
+            kind,
+            bytes: 0,
+        }
+    }
+
+    /// Bounds in bytes.
+    pub fn bounds(&self) -> BufferBounds {
+        self.0.bounds
+    }
+
+    /// Bytes held now.
+    pub fn in_use(&self) -> usize {
+        self.0.total.load(Ordering::Relaxed)
+    }
+
+    /// Bodies of this kind that would have exceeded a bound.
+    pub fn exceeded(&self, kind: Buffered) -> u64 {
+        self.0.exceeded[kind as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    fn take(&self, client: ClientId, bytes: usize) -> Result<(), Exceeded> {
+        let BufferBounds { total, per_client } = self.bounds;
+        let grown = |used: usize| used.checked_add(bytes).filter(|&used| used <= total);
+        let used = self
+            .total
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown)
+            .map_err(|_full| Exceeded)?;
+        let of_client = if used + bytes > total / 2 {
+            per_client
+        } else {
+            total
+        };
+        let fits = match self.clients.entry(client) {
+            Entry::Occupied(mut entry) if entry.get() + bytes <= of_client => {
+                *entry.get_mut() += bytes;
+                true
+            }
+            Entry::Vacant(entry) if bytes <= of_client => {
+                entry.insert(bytes);
+                true
+            }
+            _ => false,
+        };
+        if fits {
+            return Ok(());
+        }
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
+        Err(Exceeded)
+    }
+
+    fn release(&self, client: ClientId, bytes: usize) {
+        if let Entry::Occupied(mut entry) = self.clients.entry(client) {
+            *entry.get_mut() -= bytes;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl BufferCharge {
+    /// Charges `bytes` more, all or nothing.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let shared = &self.buffers.0;
+        let taken = shared.take(self.client, bytes);
+        match taken {
+            Ok(()) => self.bytes += bytes,
+            Err(Exceeded) => {
+                shared.exceeded[self.kind as usize].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        taken
+    }
+
+    /// Charges for capacity for `more` bytes in `buffer` and allocates it. The capacity doubles, up to `most`, so that
+    /// a body in many parts is copied a few times only. The charge is the capacity, not the length.
+    pub fn reserve(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        more: usize,
+        most: usize,
+    ) -> Result<(), Exceeded> {
+        let (length, capacity) = (buffer.len(), buffer.capacity());
+        let needed = length.saturating_add(more);
+        if needed > capacity {
+            let grown = capacity.saturating_mul(2).min(most).max(needed);
+            self.grow(grown - capacity)?;
+            buffer.reserve_exact(grown - length);
+        }
+        Ok(())
+    }
+
+    /// Returns `bytes` such that the charge is released when the last reference to them is dropped.
+    pub fn hold(self, bytes: Bytes) -> Bytes {
+        if self.bytes == 0 {
+            return bytes;
+        }
+        Bytes::from_owner(Held {
+            bytes,
+            _charge: self,
+        })
+    }
+}
+
+impl Drop for BufferCharge {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.buffers.0.release(self.client, self.bytes);
+        }
+    }
+}
+
+/// Bytes and the charge for them. The bytes are dropped first.
+struct Held {
+    bytes: Bytes,
+    _charge: BufferCharge,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffers")
+            .field("in_use", &self.in_use())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
