@@ -44,6 +44,7 @@ use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
 use crate::admin::Metrics;
+use crate::buffers::{BufferBounds, Buffers};
 use crate::client::Trust;
 use crate::clock::Clock;
 use crate::idempotency::{IdempotencyLayer, Naming, Rule};
@@ -73,6 +74,7 @@ pub struct Embedded {
     buckets: Arc<MemoryBuckets>,
     records: Arc<MemoryRecords>,
     naming: Naming,
+    buffers: Arc<Buffers>,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     clock: Clock,
@@ -109,6 +111,7 @@ impl Embedded {
             buckets: Arc::new(MemoryBuckets::new(MAX_CLIENTS, clock.clone())),
             records: Arc::new(MemoryRecords::new(Room::default(), clock.clone())),
             naming: Naming::random(),
+            buffers: Arc::new(Buffers::new(BufferBounds::default())),
             metrics: Arc::new(Metrics::new(&routes, &limits, &[])),
             tasks: TaskTracker::new(),
             routes,
@@ -128,6 +131,14 @@ impl Embedded {
     pub fn speaking(self, manner: Manner) -> Self {
         let manner = Arc::new(manner);
         Self { manner, ..self }
+    }
+
+    /// Sets the bounds on request and response bodies that are held in memory. Choose bounds that are not below
+    /// `max_request` of the rule: a larger keyed request body is always rejected with 503.
+    #[must_use]
+    pub fn buffering(self, bounds: BufferBounds) -> Self {
+        let buffers = Arc::new(Buffers::new(bounds));
+        Self { buffers, ..self }
     }
 
     /// Identifies the client. Applied first. Rejects a request with 400 if a header that a limit or the scope is
@@ -160,6 +171,7 @@ impl Embedded {
             Arc::clone(&self.records),
             self.naming.clone(),
             MAX_EXECUTIONS,
+            Arc::clone(&self.buffers),
             self.tasks.clone(),
             Arc::clone(&self.manner),
             Arc::clone(&self.metrics),

@@ -24,6 +24,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::buffers::BufferBounds;
 use crate::pipeline::{Pipeline, Shared};
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::health::Checks;
@@ -48,6 +49,8 @@ pub struct ServerSettings {
     pub deadlines: Deadlines,
     /// What one client or all of them together may take up.
     pub caps: Caps,
+    /// Bounds on bodies held in memory.
+    pub buffers: BufferBounds,
 }
 
 /// PEM files of the gateway's own certificate chain and private key.

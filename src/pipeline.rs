@@ -18,6 +18,7 @@ use tower::{Layer, Service};
 
 use self::record::{Logged, PendingRequest, Recorder, Seen};
 use crate::admin::Metrics;
+use crate::buffers::Buffers;
 use crate::clock::Clock;
 use crate::config::Policy;
 use crate::gateway::ServerSettings;
@@ -56,6 +57,8 @@ pub struct Shared {
     pub redis: Option<Redis>,
     /// What writes the buckets down, where they are to outlive a restart.
     pub snapshots: Option<Arc<Snapshots>>,
+    /// Bytes of bodies held in memory.
+    pub buffers: Buffers,
     /// How the servers of each upstream stand.
     pub standings: Arc<[Arc<Standing>]>,
     /// What is counted, by each worker for itself.
@@ -94,6 +97,7 @@ impl Shared {
             naming: Naming::random(),
             redis: None,
             snapshots: None,
+            buffers: Buffers::new(policy.server.buffers),
             standings: (policy.upstreams.iter())
                 .map(|upstream| Arc::new(Standing::new(upstream, policy.server.workers)))
                 .collect(),
@@ -120,17 +124,20 @@ impl Pipeline {
             naming,
             redis: _,
             snapshots: _,
+            buffers,
             standings,
             metrics,
             clock,
         } = shared.clone();
         let metrics = Arc::clone(&metrics[worker]);
         let manner = Arc::new(policy.manner.clone());
+        let buffers = Arc::new(buffers);
         let forward = Forward::new(
             &standings,
             worker,
             &policy.routes,
             &policy.server,
+            Arc::clone(&buffers),
             Arc::clone(&manner),
             Arc::clone(&metrics),
             clock.clone(),
@@ -148,6 +155,7 @@ impl Pipeline {
             Arc::new(records),
             naming,
             (policy.server.caps.connections / policy.server.workers).max(1),
+            buffers,
             tasks,
             Arc::clone(&manner),
             Arc::clone(&metrics),

@@ -94,6 +94,14 @@ pub(super) struct ServerSection {
     /// Bytes of a request's body.
     #[schemars(extend("default" = "4GiB", "minimum" = 1))]
     pub(super) max_body: Option<Located<Size>>,
+    /// Bytes of bodies held in memory for all clients together: keyed request bodies, copies for retries and responses
+    /// being recorded. Beyond it, keyed requests get 503, and other bodies are streamed without being held.
+    #[schemars(extend("default" = "256MiB", "minimum" = 1))]
+    pub(super) max_buffered: Option<Located<Size>>,
+    /// Bytes of bodies held in memory for one client. Applies while more than half of `max_buffered` is in use. The
+    /// default is at most half of `max_buffered`.
+    #[schemars(extend("default" = "16MiB", "minimum" = 1))]
+    pub(super) max_buffered_per_client: Option<Located<Size>>,
     /// HTTP/2 streams open at once on a connection.
     #[schemars(range(min = 1), extend("default" = 128))]
     pub(super) h2_max_streams: Option<Located<u32>>,

@@ -4,6 +4,7 @@
 //! see. A part that has a fault is reported and left out, and the others are checked on: the policy
 //! that comes out is of use only if nothing was reported.
 
+mod buffers;
 mod idempotency;
 mod limits;
 mod listeners;
@@ -25,6 +26,7 @@ use super::located::Located;
 use super::problem::Findings;
 use super::scalar::{Cidr, Fault, HumanDuration, Listen, Size, Timeout, TokenText};
 use super::{AdminSettings, LogFormat, LogSettings, Policy};
+use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
 use crate::gateway::{Caps, Deadlines, ServerSettings, TlsFiles};
 
@@ -35,6 +37,7 @@ const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     listeners::check(file, findings);
     warn_of_whole_families(&file.client, findings);
+    let buffers = buffers::resolve(&file.server, findings);
     let mut store = store::resolve(&file.store, findings);
     let admin = admin(&file.admin, findings);
     let manner = respond::resolve(&file.respond, findings);
@@ -45,13 +48,13 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         findings,
     );
     let max_bytes = store::bytes_for_answers(&store);
-    let routes = routes::resolve(file, &limits, max_bytes, findings);
+    let routes = routes::resolve(file, &limits, max_bytes, buffers, findings);
     store::set_lease(&mut store, file, &upstreams, &routes, findings);
     if findings.has_errors() {
         return None;
     }
     Some(Policy {
-        server: server(&file.server),
+        server: server(&file.server, buffers.value),
         admin,
         trust: trust(&file.client),
         max_clients: plain(file.store.max_clients.as_ref(), 1_000_000),
@@ -64,7 +67,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     })
 }
 
-fn server(section: &ServerSection) -> ServerSettings {
+fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
     let (deadlines, caps) = (Deadlines::default(), Caps::default());
     let cores = || available_parallelism().map_or(1, usize::from);
     let listen = match &section.listen {
@@ -102,6 +105,7 @@ fn server(section: &ServerSection) -> ServerSettings {
             h2_streams: plain(section.h2_max_streams.as_ref(), caps.h2_streams),
             h2_resets: plain(section.h2_max_resets.as_ref(), caps.h2_resets),
         },
+        buffers,
     }
 }
 

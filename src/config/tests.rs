@@ -372,7 +372,7 @@ fn all_the_shipped_configurations_are_sound() {
     }
     // The demo shows the default scope.
     let demo = warnings(include_str!("../../config/demo.toml"));
-    assert!(demo.len() == 1 && demo[0].title.starts_with("without `scope`"));
+    assert!(demo.len() == 1 && demo[0].starts_with("without `scope`"));
 }
 
 proptest::proptest! {

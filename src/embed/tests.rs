@@ -183,3 +183,20 @@ async fn a_request_of_nobody_passes() {
         assert_eq!(text(response).await, format!("payment {number}"));
     }
 }
+
+#[tokio::test]
+async fn a_body_beyond_the_bound_on_held_bodies_gets_503() {
+    for (total, status) in [(2, 503), (1_000, 200)] {
+        let embedded = embedded().buffering(BufferBounds {
+            total,
+            per_client: total,
+        });
+        let bank = Bank::default();
+        bank.open.notify_one();
+        let response = app(&embedded, &bank).oneshot(request(Some("192.0.2.1:9")));
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), status);
+        let payments = u32::from(status == 200);
+        assert_eq!(bank.payments.load(Ordering::Relaxed), payments);
+    }
+}

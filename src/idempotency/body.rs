@@ -16,8 +16,8 @@ enum Source<B> {
     Whole(Bytes),
     /// As it comes.
     Passing(B),
-    /// Some of it in hand, which turned out to be too large to keep; the rest as it comes.
-    Resumed { held: Bytes, rest: B },
+    /// The beginning of a body that is too large to store, and the rest as it arrives.
+    Resumed { held: Bytes, next: Bytes, rest: B },
 }
 
 impl<B> Told<B> {
@@ -26,11 +26,16 @@ impl<B> Told<B> {
         Self(Source::Passing(body))
     }
 
-    /// Puts back in front of a passing body what was already read of it.
-    pub(super) fn put_back(&mut self, held: Bytes) {
+    /// Puts `held` and then `next` before the rest of a body that was read in part.
+    pub(super) fn put_back(&mut self, held: Bytes, next: Bytes) {
         let source = std::mem::replace(&mut self.0, Source::Whole(Bytes::new()));
+        let (held, next) = if held.is_empty() {
+            (next, held)
+        } else {
+            (held, next)
+        };
         self.0 = match source {
-            Source::Passing(rest) => Source::Resumed { held, rest },
+            Source::Passing(rest) => Source::Resumed { held, next, rest },
             other => other,
         };
     }
@@ -54,9 +59,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Told<B> {
             Source::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Source::Passing(body) => Pin::new(body).poll_frame(cx),
-            Source::Resumed { held, rest } if held.is_empty() => Pin::new(rest).poll_frame(cx),
-            Source::Resumed { held, .. } => {
-                Poll::Ready(Some(Ok(Frame::data(std::mem::take(held)))))
+            Source::Resumed { held, rest, .. } if held.is_empty() => Pin::new(rest).poll_frame(cx),
+            Source::Resumed { held, next, .. } => {
+                let part = std::mem::replace(held, std::mem::take(next));
+                Poll::Ready(Some(Ok(Frame::data(part))))
             }
         }
     }
@@ -65,7 +71,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Told<B> {
         match &self.0 {
             Source::Whole(bytes) => bytes.is_empty(),
             Source::Passing(body) => body.is_end_stream(),
-            Source::Resumed { held, rest } => held.is_empty() && rest.is_end_stream(),
+            Source::Resumed { held, rest, .. } => held.is_empty() && rest.is_end_stream(),
         }
     }
 
@@ -73,8 +79,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Told<B> {
         match &self.0 {
             Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Source::Passing(body) => body.size_hint(),
-            Source::Resumed { held, rest } => {
-                let held = held.len() as u64;
+            Source::Resumed { held, next, rest } => {
+                let held = (held.len() + next.len()) as u64;
                 let rest = rest.size_hint();
                 let mut hint = SizeHint::new();
                 if let Some(upper) = rest.upper() {

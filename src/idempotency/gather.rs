@@ -1,74 +1,130 @@
-//! A body read to its end, up to a cap.
+//! Reads a body into memory, up to a cap and within the bounds on held bodies.
 
-use bytes::{Bytes, BytesMut};
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use bytes::Bytes;
 use http_body::Body;
-use http_body_util::BodyExt;
 
-/// What came of reading a body.
+use crate::buffers::{BufferCharge, Exceeded};
+
+/// The result of reading a body.
 pub(super) enum Gathered {
-    /// All of it. Trailers are dropped.
+    /// The whole body. Trailers are dropped.
     Whole(Bytes),
-    /// More than fits. This was read of it, which is a part more than fits at most; the rest is still to
-    /// come.
-    TooLarge(Bytes),
+    /// The body is larger than permitted. The rest is still to be read.
+    Partial {
+        /// The bytes that were charged.
+        held: Bytes,
+        /// The part that does not fit, which follows `held`.
+        next: Bytes,
+        /// The bound that the body exceeds.
+        excess: Excess,
+    },
 }
 
-/// What was read of a body so far. Nearly every body comes in one part, which then is not copied; of more
-/// than one each is, because a body in a million parts would otherwise cost far more than its bytes.
+/// The bound that a body exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Excess {
+    /// The cap on this body.
+    Cap,
+    /// A bound on all held bodies.
+    Buffers,
+}
+
+/// The bytes of a body that were read. Most bodies arrive in one part, which is not copied. Several parts are copied
+/// into one buffer: a part can be one byte of a read buffer of several KiB.
 enum Held {
     Part(Bytes),
-    Parts(BytesMut),
+    Copy(Vec<u8>),
 }
 
 impl Held {
-    fn add(&mut self, part: Bytes) {
+    /// Adds `part` and charges for it, or returns it. The buffer is allocated for at most `most` bytes.
+    fn add(&mut self, part: Bytes, most: usize, charge: &mut BufferCharge) -> Result<(), Bytes> {
+        let charged = match self {
+            Self::Part(first) if first.is_empty() => charge.grow(part.len()),
+            _ => charge.reserve(self.copy(), part.len(), most),
+        };
+        if charged == Err(Exceeded) {
+            return Err(part);
+        }
         match self {
-            Self::Part(first) if first.is_empty() => *first = part,
-            Self::Part(first) => {
-                let mut parts = BytesMut::with_capacity(2 * (first.len() + part.len()));
-                parts.extend_from_slice(first);
-                parts.extend_from_slice(&part);
-                *self = Self::Parts(parts);
-            }
-            Self::Parts(parts) => parts.extend_from_slice(&part),
+            Self::Part(first) => *first = part,
+            Self::Copy(copy) => copy.extend_from_slice(&part),
+        }
+        Ok(())
+    }
+
+    /// Copies a part out of the buffer that it was read into.
+    fn copy(&mut self) -> &mut Vec<u8> {
+        if let Self::Part(part) = self {
+            *self = Self::Copy(part.to_vec());
+        }
+        match self {
+            Self::Copy(copy) => copy,
+            Self::Part(_) => unreachable!("replaced by a copy"),
         }
     }
 
     fn len(&self) -> usize {
         match self {
             Self::Part(part) => part.len(),
-            Self::Parts(parts) => parts.len(),
+            Self::Copy(copy) => copy.len(),
         }
     }
 
     fn into_bytes(self) -> Bytes {
         match self {
             Self::Part(part) => part,
-            Self::Parts(parts) => parts.freeze(),
+            Self::Copy(copy) => copy.into(),
         }
     }
 }
 
-/// Reads `body` to its end, or until it is longer than `cap`. It is read where it is: to move it in and
-/// out again would cost more than to read the usual one.
-pub(super) async fn gather<B>(body: &mut B, cap: usize) -> Result<Gathered, B::Error>
+/// Reads `body` to its end, or until it exceeds `cap` or a bound on held bodies. `charge` grows with the bytes that are
+/// held. The body is read in place: moving it costs more than reading a body of usual size.
+pub(super) async fn gather<B>(
+    body: &mut B,
+    cap: usize,
+    charge: &mut BufferCharge,
+) -> Result<Gathered, B::Error>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let announced = body.size_hint().lower();
-    if announced > cap as u64 {
-        return Ok(Gathered::TooLarge(Bytes::new()));
-    }
+    let partial = |held: Held, next, excess| Gathered::Partial {
+        held: held.into_bytes(),
+        next,
+        excess,
+    };
     let mut held = Held::Part(Bytes::new());
+    let length = body.size_hint();
+    if length.lower() > cap as u64 {
+        return Ok(partial(held, Bytes::new(), Excess::Cap));
+    }
+    // A declared length is not allocated at once: the client may never send the bytes.
+    let declared = length.upper().and_then(|upper| usize::try_from(upper).ok());
+    let most = declared.map_or(cap, |declared| declared.min(cap));
     while !body.is_end_stream() {
-        let Some(frame) = body.frame().await else {
+        let frame = poll_fn(|cx| {
+            let frame = Pin::new(&mut *body).poll_frame(cx);
+            if frame.is_pending() && held.len() > 0 {
+                // Waiting for the next part must not hold more than what is charged.
+                held.copy();
+            }
+            frame
+        });
+        let Some(frame) = frame.await else {
             break;
         };
-        if let Ok(part) = frame?.into_data() {
-            held.add(part);
+        let Ok(part) = frame?.into_data() else {
+            continue;
+        };
+        if part.len() > cap - held.len() {
+            return Ok(partial(held, part, Excess::Cap));
         }
-        if held.len() > cap {
-            return Ok(Gathered::TooLarge(held.into_bytes()));
+        if let Err(part) = held.add(part, most, charge) {
+            return Ok(partial(held, part, Excess::Buffers));
         }
     }
     Ok(Gathered::Whole(held.into_bytes()))
@@ -80,12 +136,19 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
-    use http_body::Frame;
+    use std::sync::Arc;
+
+    use http_body::{Frame, SizeHint};
 
     use super::*;
+    use crate::buffers::{BufferBounds, Buffered, Buffers};
+    use crate::client::ClientId;
 
-    /// A body in parts.
-    struct Parts(std::vec::IntoIter<&'static str>);
+    /// A body in parts. An empty part is not ready when it is polled first.
+    struct Parts {
+        parts: std::vec::IntoIter<&'static str>,
+        declared: Option<u64>,
+    }
 
     impl Body for Parts {
         type Data = Bytes;
@@ -93,45 +156,109 @@ mod tests {
 
         fn poll_frame(
             mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
+            cx: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            let part = self
-                .0
-                .next()
-                .map(|part| Frame::data(Bytes::from_static(part.as_bytes())));
+            let part = self.parts.next();
+            if part == Some("") {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let part = part.map(|part| Frame::data(Bytes::from_static(part.as_bytes())));
             Poll::Ready(part.map(Ok))
         }
-    }
 
-    /// What came of reading it, and what is still to come.
-    async fn of(parts: Vec<&'static str>, cap: usize) -> (Gathered, Parts) {
-        let mut body = Parts(parts.into_iter());
-        match gather(&mut body, cap).await {
-            Ok(gathered) => (gathered, body),
+        fn size_hint(&self) -> SizeHint {
+            self.declared
+                .map_or_else(SizeHint::default, SizeHint::with_exact)
         }
     }
 
+    fn body(parts: &[&'static str]) -> Parts {
+        Parts {
+            parts: parts.to_vec().into_iter(),
+            declared: None,
+        }
+    }
+
+    /// Buffers of this many bytes, and a charge of zero bytes.
+    fn charge(total: usize) -> (Arc<Buffers>, BufferCharge) {
+        let bounds = BufferBounds {
+            total,
+            per_client: total,
+        };
+        let buffers = Arc::new(Buffers::new(bounds));
+        let client = ClientId::of([127, 0, 0, 1].into(), 64);
+        let charge = buffers.charge(client, Buffered::Request);
+        (buffers, charge)
+    }
+
     #[tokio::test]
-    async fn parts_are_put_together_in_order() {
+    async fn parts_are_joined_in_order() {
         for parts in [
-            vec!["abcd"],
-            vec!["ab", "", "cd"],
-            vec!["", "a", "b", "c", "d"],
+            &["abcd"][..],
+            &["ab", "cd"],
+            &["", "ab", "", "cd", ""],
+            &["a", "b", "c", "d"],
         ] {
-            let (Gathered::Whole(whole), _) = of(parts, 4).await else {
-                panic!("too large");
+            let (buffers, mut charge) = charge(4);
+            let gathered = gather(&mut body(parts), 4, &mut charge).await;
+            let Ok(Gathered::Whole(whole)) = gathered else {
+                panic!("too large: {parts:?}");
             };
             assert_eq!(whole, "abcd");
+            assert_eq!(buffers.in_use(), 4, "{parts:?}");
         }
-        assert!(matches!(of(vec![], 0).await, (Gathered::Whole(whole), _) if whole.is_empty()));
+        let (_, mut charge) = charge(0);
+        let gathered = gather(&mut body(&[]), 0, &mut charge).await;
+        assert!(matches!(gathered, Ok(Gathered::Whole(whole)) if whole.is_empty()));
     }
 
     #[tokio::test]
-    async fn of_what_is_too_large_nothing_is_lost() {
-        let (Gathered::TooLarge(held), rest) = of(vec!["ab", "cd", "ef", "gh"], 4).await else {
-            panic!("it does not fit");
-        };
-        assert_eq!(held, "abcdef");
-        assert_eq!(rest.0.as_slice(), ["gh"]);
+    async fn a_body_that_exceeds_a_bound_loses_nothing() {
+        let parts = ["ab", "c", "def", "gh"];
+        for (cap, total, reason) in [(5, 100, Excess::Cap), (100, 5, Excess::Buffers)] {
+            let (buffers, mut charge) = charge(total);
+            let mut body = body(&parts);
+            let gathered = gather(&mut body, cap, &mut charge).await;
+            let Ok(Gathered::Partial { held, next, excess }) = gathered else {
+                panic!("it fits: {reason:?}");
+            };
+            assert_eq!((held, next), ("abc".into(), "def".into()));
+            assert_eq!(excess, reason);
+            assert_eq!(body.parts.as_slice(), ["gh"]);
+            assert!((3..=5).contains(&buffers.in_use()), "{}", buffers.in_use());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_declared_length_above_the_cap_is_not_read() {
+        let mut body = body(&["abcdef"]);
+        body.declared = Some(6);
+        let (buffers, mut charge) = charge(100);
+        let gathered = gather(&mut body, 5, &mut charge).await;
+        assert!(matches!(
+            gathered,
+            Ok(Gathered::Partial { held, next, excess: Excess::Cap })
+                if held.is_empty() && next.is_empty()
+        ));
+        assert_eq!(body.parts.len(), 1);
+        assert_eq!(buffers.in_use(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_declared_length_is_charged_only_as_it_arrives_and_not_exceeded() {
+        let mut parts = body(&["ab", ""]);
+        parts.declared = Some(6);
+        let (buffers, mut charge) = charge(100);
+        let gathered = gather(&mut parts, 50, &mut charge).await;
+        assert!(matches!(gathered, Ok(Gathered::Whole(whole)) if whole == "ab"));
+        assert_eq!(buffers.in_use(), 2);
+        drop(charge);
+        let mut parts = body(&["ab", "cd", "e", "f"]);
+        parts.declared = Some(6);
+        let mut charge = buffers.charge(ClientId::of([127, 0, 0, 1].into(), 64), Buffered::Request);
+        let gathered = gather(&mut parts, 50, &mut charge).await;
+        assert!(matches!(gathered, Ok(Gathered::Whole(whole)) if whole == "abcdef"));
+        assert_eq!(buffers.in_use(), 6);
     }
 }

@@ -27,13 +27,14 @@ use self::detach::Detached;
 use self::future::Way;
 use self::look::{Keyed, Look};
 use self::run::Execution;
-use super::gather::{Gathered, gather};
+use super::gather::{Excess, Gathered, gather};
 use super::{
     Answer, Bid, Claim, Ending, Fingerprint, InFlightPolicy, Naming, Records, Rule, StoreError,
     Told, Waiting,
 };
 use crate::access_log::{KeyUse, Notes};
 use crate::admin::{KeyedMetrics, Metrics};
+use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
 use crate::failpoint::failpoint;
 use crate::intake::RequestBodyError;
@@ -60,6 +61,8 @@ struct Shared<S> {
     records: Arc<S>,
     /// Executions underway at most. Their clients may have gone, so nothing else bounds them.
     executions: Arc<Semaphore>,
+    /// Bounds the bodies held in memory.
+    buffers: Arc<Buffers>,
     naming: Naming,
     rules: Vec<Option<Arc<Rule>>>,
     tasks: TaskTracker,
@@ -69,14 +72,16 @@ struct Shared<S> {
 }
 
 impl<S: Records> IdempotencyLayer<S> {
-    /// Idempotency over `routes`, with its records in `records`, named by `naming`. Of executions there are
-    /// `max_executions` at once, tracked by `tasks`: whoever shuts down should close it and wait for it.
+    /// Creates the layer for `routes`, with records in `records` that `naming` names. Up to `max_executions` run at
+    /// once. `tasks` tracks them: a shutdown closes it and waits for it. Bodies are held within the bounds of
+    /// `buffers`.
     #[expect(clippy::too_many_arguments, reason = "what it works with, each once")]
     pub fn new(
         routes: &Routes,
         records: Arc<S>,
         naming: Naming,
         max_executions: usize,
+        buffers: Arc<Buffers>,
         tasks: TaskTracker,
         manner: Arc<Manner>,
         metrics: Arc<Metrics>,
@@ -91,6 +96,7 @@ impl<S: Records> IdempotencyLayer<S> {
         Self(Arc::new(Shared {
             records,
             executions: Arc::new(Semaphore::new(places)),
+            buffers,
             naming,
             rules,
             tasks,
@@ -204,7 +210,11 @@ impl<S: Records> Shared<S> {
                 Err(rejection) => Err(rejection),
             };
             let Keyed {
-                rule, route, notes, ..
+                client,
+                rule,
+                route,
+                notes,
+                ..
             } = keyed;
             let metrics = self.metrics(route);
             match claimed {
@@ -225,6 +235,7 @@ impl<S: Records> Shared<S> {
                     let tasks = self.tasks.clone();
                     let execution = Execution {
                         shared: self,
+                        client,
                         rule,
                         route,
                         asked,
@@ -259,7 +270,8 @@ impl<S: Records> Shared<S> {
         }
     }
 
-    /// Reads the body of a request and claims its key. Returns `None` if the request has no key and needs none.
+    /// Reads the body of a request and claims its key. The body is charged until its last byte is released. Returns
+    /// `None` if the request has no key and needs none.
     async fn claim<B>(
         &self,
         request: &mut Request<B>,
@@ -270,11 +282,19 @@ impl<S: Records> Shared<S> {
         B::Error: Into<BodyError>,
     {
         let rule = &keyed.rule;
-        let body = match gather(request.body_mut(), rule.max_request).await {
-            Ok(Gathered::Whole(body)) => body,
-            Ok(Gathered::TooLarge(_)) => {
-                let limit = rule.max_request as u64;
-                return Err(Rejection::PayloadTooLarge { limit });
+        let mut charge = self.buffers.charge(keyed.client, Buffered::Request);
+        let body = match gather(request.body_mut(), rule.max_request, &mut charge).await {
+            Ok(Gathered::Whole(body)) => charge.hold(body),
+            Ok(Gathered::Partial { excess, .. }) => {
+                return Err(match excess {
+                    Excess::Cap => Rejection::PayloadTooLarge {
+                        limit: rule.max_request as u64,
+                    },
+                    Excess::Buffers => {
+                        self.metrics(keyed.route).exhausted.inc();
+                        Rejection::BuffersFull
+                    }
+                });
             }
             Err(error) => return Err(unreadable(error.into())),
         };

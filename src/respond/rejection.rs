@@ -114,6 +114,8 @@ pub enum Rejection {
     StoreFull,
     /// As many requests with idempotency keys are being carried out as may be at once.
     TooManyExecutions,
+    /// It has an idempotency key, and its body exceeds what `max_buffered` or `max_buffered_per_client` leaves.
+    BuffersFull,
     /// Idempotency keys cannot be kept at present.
     StoreUnavailable,
     /// Limits that must not be passed unchecked cannot be checked at present.
@@ -170,6 +172,7 @@ impl Rejection {
             | Self::Overloaded { .. }
             | Self::StoreFull
             | Self::TooManyExecutions
+            | Self::BuffersFull
             | Self::StoreUnavailable
             | Self::LimitsUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -194,6 +197,7 @@ impl Rejection {
             Self::KeysExhausted { .. } => "idempotency-keys-exhausted",
             Self::StoreFull
             | Self::TooManyExecutions
+            | Self::BuffersFull
             | Self::StoreUnavailable
             | Self::LimitsUnavailable => "store-unavailable",
         }
@@ -220,6 +224,7 @@ impl Rejection {
             Self::KeysExhausted { .. } => "Idempotency keys exhausted",
             Self::StoreFull
             | Self::TooManyExecutions
+            | Self::BuffersFull
             | Self::StoreUnavailable
             | Self::LimitsUnavailable => "Store unavailable",
         }
@@ -310,6 +315,9 @@ impl Rejection {
             Self::TooManyExecutions => "As many requests with idempotency keys are being carried out as may \
                  be at once, so nothing was done for this one. Try again later with the same key."
                 .into(),
+            Self::BuffersFull => "The memory for request bodies with idempotency keys is in use (`max_buffered`, \
+                 `max_buffered_per_client`). The request was not executed. Retry with the same key."
+                .into(),
             Self::LimitsUnavailable => "The limits on this request cannot be checked at present, so it was not \
                  carried out. Try again later."
                 .into(),
@@ -331,7 +339,9 @@ impl Rejection {
     pub fn wait(&self) -> Option<(Duration, RetryAfterForm)> {
         match self {
             Self::RateLimited { limit, wait, .. } => Some((*wait, limit.retry_after)),
-            Self::InFlight | Self::Overloaded { .. } => Some((SHORTLY, RetryAfterForm::Seconds)),
+            Self::InFlight | Self::Overloaded { .. } | Self::BuffersFull => {
+                Some((SHORTLY, RetryAfterForm::Seconds))
+            }
             Self::CircuitOpen { wait, .. } => {
                 Some((wait.unwrap_or(SHORTLY), RetryAfterForm::Seconds))
             }

@@ -22,6 +22,7 @@ use super::patience::Patience;
 use super::standing::Standing;
 use super::target::Target;
 use crate::admin::Metrics;
+use crate::buffers::Buffers;
 use crate::clock::Clock;
 use crate::failpoint::failpoint;
 use crate::gateway::ServerSettings;
@@ -44,6 +45,8 @@ struct Shared {
     /// Headers that limits, scopes and keys are read from.
     names: HeaderNames,
     max_body: u64,
+    /// Bounds the bodies held in memory.
+    buffers: Arc<Buffers>,
     manner: Arc<Manner>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -59,12 +62,14 @@ struct Outcome {
 
 impl Forward {
     /// Creates the forwarder of a worker, with connections of its own to the upstreams of `standings`, for requests
-    /// of `routes`.
+    /// of `routes`. Copies of bodies for retries are held within the bounds of `buffers`.
+    #[expect(clippy::too_many_arguments, reason = "what it works with, each once")]
     pub fn new(
         standings: &[Arc<Standing>],
         worker: usize,
         routes: &Routes,
         server: &ServerSettings,
+        buffers: Arc<Buffers>,
         manner: Arc<Manner>,
         metrics: Arc<Metrics>,
         clock: Clock,
@@ -77,6 +82,7 @@ impl Forward {
             targets,
             names: routes.headers().clone(),
             max_body: server.caps.body_bytes,
+            buffers,
             manner,
             metrics,
             clock,
@@ -180,6 +186,7 @@ impl Shared {
             names: &self.names,
             upgrade: upgrades,
             keep: may_retry.then(|| upstream.retry.map_or(0, |retry| retry.max_body)),
+            buffers: &self.buffers,
         };
         if let Some(budget) = &target.standing.budget {
             budget.request(target.worker, self.clock.now());

@@ -11,6 +11,7 @@ use super::HostHeader;
 use super::headers::{self, Provenance};
 use super::replay::Kept;
 use super::upload::{Progress, Upload};
+use crate::buffers::{Buffered, Buffers};
 use crate::intake::RequestBody;
 use crate::intake::headers::HeaderNames;
 use crate::pipeline::Arrival;
@@ -50,12 +51,14 @@ pub(super) struct Making<'a> {
     /// Headers that limits, scopes and keys are read from.
     pub(super) names: &'a HeaderNames,
     pub(super) upgrade: bool,
-    /// Bytes of the body to be kept for another attempt, where there may be one.
+    /// Bytes of the body that are held for a retry at most, if the request may be retried.
     pub(super) keep: Option<usize>,
+    /// Bounds the bodies held in memory.
+    pub(super) buffers: &'a Arc<Buffers>,
 }
 
 impl Making<'_> {
-    /// The request as it is sent, and a spare one where there may be another attempt.
+    /// Returns the request as it is sent, and a spare one if the request may be retried.
     pub(super) fn make(self, request: Request<RequestBody>) -> (Outgoing, Option<Spare>) {
         let (mut parts, body) = request.into_parts();
         let provenance = Provenance {
@@ -75,8 +78,7 @@ impl Making<'_> {
         }
         let path = parts.uri.into_parts().path_and_query;
         let target = path.map_or_else(Uri::default, Uri::from);
-        // What says that it is too long is sent once, whenever its attempt fails. What does not say so shows
-        // as it passes.
+        // A body with a declared length above the cap is sent once. Other bodies are counted as they pass.
         let declared = body.size_hint().lower();
         let keep = self.keep.filter(|&cap| declared <= cap as u64);
         match keep {
@@ -87,8 +89,14 @@ impl Making<'_> {
             }
             Some(cap) => {
                 let body = match body.whole() {
+                    // Not charged here: the idempotency stage has charged for it, or it was read with the head and
+                    // shares its memory.
                     Some(bytes) => SpareBody::Whole(bytes.clone()),
-                    None => SpareBody::Kept(Kept::new(body, cap)),
+                    None => {
+                        let client = self.passage.caller.id();
+                        let charge = self.buffers.charge(client, Buffered::Retry);
+                        SpareBody::Kept(Kept::new(body, cap, charge))
+                    }
                 };
                 let spare = Spare {
                     method: parts.method,

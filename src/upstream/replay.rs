@@ -1,9 +1,9 @@
-//! A request's body that may have to be sent once more.
+//! Copies of request bodies for retries.
 //!
-//! It is kept as it passes, up to a cap; nothing waits for the rest to come. A body that outgrows the cap, or
-//! that its client breaks off, is let go of, and is sent once. Where an attempt ends before the client has sent everything,
-//! the next one sends what was kept and then goes on reading: so the client's side is shared between
-//! attempts, and belongs to the latest.
+//! A body is copied as it passes, up to a cap and within the bounds on held bodies. No attempt waits for the rest of it.
+//! The copy of a body that exceeds a bound, or that its client does not complete, is dropped, and the request is sent
+//! once. If an attempt ends before the client has sent everything, the next attempt sends the copy and then continues
+//! to read: the attempts share the client's body, and the latest one reads it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,11 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use parking_lot::Mutex;
 
+use crate::buffers::BufferCharge;
 use crate::intake::{RequestBody, RequestBodyError};
+
+/// Bytes of a copy that are sent as one part, at most. A part is not charged.
+const PART: usize = 64 * 1024;
 
 /// A body that may have to be sent once more.
 #[derive(Clone, Debug)]
@@ -22,17 +26,24 @@ pub(super) struct Kept(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     body: RequestBody,
-    /// What passed, while all of it could be kept. A copy: to keep a part as it came would be to keep the
-    /// buffer it was read into, some kilobytes for a byte.
-    kept: Option<Vec<u8>>,
-    /// Bytes that are kept at most.
-    cap: usize,
+    /// The bytes that passed, unless a bound was exceeded.
+    kept: Option<Copied>,
     /// Whether the client sent everything.
     ended: bool,
     /// Its declared length.
     length: SizeHint,
     /// The attempt it belongs to.
     attempt: u32,
+}
+
+/// A copy of all that passed. The parts themselves are not held: a part can be one byte of a read buffer of several
+/// KiB.
+#[derive(Debug)]
+struct Copied {
+    bytes: Vec<u8>,
+    charge: BufferCharge,
+    /// Length at most, in bytes.
+    cap: usize,
 }
 
 /// One attempt's way through a body.
@@ -45,13 +56,18 @@ pub(super) struct Replay {
 }
 
 impl Kept {
-    /// `body`, of which up to `cap` bytes are kept.
-    pub(super) fn new(body: RequestBody, cap: usize) -> Self {
+    /// Copies up to `cap` bytes of `body` as it passes, and charges for them.
+    pub(super) fn new(body: RequestBody, cap: usize, charge: BufferCharge) -> Self {
         let length = body.size_hint();
+        let upper = length.upper().and_then(|upper| usize::try_from(upper).ok());
+        let copied = Copied {
+            bytes: Vec::new(),
+            charge,
+            cap: upper.map_or(cap, |upper| upper.min(cap)),
+        };
         Self(Arc::new(Mutex::new(State {
             body,
-            kept: Some(Vec::new()),
-            cap,
+            kept: Some(copied),
             ended: false,
             length,
             attempt: 0,
@@ -78,20 +94,31 @@ impl Kept {
 }
 
 impl State {
+    /// Copies `part`, or drops the copy if a bound would be exceeded.
     fn keep(&mut self, part: &[u8]) {
-        if let Some(kept) = &mut self.kept {
-            if kept.len() + part.len() <= self.cap {
-                kept.extend_from_slice(part);
-            } else {
-                self.kept = None;
-            }
+        if self.kept.as_mut().is_some_and(|kept| !kept.add(part)) {
+            self.kept = None;
         }
     }
 
-    /// What was kept beyond so many bytes of it, if there is anything.
+    /// Returns the next part of the copy after `passed` bytes, or `None` at its end.
     fn kept_after(&self, passed: usize) -> Option<Bytes> {
-        let rest = self.kept.as_ref()?.get(passed..)?;
-        (!rest.is_empty()).then(|| Bytes::copy_from_slice(rest))
+        let rest = self.kept.as_ref()?.bytes.get(passed..)?;
+        let part = &rest[..rest.len().min(PART)];
+        (!part.is_empty()).then(|| Bytes::copy_from_slice(part))
+    }
+}
+
+impl Copied {
+    /// Copies `part`. Returns `false` if a bound would be exceeded.
+    fn add(&mut self, part: &[u8]) -> bool {
+        let Self { bytes, charge, cap } = self;
+        let fits =
+            part.len() <= *cap - bytes.len() && charge.reserve(bytes, part.len(), *cap).is_ok();
+        if fits {
+            bytes.extend_from_slice(part);
+        }
+        fits
     }
 }
 
@@ -136,7 +163,7 @@ impl Replay {
         let replayed = state
             .kept
             .as_ref()
-            .is_none_or(|kept| kept.len() <= self.passed);
+            .is_none_or(|kept| kept.bytes.len() <= self.passed);
         replayed && (state.ended || state.body.is_end_stream())
     }
 
@@ -153,6 +180,22 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
+    use crate::buffers::{BufferBounds, Buffered, Buffers};
+    use crate::client::ClientId;
+
+    fn buffers(total: usize) -> Arc<Buffers> {
+        Arc::new(Buffers::new(BufferBounds {
+            total,
+            per_client: total,
+        }))
+    }
+
+    /// A body of which up to `cap` bytes are copied, charged to `buffers`.
+    fn kept(body: impl Into<Bytes>, cap: usize, buffers: &Arc<Buffers>) -> Kept {
+        let client = ClientId::of([127, 0, 0, 1].into(), 64);
+        let charge = buffers.charge(client, Buffered::Retry);
+        Kept::new(body.into().into(), cap, charge)
+    }
 
     /// What a replay gives out, part by part.
     fn parts(replay: &mut Replay) -> Vec<Bytes> {
@@ -166,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_passed_is_given_out_again_from_its_start() {
-        let kept = Kept::new(Bytes::from_static(b"four").into(), 4);
+        let kept = kept("four", 4, &buffers(4));
         for _ in 0..3 {
             let mut replay = kept.replay().unwrap();
             assert_eq!(replay.size_hint().exact(), Some(4));
@@ -179,7 +222,7 @@ mod tests {
 
     #[test]
     fn more_than_may_be_kept_passes_once() {
-        let kept = Kept::new(Bytes::from_static(b"four!").into(), 4);
+        let kept = kept("four!", 4, &buffers(100));
         let mut first = kept.replay().unwrap();
         assert!(kept.is_whole());
         assert_eq!(parts(&mut first), ["four!"]);
@@ -189,10 +232,49 @@ mod tests {
 
     #[test]
     fn an_attempt_that_was_given_up_gets_no_more_of_it() {
-        let kept = Kept::new(Bytes::from_static(b"four").into(), 4);
+        let kept = kept("four", 4, &buffers(100));
         let mut first = kept.replay().unwrap();
         let mut second = kept.replay().unwrap();
         assert_eq!(parts(&mut first), [""; 0]);
         assert_eq!(parts(&mut second), ["four"]);
+    }
+
+    #[test]
+    fn a_copy_is_charged_until_the_last_attempt_ends() {
+        let buffers = buffers(100);
+        let kept = kept("four", 4, &buffers);
+        let mut first = kept.replay().unwrap();
+        assert_eq!(buffers.in_use(), 0);
+        assert_eq!(parts(&mut first), ["four"]);
+        assert_eq!(buffers.in_use(), 4);
+        drop(kept);
+        assert_eq!(buffers.in_use(), 4);
+        drop(first);
+        assert_eq!(buffers.in_use(), 0);
+    }
+
+    #[test]
+    fn a_body_beyond_the_bound_on_held_bodies_passes_once() {
+        let buffers = buffers(3);
+        let kept = kept("four", 4, &buffers);
+        let mut first = kept.replay().unwrap();
+        assert_eq!(parts(&mut first), ["four"]);
+        assert!(first.is_end_stream());
+        assert!(kept.replay().is_none());
+        assert_eq!(buffers.in_use(), 0);
+        assert_eq!(buffers.exceeded(Buffered::Retry), 1);
+    }
+
+    #[test]
+    fn a_large_copy_is_sent_in_parts() {
+        let body = vec![b'x'; 2 * PART + 1];
+        let kept = kept(body.clone(), body.len(), &buffers(body.len()));
+        let mut first = kept.replay().unwrap();
+        assert_eq!(parts(&mut first).len(), 1);
+        let mut second = kept.replay().unwrap();
+        let sent = parts(&mut second);
+        assert_eq!(sent.len(), 3);
+        assert!(sent.concat() == body);
+        assert!(second.is_end_stream());
     }
 }

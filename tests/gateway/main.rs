@@ -9,6 +9,7 @@ mod admin_keys;
 mod admin_upstreams;
 mod balancing;
 mod budget;
+mod buffers;
 mod checks;
 mod circuits;
 mod clients;

@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 
 use super::latency::Snapshot;
 use super::{Count, EarlyReset, LimitMetrics, Metrics, STATUSES};
+use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
 use crate::pipeline::Shared;
 use crate::store::{BucketStore, RecordStore};
@@ -26,6 +27,7 @@ pub fn registry(shared: &Shared) -> Registry {
         workers: Arc::clone(&shared.metrics),
         buckets: shared.buckets.clone(),
         records: shared.records.clone(),
+        buffers: shared.buffers.clone(),
         standings: Arc::clone(&shared.standings),
         clock: shared.clock.clone(),
     };
@@ -39,6 +41,7 @@ struct Scrape {
     workers: Arc<[Arc<Metrics>]>,
     buckets: BucketStore,
     records: RecordStore,
+    buffers: Buffers,
     standings: Arc<[Arc<Standing>]>,
     clock: Clock,
 }
@@ -62,6 +65,7 @@ impl Collector for Scrape {
             self.sum(|worker| worker.truncated.get()),
         )?;
         self.encode_http2(&mut encoder)?;
+        self.encode_buffers(&mut encoder)?;
         let buckets = self.buckets.local();
         let workers = || self.workers.iter();
         let connections = workers().map(|worker| worker.connections.get()).sum();
@@ -74,6 +78,16 @@ impl Collector for Scrape {
                 size(buckets.capacity()),
             ),
             ("connections", "Client connections open", connections),
+            (
+                "buffered_bytes",
+                "Bytes of bodies held in memory",
+                size(self.buffers.in_use()),
+            ),
+            (
+                "buffered_bytes_max",
+                "Bytes of bodies held in memory at most",
+                size(self.buffers.bounds().total),
+            ),
             (
                 "http2_lingering_streams",
                 "HTTP/2 streams open after their response because the client is still sending",
@@ -153,6 +167,24 @@ impl Scrape {
                 let count = self.sum(|worker| pick(&worker.limits[index]).get());
                 counter(family.encode_family(&[("limit", &*limit.name)])?, count)?;
             }
+        }
+        Ok(())
+    }
+
+    fn encode_buffers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut exceeded = encoder.encode_descriptor(
+            "buffers_exceeded",
+            "Bodies beyond max_buffered or max_buffered_per_client: keyed requests rejected, responses not stored, \
+             copies for retries dropped",
+            None,
+            MetricType::Counter,
+        )?;
+        for kind in Buffered::ALL {
+            let labels = [("kind", kind.label())];
+            counter(
+                exceeded.encode_family(&labels)?,
+                self.buffers.exceeded(kind),
+            )?;
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use super::super::file::{
 use super::super::located::{Located, Many};
 use super::super::problem::Findings;
 use super::super::scalar::{ScopeText, Size};
+use super::buffers::Bounds;
 use super::timeout;
 use crate::idempotency::claim::Terms;
 use crate::idempotency::rule::ScopePart;
@@ -29,6 +30,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) methods: Option<&'a [Method]>,
     /// Bytes the answers of all keys may take.
     pub(super) max_bytes: u64,
+    /// Bounds on bodies held in memory.
+    pub(super) buffers: Bounds<'a>,
 }
 
 /// The rule of a route's `idempotency`; `None` if keys are not looked at.
@@ -48,6 +51,14 @@ pub(super) fn resolve(
         requirement,
         ..rule
     };
+    let span = match (&table.max_request, &table.mode) {
+        (Some(max_request), _) => &max_request.span,
+        (None, Some(mode)) => &mode.span,
+        (None, None) => &section.span,
+    };
+    around
+        .buffers
+        .check_request(rule.max_request, span, findings);
     doubt(section, &rule, around, findings);
     Some(rule)
 }
@@ -204,6 +215,17 @@ fn doubt(
                 rule.max_response, around.max_bytes
             ),
             "lower `max_response`, or raise `max_bytes` in [store]",
+        );
+    } else if let Some(largest) = &table.max_response
+        && rule.max_response > around.buffers.value.total
+    {
+        findings.warning(
+            &largest.span,
+            format!(
+                "a response of {} bytes is not stored: `max_buffered` is {} bytes",
+                rule.max_response, around.buffers.value.total
+            ),
+            "lower `max_response`, or raise `max_buffered` in [server]",
         );
     }
 }

@@ -9,6 +9,7 @@ use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::source::Span;
 use super::super::suggest;
+use super::buffers::Bounds;
 use super::idempotency::{self, Surroundings};
 use super::limits::Limits;
 use super::plain;
@@ -21,6 +22,7 @@ pub(super) fn resolve(
     file: &File,
     limits: &Limits<'_>,
     max_bytes: u64,
+    buffers: Bounds<'_>,
     findings: &mut Findings,
 ) -> Vec<Route> {
     if file.route.is_empty() && !findings.has_errors() {
@@ -34,6 +36,7 @@ pub(super) fn resolve(
         upstreams: file.upstream.0.keys().map(|n| n.value.0.as_str()).collect(),
         limits,
         max_bytes,
+        buffers,
         access_log: plain(file.log.access.as_ref(), true),
         names: BTreeMap::new(),
         used_upstreams: BTreeSet::new(),
@@ -91,6 +94,7 @@ struct Resolver<'a> {
     upstreams: Vec<&'a str>,
     limits: &'a Limits<'a>,
     max_bytes: u64,
+    buffers: Bounds<'a>,
     access_log: bool,
     names: BTreeMap<&'a str, &'a Span>,
     used_upstreams: BTreeSet<&'a str>,
@@ -117,6 +121,7 @@ impl<'a> Resolver<'a> {
         let around = Surroundings {
             methods: methods.as_deref(),
             max_bytes: self.max_bytes,
+            buffers: self.buffers,
         };
         let rule = route
             .idempotency

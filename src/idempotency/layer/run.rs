@@ -17,6 +17,8 @@ use super::super::judge::{Course, Undone, is_stream, judge, lost};
 use super::super::{Answer, Kept, OnUnknown, Permit, Records, Rule, Told};
 use super::{Shared, note, store_failed};
 use crate::access_log::{KeyUse, Notes};
+use crate::buffers::Buffered;
+use crate::client::ClientId;
 use crate::failpoint::failpoint;
 use crate::respond::body::BodyError;
 use crate::respond::{Asked, Rejection, rate_limit};
@@ -27,6 +29,7 @@ use crate::upstream::relay::RelayError;
 /// An execution that has been claimed.
 pub(super) struct Execution<S> {
     pub(super) shared: Arc<Shared<S>>,
+    pub(super) client: ClientId,
     pub(super) rule: Arc<Rule>,
     pub(super) route: RouteId,
     pub(super) asked: Asked,
@@ -107,7 +110,8 @@ impl<S: Records> Execution<S> {
         }
     }
 
-    /// Returns what `response` means for its key, and leaves in `response` what the caller receives.
+    /// Returns what `response` means for its key, and leaves in `response` what the caller receives. A body that is
+    /// stored is charged until the caller has received it. A body beyond a bound is streamed.
     async fn conclude<B>(&self, response: &mut Response<Told<B>>) -> Conclusion
     where
         B: Body<Data = Bytes> + Unpin,
@@ -121,7 +125,9 @@ impl<S: Records> Execution<S> {
             Course::Release if is_stream(response.headers()) => return Conclusion::Release(None),
             Course::Release => true,
         };
-        match gather(response.body_mut(), self.rule.max_response).await {
+        let buffers = &self.shared.buffers;
+        let mut charge = buffers.charge(self.client, Buffered::Response);
+        match gather(response.body_mut(), self.rule.max_response, &mut charge).await {
             Ok(Gathered::Whole(body)) => {
                 forgo_trailers(response.headers_mut());
                 // A replay has the RateLimit headers of its own time. Waiters after a release get this response at once.
@@ -131,15 +137,16 @@ impl<S: Records> Execution<S> {
                 };
                 let answer = Answer::without(exclude, response.status(), response.headers(), &body);
                 let answer = Arc::new(answer);
-                *response.body_mut() = body.into();
+                // The stored copy, so that the bytes are in memory once.
+                *response.body_mut() = charge.hold(answer.body()).into();
                 if release {
                     Conclusion::Release(Some(answer))
                 } else {
                     Conclusion::Complete(Kept::Answer(answer))
                 }
             }
-            Ok(Gathered::TooLarge(held)) => {
-                response.body_mut().put_back(held);
+            Ok(Gathered::Partial { held, next, .. }) => {
+                response.body_mut().put_back(charge.hold(held), next);
                 if release {
                     Conclusion::Release(None)
                 } else {

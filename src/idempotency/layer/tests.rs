@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::*;
+use crate::buffers::BufferBounds;
 use crate::client::Trust;
 use crate::route::Route;
 use crate::store::memory::records::{MemoryRecords, Room};
@@ -35,6 +36,7 @@ fn layer(max_executions: usize) -> IdempotencyLayer<MemoryRecords> {
         Arc::new(MemoryRecords::new(Room::default(), clock.clone())),
         Naming::random(),
         max_executions,
+        Arc::new(Buffers::new(BufferBounds::default())),
         TaskTracker::new(),
         Arc::default(),
         Arc::new(Metrics::new(&routes, &[], &[])),

@@ -96,6 +96,15 @@ impl Process {
         Client::of(address_in(&self.line_with("admin listening")))
     }
 
+    /// A figure of its memory in KiB, such as `VmRSS`.
+    pub(crate) fn memory(&self, figure: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).expect("a process that runs");
+        let line = status.lines().find(|line| line.starts_with(figure));
+        let number = line.and_then(|line| line.split_whitespace().nth(1));
+        number.expect("a figure").parse().expect("a number")
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("a process that runs");
     }

@@ -148,6 +148,7 @@ mod tests {
 
     use super::*;
     use crate::admin::Metrics;
+    use crate::buffers::{BufferBounds, Buffers};
     use crate::clock::Clock;
     use crate::idempotency::Rule;
     use crate::route::{Route, RouteId, Routes};
@@ -186,6 +187,7 @@ mod tests {
             workers: workers.into(),
             buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(1, Clock::real()))),
             records: RecordStore::Memory(MemoryRecords::new(Room::default(), Clock::real())),
+            buffers: Buffers::new(BufferBounds::default()),
             standings: Arc::default(),
             clock: Clock::real(),
         }));

@@ -134,6 +134,10 @@ fn what_is_likely_not_meant_gets_a_warning() {
     let large = "idempotency = { max_response = \"257MiB\" }";
     assert!(warning(large).contains("268435456 bytes"));
     sound("idempotency = { max_response = \"256MiB\" }");
+
+    let unbuffered = "idempotency = { max_response = \"9MiB\" }\n[server]\nmax_buffered = \"8MiB\"";
+    assert!(warning(unbuffered).contains("`max_buffered` is 8388608 bytes"));
+    sound("idempotency = { max_response = \"8MiB\" }\n[server]\nmax_buffered = \"8MiB\"");
 }
 
 #[test]

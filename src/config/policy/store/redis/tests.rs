@@ -236,7 +236,8 @@ fn a_fault_in_a_url_is_the_only_one() {
 #[test]
 fn large_answers_are_for_redis_to_refuse() {
     let routes = ROUTES.replace("{ scope", "{ max_response = \"8GiB\", scope");
-    redis_with("url = \"redis://a\"", &routes, &[]);
+    let server = "[server]\nmax_buffered = \"8GiB\"\n";
+    redis_with("url = \"redis://a\"", &format!("{routes}{server}"), &[]);
 }
 
 #[test]

@@ -1,0 +1,77 @@
+//! Bounds on bodies held in memory.
+
+use super::super::file::ServerSection;
+use super::super::located::Located;
+use super::super::problem::Findings;
+use super::super::scalar::Size;
+use super::super::source::Span;
+use crate::buffers::BufferBounds;
+
+/// The bounds, and where the file sets them.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds<'a> {
+    pub(super) value: BufferBounds,
+    total: Option<&'a Span>,
+    per_client: Option<&'a Span>,
+}
+
+/// Resolves `max_buffered` and `max_buffered_per_client`. The default of the second is at most half of the first, so
+/// that one client leaves half of the memory to others.
+pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -> Bounds<'a> {
+    let default = BufferBounds::default();
+    let total = section.max_buffered.as_ref();
+    let per_client = section.max_buffered_per_client.as_ref();
+    let total_bytes = total.map_or(default.total, bytes);
+    let value = BufferBounds {
+        total: total_bytes,
+        per_client: per_client.map_or(default.per_client.min(total_bytes / 2), bytes),
+    };
+    let bounds = Bounds {
+        value,
+        total: total.map(|size| &size.span),
+        per_client: per_client.map(|size| &size.span),
+    };
+    if let Some(span) = bounds.per_client
+        && value.per_client > value.total
+    {
+        let title = format!(
+            "`max_buffered_per_client` is {} bytes, which is above `max_buffered` of {} bytes",
+            value.per_client, value.total
+        );
+        let help = "lower `max_buffered_per_client`, or raise `max_buffered`";
+        let error = findings.error(span, title, help);
+        if let Some(total) = bounds.total {
+            error.note(total, "`max_buffered` is set here");
+        }
+    }
+    bounds
+}
+
+impl Bounds<'_> {
+    /// Reports a `max_request` that does not fit into a bound: a body of this size would always be rejected, or
+    /// whenever more than half of `max_buffered` is in use.
+    pub(super) fn check_request(self, max_request: usize, span: &Span, findings: &mut Findings) {
+        let BufferBounds { total, per_client } = self.value;
+        let (key, bound, set) = if max_request > total {
+            ("max_buffered", total, self.total)
+        } else if max_request > per_client {
+            // The default follows from `max_buffered`.
+            let set = self.per_client.or(self.total);
+            ("max_buffered_per_client", per_client, set)
+        } else {
+            return;
+        };
+        let title = format!(
+            "`max_request` is {max_request} bytes, which is above `{key}` of {bound} bytes"
+        );
+        let help = format!("lower `max_request`, or raise `{key}` in [server]");
+        let error = findings.error(span, title, help);
+        if let Some(set) = set {
+            error.note(set, "the bound is set here");
+        }
+    }
+}
+
+fn bytes(size: &Located<Size>) -> usize {
+    usize::try_from(size.value.0).unwrap_or(usize::MAX)
+}
