@@ -1,13 +1,21 @@
 //! Official clients of well-known APIs against the gateway: how they retry, and that nothing is executed twice.
 
+mod cookies;
 mod hints;
 mod huggingface;
+mod signed;
 mod stripe;
+mod uploads;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::harness::{Gateway, Upstream, full};
 
 /// The directory in which `make clients` installs the clients.
 fn environment() -> PathBuf {
@@ -50,4 +58,39 @@ fn run(script: &str, arguments: &[&str]) -> Value {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {printed}\n{errors}");
     serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{script}: {error} in {printed}"))
+}
+
+/// Starts a script with the URL of `gateway` and a timeout in seconds for each attempt.
+fn running(
+    script: &'static str,
+    gateway: &Gateway,
+    timeout: &'static str,
+) -> tokio::task::JoinHandle<Value> {
+    let url = format!("http://{}", gateway.address());
+    tokio::task::spawn_blocking(move || run(script, &[&url, timeout]))
+}
+
+/// An upstream that executes each request at once and responds when a permit is added. `reply` gets the number of
+/// the execution.
+fn stalling(reply: fn(usize) -> Value) -> (Upstream, Arc<Semaphore>) {
+    let permits = Arc::new(Semaphore::new(0));
+    let responses = Arc::clone(&permits);
+    let executions = AtomicUsize::new(0);
+    let upstream = Upstream::with(move |_| {
+        let number = executions.fetch_add(1, Ordering::SeqCst) + 1;
+        let responses = Arc::clone(&responses);
+        async move {
+            responses.acquire().await.expect("never closed").forget();
+            full(reply(number).to_string())
+        }
+    });
+    (upstream, permits)
+}
+
+/// Runs `requests_users.py` in this mode and returns its three exchanges: two of the first user, one of the second.
+async fn users(mode: &'static str, gateway: &Gateway) -> [Value; 3] {
+    let url = format!("http://{}", gateway.address());
+    let exchanges = tokio::task::spawn_blocking(move || run("requests_users.py", &[mode, &url]));
+    let exchanges = exchanges.await.expect("no panic");
+    serde_json::from_value(exchanges).expect("three exchanges")
 }

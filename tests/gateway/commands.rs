@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use tempfile::TempDir;
+
 use crate::harness::{Client, Process};
 
 fn shipped(name: &str) -> String {
@@ -216,24 +218,73 @@ fn explain_says_what_a_key_would_do_and_never_shows_a_secret() {
     assert!(explain("GET", &[]).contains("only POST and PATCH"));
 }
 
-#[test]
-fn check_warns_of_keys_that_a_retry_would_not_find() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("doubtful.toml");
-    let config = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
-                  [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = { mode = \"required\" }\n";
+/// Writes a configuration whose only route has this `idempotency`.
+fn keyed_config(directory: &TempDir, idempotency: &str) -> String {
+    let path = directory.path().join("keyed.toml");
+    let config = format!(
+        "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{ {idempotency} }}\n"
+    );
     std::fs::write(&path, config).expect("a file");
-    let output = Process::run(&["check", path.to_str().expect("a plain name")]);
-    assert!(output.status.success());
-    let said = stderr(&output);
-    for part in [
-        "warning: ",
-        "doubtful.toml:6:24",
-        "refreshed token",
-        "scope",
-    ] {
-        assert!(said.contains(part), "{part} in\n{said}");
+    path.to_str().expect("a plain name").to_owned()
+}
+
+#[test]
+fn check_warns_of_a_keyed_route_without_a_scope() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for mode in ["optional", "required"] {
+        let check = |scope: &str| {
+            let config = keyed_config(&directory, &format!("mode = \"{mode}\"{scope}"));
+            let output = Process::run(&["check", &config]);
+            assert!(output.status.success());
+            stderr(&output)
+        };
+        let warning = check("");
+        for part in [
+            "warning: without `scope`, a retry with a refreshed token or from a new address executes again",
+            "keyed.toml:6:24",
+            "which is not verified",
+            "\"cookie:session\"",
+        ] {
+            assert!(warning.contains(part), "{part} in\n{warning}");
+        }
+        assert!(!check(", scope = \"cookie:session\"").contains("warning"));
     }
+}
+
+#[test]
+fn explain_shows_the_scope_of_a_signed_request_and_of_a_cookie() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let explain = |idempotency: &str, header: &str| {
+        let config = keyed_config(&directory, idempotency);
+        let arguments = [
+            "explain", "--config", &config, "--path", "/", "--method", "POST",
+        ];
+        let headers = ["--header", "Idempotency-Key: k1", "--header", header];
+        let output = Process::run(&[&arguments[..], &headers].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let signed =
+        "this client and the identity in its signed authorization header, which is not verified";
+    for header in [
+        "Authorization: AWS4-HMAC-SHA256 Credential=s3cret/1/r/s/aws4_request, SignedHeaders=host, Signature=s3cret",
+        "Authorization: Digest username=\"s3cret\", realm=\"r\", response=\"s3cret\"",
+    ] {
+        let text = explain("mode = \"optional\"", header);
+        assert!(text.contains(signed), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+        let whole = explain("scope = \"header:Authorization\"", header);
+        assert!(!whole.contains(signed), "{whole}");
+    }
+    let unsigned = explain("mode = \"optional\"", "Authorization: Bearer s3cret");
+    assert!(unsigned.contains("callers with this authorization header"));
+    let cookie = explain("scope = \"cookie:session\"", "Cookie: session=s3cret");
+    assert!(
+        cookie.contains("callers with this cookie session"),
+        "{cookie}"
+    );
+    assert!(!cookie.contains("s3cret"), "{cookie}");
 }
 
 #[test]

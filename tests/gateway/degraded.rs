@@ -1,19 +1,11 @@
 //! A gateway whose store is in Redis, when Redis is there and when it is not.
 
-#[path = "../support/redis.rs"]
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "what is shared with other tests is not all used here"
-)]
-mod redis;
-
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use self::redis::RedisServer;
 use crate::harness::{Gateway, Upstream};
+use crate::redis::RedisServer;
 
 fn gateway(server: &RedisServer, upstream: &Upstream, limit: &str) -> Gateway {
     let url = server.url();

@@ -17,6 +17,7 @@ mod replay;
 mod room;
 mod scopes;
 mod unkept;
+mod users;
 mod waiters;
 
 use std::net::SocketAddr;

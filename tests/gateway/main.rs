@@ -1,6 +1,9 @@
 //! The gateway from outside: real sockets, real clients, real upstreams.
 
 mod harness;
+#[path = "../support/redis.rs"]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest")]
+mod redis;
 
 mod aborted;
 mod access_log;

@@ -75,6 +75,33 @@ async fn a_scope_can_be_what_a_header_says() {
 }
 
 #[tokio::test]
+async fn a_scope_can_be_a_cookie() {
+    let upstream = numbering();
+    let gateway = Gateway::keyed("scope = [\"cookie:session\"]")
+        .upstream(&upstream)
+        .start();
+    for (client, first) in [(gateway.client(), 1), (gateway.client().h2(), 4)] {
+        let send = |from: &str, cookies: &[&str], key: &str| {
+            let request = client.clone().from(from).post("/").key(key);
+            let request = cookies
+                .iter()
+                .fold(request, |request, cookie| request.header("Cookie", cookie));
+            request.header("Authorization", "Bearer a").send()
+        };
+        let key = &*format!("k{first}");
+        is_execution(&send("127.0.0.1", &["session=ann"], key).await, first);
+        is_execution(&send("127.0.0.1", &["session=bob"], key).await, first + 1);
+        // The scope is the cookie alone: not the address, other cookies or their order.
+        let moved = send("127.0.0.2", &["csrf=1; session=ann"], key);
+        is_replay_of(&moved.await, first);
+        let split = send("127.0.0.3", &["a=1", "session=bob", "b=2"], key);
+        is_replay_of(&split.await, first + 1);
+        is_execution(&send("127.0.0.1", &["Session=ann"], key).await, first + 2);
+    }
+    assert_eq!(upstream.count(), 6);
+}
+
+#[tokio::test]
 async fn a_scope_of_several_parts_is_each_combination() {
     let upstream = numbering();
     let gateway = Gateway::keyed("scope = [\"header:x-a\", \"header:x-b\"]")
