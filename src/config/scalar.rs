@@ -134,7 +134,8 @@ scalars! {
     Lease, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["65s", "5m"];
     KeyedMethod, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["POST", "PATCH"];
     KeyHeader, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["Idempotency-Key"];
-    ScopeText, "string", "client|shared|header:.+", ["header:x-api-key", "client", "shared"];
+    ScopeText, "string", "client|shared|(?:header|cookie):.+",
+        ["header:x-api-key", "cookie:session", "client", "shared"];
     LimitName, "string", "[A-Za-z0-9_.-]{1,64}", ["device"];
     Label, "string", ".+", ["api"];
 }
