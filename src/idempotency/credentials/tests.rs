@@ -1,0 +1,168 @@
+use super::*;
+
+#[test]
+fn credentials_are_recognised_by_the_name_of_their_header() {
+    for name in [
+        "cookie",
+        "authorization",
+        "proxy-authorization",
+        "x-api-key",
+        "apikey",
+        "api_key",
+        "x-auth-user",
+        "x-amz-security-token",
+        "x-session-id",
+        "client-secret",
+        "x-goog-authenticated-user-email",
+    ] {
+        assert!(is_credential(&HeaderName::from_static(name)), "{name}");
+    }
+    for name in [
+        "host",
+        "accept",
+        "content-type",
+        "user-agent",
+        "idempotency-key",
+        "x-amz-date",
+        "traceparent",
+        "amz-sdk-request",
+        "sec-fetch-site",
+        "x-api",
+        "api-keys-are-not-ap",
+        "x-request-id",
+        "a",
+        "s",
+        "t",
+    ] {
+        let expected = name.starts_with("api-key");
+        assert_eq!(
+            is_credential(&HeaderName::from_static(name)),
+            expected,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
+    let of = |value: &'static str| {
+        Signed::parse(value.as_bytes()).map(|signed| {
+            let texts = signed.identity.iter();
+            let texts = texts.map(|text| str::from_utf8(text).unwrap());
+            format!("{} {}", signed.scheme, texts.collect::<Vec<_>>().join(" "))
+        })
+    };
+    for (value, identity) in [
+        (
+            "AWS4-HMAC-SHA256 Credential=AKID/20261117/us-east-1/sqs/aws4_request, \
+             SignedHeaders=host;x-amz-date, Signature=1f",
+            "aws4 AKID",
+        ),
+        (
+            "aws4-ecdsa-p256-sha256 Credential=AKID/20261117/sqs/aws4_request,SignedHeaders=host,Signature=1f",
+            "aws4 AKID",
+        ),
+        (
+            "OAuth realm=\"a, b\", oauth_nonce=\"1\", oauth_consumer_key=\"me\", oauth_token=\"t\", \
+             oauth_signature=\"x%3D\"",
+            "oauth me t",
+        ),
+        (
+            "OAuth oauth_consumer_key=\"me\",oauth_signature=\"x\"",
+            "oauth me",
+        ),
+        (
+            "Digest username=\"Mu \\\"f\\\"\", realm=\"r\", nonce=\"n\", uri=\"/a,b=c\", nc=00000002, \
+             response=\"1\"",
+            "digest Mu \\\"f\\\" r",
+        ),
+        (
+            "Digest username*=UTF-8''J%C3%A4, realm=\"r\", response=\"1\"",
+            "digest UTF-8''J%C3%A4 r",
+        ),
+        (
+            "Hawk id=\"dh37\", ts=\"1\", nonce=\"j\", mac=\"m\"",
+            "hawk dh37",
+        ),
+        (
+            "Signature keyId=\"k1\",algorithm=\"hmac\",signature=\"x=\"",
+            "signature k1",
+        ),
+    ] {
+        assert_eq!(of(value).as_deref(), Some(identity), "{value}");
+    }
+    for value in [
+        "Bearer abc",
+        "Basic dXNlcjpwdw==",
+        "Token token=\"abc\"",
+        "OAuth 00D50000000IZ3Z!AQ0AQDp",
+        "OAuth oauth_consumer_key=\"me\"",
+        "AWS4-HMAC-SHA256 SignedHeaders=host, Signature=1f",
+        "AWS4-HMAC-SHA256 Credential=AKID, Signature=1f",
+        "AWS4-HMAC-SHA256 Credential=A/1, Credential=B/1",
+        "Digest username=\"\", realm=\"r\"",
+        "Digest username=\"open",
+        "Hawk",
+        "Signature keyid",
+    ] {
+        assert_eq!(of(value), None, "{value}");
+    }
+}
+
+#[test]
+fn cookies_of_load_balancers_and_analytics_are_ignored() {
+    for name in [
+        "AWSALB",
+        "AWSALBCORS",
+        "_ga",
+        "_ga_X1",
+        "_gat",
+        "_gat_UA-1",
+        "_hjSession_1",
+        "_hjSessionUser_1",
+        "_pk_ses.1.fff",
+        "AWSALBTGCORS",
+        "AWSALBAPP-0",
+        "AWSELB",
+        "bm_sz",
+        "incap_ses_1_2",
+        "GCLB",
+        "__utmz",
+        "BIGipServerpool",
+    ] {
+        assert!(is_ignored(name.as_bytes()), "{name}");
+    }
+    for name in [
+        "session",
+        "sid",
+        "GCLB2",
+        "_g",
+        "awsalb",
+        "",
+        // Sessions of users, set by an Application Load Balancer and by NetScaler.
+        "AWSELBAuthSessionCookie-0",
+        "AWSALBAuthNonce",
+        "NSC_AAAC",
+        "NSC_TMAS",
+        // Sessions of Rails applications: an underscore, the name of the application, `_session`.
+        "_gallery_session",
+        "_ga_session",
+        "_pk_session",
+        "_hjelp_session",
+        "bm_user",
+        "SERVERIDENTITY",
+        "_gidgets",
+    ] {
+        assert!(!is_ignored(name.as_bytes()), "{name}");
+    }
+    let pairs: Vec<_> = cookies(b"a=1; b=x=y;; flag ;=v").collect();
+    assert_eq!(
+        pairs,
+        [
+            (&b"a"[..], &b"1"[..]),
+            (b"b", b"x=y"),
+            (b"flag", b""),
+            (b"", b"v")
+        ]
+    );
+}
