@@ -9,7 +9,7 @@
 use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
 use memchr::memmem;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::identity::Parts;
 use super::rule::{Scope, ScopePart};
@@ -75,7 +75,7 @@ pub(super) fn add_unscoped(parts: &mut Parts, scope: &Scope, headers: &HeaderMap
     let has_scoped_authorization = match scope {
         Scope::Credential => true,
         Scope::Shared => return false,
-        Scope::Parts(names) if names.iter().any(|part| *part != ScopePart::Client) => return false,
+        Scope::Parts(names) if identify_caller(names, headers) => return false,
         Scope::Parts(_) => false,
     };
     let mut names: SmallVec<[&HeaderName; 4]> = headers
@@ -90,6 +90,20 @@ pub(super) fn add_unscoped(parts: &mut Parts, scope: &Scope, headers: &HeaderMap
         any |= add_header(parts, name, headers);
     }
     any
+}
+
+/// Whether a scope names headers or cookies and the request has all of them. If one is missing, the client takes its
+/// place, and users behind one address are separated by their other credentials only.
+fn identify_caller(scope: &[ScopePart], headers: &HeaderMap) -> bool {
+    let mut named = false;
+    scope.iter().all(|part| {
+        named |= *part != ScopePart::Client;
+        match part {
+            ScopePart::Client => true,
+            ScopePart::Header(name) => lines(headers, name).next().is_some(),
+            ScopePart::Cookie(name) => cookie_values(headers, name).next().is_some(),
+        }
+    }) && named
 }
 
 /// Adds the lines of a header that identify its sender. Returns whether there is one.
@@ -184,6 +198,17 @@ pub(super) fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
+/// The values of a cookie that are not empty.
+pub(super) fn cookie_values<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+) -> impl Iterator<Item = &'a [u8]> {
+    lines(headers, &COOKIE)
+        .flat_map(cookies)
+        .filter(move |(cookie, value)| *cookie == name.as_bytes() && !value.is_empty())
+        .map(|(_, value)| value)
+}
+
 fn is_ignored(cookie: &[u8]) -> bool {
     let is_listed = IGNORED_COOKIES
         .iter()
@@ -207,37 +232,35 @@ impl<'a> Signed<'a> {
     pub(super) fn parse(value: &'a [u8]) -> Option<Self> {
         let end = memchr::memchr2(b' ', b'\t', value)?;
         let (scheme, params) = value.split_at(end);
-        let of = |scheme, names: &[&str]| {
-            let identity = names.iter().map(|name| param(params, name));
-            let identity: Option<_> = identity.collect();
-            Some(Self {
-                scheme,
-                identity: identity?,
-            })
-        };
         let is = |expected: &str| scheme.eq_ignore_ascii_case(expected.as_bytes());
-        if is("Digest") {
-            of("digest", &["username", "realm"]).or_else(|| of("digest", &["username*", "realm"]))
+        let optional = |name| param(params, name);
+        let required = |name| optional(name).filter(|value| !value.is_empty());
+        let (scheme, identity) = if is("Digest") {
+            let user = match (optional("username")?, optional("username*")?) {
+                (b"", user) | (user, b"") if !user.is_empty() => user,
+                _ => return None,
+            };
+            ("digest", smallvec![user, required("realm")?])
         } else if is("OAuth") {
-            param(params, "oauth_signature")?;
-            of("oauth", &["oauth_consumer_key", "oauth_token"])
-                .or_else(|| of("oauth", &["oauth_consumer_key"]))
+            required("oauth_signature")?;
+            let consumer = required("oauth_consumer_key")?;
+            ("oauth", smallvec![consumer, optional("oauth_token")?])
         } else if is("Hawk") {
-            of("hawk", &["id"])
+            ("hawk", smallvec![required("id")?])
         } else if is("Signature") {
-            of("signature", &["keyId"])
+            ("signature", smallvec![required("keyId")?])
         } else if scheme
             .get(..5)
             .is_some_and(|start| start.eq_ignore_ascii_case(b"AWS4-"))
         {
-            let mut signed = of("aws4", &["Credential"])?;
             // The date and the region follow the id of the access key.
-            let credential = &mut signed.identity[0];
-            *credential = &credential[..memchr::memchr(b'/', credential)?];
-            Some(signed)
+            let credential = required("Credential")?;
+            let end = memchr::memchr(b'/', credential).filter(|&end| end > 0)?;
+            ("aws4", smallvec![&credential[..end]])
         } else {
-            None
-        }
+            return None;
+        };
+        Some(Self { scheme, identity })
     }
 
     /// Adds the identity to what is hashed.
@@ -250,7 +273,8 @@ impl<'a> Signed<'a> {
     }
 }
 
-/// The value of a parameter in a list such as `a=1, b="2"`. Returns `None` if it is absent, empty or repeated.
+/// The value of a parameter in a list such as `a=1, b="2"`, empty if it is absent. Returns `None` if it is repeated or
+/// if the list is malformed: a server could read another value.
 fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     let mut found = None;
     let mut rest = params;
@@ -260,17 +284,25 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
             rest = after.trim_ascii_start();
         }
         let Some(equals) = memchr::memchr(b'=', rest) else {
-            return found.filter(|value: &&[u8]| !value.is_empty());
+            return Some(found.unwrap_or_default());
         };
         let name = rest[..equals].trim_ascii_end();
         let value = rest[equals + 1..].trim_ascii_start();
         let (value, after) = match value.strip_prefix(b"\"") {
             Some(quoted) => {
                 let end = end_of_quoted(quoted)?;
-                (&quoted[..end], &quoted[end + 1..])
+                let after = &quoted[end + 1..];
+                if !matches!(after.first(), None | Some(b',' | b' ' | b'\t')) {
+                    return None;
+                }
+                (&quoted[..end], after)
             }
             None => {
                 let end = memchr::memchr(b',', value).unwrap_or(value.len());
+                // A quote could enclose the comma.
+                if value.starts_with(b"'") || value[..end].contains(&b'"') {
+                    return None;
+                }
                 (value[..end].trim_ascii_end(), &value[end..])
             }
         };

@@ -198,8 +198,42 @@ mod tests {
             Scope::Parts([header, ScopePart::Client].into()),
             Scope::Parts([cookie].into()),
         ] {
-            let lines = [("cookie", "sid=1"), ("authorization", "Bearer a")];
-            assert_eq!(with(&scope, &lines), with(&scope, &[]), "{scope:?}");
+            let named = [("x-user", "u"), ("cookie", "sid=1")];
+            let lines = [
+                ("x-user", "u"),
+                ("cookie", "a=2; sid=1"),
+                ("authorization", "Bearer a"),
+            ];
+            assert_eq!(with(&scope, &lines), with(&scope, &named), "{scope:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_count_if_the_scope_falls_back_to_the_client() {
+        let header = ScopePart::Header(http::HeaderName::from_static("x-user"));
+        let cookie = ScopePart::Cookie("sid".into());
+        for scope in [
+            Scope::Parts([header.clone()].into()),
+            Scope::Parts([cookie.clone()].into()),
+            Scope::Parts([cookie, header].into()),
+        ] {
+            for named in ["x-other", "x-user"] {
+                if named == "x-user" && matches!(&scope, Scope::Parts(parts) if parts.len() == 1) {
+                    continue;
+                }
+                // An empty value identifies no caller either.
+                let of = |token: &str| {
+                    let lines = [
+                        (named, "u"),
+                        ("cookie", "sid=; a=1"),
+                        ("authorization", token),
+                    ];
+                    with(&scope, &lines)
+                };
+                let mismatch = of("Bearer a").differs_from(&of("Bearer b"));
+                assert_eq!(mismatch, Some(Mismatch::Credentials), "{scope:?}");
+                assert_eq!(of("Bearer a").differs_from(&of("bearer a")), None);
+            }
         }
     }
 
@@ -216,6 +250,17 @@ mod tests {
         let [one, other] = ["a=1; a=2", "a=2; a=1"].map(|cookie| of(&[("cookie", cookie)]));
         assert_ne!(one, other);
         assert_eq!(of(&[("cookie", "AWSALB=x")]), of(&[]));
+
+        let mut many: Vec<_> = (0..1_000).map(|number| format!("c{number}=v")).collect();
+        let forwards = many.join("; ");
+        many.reverse();
+        let backwards = many.join(";");
+        many[500].push('x');
+        let other = many.join(";");
+        let [forwards, backwards, other] =
+            [&*forwards, &*backwards, &*other].map(|cookie| of(&[("cookie", cookie)]));
+        assert_eq!(forwards, backwards);
+        assert_ne!(forwards, other);
     }
 
     #[test]

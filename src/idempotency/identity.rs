@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use http::header::{AUTHORIZATION, COOKIE};
+use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 use thiserror::Error;
 
@@ -265,12 +265,7 @@ impl Parts {
 
     /// Adds every value of a cookie. If it is absent or empty, adds the client, as for a header.
     fn cookie_or_client(&mut self, headers: &HeaderMap, name: &str, client: ClientId) {
-        let values = || {
-            credentials::lines(headers, &COOKIE)
-                .flat_map(credentials::cookies)
-                .filter(|(cookie, value)| *cookie == name.as_bytes() && !value.is_empty())
-                .map(|(_, value)| value)
-        };
+        let values = || credentials::cookie_values(headers, name);
         let count = values().count();
         if count == 0 {
             return self.client(client);

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 #[test]
@@ -69,7 +71,7 @@ fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
         ),
         (
             "OAuth oauth_consumer_key=\"me\",oauth_signature=\"x\"",
-            "oauth me",
+            "oauth me ",
         ),
         (
             "Digest username=\"Mu \\\"f\\\"\", realm=\"r\", nonce=\"n\", uri=\"/a,b=c\", nc=00000002, \
@@ -88,6 +90,15 @@ fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
             "Signature keyId=\"k1\",algorithm=\"hmac\",signature=\"x=\"",
             "signature k1",
         ),
+        (
+            "Digest\tusername=\"a\",\trealm = \"r\",, nc=00000001 ,",
+            "digest a r",
+        ),
+        ("Hawk id=a", "hawk a"),
+        (
+            "OAuth oauth_consumer_key=\"me\", oauth_token=\"\", oauth_signature=\"x\"",
+            "oauth me ",
+        ),
     ] {
         assert_eq!(of(value).as_deref(), Some(identity), "{value}");
     }
@@ -104,6 +115,15 @@ fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
         "Digest username=\"open",
         "Hawk",
         "Signature keyid",
+        // A server can read another identity, or one that our reading cuts off.
+        "Digest username='Doe, John', realm=\"r\"",
+        "Digest username=\"ann\"b, realm=\"r\"",
+        "Hawk id=\"ann\"b, ts=\"1\"",
+        "Hawk id=a\"b,c\", ts=\"1\"",
+        "Hawk id=\"\\",
+        "AWS4-HMAC-SHA256 Credential=/20261117/r/s/aws4_request, Signature=1f",
+        "OAuth oauth_consumer_key=\"me\", oauth_token=\"a\", oauth_token=\"b\", oauth_signature=\"x\"",
+        "OAuth oauth_consumer_key=\"me\", oauth_token='a', oauth_signature=\"x\"",
     ] {
         assert_eq!(of(value), None, "{value}");
     }
@@ -165,4 +185,43 @@ fn cookies_of_load_balancers_and_analytics_are_ignored() {
             (b"", b"v")
         ]
     );
+}
+proptest! {
+    #[test]
+    fn any_value_parses_without_a_panic(
+        value in prop::collection::vec(any::<u8>(), 0..80),
+        scheme in prop::sample::select(vec!["Digest", "OAuth", "Hawk", "Signature", "AWS4-X"]),
+        params in "[a-zA-Z*_=,\"'\\\\/ \t]{0,60}",
+    ) {
+        let _ = Signed::parse(&value);
+        let _ = Signed::parse(format!("{scheme} {params}").as_bytes());
+        cookies(&value).for_each(|(name, _)| drop(is_ignored(name)));
+    }
+
+    #[test]
+    fn the_order_and_the_values_of_other_parameters_make_no_difference(
+        user in "[ -~]{1,12}",
+        others in prop::collection::vec("[ -~]{0,12}", 4),
+        turn in 0_usize..6,
+    ) {
+        let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+        let value = |others: &[String]| {
+            let mut params = vec![
+                format!("username={}", quoted(&user)),
+                format!("realm={}", quoted("r")),
+                format!("nonce={}", quoted(&others[0])),
+                format!("uri={}", quoted(&others[1])),
+                "nc=00000001".to_owned(),
+                "qop=auth".to_owned(),
+            ];
+            params.rotate_left(turn);
+            format!("Digest {}", params.join(", "))
+        };
+        let (one, other) = (value(&others[..2]), value(&others[2..]));
+        let (one, other) = (Signed::parse(one.as_bytes()), Signed::parse(other.as_bytes()));
+        prop_assert!(one.is_some());
+        prop_assert_eq!(&one, &other);
+        let name = quoted(&user);
+        prop_assert_eq!(one.unwrap().identity[0], &name.as_bytes()[1..name.len() - 1]);
+    }
 }

@@ -102,6 +102,32 @@ async fn a_scope_can_be_a_cookie() {
 }
 
 #[tokio::test]
+async fn without_the_header_or_cookie_of_the_scope_credentials_count() {
+    for scope in ["cookie:session", "header:x-user"] {
+        let upstream = numbering();
+        let gateway = Gateway::keyed(&format!("scope = [\"{scope}\"]"))
+            .upstream(&upstream)
+            .start();
+        let send = |name: &str, value: &str| {
+            let request = gateway.client().post("/").key("k1");
+            request.header(name, value).send()
+        };
+        is_execution(&send("Authorization", "Bearer ann").await, 1);
+        is_replay_of(&send("Authorization", "Bearer ann").await, 1);
+        for (name, value) in [
+            ("Authorization", "Bearer bob"),
+            ("X-Api-Key", "bob"),
+            ("Cookie", "sid=bob"),
+        ] {
+            let rejected = send(name, value).await;
+            is_problem(&rejected, 422, "idempotency-key-reused");
+            assert!(rejected.text().contains("credentials"), "{rejected:?}");
+        }
+        assert_eq!(upstream.count(), 1);
+    }
+}
+
+#[tokio::test]
 async fn a_scope_of_several_parts_is_each_combination() {
     let upstream = numbering();
     let gateway = Gateway::keyed("scope = [\"header:x-a\", \"header:x-b\"]")
