@@ -2,7 +2,7 @@
 //!
 //! A client that repeats an upload chooses a new boundary, so the bytes of the body differ while its parts do not.
 //! The parser accepts only the form that clients generate (RFC 2046, section 5.1.1, without padding after a
-//! delimiter). Any other body is hashed as it is: then a repetition with another boundary is a mismatch, never a
+//! delimiter, at most 1,000 parts). Any other body is hashed as it is: then a repetition with another boundary is a mismatch, never a
 //! wrong replay.
 
 use http::header::{CONTENT_TYPE, HeaderMap};
@@ -11,39 +11,22 @@ use memchr::memmem;
 /// The longest boundary (RFC 2046, section 5.1.1).
 const MAX_BOUNDARY: usize = 70;
 
+/// Parts of a body that is hashed by its parts. Small parts cost more time than their bytes, and a client can put
+/// 100,000 of them into 1 MiB.
+const MAX_PARTS: usize = 1_000;
+
 /// Hashes everything in a multipart body except its boundary. Returns `None` if the body is not multipart.
 pub(super) fn hash(headers: &HeaderMap, body: &[u8]) -> Option<blake3::Hash> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (Some(content_type), None) = (types.next(), types.next()) else {
         return None;
     };
-    let multipart = parse(boundary(content_type.as_bytes())?, body)?;
     let mut hasher = blake3::Hasher::new();
-    let mut add = |field: &[u8]| {
+    parse(boundary(content_type.as_bytes())?, body, |field| {
         hasher.update(&(field.len() as u64).to_le_bytes());
         hasher.update(field);
-    };
-    add(multipart.preamble);
-    add(multipart.epilogue);
-    for part in &multipart.parts {
-        add(part.headers);
-        add(part.content);
-    }
+    })?;
     Some(hasher.finalize())
-}
-
-/// A multipart body.
-#[derive(Debug, PartialEq, Eq)]
-struct Multipart<'a> {
-    preamble: &'a [u8],
-    parts: Vec<Part<'a>>,
-    epilogue: &'a [u8],
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Part<'a> {
-    headers: &'a [u8],
-    content: &'a [u8],
 }
 
 /// Returns the boundary that a multipart `Content-Type` names. A parameter that is repeated or malformed names none.
@@ -87,8 +70,9 @@ fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     found.filter(is_valid)
 }
 
-/// Splits `body` at `boundary`. Returns `None` if it is not complete and well-formed.
-fn parse<'a>(boundary: &[u8], body: &'a [u8]) -> Option<Multipart<'a>> {
+/// Splits `body` at `boundary`, and passes to `field` the preamble, the header lines and the content of each part, and
+/// the epilogue. Returns `None` if the body is not complete and well-formed.
+fn parse<'a>(boundary: &[u8], body: &'a [u8], mut field: impl FnMut(&'a [u8])) -> Option<()> {
     let delimiter = [b"\r\n--", boundary].concat();
     let finder = memmem::Finder::new(&delimiter);
     // The first delimiter needs no line break before it.
@@ -96,20 +80,19 @@ fn parse<'a>(boundary: &[u8], body: &'a [u8]) -> Option<Multipart<'a>> {
         Some(rest) => (&body[..0], rest),
         None => split_at_delimiter(&finder, body)?,
     };
-    let mut parts = Vec::new();
-    loop {
+    field(preamble);
+    for _ in 0..=MAX_PARTS {
         if let Some(epilogue) = rest.strip_prefix(b"--") {
-            let is_complete = epilogue.is_empty() || epilogue.starts_with(b"\r\n");
-            return is_complete.then_some(Multipart {
-                preamble,
-                parts,
-                epilogue,
-            });
+            field(epilogue);
+            return (epilogue.is_empty() || epilogue.starts_with(b"\r\n")).then_some(());
         }
         let (part, after) = split_at_delimiter(&finder, rest)?;
-        parts.push(part_of(part)?);
+        let (headers, content) = split_part(part)?;
+        field(headers);
+        field(content);
         rest = after;
     }
+    None
 }
 
 fn split_at_delimiter<'a>(
@@ -121,17 +104,13 @@ fn split_at_delimiter<'a>(
 }
 
 /// Splits what follows a delimiter into the header lines and the content of a part.
-fn part_of(bytes: &[u8]) -> Option<Part<'_>> {
+fn split_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let bytes = bytes.strip_prefix(b"\r\n")?;
     if let Some(content) = bytes.strip_prefix(b"\r\n") {
-        let headers = &bytes[..0];
-        return Some(Part { headers, content });
+        return Some((&bytes[..0], content));
     }
     let end = memmem::find(bytes, b"\r\n\r\n")?;
-    Some(Part {
-        headers: &bytes[..end],
-        content: &bytes[end + 4..],
-    })
+    Some((&bytes[..end], &bytes[end + 4..]))
 }
 
 #[cfg(test)]
@@ -234,6 +213,16 @@ mod tests {
     }
 
     #[test]
+    fn a_body_with_too_many_parts_is_not_split() {
+        let of = |count| {
+            let parts = vec![("", &b"1"[..]); count];
+            of("multipart/form-data; boundary=b", &form("b", &parts))
+        };
+        assert!(of(0).is_some() && of(MAX_PARTS).is_some());
+        assert_eq!(of(MAX_PARTS + 1), None);
+    }
+
+    #[test]
     fn text_around_the_parts_counts() {
         let hash = |text: &str| of("multipart/mixed; boundary=b", text.as_bytes());
         let plain = hash("--b\r\n\r\n1\r\n--b--");
@@ -254,11 +243,13 @@ mod tests {
             let contents: Vec<_> = contents.iter().map(|text| text.replace('b', "")).collect();
             let parts: Vec<_> = contents.iter().map(|text| ("name: x", text.as_bytes())).collect();
             let body = form("b", &parts);
-            let parsed = parse(b"b", &body).unwrap();
-            let found: Vec<_> = parsed.parts.iter().map(|part| part.content).collect();
-            let written: Vec<_> = parts.iter().map(|&(_, content)| content).collect();
+            let mut found = Vec::new();
+            parse(b"b", &body, |field| found.push(field)).unwrap();
+            let mut written = vec![&b""[..]];
+            written.extend(parts.iter().flat_map(|&(headers, content)| [headers.as_bytes(), content]));
+            written.push(b"\r\n");
             prop_assert_eq!(found, written);
-            let _ = parse(b"b", noise.as_bytes());
+            let _ = parse(b"b", noise.as_bytes(), |_| {});
         }
     }
 }
