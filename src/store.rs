@@ -7,6 +7,7 @@ mod flights;
 mod health;
 pub mod memory;
 pub mod redis;
+mod share;
 mod written;
 
 use std::sync::Arc;

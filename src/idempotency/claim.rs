@@ -111,6 +111,13 @@ pub enum Claim {
         /// No key of it expires sooner.
         no_sooner: Duration,
     },
+    /// The client holds its share of the store's keys, and the key of the bid would be a new one.
+    ClientFull {
+        /// The share, in keys.
+        limit: u64,
+        /// No key of the client expires sooner.
+        no_sooner: Duration,
+    },
     /// The store has as many keys as it may have.
     StoreFull,
 }

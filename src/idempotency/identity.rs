@@ -35,7 +35,7 @@ pub struct KeyHash(pub [u8; 16]);
 pub struct ScopeHash(pub [u8; 16]);
 
 /// A client, hashed. Counts of keys per client use it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientHash(pub u64);
 
 /// What was taken for a hash and is none.

@@ -402,6 +402,14 @@ fn refused_by(claim: &Claim, rule: &Rule, metrics: &KeyedMetrics) -> Rejection {
             };
             (&metrics.exhausted, rejection)
         }
+        Claim::ClientFull { limit, no_sooner } => {
+            metrics.client_share_rejections.inc();
+            let rejection = Rejection::ClientKeysExhausted {
+                limit: *limit,
+                no_sooner: *no_sooner,
+            };
+            (&metrics.exhausted, rejection)
+        }
         Claim::Unknown | Claim::Won(_) | Claim::Replay(_) | Claim::InFlight(_) => {
             (&metrics.unknowns, Rejection::OutcomeUnknown)
         }

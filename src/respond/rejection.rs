@@ -110,6 +110,13 @@ pub enum Rejection {
         /// None expires sooner.
         no_sooner: Duration,
     },
+    /// The client holds its share of the idempotency keys of the store.
+    ClientKeysExhausted {
+        /// The share, in keys.
+        limit: u64,
+        /// No key of the client expires sooner.
+        no_sooner: Duration,
+    },
     /// There is no room for another idempotency key.
     StoreFull,
     /// As many requests with idempotency keys are being carried out as may be at once.
@@ -154,7 +161,9 @@ impl Rejection {
     /// Its status code.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::RateLimited { .. } | Self::KeysExhausted { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::RateLimited { .. }
+            | Self::KeysExhausted { .. }
+            | Self::ClientKeysExhausted { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::BadRequest { status, .. } => *status,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoRoute => StatusCode::NOT_FOUND,
@@ -194,7 +203,9 @@ impl Rejection {
             Self::InFlight => "idempotency-in-flight",
             Self::OutcomeUnknown => "idempotency-outcome-unknown",
             Self::ResponseNotRetained => "response-not-retained",
-            Self::KeysExhausted { .. } => "idempotency-keys-exhausted",
+            Self::KeysExhausted { .. } | Self::ClientKeysExhausted { .. } => {
+                "idempotency-keys-exhausted"
+            }
             Self::StoreFull
             | Self::TooManyExecutions
             | Self::BuffersFull
@@ -221,7 +232,9 @@ impl Rejection {
             Self::InFlight => "Request in flight",
             Self::OutcomeUnknown => "Outcome unknown",
             Self::ResponseNotRetained => "Response not retained",
-            Self::KeysExhausted { .. } => "Idempotency keys exhausted",
+            Self::KeysExhausted { .. } | Self::ClientKeysExhausted { .. } => {
+                "Idempotency keys exhausted"
+            }
             Self::StoreFull
             | Self::TooManyExecutions
             | Self::BuffersFull
@@ -309,6 +322,11 @@ impl Rejection {
                  most it may have. Slow down until some have expired."
             )
             .into(),
+            Self::ClientKeysExhausted { limit, .. } => format!(
+                "This client holds its share of {limit} idempotency keys, counted over all its credentials, so \
+                 the request was not sent. Retry with the same key when some of its keys have expired."
+            )
+            .into(),
             Self::StoreFull => "There is no room for another idempotency key, so nothing was carried out. Try \
                  again later with the same key."
                 .into(),
@@ -345,7 +363,9 @@ impl Rejection {
             Self::CircuitOpen { wait, .. } => {
                 Some((wait.unwrap_or(SHORTLY), RetryAfterForm::Seconds))
             }
-            Self::KeysExhausted { no_sooner, .. } => Some((*no_sooner, RetryAfterForm::Seconds)),
+            Self::KeysExhausted { no_sooner, .. } | Self::ClientKeysExhausted { no_sooner, .. } => {
+                Some((*no_sooner, RetryAfterForm::Seconds))
+            }
             Self::StoreFull
             | Self::TooManyExecutions
             | Self::StoreUnavailable

@@ -27,4 +27,5 @@ mod harness;
 mod load;
 mod reached;
 mod servers;
+mod shares;
 mod slow;

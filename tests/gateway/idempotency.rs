@@ -16,6 +16,7 @@ mod refusals;
 mod replay;
 mod room;
 mod scopes;
+mod share;
 mod unkept;
 mod users;
 mod waiters;

@@ -1,11 +1,15 @@
 //! The promises one by one.
 
+mod shares;
+
+pub(crate) use shares::*;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::idempotency::{
-    Bid, Census, Claim, Ending, Fingerprint, Kept, OnUnknown, Records, State,
+    Bid, Census, Claim, ClientHash, Ending, Fingerprint, Kept, OnUnknown, Records, State,
 };
 use tidegate::store::memory::records::Room;
 
@@ -295,14 +299,17 @@ pub(crate) async fn a_full_store_takes_no_new_keys_until_some_expire(kind: Kind)
         ..Room::default()
     };
     let bench = Bench::with_room(kind, room);
-    let underway = bench.win(in_scope(bid(0), 0, 200)).await;
+    // Each key is of another client, so that none holds its share.
+    let of_client = |key: u16, scope| Bid {
+        client: ClientHash(key.into()),
+        ..in_scope(bid(key), key, scope)
+    };
+    let underway = bench.win(of_client(0, 200)).await;
     for key in 1..10 {
         let scope = u8::try_from(key).unwrap();
-        bench
-            .run(in_scope(bid(key), key, scope), &answer(key))
-            .await;
+        bench.run(of_client(key, scope), &answer(key)).await;
     }
-    let newcomer = in_scope(bid(10), 10, 10);
+    let newcomer = of_client(10, 10);
     assert!(matches!(bench.claim(newcomer).await, Claim::StoreFull));
     // Nothing was lost for it.
     assert!(matches!(

@@ -17,11 +17,15 @@ use tidegate::store::RecordStore;
 use tidegate::store::disk::DiskRecords;
 use tidegate::store::memory::records::{MemoryRecords, Room};
 use tidegate::store::redis::Redis;
+use tidegate::store::redis::settings::RedisSettings;
 
 use crate::server::Server;
 
 /// How long records are kept in these tests.
 pub(crate) const TTL: Duration = Duration::from_hours(1);
+
+/// Keys that a client may hold in [`Bench::with_share`].
+pub(crate) const SHARE: u16 = 5;
 
 /// Which store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +85,40 @@ impl Bench {
         }
     }
 
-    /// A store on `server` that has nothing to do with others there.
+    /// Returns a store in which a client may hold [`SHARE`] keys: other clients hold 33 of 40 keys, or
+    /// `max_keys_per_client` is set.
+    pub(crate) async fn with_share(kind: Kind) -> Self {
+        if kind.is_shared() {
+            let server = Arc::new(Server::start(kind));
+            let settings = RedisSettings {
+                max_keys_per_client: NonZeroU32::new(SHARE.into()),
+                ..server.settings()
+            };
+            return Self::with_settings(server, settings);
+        }
+        let room = Room {
+            max_keys: 40,
+            ..Room::default()
+        };
+        let bench = Self::with_room(kind, room);
+        for key in 0..33 {
+            let mut other = bid(1000 + key);
+            other.client = ClientHash(u64::from(1000 + key));
+            other.terms.ttl = TTL * 100;
+            bench.run(other, &answer(key)).await;
+        }
+        bench
+    }
+
+    /// Returns a store on `server` with a prefix of its own.
     pub(crate) fn on(server: Arc<Server>) -> Self {
+        let settings = server.settings();
+        Self::with_settings(server, settings)
+    }
+
+    fn with_settings(server: Arc<Server>, settings: RedisSettings) -> Self {
         let clock = Clock::virtual_from(SystemTime::now());
-        let redis = Redis::open(server.settings(), true, clock.clone()).unwrap();
+        let redis = Redis::open(settings, true, clock.clone()).unwrap();
         Self {
             kind: server.kind(),
             room: Room::default(),

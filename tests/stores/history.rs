@@ -244,7 +244,9 @@ impl Trial {
             Claim::Mismatch(_) => Expected::Mismatch,
             Claim::Unknown => Expected::Unknown,
             Claim::Tombstone => Expected::Tombstone,
-            full @ (Claim::ScopeFull { .. } | Claim::StoreFull) => panic!("{full:?}"),
+            full @ (Claim::ScopeFull { .. } | Claim::ClientFull { .. } | Claim::StoreFull) => {
+                panic!("{full:?}")
+            }
         };
         assert_eq!(got, expected);
     }

@@ -71,9 +71,18 @@ on_each_store! {
         a_key_is_found_in_every_scope,
         only_an_unknown_key_can_be_freed,
         a_bid_whose_caller_left_claims_nothing,
+        a_client_with_its_share_claims_no_new_key,
+        a_freed_key_is_no_longer_part_of_the_share,
+        an_expired_key_is_no_longer_part_of_the_share,
+        a_key_counts_for_the_client_that_takes_it_over,
+        an_expired_key_counts_for_the_client_that_claims_it_again,
+        a_bid_that_is_not_won_is_not_part_of_the_share,
+        a_bid_whose_caller_left_is_not_part_of_the_share,
     ],
     bounded: [
         a_full_store_takes_no_new_keys_until_some_expire,
         answers_that_do_not_fit_leave_tombstones,
+        a_client_that_is_alone_uses_most_of_the_store,
+        a_tombstone_is_part_of_the_share,
     ]
 }

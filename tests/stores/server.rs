@@ -55,6 +55,7 @@ impl Server {
             records_timeout: Duration::from_secs(5),
             lease: LEASE,
             wait_replicas: None,
+            max_keys_per_client: None,
         }
     }
 

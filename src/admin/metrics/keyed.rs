@@ -23,6 +23,9 @@ pub struct KeyedMetrics {
     pub invalid: Count,
     /// Requests for whose key there was no room.
     pub exhausted: Count,
+    /// Requests with a new key that were rejected because their client holds its share of the store. They also
+    /// count as exhausted.
+    pub client_share_rejections: Count,
     /// Executions whose outcome is not known.
     pub lost: Count,
     /// Executions that left their key free.

@@ -45,10 +45,15 @@ pub(in super::super) struct StoreSection {
     /// given out. Default: none.
     #[schemars(range(min = 1))]
     pub(in super::super) wait_replicas: Option<Located<u32>>,
+    /// With `redis`: idempotency keys that one client may hold, over all its credentials. A client with as many gets
+    /// 429 for new keys. Default: no bound.
+    #[schemars(range(min = 1))]
+    pub(in super::super) max_keys_per_client: Option<Located<u32>>,
     /// Buckets tracked at once, all limits together.
     #[schemars(range(min = 1), extend("default" = 1_000_000))]
     pub(in super::super) max_clients: Option<Located<usize>>,
-    /// In memory and on disk: idempotency keys remembered at once.
+    /// In memory and on disk: idempotency keys stored at once. Above 80 % of it, a client that holds more than 10 % of
+    /// it gets 429 for new keys.
     #[schemars(range(min = 1), extend("default" = 1_000_000))]
     pub(in super::super) max_keys: Option<Located<usize>>,
     /// Bytes the answers of these keys may take. Default: 256MiB in memory, 4GiB on disk.

@@ -124,6 +124,13 @@ fn misplaced(section: &StoreSection, findings: &mut Findings) {
         for (key, span) in redis::keys(section) {
             report(key, span, "redis");
         }
+        if let Some(most) = &section.max_keys_per_client {
+            findings.error(
+                &most.span,
+                format!("`max_keys_per_client` has no effect: {kept}"),
+                "remove `max_keys_per_client`: above 80 % of `max_keys` each client has a share of 10 % without it",
+            );
+        }
         return;
     }
     let keys = section.max_keys.as_ref().map(|keys| &keys.span);

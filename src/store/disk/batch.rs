@@ -17,9 +17,10 @@ use super::tally::Tally;
 use super::writer::{Ack, Completion, Op};
 use super::{Common, Handle, Recent, Room, Stamp, millis};
 use crate::idempotency::{
-    Answer, Bid, Claim, Ending, Flight, Kept, OnUnknown, Permit, RecordId, ScopeHash, StoreError,
-    Ticket,
+    Answer, Bid, Claim, ClientHash, Ending, Flight, Kept, OnUnknown, Permit, RecordId, ScopeHash,
+    StoreError, Ticket,
 };
+use crate::store::share::{ClientCounts, Share};
 
 /// Operations in the making.
 pub(super) struct Batch<'a> {
@@ -37,6 +38,8 @@ pub(super) struct Batch<'a> {
     tally: Tally,
     /// Scopes' counts as they will be.
     scopes: HashMap<ScopeHash, u32>,
+    /// Keys of each client, with those of this batch. If the batch fails, the writer counts them again.
+    clients: &'a mut ClientCounts,
     touched: HashSet<RecordId>,
     bytes: usize,
     after: After,
@@ -57,6 +60,7 @@ impl<'a> Batch<'a> {
         room: Room,
         swept: Option<Due>,
         tokens: &'a mut u64,
+        clients: &'a mut ClientCounts,
         admission: &'a mut Admission,
         owner: &'a Weak<Handle>,
     ) -> Self {
@@ -73,6 +77,7 @@ impl<'a> Batch<'a> {
             durability: Durability::Engine,
             tally,
             scopes: HashMap::new(),
+            clients,
             touched: HashSet::new(),
             bytes: 0,
             after: After::default(),
@@ -94,18 +99,20 @@ impl<'a> Batch<'a> {
         self.bytes
     }
 
-    /// Takes an operation in; gives it back if it can only be met when what has expired is dropped.
+    /// Adds an operation to the batch. Returns it if it can succeed only after expired records are dropped.
     pub(super) fn take(&mut self, op: Op) -> Option<Op> {
         self.now = self.common.timeline.now();
         match op {
-            // Whoever asked has gone, and with them any reason to claim.
+            // The caller no longer waits, so nothing is claimed.
             Op::Claim(_, ack) if ack.is_closed() => {}
             Op::Claim(bid, ack) => match self.claim(&bid) {
-                Ok(Claim::ScopeFull { .. } | Claim::StoreFull) if self.has_expired() => {
+                Ok(Claim::ScopeFull { .. } | Claim::ClientFull { .. } | Claim::StoreFull)
+                    if self.has_expired() =>
+                {
                     return Some(Op::Claim(bid, ack));
                 }
                 Ok(Claim::Won(permit)) => self.after.won.push((ack, permit)),
-                // Decided without a change, so nobody has to wait for the disk.
+                // The claim changes nothing, so its reply does not wait for the disk.
                 other => drop(ack.send(other)),
             },
             Op::Complete(completion) => self.complete(completion),
@@ -157,11 +164,20 @@ impl<'a> Batch<'a> {
         if let Some((record, weight)) = replaced {
             self.admission.admit(Instant::now())?;
             self.remove(bid.id, record.expires, record.outcome.ended(), weight);
+            self.clients.remove(record.client);
+            self.clients.add(bid.client);
             return Ok(self.win(bid, owner));
         }
         let keys = self.keys_of(bid.id.scope)?;
         if keys >= bid.terms.max_keys_per_scope.get() {
             return Ok(Claim::ScopeFull {
+                no_sooner: self.next_expiry()?,
+            });
+        }
+        let share = Share::of(self.room.max_keys);
+        if share.is_exceeded(self.tally.keys, self.clients.held(bid.client)) {
+            return Ok(Claim::ClientFull {
+                limit: share.limit,
                 no_sooner: self.next_expiry()?,
             });
         }
@@ -171,6 +187,7 @@ impl<'a> Batch<'a> {
         self.admission.admit(Instant::now())?;
         self.scopes.insert(bid.id.scope, keys + 1);
         self.tally.keys += 1;
+        self.clients.add(bid.client);
         Ok(self.win(bid, owner))
     }
 
@@ -225,6 +242,8 @@ impl<'a> Batch<'a> {
                 return;
             }
             self.tally.remove(Ended::Unknown, weight);
+            self.clients.remove(record.client);
+            self.clients.add(ticket.bid.client);
             // `end` overwrites the record, and the index entry if it has the same time.
             if record.expires != self.now.after(ticket.bid.terms.ttl) {
                 let expires = record.expires;
@@ -281,7 +300,7 @@ impl<'a> Batch<'a> {
     fn release(&mut self, ticket: &Ticket, answer: Option<Arc<Answer>>, ack: Option<Ack<()>>) {
         let id = ticket.bid.id;
         self.changes.remove_claim(id);
-        self.forget_key(id.scope);
+        self.forget_key(id.scope, ticket.bid.client);
         self.touched.insert(id);
         self.durability = self.durability.max(Durability::System);
         self.after.landings.push(Landing {
@@ -298,7 +317,7 @@ impl<'a> Batch<'a> {
                 if record.outcome == Outcome::Unknown && record.expires > self.now =>
             {
                 self.remove(id, record.expires, Ended::Unknown, weight);
-                self.forget_key(id.scope);
+                self.forget_key(id.scope, record.client);
                 self.durability = Durability::Disk;
                 Ok(true)
             }
@@ -313,9 +332,11 @@ impl<'a> Batch<'a> {
         self.durability = self.durability.max(Durability::System);
     }
 
-    fn forget_key(&mut self, scope: ScopeHash) {
+    /// Counts one key less, in total, in its scope and of its client.
+    fn forget_key(&mut self, scope: ScopeHash, client: ClientHash) {
         self.tally.keys = self.tally.keys.saturating_sub(1);
-        // A count that cannot be read stays as it is: at worst the scope has a key less.
+        self.clients.remove(client);
+        // A count that cannot be read stays as it is: the scope may use one key less.
         if let Ok(keys) = self.keys_of(scope) {
             self.scopes.insert(scope, keys.saturating_sub(1));
         }

@@ -22,7 +22,8 @@ use self::damage::{check_keyspaces, journals};
 use super::Stamp;
 use super::record::{Claimed, Ended, Record};
 use super::tally::Tally;
-use crate::idempotency::{Fingerprint, RecordId, ScopeHash, StoreError};
+use crate::idempotency::{ClientHash, Fingerprint, RecordId, ScopeHash, StoreError};
+use crate::store::share::ClientCounts;
 
 pub(super) use self::changes::{Changes, Durability};
 pub(super) use self::resync::resync;
@@ -258,6 +259,15 @@ impl Engine {
         })
     }
 
+    /// Adds all records to the counts of their clients. Reads the index of expiries and no record: the records are
+    /// larger than the index by their responses. After an error the counts lack the rest of the index.
+    pub(super) fn count_clients(&self, clients: &mut ClientCounts) -> Result<()> {
+        for entry in self.expiries(None) {
+            clients.add(ClientHash(entry?.1.client));
+        }
+        Ok(())
+    }
+
     /// How many keys a scope has.
     pub(super) fn keys_of(&self, scope: ScopeHash) -> Result<u32> {
         let bytes = self.scopes.get(scope.0).map_err(failed)?;
@@ -364,5 +374,62 @@ pub(super) fn failed(error: fjall::Error) -> StoreError {
         fjall::Error::Io(error) => StoreError::new(error),
         fjall::Error::Poisoned => StoreError::new("an earlier write failed"),
         other => StoreError::new(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, StatusCode};
+    use tempfile::TempDir;
+
+    use super::super::Timeline;
+    use super::super::record::Outcome;
+    use super::*;
+    use crate::clock::Clock;
+    use crate::idempotency::Answer;
+
+    const RECORDS: u32 = 1_000_000;
+
+    /// Records in one commit.
+    const BATCH: u32 = 10_000;
+
+    fn record_id(number: u32) -> RecordId {
+        let hash = blake3::hash(&number.to_be_bytes());
+        RecordId::from_bytes(hash.as_bytes())
+    }
+
+    #[test]
+    #[ignore = "writes 1,000,000 records, which takes a minute, and prints how long it takes to count them"]
+    fn counting_the_keys_of_clients_reads_no_records() {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("records");
+        let timeline = Timeline::new(Clock::real());
+        let response = Arc::new(Answer::new(StatusCode::OK, &HeaderMap::new(), &[7; 450]));
+        let engine = Engine::open(&path, false).unwrap();
+        for batch in 0..RECORDS / BATCH {
+            let mut changes = engine.changes();
+            for number in batch * BATCH..(batch + 1) * BATCH {
+                let record = Record {
+                    outcome: Outcome::Completed(Arc::clone(&response)),
+                    fingerprint: Fingerprint::from_bytes(&[3; 32]),
+                    client: ClientHash(u64::from(number % 1_000)),
+                    since: Stamp(u64::from(number)),
+                    expires: Stamp(u64::from(number) + 86_400_000),
+                };
+                changes.put_record(record_id(number), &record);
+            }
+            let committed = changes.commit(Tally::default(), &timeline, Durability::Engine);
+            committed.unwrap();
+        }
+        engine.sync().unwrap();
+        drop(engine);
+        let engine = Engine::open(&path, true).unwrap();
+        for attempt in 1..=3 {
+            let mut clients = ClientCounts::default();
+            let began = Instant::now();
+            engine.count_clients(&mut clients).unwrap();
+            println!("count {attempt}: {:?}", began.elapsed());
+            assert_eq!(clients.held(ClientHash(7)), 1_000);
+        }
     }
 }

@@ -476,6 +476,43 @@ mod tests {
     }
 
     #[test]
+    fn the_keys_of_clients_are_counted_again_when_the_store_is_reopened() {
+        let mut store = Store::open(TempDir::new().unwrap());
+        let ticket = store.claim();
+        let client = ticket.bid.client;
+        let held = |store: &Store| store.writer.clients.held(client);
+        assert_eq!(held(&store), 1);
+        // Counts that a failed batch has left behind.
+        store.writer.clients.add(client);
+        store.fail();
+        store.make_reopening_due();
+        store.turn();
+        assert_eq!(held(&store), 1, "a claim in flight counts");
+        let mut completed = store.send_completion(ticket);
+        store.turn();
+        assert!(completed.try_recv().unwrap().is_ok());
+        assert_eq!(held(&store), 1);
+        store.writer.clients.remove(client);
+        store.fail();
+        store.make_reopening_due();
+        store.turn();
+        assert_eq!(held(&store), 1, "a record counts");
+    }
+
+    #[test]
+    fn a_release_while_the_store_fails_is_not_counted_when_it_is_reopened() {
+        let mut store = Store::open(TempDir::new().unwrap());
+        let ticket = store.claim();
+        store.fail();
+        store.handle.send(Op::Release(ticket, None, None));
+        store.turn();
+        store.make_reopening_due();
+        store.turn();
+        assert_eq!(store.counts(), (0, 0, 0));
+        assert_eq!(store.writer.clients.held(ticket.bid.client), 0);
+    }
+
+    #[test]
     fn a_completion_without_a_claim_or_record_is_an_error() {
         let mut store = Store::open(TempDir::new().unwrap());
         let ticket = store.claim();
@@ -485,6 +522,7 @@ mod tests {
         store.turn();
         assert!(completed.try_recv().unwrap().is_err());
         assert_eq!(store.counts(), (0, 0, 0));
+        assert_eq!(store.writer.clients.held(ticket.bid.client), 0);
         assert!(store.record().is_none());
     }
 

@@ -11,6 +11,7 @@ use super::tally::Tally;
 use super::writer::{EngineState, Writer};
 use crate::idempotency::{ClientHash, Fingerprint, ScopeHash, StoreError};
 use crate::store::log_evictions;
+use crate::store::share::ClientCounts;
 
 /// Records dropped or relieved of their answers in one batch.
 const CHUNK: usize = 1_000;
@@ -81,9 +82,9 @@ impl Upkeep {
 }
 
 impl Writer {
-    /// Settles the claims that no execution holds, and takes the engine into use. Claims that were never
-    /// acknowledged are removed, and the others become unknown. Operations that were sent before must have been
-    /// taken out of the inbox: a completion in it would be recorded as unknown first.
+    /// Settles the claims that no execution holds, counts the keys of each client, and takes the engine into use.
+    /// Claims that were never acknowledged are removed, and the others become unknown. Operations that were sent
+    /// before must have been taken out of the inbox: a completion in it would be recorded as unknown first.
     pub(super) fn settle_claims(&mut self, engine: Engine) -> Result<(), StoreError> {
         let now = self.common.timeline.now();
         let mut tally = self.tally;
@@ -92,9 +93,11 @@ impl Writer {
         let mut unknown = 0_u64;
         let waiting = self.waiting_ids();
         let mut kept = HashSet::new();
+        let mut clients = ClientCounts::default();
         for (id, claimed) in engine.claimed()? {
             if self.common.flights.is_flying(id) || waiting.contains(&id) {
                 kept.insert(id);
+                clients.add(ClientHash(claimed.client));
                 continue;
             }
             changes.remove_claim(id);
@@ -122,6 +125,12 @@ impl Writer {
         // Written even if there is nothing to settle: it shows that the engine can write.
         tally.batches += 1;
         let tally = changes.commit(tally, &self.common.timeline, Durability::Disk)?;
+        // After the commit, so that the records of settled claims are in the index.
+        let unreadable = engine.count_clients(&mut clients).err();
+        self.clients = clients;
+        if let Some(error) = unreadable {
+            self.log_unreadable(&error);
+        }
         self.doomed.clear();
         self.common.flights.clear_lost(&kept);
         self.upkeep.swept = None;
@@ -182,7 +191,7 @@ impl Writer {
         }
     }
 
-    /// Drops some of what has expired and returns how many records. An error is one of writing.
+    /// Drops up to [`CHUNK`] expired records and returns how many it dropped. Fails only if a write fails.
     fn sweep(&mut self) -> Result<usize, StoreError> {
         self.upkeep.has_backlog = false;
         let EngineState::Open(engine) = &self.state else {
@@ -195,7 +204,7 @@ impl Writer {
         let mut dropped = 0;
         let mut unreadable = None;
         let mut last = self.upkeep.swept;
-        // From a cursor: the engine would wade through all that was ever removed before it.
+        // From a cursor: the engine would read all entries that were removed before it.
         for entry in engine.expiries(last) {
             let (due, brief) = match entry {
                 Ok(entry) => entry,
@@ -212,6 +221,8 @@ impl Writer {
             tally.remove(brief.ended, brief.weight);
             tally.keys = tally.keys.saturating_sub(1);
             *freed.entry(due.id.scope).or_default() += 1;
+            // If the commit fails, the counts are made anew.
+            self.clients.remove(ClientHash(brief.client));
             self.common.recent.invalidate(&due.id);
             dropped += 1;
             last = Some(due);

@@ -18,6 +18,7 @@ use super::tally::{Acknowledged, Tally};
 use super::upkeep::Upkeep;
 use super::{Common, Handle, OpenError, Room};
 use crate::idempotency::{Answer, Bid, Claim, Kept, RecordId, StoreError, Ticket};
+use crate::store::share::ClientCounts;
 
 /// Operations that share a sync at most.
 const BATCH_OPS: usize = 1_024;
@@ -58,6 +59,8 @@ pub(super) struct Writer {
     pub(super) common: Arc<Common>,
     pub(super) state: EngineState,
     pub(super) tally: Tally,
+    /// Keys of each client, counted anew whenever the engine is opened.
+    pub(super) clients: ClientCounts,
     pub(super) acknowledged: Acknowledged,
     /// Whether the last write to `acknowledged` failed.
     acknowledged_fails: bool,
@@ -118,6 +121,7 @@ impl Writer {
             common,
             state: EngineState::Failed(StoreError::new("not open yet"), Instant::now()),
             tally,
+            clients: ClientCounts::default(),
             acknowledged,
             acknowledged_fails: false,
             upkeep: Upkeep::default(),
@@ -218,6 +222,7 @@ impl Writer {
             state,
             common,
             tally,
+            clients,
             tokens,
             postponed,
             waiting_completions,
@@ -230,7 +235,7 @@ impl Writer {
         };
         let swept = self.upkeep.swept();
         let mut batch = Batch::new(
-            engine, common, *tally, self.room, swept, tokens, admission, owner,
+            engine, common, *tally, self.room, swept, tokens, clients, admission, owner,
         );
         let mut next = Some(first);
         let mut ops = 0;

@@ -14,11 +14,12 @@
 //! moka's own expiry is not used: it takes effect only when the cache is called, and a promise must be
 //! kept to the moment.
 
+mod counts;
 mod shard;
 
 use std::future::{Future, ready};
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ use moka::notification::RemovalCause;
 use moka::sync::Cache;
 use parking_lot::{Mutex, MutexGuard};
 
-use self::shard::{Dropped, Met, Settled, Shard};
+use self::counts::KeyCounts;
+use self::shard::{Met, Settled, Shard, Tokens};
 use super::taken::{Spread, TakenAsHash};
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
@@ -74,11 +76,10 @@ pub struct Room {
 
 struct Ledger {
     shards: Box<[Mutex<Shard>]>,
+    counts: KeyCounts,
     /// By the token of the claim that led to it, which no other claim ever has.
     answers: Cache<u64, Stored, Spread>,
     clock: Clock,
-    max_keys: usize,
-    keys: AtomicUsize,
     tokens: AtomicU64,
     evictions: AtomicU64,
     logged: AtomicU64,
@@ -122,6 +123,7 @@ impl MemoryRecords {
             };
             Ledger {
                 shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+                counts: KeyCounts::new(room.max_keys),
                 answers: Cache::builder()
                     .max_capacity(room.max_bytes)
                     .initial_capacity(room.expected_answers())
@@ -134,8 +136,6 @@ impl MemoryRecords {
                     .eviction_listener(evicted)
                     .build_with_hasher(Spread),
                 clock,
-                max_keys: room.max_keys,
-                keys: AtomicUsize::new(0),
                 tokens: AtomicU64::new(0),
                 evictions: AtomicU64::new(0),
                 logged: AtomicU64::new(0),
@@ -143,39 +143,47 @@ impl MemoryRecords {
         }))
     }
 
-    /// Answers a bid; see [`Records::claim`].
+    /// Decides on a bid; see [`Records::claim`].
     pub fn claim_now(&self, bid: &Bid) -> Claim {
         let (ledger, now) = (&self.0, bid.at);
         let mut shard = ledger.shard(bid.id.scope);
         let mut dropped = shard.drop_expired(now, DROPPED_PER_BID);
+        ledger.counts.remove(&dropped.clients);
         let claim = loop {
-            ledger.keys.fetch_sub(dropped.places, Ordering::Relaxed);
             let full = match shard.meet(bid, now) {
                 Met::Claim(claim) => break claim,
-                Met::Free => break ledger.win(&mut shard, bid, &mut dropped),
-                Met::Absent => match shard.keys_of(bid.id.scope) {
-                    keys if keys >= bid.terms.max_keys_per_scope.get() => Claim::ScopeFull {
-                        no_sooner: shard.next_expiry(now),
-                    },
-                    _ if ledger.take_place() => break ledger.win(&mut shard, bid, &mut dropped),
-                    _ => Claim::StoreFull,
+                Met::Free => break ledger.win(&mut shard, bid, &mut dropped.tokens),
+                Met::Absent
+                    if shard.keys_of(bid.id.scope) >= bid.terms.max_keys_per_scope.get() =>
+                {
+                    Claim::ScopeFull {
+                        no_sooner: shard.next_expiry(now).unwrap_or_default(),
+                    }
+                }
+                Met::Absent => match ledger.counts.add(bid.client) {
+                    Ok(()) => break ledger.win(&mut shard, bid, &mut dropped.tokens),
+                    Err(full) => full,
                 },
             };
-            // Records that expired may be holding places still.
+            // Expired records can still be counted.
             let more = shard.drop_expired(now, DROPPED_AT_ONCE);
-            if more.places == 0 {
+            if more.clients.is_empty() {
                 break full;
             }
-            dropped.places = more.places;
+            ledger.counts.remove(&more.clients);
             dropped.tokens.extend(more.tokens);
         };
         drop(shard);
         ledger.forget(dropped.tokens);
-        // In other shards, too.
-        if matches!(claim, Claim::StoreFull) && ledger.sweep(now) {
-            return self.claim_now(bid);
+        match claim {
+            // Expired records of other shards can be counted, too.
+            Claim::StoreFull | Claim::ClientFull { .. } if ledger.sweep(now) => self.claim_now(bid),
+            Claim::ClientFull { limit, .. } => Claim::ClientFull {
+                limit,
+                no_sooner: ledger.next_expiry(now),
+            },
+            claim => claim,
         }
-        claim
     }
 }
 
@@ -187,21 +195,15 @@ impl Ledger {
         self.shards[index].lock()
     }
 
-    /// Whether there was a place for one more key.
-    fn take_place(&self) -> bool {
-        let taken = self
-            .keys
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |keys| {
-                (keys < self.max_keys).then_some(keys + 1)
-            });
-        taken.is_ok()
-    }
-
-    fn win(self: &Arc<Self>, shard: &mut Shard, bid: &Bid, dropped: &mut Dropped) -> Claim {
+    /// Stores the claim of a counted key, or of one that takes the place of a record: that key then counts for the
+    /// client of `bid`.
+    fn win(self: &Arc<Self>, shard: &mut Shard, bid: &Bid, dropped: &mut Tokens) -> Claim {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let ticket = Ticket { bid: *bid, token };
-        let replaced = shard.take_off(Flight::new(ticket, bid.at));
-        dropped.tokens.extend(replaced);
+        if let Some(replaced) = shard.take_off(Flight::new(ticket, bid.at)) {
+            dropped.push(replaced.token);
+            self.counts.transfer(replaced.client, bid.client);
+        }
         let desk: Arc<dyn Desk> = Arc::<Self>::clone(self);
         Claim::Won(Permit::new(ticket, desk))
     }
@@ -217,6 +219,7 @@ impl Ledger {
             state,
             token: ticket.token,
             fingerprint: ticket.bid.fingerprint,
+            client: ticket.bid.client,
             since: now,
             expires: now.after(ticket.bid.terms.ttl),
             answer,
@@ -227,11 +230,11 @@ impl Ledger {
         }
     }
 
-    /// Ends a claim as if it had never been.
+    /// Ends a claim without a record, so that its key is free.
     fn release(&self, ticket: &Ticket, answer: Option<Arc<Answer>>) {
         let flight = self.shard(ticket.bid.id.scope).release(ticket);
         if let Some(flight) = flight {
-            self.keys.fetch_sub(1, Ordering::Relaxed);
+            self.counts.remove(&[ticket.bid.client]);
             flight.land(Ending::Released(answer));
         }
     }
@@ -242,16 +245,23 @@ impl Ledger {
         }
     }
 
-    /// Drops expired records of every shard, not too many at once; whether there were any.
+    /// Drops expired records of every shard, up to [`DROPPED_AT_ONCE`] of each. Returns whether there were any.
     fn sweep(&self, now: Moment) -> bool {
         let mut any = false;
         for shard in &self.shards {
             let dropped = shard.lock().drop_expired(now, DROPPED_AT_ONCE);
-            self.keys.fetch_sub(dropped.places, Ordering::Relaxed);
-            any |= dropped.places > 0;
+            self.counts.remove(&dropped.clients);
+            any |= !dropped.clients.is_empty();
             self.forget(dropped.tokens);
         }
         any
+    }
+
+    /// Returns how long until the first record of any shard expires.
+    fn next_expiry(&self, now: Moment) -> Duration {
+        let shards = self.shards.iter();
+        let next = shards.filter_map(|shard| shard.lock().next_expiry(now));
+        next.min().unwrap_or_default()
     }
 
     /// An answer was dropped to make room.
@@ -347,10 +357,8 @@ impl Records for MemoryRecords {
 
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send {
         let freed = self.0.shard(id.scope).free_unknown(id);
-        if freed {
-            self.0.keys.fetch_sub(1, Ordering::Relaxed);
-        }
-        ready(Ok(freed))
+        self.0.counts.remove(freed.as_slice());
+        ready(Ok(freed.is_some()))
     }
 
     fn census(&self) -> Census {
@@ -381,8 +389,7 @@ impl Desk for Ledger {
 impl std::fmt::Debug for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ledger")
-            .field("keys", &self.keys)
-            .field("max_keys", &self.max_keys)
+            .field("counts", &self.counts)
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use crate::idempotency::{RecordId, ScopeHash};
+use crate::idempotency::{ClientHash, RecordId, ScopeHash};
 use crate::throttle::BucketKey;
 
 /// Takes a name for its own hash.
@@ -76,6 +76,12 @@ impl Hash for BucketKey {
 impl Hash for ScopeHash {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(first_half(&self.0));
+    }
+}
+
+impl Hash for ClientHash {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0);
     }
 }
 

@@ -108,9 +108,14 @@ impl Breaker {
         }
     }
 
+    /// Counts a failure that does not open the breaker.
+    pub(super) fn count_failure(&self) {
+        self.all_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Redis did not do what it was asked; whether it is not asked any more because of that.
     pub(super) fn failed(&self, why: &dyn fmt::Display) -> bool {
-        self.all_failures.fetch_add(1, Ordering::Relaxed);
+        self.count_failure();
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         failures >= FAILURES && self.open(why)
     }

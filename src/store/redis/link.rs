@@ -86,6 +86,24 @@ impl Link {
         })
     }
 
+    /// Runs a script on which no request depends. Returns `None` if it fails or times out. A failure is counted in
+    /// the metrics, and does not open the breaker.
+    pub(super) async fn attempt<T: FromRedisValue>(&self, part: Part, call: &Call) -> Option<T> {
+        self.check(part).ok()?;
+        let used = AtomicU64::new(0);
+        let reason = match timeout(self.core().patience(part), self.run(call, &used)).await {
+            Ok(Ok(value)) => match T::from_redis_value(value) {
+                Ok(value) => return Some(value),
+                Err(error) => error.to_string(),
+            },
+            Ok(Err(error)) => describe(&error),
+            Err(_) => "it timed out".to_owned(),
+        };
+        self.core().breaker(part).count_failure();
+        tracing::debug!(reason, "optional Redis script failed");
+        None
+    }
+
     /// A connection for something that is no script, found to be of use just now.
     pub(super) async fn connection(&self, part: Part) -> Result<Connection, Failure> {
         self.check(part)?;

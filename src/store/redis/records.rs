@@ -13,6 +13,7 @@
 //! In memory is only what this process carries out, with those who wait for it here, and whom those wait
 //! for who came here while another gateway was at it.
 
+mod clients;
 mod leases;
 mod ledger;
 mod names;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::ledger::{Attempts, Idle, Ledger, Pending};
-use self::steps::Reply;
+use self::steps::{Freed, Reply};
 use super::Redis;
 use super::link::{Failure, Link};
 use crate::idempotency::{
@@ -74,18 +75,20 @@ impl RedisRecords {
         }
     }
 
-    /// Asks for the claim of `bid`, which is `pending` until there is an answer.
+    /// Claims the key of `bid` in Redis. The claim is `pending` until Redis has replied.
     async fn bid(&self, bid: &Bid, mut pending: Pending<'_>) -> Result<Claim, StoreError> {
         let ledger = &self.ledger;
         let lease = ledger.core().settings.lease;
         let token = ledger.token(pending.number);
-        let call = steps::claim(&ledger.names(), bid, token, lease);
-        // Before Redis is asked, so that the lease is over here no later than there.
+        let full = ledger.admit(&self.link, bid, &mut pending).await;
+        let counted = ledger.max_keys_per_client().is_some();
+        let call = steps::claim(&ledger.names(), bid, token, lease, counted, full.is_some());
+        // Taken before the call, so that the lease ends here no later than in Redis.
         let lapses = ledger.core().clock.now().after(lease);
         let reply = match self.link.ask::<Reply>(Part::Records, &call).await {
             Ok(reply) => reply,
             Err(failure) => {
-                // In these cases it was not asked, or said no.
+                // In these cases Redis has stored no claim.
                 pending.is_open = !matches!(failure, Failure::Down(_) | Failure::Full(_));
                 return match failure {
                     Failure::Full(why) => {
@@ -96,18 +99,30 @@ impl RedisRecords {
                 };
             }
         };
-        if let Reply::Won = reply {
+        if let Reply::Won(replaced) = reply {
             self.replicated(bid.id).await?;
+            pending.counted = None;
+            if let Some(client) = replaced
+                && client != bid.client
+            {
+                ledger.uncount_later(client, bid.id);
+            }
         }
         pending.is_open = false;
         Ok(match reply {
-            Reply::Won => Claim::Won(ledger.win(bid, pending.number, lapses)),
+            Reply::Won(_) => Claim::Won(ledger.win(bid, pending.number, lapses)),
             Reply::Replay(answer) => Claim::Replay(steps::read_answer(bid.id, &answer)?),
             Reply::InFlight(owner) => Claim::InFlight(ledger.watches.join(bid.id, owner)),
             Reply::Mismatch(mismatch) => Claim::Mismatch(mismatch),
             Reply::Unknown => Claim::Unknown,
             Reply::Tombstone => Claim::Tombstone,
             Reply::ScopeFull(no_sooner) => Claim::ScopeFull { no_sooner },
+            Reply::ClientFull => Claim::ClientFull {
+                limit: ledger
+                    .max_keys_per_client()
+                    .map_or(0, |most| most.get().into()),
+                no_sooner: full.unwrap_or_default(),
+            },
             Reply::CalledOff => return Err(StoreError::new("the claim was called off")),
         })
     }
@@ -143,14 +158,20 @@ impl RedisRecords {
         concluded
     }
 
-    /// Records what was kept, until it is recorded or its claim has lapsed.
+    /// Stores the record of an execution. Retries until it is stored or its claim has lapsed.
     async fn record(&self, ticket: &Ticket, kept: &Kept) -> Result<(), StoreError> {
         let ledger = &self.ledger;
         let token = ledger.token(ticket.token);
-        let call = steps::settle(&ledger.names(), ticket, token, Some(kept));
+        let counted = ledger.max_keys_per_client().is_some();
+        let call = steps::settle(&ledger.names(), ticket, token, Some(kept), counted);
         let mut attempts = Attempts::default();
         loop {
-            let why = match self.link.ask::<bool>(Part::Records, &call).await {
+            let (bid, keep) = (&ticket.bid, Some(ticket.bid.terms.ttl));
+            let (settled, ()) = tokio::join!(
+                self.link.ask::<bool>(Part::Records, &call),
+                ledger.recount(&self.link, bid.client, bid.id, keep),
+            );
+            let why = match settled {
                 Ok(true) => match self.replicated(ticket.bid.id).await {
                     Ok(()) => return Ok(()),
                     Err(error) => error,
@@ -219,13 +240,16 @@ impl Records for RedisRecords {
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
-        // A claim of our own may have lapsed without being given up.
+        // The lease of a claim of this gateway may have lapsed while its execution runs.
         if self.ledger.flights.is_flying(id) {
             return Ok(false);
         }
         let call = steps::free(&self.ledger.names(), id);
-        let freed = self.link.ask(Part::Records, &call).await;
-        Ok(freed?)
+        let freed: Freed = self.link.ask(Part::Records, &call).await?;
+        if let Some(client) = freed.client {
+            self.ledger.recount(&self.link, client, id, None).await;
+        }
+        Ok(freed.was_unknown)
     }
 
     fn census(&self) -> Census {

@@ -95,6 +95,10 @@ scripts! {
     CHARGE = "lua/charge.lua";
     /// Takes charges back.
     REFUND = "lua/refund.lua";
+    /// Counts a key of a client.
+    ADMIT = "lua/admit.lua";
+    /// Changes the count of a key of a client.
+    RECOUNT = "lua/recount.lua";
     /// Answers a bid.
     CLAIM = "lua/claim.lua";
     /// Ends a claim with a record.

@@ -37,6 +37,8 @@ pub struct RedisSettings {
     pub lease: Duration,
     /// Replicas that must have a claim before anything is sent, and an answer before it is given out.
     pub wait_replicas: Option<NonZeroU32>,
+    /// Keys that one client may hold; `None` for no bound.
+    pub max_keys_per_client: Option<NonZeroU32>,
 }
 
 impl RedisSettings {

@@ -134,6 +134,7 @@ fn settings(nodes: Nodes) -> RedisSettings {
         records_timeout: Duration::from_secs(5),
         lease: Duration::from_mins(1),
         wait_replicas: None,
+        max_keys_per_client: None,
     }
 }
 

@@ -33,7 +33,7 @@ impl Scrape {
 
     fn encode_executions(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&KeyedMetrics) -> &Count;
-        let counters: [(&str, &str, Pick); 3] = [
+        let counters: [(&str, &str, Pick); 4] = [
             (
                 "idempotency_executions_lost",
                 "Executions whose outcome is not known, by route",
@@ -43,6 +43,11 @@ impl Scrape {
                 "idempotency_executions_released",
                 "Executions that left their key free, by route",
                 |keyed| &keyed.released,
+            ),
+            (
+                "idempotency_client_share_rejections",
+                "Requests with a new key rejected because their client holds its share of the store, by route",
+                |keyed| &keyed.client_share_rejections,
             ),
             (
                 "idempotency_store_errors",
@@ -199,7 +204,7 @@ mod tests {
     #[test]
     fn what_became_of_keyed_requests_is_added_up_over_workers_under_its_own_name() {
         let workers = workers();
-        let counts: [fn(&KeyedMetrics) -> &Count; 12] = [
+        let counts: [fn(&KeyedMetrics) -> &Count; 13] = [
             |keyed| &keyed.claims,
             |keyed| &keyed.replays,
             |keyed| &keyed.waits,
@@ -212,6 +217,7 @@ mod tests {
             |keyed| &keyed.lost,
             |keyed| &keyed.released,
             |keyed| &keyed.store_errors,
+            |keyed| &keyed.client_share_rejections,
         ];
         for worker in &workers {
             let keyed = &worker.route(Some(RouteId(0))).keyed;
@@ -242,6 +248,7 @@ mod tests {
             ("executions_lost_total{route=\"payments\"}", 20),
             ("executions_released_total{route=\"payments\"}", 22),
             ("store_errors_total{route=\"payments\"}", 24),
+            ("client_share_rejections_total{route=\"payments\"}", 26),
         ] {
             let line = format!("tidegate_idempotency_{series} {count}");
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");

@@ -83,6 +83,10 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> Option
             .wait_replicas
             .as_ref()
             .and_then(|replicas| NonZeroU32::new(replicas.value)),
+        max_keys_per_client: section
+            .max_keys_per_client
+            .as_ref()
+            .and_then(|most| NonZeroU32::new(most.value)),
     })
 }
 

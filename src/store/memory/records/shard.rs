@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use super::super::taken::TakenAsHash;
 use crate::clock::Moment;
 use crate::idempotency::{
-    Answer, Bid, Census, Claim, Finding, Fingerprint, Flight, KeyHash, OnUnknown, RecordId,
-    ScopeHash, State, Ticket,
+    Answer, Bid, Census, Claim, ClientHash, Finding, Fingerprint, Flight, KeyHash, OnUnknown,
+    RecordId, ScopeHash, State, Ticket,
 };
 
 /// A shard of the table.
@@ -37,7 +37,7 @@ enum Record {
     Settled(Settled),
 }
 
-/// A record that came to its end.
+/// A record of an execution that has ended.
 #[derive(Debug)]
 pub(super) struct Settled {
     /// Not in progress.
@@ -45,6 +45,8 @@ pub(super) struct Settled {
     /// Of the claim that led to it.
     pub(super) token: u64,
     pub(super) fingerprint: Fingerprint,
+    /// The client for which the key counts.
+    pub(super) client: ClientHash,
     pub(super) since: Moment,
     pub(super) expires: Moment,
     /// Its answer, for as long as there is room for that.
@@ -61,14 +63,17 @@ pub(super) enum Met {
     Claim(Claim),
 }
 
-/// Records that were dropped because they expired.
+/// Expired records that were dropped.
 #[derive(Default)]
 pub(super) struct Dropped {
-    /// How many places are free again.
-    pub(super) places: usize,
-    /// Of the claims that led to them: their answers can go, too.
-    pub(super) tokens: SmallVec<[u64; 2]>,
+    /// The client of each record.
+    pub(super) clients: SmallVec<[ClientHash; 2]>,
+    /// The token of the claim of each record, by which its response is dropped.
+    pub(super) tokens: Tokens,
 }
+
+/// Tokens of claims.
+pub(super) type Tokens = SmallVec<[u64; 2]>;
 
 impl Counts {
     fn of(&mut self, state: State) -> &mut u64 {
@@ -137,14 +142,14 @@ impl Shard {
         self.scopes.get(&scope).copied().unwrap_or(0)
     }
 
-    /// How long until a record expires here; no sooner does one of any scope.
-    pub(super) fn next_expiry(&self, now: Moment) -> Duration {
-        let next = self.expiries.peek();
-        next.map_or(Duration::ZERO, |Reverse((expires, ..))| expires.since(now))
+    /// Returns how long until the first record of this shard expires.
+    pub(super) fn next_expiry(&self, now: Moment) -> Option<Duration> {
+        let Reverse((expires, ..)) = self.expiries.peek()?;
+        Some(expires.since(now))
     }
 
-    /// Records that an execution begins; the token of the record whose place it takes.
-    pub(super) fn take_off(&mut self, flight: Flight) -> Option<u64> {
+    /// Stores that an execution begins, and returns the record whose place it takes.
+    pub(super) fn take_off(&mut self, flight: Flight) -> Option<Settled> {
         let id = flight.ticket.bid.id;
         *self.counts.of(State::InProgress) += 1;
         let replaced = self.records.insert(id, Record::InFlight(Box::new(flight)));
@@ -154,12 +159,12 @@ impl Shard {
         };
         *self.counts.of(replaced.state()) -= 1;
         match replaced {
-            Record::Settled(settled) => Some(settled.token),
+            Record::Settled(settled) => Some(settled),
             Record::InFlight(_) => None,
         }
     }
 
-    /// Ends an execution with a record; the flight, if the claim was still standing.
+    /// Ends an execution with a record. Returns the flight if the claim still exists.
     pub(super) fn settle(&mut self, ticket: &Ticket, settled: Settled) -> Option<Flight> {
         let id = ticket.bid.id;
         let record = self.records.get_mut(&id)?;
@@ -205,16 +210,18 @@ impl Shard {
         }
     }
 
-    /// Forgets a record whose outcome is unknown; whether there was one.
-    pub(super) fn free_unknown(&mut self, id: RecordId) -> bool {
-        self.remove_if(id, |record| record.state() == State::Unknown)
-            .is_some()
+    /// Removes a record whose outcome is unknown, and returns its client.
+    pub(super) fn free_unknown(&mut self, id: RecordId) -> Option<ClientHash> {
+        match self.remove_if(id, |record| record.state() == State::Unknown)? {
+            Record::Settled(settled) => Some(settled.client),
+            Record::InFlight(_) => None,
+        }
     }
 
-    /// Drops records that have expired, this many at most.
+    /// Drops up to `most` records that have expired.
     pub(super) fn drop_expired(&mut self, now: Moment, most: usize) -> Dropped {
         let mut dropped = Dropped::default();
-        while dropped.places < most
+        while dropped.tokens.len() < most
             && let Some(&Reverse((expires, id, token))) = self.expiries.peek()
             && expires <= now
         {
@@ -223,8 +230,8 @@ impl Shard {
                 Record::InFlight(_) => false,
                 Record::Settled(settled) => settled.token == token,
             };
-            if self.remove_if(id, is_meant).is_some() {
-                dropped.places += 1;
+            if let Some(Record::Settled(settled)) = self.remove_if(id, is_meant) {
+                dropped.clients.push(settled.client);
                 dropped.tokens.push(token);
             }
         }

@@ -44,6 +44,7 @@ fn settings(server: &RedisServer) -> RedisSettings {
         records_timeout: RECORDS_TIMEOUT * 10,
         lease: Duration::from_mins(1),
         wait_replicas: None,
+        max_keys_per_client: None,
     }
 }
 

@@ -5,16 +5,16 @@
 -- KEYS[2]  the keys of its scope
 -- ARGV[1]  the key, as its scope knows it
 --
--- Returns 1, or 0 if it is not unknown.
+-- Returns 1 and the client for which the key is counted, if any; or 0 if the key is not unknown.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local record = redis.call('HMGET', KEYS[1], 's', 'l')
-local state, lapses = record[1], record[2]
+local record = redis.call('HMGET', KEYS[1], 's', 'l', 'c')
+local state, lapses, client = unpack(record)
 if state == 'u' or (state == 'p' and tonumber(lapses) <= now) then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', KEYS[2], ARGV[1])
-  return 1
+  return {1, client}
 end
-return 0
+return {0}

@@ -11,6 +11,7 @@
 -- ARGV[6]  the channel that notifies requests waiting on other gateways
 -- ARGV[7]  the message: the record's name
 -- ARGV[8]  completed: the response
+-- ARGV[9]  the client that sent the request, 8 bytes; empty if its keys are not counted
 --
 -- Returns 1, also if it was done before; or 0 if another claim has the key.
 
@@ -40,6 +41,9 @@ end
 local expiry = now + tonumber(ARGV[3])
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 's', ARGV[2], 'f', ARGV[4], 'o', ARGV[1], 't', written(now))
+if ARGV[9] ~= '' then
+  redis.call('HSET', KEYS[1], 'c', ARGV[9])
+end
 if ARGV[2] == 'c' then
   redis.call('HSET', KEYS[1], 'a', ARGV[8])
 end

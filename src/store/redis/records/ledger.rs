@@ -1,17 +1,21 @@
 //! What this gateway has underway in Redis, and how it comes to an end there.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::super::core::Core;
 use super::super::link::Link;
+use super::clients::Counted;
 use super::leases::Leases;
 use super::names::{Names, Token};
 use super::steps;
 use super::watches::Watches;
 use crate::clock::Moment;
-use crate::idempotency::{Bid, Desk, Ending, Flight, Permit, RecordId, StoreError, Ticket};
+use crate::idempotency::{
+    Bid, ClientHash, Desk, Ending, Flight, Permit, RecordId, StoreError, Ticket,
+};
 use crate::store::Part;
 use crate::store::flights::Flights;
 
@@ -33,13 +37,15 @@ pub(super) struct Ledger {
     pub(super) background: Link,
 }
 
-/// A claim that was asked for and not answered. If it is dropped, it is called off.
+/// A claim whose reply is outstanding. When it is dropped, it is cancelled, and its key is counted no longer.
 pub(super) struct Pending<'a> {
     ledger: &'a Arc<Ledger>,
     id: RecordId,
     pub(super) number: u64,
-    /// Whether it may have been made.
+    /// Whether Redis may have stored the claim.
     pub(super) is_open: bool,
+    /// The key, if it may be counted for the claim.
+    pub(super) counted: Option<Counted>,
 }
 
 /// How a claim ends that comes to nothing, or to nothing that is known.
@@ -92,6 +98,21 @@ impl Ledger {
         }
     }
 
+    /// Returns how many keys a client may have, if that is bounded.
+    pub(super) fn max_keys_per_client(&self) -> Option<NonZeroU32> {
+        self.core().settings.max_keys_per_client
+    }
+
+    /// Counts a key no longer for a client whose record another client has replaced.
+    pub(super) fn uncount_later(self: &Arc<Self>, client: ClientHash, id: RecordId) {
+        if self.max_keys_per_client().is_some() {
+            let ledger = Arc::clone(self);
+            self.core().finish_later(async move {
+                ledger.recount(&ledger.background, client, id, None).await;
+            });
+        }
+    }
+
     pub(super) fn token(&self, number: u64) -> Token {
         Token {
             gateway: self.gateway,
@@ -105,6 +126,7 @@ impl Ledger {
             id,
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             is_open: true,
+            counted: None,
         }
     }
 
@@ -132,7 +154,7 @@ impl Ledger {
         lapses.is_none_or(|lapses| self.core().clock.now() >= lapses)
     }
 
-    /// Ends a claim in Redis.
+    /// Ends a claim in Redis without a response.
     pub(super) async fn conclude(
         &self,
         link: &Link,
@@ -142,9 +164,19 @@ impl Ledger {
         let token = self.token(ticket.token);
         let call = match idle {
             Idle::Released => steps::release(&self.names(), ticket.bid.id, token, false),
-            Idle::Unknown => steps::settle(&self.names(), ticket, token, None),
+            Idle::Unknown => {
+                let counted = self.max_keys_per_client().is_some();
+                steps::settle(&self.names(), ticket, token, None, counted)
+            }
         };
-        let concluded = link.ask::<bool>(Part::Records, &call).await;
+        let (bid, keep) = match idle {
+            Idle::Released => (&ticket.bid, None),
+            Idle::Unknown => (&ticket.bid, Some(ticket.bid.terms.ttl)),
+        };
+        let (concluded, ()) = tokio::join!(
+            link.ask::<bool>(Part::Records, &call),
+            self.recount(link, bid.client, bid.id, keep),
+        );
         Ok(concluded.map(|_| ())?)
     }
 
@@ -185,7 +217,8 @@ impl Desk for Ledger {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if !self.is_open {
+        let (mut is_open, counted) = (self.is_open, self.counted);
+        if !is_open && counted.is_none() {
             return;
         }
         let (ledger, id, number) = (Arc::clone(self.ledger), self.id, self.number);
@@ -197,14 +230,17 @@ impl Drop for Pending<'_> {
         self.ledger.core().finish_later(async move {
             let token = ledger.token(number);
             let mut attempts = Attempts::default();
-            loop {
+            while is_open {
                 let call = steps::release(&ledger.names(), id, token, true);
                 let released = ledger.background.ask::<bool>(Part::Records, &call).await;
-                // What is not called off by then lapses, and its key is unknown.
-                if released.is_ok() || ledger.core().clock.now() >= ends {
-                    break;
+                // A claim that is not cancelled by then lapses, and its key is unknown.
+                is_open = released.is_err() && ledger.core().clock.now() < ends;
+                if is_open {
+                    attempts.pause().await;
                 }
-                attempts.pause().await;
+            }
+            if let Some(counted) = counted {
+                ledger.discount(counted).await;
             }
         });
     }

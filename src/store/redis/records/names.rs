@@ -1,9 +1,9 @@
 //! What records are called in Redis.
 //!
 //! All names of a scope have it in braces, which puts them into one slot of a cluster: a claim looks at
-//! a record and counts its scope's keys in one step.
+//! a record and counts its scope's keys in one step. The keys of a client are counted in the slot of the client.
 
-use crate::idempotency::{KeyHash, RecordId, ScopeHash};
+use crate::idempotency::{ClientHash, KeyHash, RecordId, ScopeHash};
 
 /// Names the things of one fleet.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,11 @@ impl Names<'_> {
     /// The keys of a scope.
     pub(super) fn scope(&self, scope: ScopeHash) -> String {
         format!("{}:{{{scope}}}:keys", self.prefix)
+    }
+
+    /// Returns the name of the set of a client's keys, which has a slot of its own.
+    pub(super) fn client(&self, client: ClientHash) -> String {
+        format!("{}:{{{:016x}}}:client", self.prefix, client.0)
     }
 
     /// What calls off the claim with this token.
@@ -98,6 +103,7 @@ mod tests {
         assert_eq!(NAMES.parse(name.as_bytes()), Some(id));
         for other in [
             NAMES.scope(id.scope),
+            NAMES.client(ClientHash(7)),
             name.replace("t:g", "t"),
             name[..name.len() - 1].to_owned(),
             format!("{name}0"),

@@ -8,8 +8,8 @@ use redis::{FromRedisValue, ParsingError, Value};
 use super::super::script::{CLAIM, Call, FREE, PEEK, RELEASE, RENEW, SETTLE};
 use super::names::{Names, Token};
 use crate::idempotency::{
-    Answer, Bid, Fingerprint, Kept, Mismatch, OnUnknown, RecordId, ResponseSummary, State,
-    StoreError, Ticket,
+    Answer, Bid, ClientHash, Fingerprint, Kept, Mismatch, OnUnknown, RecordId, ResponseSummary,
+    State, StoreError, Ticket,
 };
 use crate::store::written::{WrittenAnswer, WrittenError, open, seal, summary_of_start};
 
@@ -22,7 +22,8 @@ const RESPONSE_START: u32 = 4 << 10;
 /// What becomes of a bid.
 #[derive(Debug)]
 pub(super) enum Reply {
-    Won,
+    /// Won, over a record of this client if there was one.
+    Won(Option<ClientHash>),
     Replay(Vec<u8>),
     InFlight(Token),
     Mismatch(Mismatch),
@@ -30,6 +31,14 @@ pub(super) enum Reply {
     Tombstone,
     ScopeFull(Duration),
     CalledOff,
+    ClientFull,
+}
+
+/// Whether a key was freed, and the client for which it is counted.
+#[derive(Debug)]
+pub(super) struct Freed {
+    pub(super) was_unknown: bool,
+    pub(super) client: Option<ClientHash>,
 }
 
 /// What there is under a key.
@@ -49,7 +58,15 @@ pub(super) struct Peeked {
 #[derive(Debug)]
 pub(super) struct Peek(pub(super) Option<Peeked>);
 
-pub(super) fn claim(names: &Names<'_>, bid: &Bid, token: Token, lease: Duration) -> Call {
+/// Claims a key, counted for its client if `counted`; only one that has a record if `client_is_full`.
+pub(super) fn claim(
+    names: &Names<'_>,
+    bid: &Bid,
+    token: Token,
+    lease: Duration,
+    counted: bool,
+    client_is_full: bool,
+) -> Call {
     let id = bid.id;
     let keys = [
         names.record(id),
@@ -65,14 +82,17 @@ pub(super) fn claim(names: &Names<'_>, bid: &Bid, token: Token, lease: Duration)
         .arg(u8::from(bid.terms.on_unknown == OnUnknown::Release))
         .arg(bid.terms.max_keys_per_scope.get())
         .arg(&id.key.0)
+        .arg(client_field(bid.client, counted))
+        .arg(u8::from(client_is_full))
 }
 
-/// Ends a claim with what was kept of it; with nothing, it is unknown.
+/// Ends a claim with a record: of `kept`, or unknown if that is `None`. The key is counted for its client if `counted`.
 pub(super) fn settle(
     names: &Names<'_>,
     ticket: &Ticket,
     token: Token,
     kept: Option<&Kept>,
+    counted: bool,
 ) -> Call {
     let id = ticket.bid.id;
     let name = id.to_bytes();
@@ -94,6 +114,7 @@ pub(super) fn settle(
         .arg(names.channel())
         .arg(&name)
         .arg(&answer)
+        .arg(client_field(ticket.bid.client, counted))
 }
 
 /// Ends a claim as if it had never been. If it is not there, it may be `stray`: still on its way.
@@ -158,7 +179,16 @@ fn unusable(error: WrittenError) -> StoreError {
     StoreError::new(format!("the record of a key cannot be used: {error}"))
 }
 
-fn millis(duration: Duration) -> u64 {
+/// Returns the client as a record stores it: nothing if its keys are not counted.
+fn client_field(client: ClientHash, counted: bool) -> Vec<u8> {
+    if counted {
+        client.0.to_be_bytes().to_vec()
+    } else {
+        Vec::new()
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -171,7 +201,7 @@ impl FromRedisValue for Reply {
         let code = u8::from_redis_value(parts.next().unwrap_or(Value::Nil))?;
         let detail = parts.next().unwrap_or(Value::Nil);
         Ok(match code {
-            0 => Self::Won,
+            0 => Self::Won(client(detail)?),
             1 => Self::Replay(Vec::from_redis_value(detail)?),
             2 => Self::InFlight(token(detail)?),
             3 => Self::Mismatch(match u8::from_redis_value(detail)? {
@@ -182,6 +212,7 @@ impl FromRedisValue for Reply {
             5 => Self::Tombstone,
             6 => Self::ScopeFull(Duration::from_millis(u64::from_redis_value(detail)?)),
             7 => Self::CalledOff,
+            8 => Self::ClientFull,
             _ => return Err("no such answer to a bid".into()),
         })
     }
@@ -221,6 +252,30 @@ impl FromRedisValue for Peek {
             answer: Option::from_redis_value(next())?,
         })))
     }
+}
+
+impl FromRedisValue for Freed {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let Value::Array(parts) = value else {
+            return Err("the reply is not a list".into());
+        };
+        let mut parts = parts.into_iter();
+        let mut next = || parts.next().unwrap_or(Value::Nil);
+        Ok(Self {
+            was_unknown: bool::from_redis_value(next())?,
+            client: client(next())?,
+        })
+    }
+}
+
+/// Reads the client of a record; `None` if its keys are not counted.
+fn client(value: Value) -> Result<Option<ClientHash>, ParsingError> {
+    let Some(bytes) = Option::<Vec<u8>>::from_redis_value(value)? else {
+        return Ok(None);
+    };
+    let bytes = bytes.try_into();
+    let bytes = bytes.map_err(|_| ParsingError::from("a client is 8 bytes"))?;
+    Ok(Some(ClientHash(u64::from_be_bytes(bytes))))
 }
 
 fn token(value: Value) -> Result<Token, ParsingError> {

@@ -56,6 +56,7 @@ fn a_url_alone_gets_every_default() {
         records_timeout: Duration::from_millis(500),
         lease: Duration::from_secs(95),
         wait_replicas: None,
+        max_keys_per_client: None,
     };
     assert_eq!(redis("url = \"redis://127.0.0.1\""), expected);
 }
@@ -72,10 +73,12 @@ fn everything_can_be_said_otherwise() {
         records_timeout: Duration::from_secs(10),
         lease: Duration::from_secs(66),
         wait_replicas: NonZeroU32::new(2),
+        max_keys_per_client: NonZeroU32::new(500),
     };
     let spelt = "url = [\"rediss://a\", \"rediss://b:7000\"]\nprefix = \"fleet-2\"\nuser = \"gate\"\n\
                  password = \"s3cret\"\nca_file = \"ca.pem\"\nlimits_timeout = \"5ms\"\n\
-                 records_timeout = \"10s\"\nlease = \"66s\"\nwait_replicas = 2";
+                 records_timeout = \"10s\"\nlease = \"66s\"\nwait_replicas = 2\n\
+                 max_keys_per_client = 500";
     assert_eq!(redis(spelt), expected);
 }
 

@@ -1,0 +1,132 @@
+//! The number of keys in the store, in total and per client.
+//!
+//! The keys of a client can be in any shard of the table, so they are counted in shards of their own, by client. Their
+//! locks are taken last and held for a few instructions. A request whose key has a record takes none of them.
+
+use std::fmt;
+use std::hash::BuildHasher as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::super::taken::TakenAsHash;
+use super::SHARDS;
+use crate::idempotency::{Claim, ClientHash};
+use crate::store::share::{ClientCounts, Share};
+
+/// The number of keys, in total and per client.
+pub(super) struct KeyCounts {
+    max_keys: usize,
+    keys: AtomicUsize,
+    share: Share,
+    clients: Box<[Mutex<ClientCounts>]>,
+}
+
+impl KeyCounts {
+    /// Counts the keys of a store that holds up to `max_keys`.
+    pub(super) fn new(max_keys: usize) -> Self {
+        Self {
+            max_keys,
+            keys: AtomicUsize::new(0),
+            share: Share::of(max_keys),
+            clients: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    fn of(&self, client: ClientHash) -> MutexGuard<'_, ClientCounts> {
+        // The upper bits, because the map of a shard uses the lower ones.
+        let hash = TakenAsHash.hash_one(client) >> 32;
+        let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
+        self.clients[index].lock()
+    }
+
+    /// Counts a new key of a client, unless the store is full or the client holds its share.
+    pub(super) fn add(&self, client: ClientHash) -> Result<(), Claim> {
+        let mut clients = self.of(client);
+        let keys = self.keys.load(Ordering::Relaxed) as u64;
+        if self.share.is_exceeded(keys, clients.held(client)) {
+            return Err(Claim::ClientFull {
+                limit: self.share.limit,
+                no_sooner: Duration::ZERO,
+            });
+        }
+        let added = self
+            .keys
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |keys| {
+                (keys < self.max_keys).then_some(keys + 1)
+            });
+        if added.is_err() {
+            return Err(Claim::StoreFull);
+        }
+        clients.add(client);
+        Ok(())
+    }
+
+    /// Counts one key less for each of these clients.
+    pub(super) fn remove(&self, clients: &[ClientHash]) {
+        if clients.is_empty() {
+            // The usual case, in which all workers would contend for the total.
+            return;
+        }
+        self.keys.fetch_sub(clients.len(), Ordering::Relaxed);
+        for &client in clients {
+            self.of(client).remove(client);
+        }
+    }
+
+    /// Counts a key of client `from` for client `to`.
+    pub(super) fn transfer(&self, from: ClientHash, to: ClientHash) {
+        self.of(from).remove(from);
+        self.of(to).add(to);
+    }
+}
+
+impl fmt::Debug for KeyCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyCounts")
+            .field("keys", &self.keys)
+            .field("max_keys", &self.max_keys)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_add_at_once_do_not_exceed_the_share_of_a_client() {
+        let counts = KeyCounts::new(100);
+        for other in 0..81 {
+            counts.add(ClientHash(1_000 + other)).unwrap();
+        }
+        let client = ClientHash(1);
+        let added: usize = std::thread::scope(|scope| {
+            let add = || (0..50).filter(|_| counts.add(client).is_ok()).count();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(add)).collect();
+            threads.into_iter().map(|it| it.join().unwrap()).sum()
+        });
+        assert_eq!(added, 11);
+        let full = counts.add(client);
+        assert!(matches!(full, Err(Claim::ClientFull { limit: 10, .. })));
+        counts.remove(&[client]);
+        counts.add(client).unwrap();
+        // The client may have one key more when another client takes one over.
+        counts.transfer(client, ClientHash(2));
+        counts.add(client).unwrap();
+        assert!(counts.add(client).is_err());
+    }
+
+    #[test]
+    fn a_full_store_takes_no_key_of_any_client() {
+        let counts = KeyCounts::new(3);
+        for client in 0..3 {
+            counts.add(ClientHash(client)).unwrap();
+        }
+        let full = counts.add(ClientHash(3));
+        assert!(matches!(full, Err(Claim::StoreFull)));
+        counts.remove(&[ClientHash(0), ClientHash(1)]);
+        counts.add(ClientHash(3)).unwrap();
+    }
+}
