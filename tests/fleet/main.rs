@@ -21,6 +21,7 @@ mod bad_input;
 mod clocks;
 mod duplicates;
 mod faults;
+mod formats;
 mod frozen;
 mod gateways;
 mod harness;

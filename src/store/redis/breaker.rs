@@ -147,6 +147,16 @@ impl Breaker {
         news
     }
 
+    /// Opens the breaker and logs why, also if it is open for another reason.
+    pub(super) fn open_for(&self, why: &dyn fmt::Display) {
+        let mut story = self.story.lock();
+        if story.why.as_deref() != Some(&*why.to_string()) {
+            story.why = None;
+        }
+        drop(story);
+        self.open(why);
+    }
+
     /// Redis seems to be well and is asked again, unless that was of no use just before; whether it is.
     pub(super) fn close(&self) -> bool {
         let mut story = self.story.lock();
@@ -218,6 +228,17 @@ mod tests {
         assert_eq!(breaker.why().as_deref(), Some("gone"));
         breaker.close();
         assert_eq!(breaker.why(), None);
+    }
+
+    #[test]
+    fn a_permanent_reason_replaces_an_earlier_one() {
+        let breaker = Breaker::new(Part::Records, &nodes());
+        breaker.open(&"gone");
+        breaker.open_for(&"format 1");
+        assert_eq!(breaker.why().as_deref(), Some("format 1"));
+        breaker.open(&"gone");
+        assert_eq!(breaker.why().as_deref(), Some("format 1"));
+        assert!(breaker.is_open());
     }
 
     #[test]

@@ -108,6 +108,11 @@ impl Core {
         format!("{}:{{fleet}}:secret", self.settings.prefix)
     }
 
+    /// Returns the name of the record format, which is in the slot of the secret.
+    pub(super) fn format_name(&self) -> String {
+        format!("{}:{{fleet}}:format", self.settings.prefix)
+    }
+
     /// What shows that somebody was there.
     pub(super) fn mark_name(&self) -> String {
         format!("{}:{{fleet}}:mark", self.settings.prefix)

@@ -1,8 +1,8 @@
 //! Looks at Redis once a second, and at once when somebody met trouble.
 //!
 //! It is the only one to say that Redis may be asked again, and before it does it makes sure that this is
-//! the Redis we knew: that it takes writes, that it will not drop keys, which run it is in, and what secret
-//! the fleet makes names with.
+//! the Redis we knew: that it takes writes, that it will not drop keys, which run it is in, what secret
+//! the fleet makes names with, and in which format its records are.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::connection::Connection;
 use super::core::Core;
 use super::link::{Failure, is_gone};
-use super::portrait::{Portrait, Unfit};
+use super::portrait::{FORMAT, Portrait, Unfit};
 use super::sight::Sight;
 use crate::store::Part;
 
@@ -74,7 +74,7 @@ impl Monitor {
         }
     }
 
-    /// One look; whether all is well, or why this Redis will never do.
+    /// Checks Redis once. Returns whether all parts of the store work, or an error if the gateway cannot start with it.
     async fn look(&mut self) -> Result<bool, Unfit> {
         let core = Arc::clone(&self.core);
         let (limits, records) = (core.breaker(Part::Limits), core.breaker(Part::Records));
@@ -91,7 +91,7 @@ impl Monitor {
             limits.open(&unfit);
             records.open(&unfit);
             return match unfit {
-                // A failover may be underway.
+                // A failover may be in progress.
                 Unfit::Replica => Ok(false),
                 _ => Err(unfit),
             };
@@ -122,8 +122,13 @@ impl Monitor {
                 records.open(&"it keeps no secret of the fleet, and takes none");
                 well = false;
             }
+            _ if self.keyed && &*sight.format != FORMAT => {
+                // The gateway starts without its records: the limits do not depend on them.
+                records.open_for(&Unfit::Format(Arc::clone(&sight.format)));
+                well = false;
+            }
             _ => match &sight.written {
-                // One that is full can still replay, and one that takes no writes at all cannot even claim.
+                // A full Redis still serves replays. One that accepts no writes cannot store claims.
                 Ok(_) | Err(Failure::Full(_)) => well &= records.close(),
                 Err(failure) => {
                     records.open(failure);

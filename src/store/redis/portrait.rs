@@ -8,6 +8,9 @@ use thiserror::Error;
 /// The oldest version whose scripts can do what ours do.
 const OLDEST: (u32, u32) = (7, 0);
 
+/// The format of records in Redis, see `lua/claim.lua`. Format 1 had fingerprints of 16 bytes.
+pub(super) const FORMAT: &str = "2";
+
 /// What one server says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Portrait {
@@ -37,6 +40,12 @@ pub enum Unfit {
          configuration"
     )]
     Evicts(Arc<str>),
+    /// Another version of the gateway has written its records.
+    #[error(
+        "its records are in format {0}, and this version uses format {FORMAT}; set another `prefix` or database in \
+         [store], or stop the gateways of the other version and delete all keys of the prefix"
+    )]
+    Format(Arc<str>),
     /// It takes no writes.
     #[error("it is a replica and takes no writes; `store.url` must name the primary")]
     Replica,

@@ -89,7 +89,7 @@ impl Call {
 }
 
 scripts! {
-    /// Finds out whether Redis can be used, and what secret the fleet has.
+    /// Checks whether Redis can be used, and returns the secret and the record format of the fleet.
     PLANT = "lua/plant.lua";
     /// Charges buckets.
     CHARGE = "lua/charge.lua";

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::connection::{Connection, Place};
 use super::core::Core;
 use super::link::{Failure, is_gone};
-use super::portrait::Portrait;
+use super::portrait::{FORMAT, Portrait};
 use super::records::Names;
 use super::script::PLANT;
 use crate::idempotency::Secret;
@@ -21,12 +21,20 @@ use crate::store::Part;
 /// How long the mark of a look stays, in milliseconds.
 const MARK: u32 = 10_000;
 
+/// The format of records without a stored format.
+const FORMAT_1: &str = "1";
+
+/// The stored secret and the stored format.
+type Planted = (Option<Vec<u8>>, Option<Vec<u8>>);
+
 /// What a look at Redis showed.
 pub(super) struct Sight {
     /// All of them.
     pub(super) servers: Vec<Portrait>,
     /// The fleet's secret, if there is one or ours could be planted.
     pub(super) secret: Option<Secret>,
+    /// The format of the fleet's records.
+    pub(super) format: Arc<str>,
     /// Whether it takes writes, and how soon.
     pub(super) written: Result<Duration, Failure>,
     /// Whether the user has no right to publish on the channel of the fleet. Checked only on a new Redis.
@@ -34,34 +42,38 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// Looks by this connection; more closely if Redis `is_new` to us.
+    /// Checks Redis on this connection, and also its configuration if Redis `is_new` to this gateway.
     pub(super) async fn of(
         core: &Arc<Core>,
         connection: &mut Connection,
         is_new: bool,
     ) -> Result<Self, RedisError> {
         let servers = portraits(core, connection, is_new).await?;
-        let name = core.secret_name();
-        let mut asked = redis::cmd("GET");
-        let kept = asked.arg(&name).query_async(connection);
-        let kept: Option<Vec<u8>> = in_time(core, kept).await?;
+        let (secret, format) = (core.secret_name(), core.format_name());
+        let mut asked = redis::cmd("MGET");
+        let stored = asked.arg(&secret).arg(&format).query_async(connection);
+        let stored: Planted = in_time(core, stored).await?;
 
         let planting = PLANT
-            .on(&[name, core.mark_name()])
+            .on(&[secret, core.mark_name(), format])
             .arg(core.secret().as_bytes())
-            .arg(MARK);
+            .arg(MARK)
+            .arg(FORMAT);
         let began = Instant::now();
         let planted = in_time(core, planting.run(connection)).await;
-        let (kept, written) = match planted {
-            Ok(planted) => (Option::from_redis_value(planted)?, Ok(began.elapsed())),
+        let ((secret, format), written) = match planted {
+            Ok(planted) => (Planted::from_redis_value(planted)?, Ok(began.elapsed())),
             Err(error) if is_gone(&error) => return Err(error),
-            // One that is full has its secret all the same.
-            Err(error) => (kept, Err(Failure::from(&error))),
+            // A full Redis still has its secret.
+            Err(error) => (stored, Err(Failure::from(&error))),
         };
-        let secret = kept.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        let secret = secret.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         Ok(Self {
             servers,
             secret: secret.map(Secret::from_bytes),
+            format: format.map_or(FORMAT_1.into(), |format| {
+                String::from_utf8_lossy(&format).into()
+            }),
             written,
             denies_publish: is_new && denies_publish(core, connection).await,
         })

@@ -1,0 +1,131 @@
+//! A Redis whose records another version of the gateway has written in another format.
+
+use crate::api::Api;
+use crate::gateways::{Gateway, Setup, is_unavailable};
+use crate::harness::eventually;
+use crate::redis::{RedisServer, Reply};
+
+/// The format that this version writes.
+const FORMAT: &str = "2";
+
+/// Returns all keys of the fleet that match `pattern`.
+fn keys(redis: &RedisServer, pattern: &str) -> Vec<Vec<u8>> {
+    let found = redis.command(&["KEYS", pattern]).array();
+    let bytes = found.into_iter().map(|key| match key {
+        Reply::Bulk(key) => key,
+        other => panic!("{other:?}"),
+    });
+    bytes.collect()
+}
+
+fn delete_all(redis: &RedisServer) {
+    for key in keys(redis, "tidegate:*") {
+        redis.command(&[b"DEL", &*key]);
+    }
+}
+
+/// Writes a store of format 1: a secret without a format, and the record of `old` with a fingerprint of 16 bytes.
+async fn plant_format_1(api: &Api, redis: &RedisServer) {
+    let gateway = Setup::before(api, &redis.url()).start();
+    gateway.execute("old").await;
+    gateway.stop();
+    redis.command(&["DEL", "tidegate:{fleet}:format"]);
+    let records = keys(redis, "tidegate:{*}:r:*");
+    assert_eq!(records.len(), 1);
+    let shortened = redis.command(&[b"HSET", &*records[0], b"f", b"0123456789abcdef"]);
+    assert_eq!(shortened, Reply::Int(0));
+}
+
+/// Keys are rejected, limits are not degraded, and one line of the log has the remedy.
+async fn rejects_keys(gateway: &Gateway, api: &Api, format: u32) {
+    let reason = format!("format {format}");
+    gateway.says(&reason);
+    for key in ["old", "new"] {
+        let before = api.times(key);
+        let response = gateway.pay(key).await;
+        assert!(is_unavailable(&response), "{response:?}");
+        assert_eq!(api.times(key), before, "nothing was sent");
+    }
+    let response = gateway.get().await;
+    assert!((200..300).contains(&response.status), "{response:?}");
+    let ready = gateway.readiness().await;
+    assert!(ready.starts_with("ready, degraded: records: "), "{ready}");
+    assert_eq!(ready.lines().count(), 1, "limits work: {ready}");
+    assert!(
+        ready.contains(&reason) && ready.contains("`prefix`"),
+        "{ready}"
+    );
+    let log = gateway.log();
+    let reports = log.lines().filter(|line| line.contains(&reason)).count();
+    assert_eq!(reports, 1, "{log}");
+}
+
+/// A deleted prefix is used again without a restart.
+async fn recovers_when_deleted(gateway: &Gateway, api: &Api, redis: &RedisServer) {
+    delete_all(redis);
+    eventually("the records are used", async || {
+        gateway.readiness().await == "ready\n"
+    })
+    .await;
+    gateway.execute("new").await;
+    gateway.replay("new").await;
+    assert_eq!(api.times("new"), 1);
+    let format = redis.command(&["GET", "tidegate:{fleet}:format"]);
+    assert_eq!(format.text(), FORMAT);
+}
+
+#[tokio::test]
+async fn records_of_format_1_are_not_used_until_they_are_deleted() {
+    let (api, redis) = (Api::start(), RedisServer::start());
+    plant_format_1(&api, &redis).await;
+    let gateway = Setup::before(&api, &redis.url()).start();
+    rejects_keys(&gateway, &api, 1).await;
+    recovers_when_deleted(&gateway, &api, &redis).await;
+}
+
+#[tokio::test]
+async fn records_of_a_later_format_are_not_used_until_they_are_deleted() {
+    let (api, redis) = (Api::start(), RedisServer::start());
+    let setup = Setup::before(&api, &redis.url());
+    let gateway = setup.start();
+    gateway.execute("old").await;
+    redis.command(&["SET", "tidegate:{fleet}:format", "3"]);
+    // The gateway that runs notices it as well as the one that starts.
+    eventually("the format is checked again", async || {
+        gateway.readiness().await != "ready\n"
+    })
+    .await;
+    rejects_keys(&gateway, &api, 3).await;
+    let second = setup.start();
+    rejects_keys(&second, &api, 3).await;
+    recovers_when_deleted(&gateway, &api, &redis).await;
+}
+
+#[tokio::test]
+async fn another_format_is_reported_when_redis_is_first_reached() {
+    let api = Api::start();
+    let redis = RedisServer::options().append_only().start();
+    plant_format_1(&api, &redis).await;
+    redis.kill();
+    let gateway = Setup::before(&api, &redis.url()).start();
+    gateway.says("Connection refused");
+    redis.restart();
+    gateway.says("format 1");
+    eventually("limits work", async || {
+        gateway.readiness().await.lines().count() == 1
+    })
+    .await;
+    rejects_keys(&gateway, &api, 1).await;
+}
+
+#[tokio::test]
+async fn another_format_does_not_matter_without_keyed_routes() {
+    let (api, redis) = (Api::start(), RedisServer::start());
+    plant_format_1(&api, &redis).await;
+    let gateway = Setup::before(&api, &redis.url()).keyless().start();
+    gateway.says("the store is Redis");
+    let response = gateway.get().await;
+    assert!((200..300).contains(&response.status), "{response:?}");
+    assert_eq!(gateway.readiness().await, "ready\n");
+    assert!(!gateway.log().contains("degraded"), "{}", gateway.log());
+}
