@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, ParsingError, Value};
 
-use super::super::breaker::Part;
 use super::super::link::Link;
 use super::super::script::{ADMIT, Call, RECOUNT};
 use super::ledger::{Ledger, Pending};
 use super::names::Names;
 use super::steps::millis;
 use crate::idempotency::{Bid, ClientHash, RecordId};
+use crate::store::Part;
 
 /// A key that may have been counted for a claim.
 #[derive(Clone, Copy, Debug)]
