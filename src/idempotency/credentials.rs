@@ -12,7 +12,7 @@ use memchr::memmem;
 use smallvec::{SmallVec, smallvec};
 
 use super::identity::Parts;
-use super::rule::{Scope, ScopePart};
+use super::rule::{Rule, Scope, ScopePart};
 use crate::intake::headers::canonical;
 
 /// Cookies that load balancers, bot protection and analytics set, which change between a request and its retry and
@@ -70,9 +70,9 @@ const IGNORED_COOKIES: [&str; 45] = [
     "_dd_s",
 ];
 
-/// Adds the recognised credentials outside `scope`. Returns whether there is one.
-pub(super) fn add_unscoped(parts: &mut Parts, scope: &Scope, headers: &HeaderMap) -> bool {
-    let has_scoped_authorization = match scope {
+/// Adds the recognised credentials outside the scope of `rule`. Returns whether there is one.
+pub(super) fn add_unscoped(parts: &mut Parts, rule: &Rule, headers: &HeaderMap) -> bool {
+    let has_scoped_authorization = match &rule.scope {
         Scope::Credential => true,
         Scope::Shared => return false,
         Scope::Parts(names) if identify_caller(names, headers) => return false,
@@ -80,7 +80,7 @@ pub(super) fn add_unscoped(parts: &mut Parts, scope: &Scope, headers: &HeaderMap
     };
     let mut names: SmallVec<[&HeaderName; 4]> = headers
         .keys()
-        .filter(|name| is_credential(name))
+        .filter(|&name| is_credential(name) && *name != rule.header)
         .filter(|&name| !(has_scoped_authorization && name == AUTHORIZATION))
         .collect();
     // Proxies between the client and the gateway can change the order of headers.
@@ -126,15 +126,12 @@ fn add_header(parts: &mut Parts, name: &HeaderName, headers: &HeaderMap) -> bool
         }
         parts.add(name.as_str().as_bytes());
         let is_authorization = *name == AUTHORIZATION || *name == PROXY_AUTHORIZATION;
-        match Signed::parse(line).filter(|_| is_authorization) {
-            Some(signed) => {
-                parts.tag(1);
-                signed.add_to(parts);
-            }
-            None => {
-                parts.tag(0);
-                parts.add(&canonical(name, line));
-            }
+        if let Some(signed) = Signed::parse(line).filter(|_| is_authorization) {
+            parts.tag(1);
+            signed.add_to(parts);
+        } else {
+            parts.tag(0);
+            parts.add(&canonical(name, line));
         }
         any = true;
     }
@@ -219,6 +216,9 @@ fn is_ignored(cookie: &[u8]) -> bool {
     is_listed && memmem::find(cookie, b"session").is_none()
 }
 
+/// Schemes whose parameters are `ID:SIGNATURE`: AWS Signature Version 2 and its relatives.
+const ID_AND_SIGNATURE: [&str; 5] = ["AWS", "GOOG1", "OSS", "SharedKey", "SharedKeyLite"];
+
 /// The stable part of an `Authorization` value that is signed separately for each request. It is not verified.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Signed<'a> {
@@ -227,8 +227,8 @@ pub(super) struct Signed<'a> {
 }
 
 impl<'a> Signed<'a> {
-    /// Finds the identity in a value of AWS Signature Version 4, OAuth 1, Digest, Hawk or HTTP signatures. Returns
-    /// `None` for any other scheme, and if no identity parses.
+    /// Finds the identity in a value of AWS Signature Version 4 and its relatives, OAuth 1, Digest, Hawk or HTTP
+    /// signatures. Returns `None` for any other scheme, and if no identity parses.
     pub(super) fn parse(value: &'a [u8]) -> Option<Self> {
         let end = memchr::memchr2(b' ', b'\t', value)?;
         let (scheme, params) = value.split_at(end);
@@ -249,14 +249,18 @@ impl<'a> Signed<'a> {
             ("hawk", smallvec![required("id")?])
         } else if is("Signature") {
             ("signature", smallvec![required("keyId")?])
-        } else if scheme
-            .get(..5)
-            .is_some_and(|start| start.eq_ignore_ascii_case(b"AWS4-"))
-        {
-            // The date and the region follow the id of the access key.
+        } else if is_hmac(scheme) {
+            // The date and the region follow the id of the key; Azure separates with `&`.
             let credential = required("Credential")?;
-            let end = memchr::memchr(b'/', credential).filter(|&end| end > 0)?;
-            ("aws4", smallvec![&credential[..end]])
+            let end = memchr::memchr2(b'/', b'&', credential).unwrap_or(credential.len());
+            (
+                "hmac",
+                smallvec![credential.get(..end).filter(|id| !id.is_empty())?],
+            )
+        } else if ID_AND_SIGNATURE.iter().any(|expected| is(expected)) {
+            let params = params.trim_ascii();
+            let end = memchr::memchr(b':', params).filter(|&end| end > 0)?;
+            ("id", smallvec![&params[..end]])
         } else {
             return None;
         };
@@ -271,6 +275,19 @@ impl<'a> Signed<'a> {
             parts.add(part);
         }
     }
+}
+
+/// Whether a scheme is that of AWS Signature Version 4 or of a relative with the same parameters, such as
+/// `GOOG4-HMAC-SHA256`, `TC3-HMAC-SHA256` and `ACS3-HMAC-SHA256`.
+fn is_hmac(scheme: &[u8]) -> bool {
+    let starts_with = |start: &[u8]| {
+        let begin = scheme.get(..start.len());
+        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(start))
+    };
+    starts_with(b"AWS4-")
+        || scheme
+            .windows(4)
+            .any(|part| part.eq_ignore_ascii_case(b"HMAC"))
 }
 
 /// The value of a parameter in a list such as `a=1, b="2"`, empty if it is absent. Returns `None` if it is repeated or
@@ -288,23 +305,20 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
         };
         let name = rest[..equals].trim_ascii_end();
         let value = rest[equals + 1..].trim_ascii_start();
-        let (value, after) = match value.strip_prefix(b"\"") {
-            Some(quoted) => {
-                let end = end_of_quoted(quoted)?;
-                let after = &quoted[end + 1..];
-                if !matches!(after.first(), None | Some(b',' | b' ' | b'\t')) {
-                    return None;
-                }
-                (&quoted[..end], after)
+        let (value, after) = if let Some(quoted) = value.strip_prefix(b"\"") {
+            let end = end_of_quoted(quoted)?;
+            let after = &quoted[end + 1..];
+            if !matches!(after.first(), None | Some(b',' | b' ' | b'\t')) {
+                return None;
             }
-            None => {
-                let end = memchr::memchr(b',', value).unwrap_or(value.len());
-                // A quote could enclose the comma.
-                if value.starts_with(b"'") || value[..end].contains(&b'"') {
-                    return None;
-                }
-                (value[..end].trim_ascii_end(), &value[end..])
+            (&quoted[..end], after)
+        } else {
+            let end = memchr::memchr(b',', value).unwrap_or(value.len());
+            // A quote could enclose the comma.
+            if value.starts_with(b"'") || value[..end].contains(&b'"') {
+                return None;
             }
+            (value[..end].trim_ascii_end(), &value[end..])
         };
         if name.eq_ignore_ascii_case(wanted.as_bytes()) && found.replace(value).is_some() {
             return None;

@@ -10,7 +10,7 @@ use http::header::HOST;
 
 use super::credentials;
 use super::identity::{Subject, write_hex};
-use super::{Scope, Secret, multipart};
+use super::{Rule, Secret, multipart};
 
 /// A body up to this length is hashed as it is. A longer one is added by its own hash, which avoids a copy of it.
 const INLINE_BODY: usize = 1_024;
@@ -34,11 +34,11 @@ pub enum Mismatch {
 }
 
 impl Fingerprint {
-    /// The fingerprint of `request`, whose path is normalised, with this body, under a rule with this scope.
-    pub fn of<B>(secret: &Secret, scope: &Scope, request: &Request<B>, body: &[u8]) -> Self {
+    /// The fingerprint of `request`, whose path is normalised, with this body, under `rule`.
+    pub fn of<B>(secret: &Secret, rule: &Rule, request: &Request<B>, body: &[u8]) -> Self {
         let headers = request.headers();
         let credentials = secret.hash_if(Subject::Credentials, |parts| {
-            credentials::add_unscoped(parts, scope, headers)
+            credentials::add_unscoped(parts, rule, headers)
         });
         Self {
             request: secret.hash(Subject::Fingerprint, |parts| {
@@ -128,6 +128,7 @@ impl fmt::Debug for Fingerprint {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Scope;
     use super::super::rule::ScopePart;
     use super::*;
 
@@ -138,7 +139,7 @@ mod tests {
             .header(HOST, host)
             .body(())
             .unwrap();
-        Fingerprint::of(&SECRET, &Scope::Credential, &request, body.as_bytes())
+        Fingerprint::of(&SECRET, &Rule::default(), &request, body.as_bytes())
     }
 
     const SECRET: Secret = Secret::from_bytes([1; 32]);
@@ -149,7 +150,12 @@ mod tests {
         for (name, value) in lines {
             request = request.header(*name, *value);
         }
-        Fingerprint::of(&SECRET, scope, &request.body(()).unwrap(), b"")
+        let rule = Rule {
+            scope: scope.clone(),
+            header: http::HeaderName::from_static("x-key-token"),
+            ..Rule::default()
+        };
+        Fingerprint::of(&SECRET, &rule, &request.body(()).unwrap(), b"")
     }
 
     #[test]
@@ -180,6 +186,8 @@ mod tests {
                 assert_eq!(one.request, none.request);
             }
             assert_eq!(with(scope, &[("x-other", "1"), ("x-api-key", "")]), none);
+            // The header of the key is compared as a key.
+            assert_eq!(with(scope, &[("x-key-token", "k")]), none);
         }
         let bearer = [("authorization", "Bearer a")];
         assert_eq!(
@@ -294,7 +302,7 @@ mod tests {
                 .body(())
                 .unwrap();
             let body = format!("--{boundary}\r\na: b\r\n\r\n{value}\r\n--{boundary}--\r\n");
-            Fingerprint::of(&SECRET, &Scope::Credential, &request, body.as_bytes())
+            Fingerprint::of(&SECRET, &Rule::default(), &request, body.as_bytes())
         };
         assert_eq!(of("one", "1"), of("two", "1"));
         assert_ne!(of("one", "1"), of("one", "2"));

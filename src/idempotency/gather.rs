@@ -132,6 +132,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::convert::Infallible;
     use std::pin::Pin;
     use std::task::{Context, Poll};
@@ -146,7 +147,7 @@ mod tests {
 
     /// A body in parts. An empty part is not ready when it is polled first.
     struct Parts {
-        parts: std::vec::IntoIter<&'static str>,
+        parts: VecDeque<&'static str>,
         declared: Option<u64>,
     }
 
@@ -158,7 +159,7 @@ mod tests {
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            let part = self.parts.next();
+            let part = self.parts.pop_front();
             if part == Some("") {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -175,7 +176,7 @@ mod tests {
 
     fn body(parts: &[&'static str]) -> Parts {
         Parts {
-            parts: parts.to_vec().into_iter(),
+            parts: parts.iter().copied().collect(),
             declared: None,
         }
     }
@@ -225,7 +226,7 @@ mod tests {
             };
             assert_eq!((held, next), ("abc".into(), "def".into()));
             assert_eq!(excess, reason);
-            assert_eq!(body.parts.as_slice(), ["gh"]);
+            assert_eq!(body.parts, ["gh"]);
             assert!((3..=5).contains(&buffers.in_use()), "{}", buffers.in_use());
         }
     }

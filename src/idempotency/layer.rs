@@ -312,7 +312,7 @@ impl<S: Records> Shared<S> {
             at: self.clock.now(),
             id: secret.record(key, &rule.scope, keyed.client, request.headers()),
             client: names.client(keyed.client),
-            fingerprint: Fingerprint::of(&secret, &rule.scope, request, &body),
+            fingerprint: Fingerprint::of(&secret, rule, request, &body),
             terms: rule.terms,
         };
         *request.body_mut() = body.into();

@@ -88,15 +88,14 @@ impl Making<'_> {
                 (Outgoing { request, upload }, None)
             }
             Some(cap) => {
-                let body = match body.whole() {
+                let body = if let Some(bytes) = body.whole() {
                     // Not charged here: the idempotency stage has charged for it, or it was read with the head and
                     // shares its memory.
-                    Some(bytes) => SpareBody::Whole(bytes.clone()),
-                    None => {
-                        let client = self.passage.caller.id();
-                        let charge = self.buffers.charge(client, Buffered::Retry);
-                        SpareBody::Kept(Kept::new(body, cap, charge))
-                    }
+                    SpareBody::Whole(bytes.clone())
+                } else {
+                    let client = self.passage.caller.id();
+                    let charge = self.buffers.charge(client, Buffered::Retry);
+                    SpareBody::Kept(Kept::new(body, cap, charge))
                 };
                 let spare = Spare {
                     method: parts.method,

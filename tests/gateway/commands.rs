@@ -99,7 +99,14 @@ fn every_shipped_configuration_is_found_right() {
         let output = Process::run(&["check", name]);
         assert!(output.status.success(), "{}", stderr(&output));
         assert!(stdout(&output).starts_with(&format!("{name}: ok (")));
-        assert_eq!(stderr(&output), "", "{name}");
+        let warnings = stderr(&output);
+        if name.ends_with("demo.toml") {
+            // The demo shows the default scope.
+            assert_eq!(warnings.matches("warning: ").count(), 1, "{warnings}");
+            assert!(warnings.contains("without `scope`"), "{warnings}");
+        } else {
+            assert_eq!(warnings, "", "{name}");
+        }
     }
 }
 

@@ -58,11 +58,11 @@ fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
         (
             "AWS4-HMAC-SHA256 Credential=AKID/20261117/us-east-1/sqs/aws4_request, \
              SignedHeaders=host;x-amz-date, Signature=1f",
-            "aws4 AKID",
+            "hmac AKID",
         ),
         (
             "aws4-ecdsa-p256-sha256 Credential=AKID/20261117/sqs/aws4_request,SignedHeaders=host,Signature=1f",
-            "aws4 AKID",
+            "hmac AKID",
         ),
         (
             "OAuth realm=\"a, b\", oauth_nonce=\"1\", oauth_consumer_key=\"me\", oauth_token=\"t\", \
@@ -96,6 +96,23 @@ fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
         ),
         ("Hawk id=a", "hawk a"),
         (
+            "GOOG4-HMAC-SHA256 Credential=me@p/20261117/auto/storage/goog4_request, Signature=1f",
+            "hmac me@p",
+        ),
+        (
+            "ACS3-HMAC-SHA256 Credential=id,SignedHeaders=host,Signature=1f",
+            "hmac id",
+        ),
+        (
+            "HMAC-SHA256 Credential=id&SignedHeaders=host&Signature=a=",
+            "hmac id",
+        ),
+        ("AWS AKID:frJIUN8DYpKDtOLCwo//yllqDzg=", "id AKID"),
+        (
+            "SharedKey account:ctzMq410TV3wS7upTBcunJTDLEJwMAZuFPfr0mrrA08=",
+            "id account",
+        ),
+        (
             "OAuth oauth_consumer_key=\"me\", oauth_token=\"\", oauth_signature=\"x\"",
             "oauth me ",
         ),
@@ -104,12 +121,15 @@ fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
     }
     for value in [
         "Bearer abc",
+        "AWS :sig",
+        "AWS AKID",
+        "HMAC key:sig",
+        "AWS4-HMAC-SHA256 Credential=&a",
         "Basic dXNlcjpwdw==",
         "Token token=\"abc\"",
         "OAuth 00D50000000IZ3Z!AQ0AQDp",
         "OAuth oauth_consumer_key=\"me\"",
         "AWS4-HMAC-SHA256 SignedHeaders=host, Signature=1f",
-        "AWS4-HMAC-SHA256 Credential=AKID, Signature=1f",
         "AWS4-HMAC-SHA256 Credential=A/1, Credential=B/1",
         "Digest username=\"\", realm=\"r\"",
         "Digest username=\"open",
@@ -208,7 +228,7 @@ proptest! {
     ) {
         let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
         let value = |others: &[String]| {
-            let mut params = vec![
+            let mut params = [
                 format!("username={}", quoted(&user)),
                 format!("realm={}", quoted("r")),
                 format!("nonce={}", quoted(&others[0])),

@@ -108,9 +108,10 @@ impl Writer {
                 self.look_after_if_due();
             }
             Err(reason) => {
-                match self.common.condition.fail(&reason) {
-                    News::Nothing => tracing::debug!(%reason, "idempotency store not reopened"),
-                    _ => tracing::warn!(%reason, "idempotency store not reopened"),
+                if self.common.condition.fail(&reason) == News::Nothing {
+                    tracing::debug!(%reason, "idempotency store not reopened");
+                } else {
+                    tracing::warn!(%reason, "idempotency store not reopened");
                 }
                 self.fail(StoreError::known(reason));
             }

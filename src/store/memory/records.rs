@@ -27,7 +27,7 @@ use moka::notification::RemovalCause;
 use moka::sync::Cache;
 use parking_lot::{Mutex, MutexGuard};
 
-use self::counts::KeyCounts;
+use self::counts::{Full, KeyCounts};
 use self::shard::{Met, Settled, Shard, Tokens};
 use super::taken::{Spread, TakenAsHash};
 use crate::clock::{Clock, Moment};
@@ -162,7 +162,12 @@ impl MemoryRecords {
                 }
                 Met::Absent => match ledger.counts.add(bid.client) {
                     Ok(()) => break ledger.win(&mut shard, bid, &mut dropped.tokens),
-                    Err(full) => full,
+                    // The time is known when all shards can be locked.
+                    Err(Full::Client(limit)) => Claim::ClientFull {
+                        limit,
+                        no_sooner: Duration::ZERO,
+                    },
+                    Err(Full::Store) => Claim::StoreFull,
                 },
             };
             // Expired records can still be counted.

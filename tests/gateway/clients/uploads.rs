@@ -1,4 +1,4 @@
-//! OpenAI's official client, which encodes an upload again for each attempt.
+//! The official client of `OpenAI`, which encodes an upload again for each attempt.
 
 use std::collections::HashSet;
 

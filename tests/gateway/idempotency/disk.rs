@@ -170,7 +170,7 @@ async fn a_directory_that_cannot_be_used_is_named_with_a_remedy() {
 }
 
 #[tokio::test]
-async fn a_directory_of_a_newer_version_is_left_alone() {
+async fn a_directory_of_another_format_is_left_unchanged() {
     let upstream = numbering();
     let place = Place::new(&upstream.url());
     let process = place.serve();
@@ -178,14 +178,16 @@ async fn a_directory_of_a_newer_version_is_left_alone() {
     stop(process);
     let identity = place.store().join("identity");
     let ours = std::fs::read_to_string(&identity).expect("an identity");
-    let newer = ours.replace("\"format\": 1", "\"format\": 99");
-    assert_ne!(newer, ours);
-    std::fs::write(&identity, &newer).expect("a file");
-    let said = place.refused();
-    assert!(said.contains("of format 99"), "{said}");
-    assert!(said.contains("run the newer version"), "{said}");
-    assert_eq!(std::fs::read_to_string(&identity).expect("a file"), newer);
-    // Whoever has the right version finds everything in its place.
+    for format in [1, 99] {
+        let other = ours.replace("\"format\": 2", &format!("\"format\": {format}"));
+        assert_ne!(other, ours);
+        std::fs::write(&identity, &other).expect("a file");
+        let said = place.refused();
+        assert!(said.contains(&format!("has format {format}")), "{said}");
+        assert!(said.contains("version that wrote it"), "{said}");
+        assert_eq!(std::fs::read_to_string(&identity).expect("a file"), other);
+    }
+    // The version that wrote the directory finds its records.
     std::fs::write(&identity, ours).expect("a file");
     is_replay_of(&ask(&place.serve()).await, 1);
 }

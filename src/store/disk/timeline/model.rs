@@ -92,14 +92,14 @@ impl History {
         let index = self.random.usize(..KEYS);
         let now = self.clock.since_boot();
         let claim = self.records().claim(&bid(index)).await.unwrap();
-        self.log(format!("claim of key {index}: {}", name(&claim)));
+        self.log(&format!("claim of key {index}: {}", name(&claim)));
         let is_within_ttl = match &self.keys[index] {
             Key::Unused => false,
             Key::InFlight(_) => {
                 assert!(matches!(claim, Claim::InFlight(_)), "{}", self.story());
                 return;
             }
-            Key::Ended(at) => now - *at < TTL,
+            Key::Ended(at) => now < *at + TTL,
         };
         match claim {
             Claim::Won(permit) => {
@@ -132,7 +132,7 @@ impl History {
             let response = Answer::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
             let kept = Kept::Answer(response.into());
             self.records().complete(permit, kept).await.unwrap();
-            self.log("completion".into());
+            self.log("completion");
         }
     }
 
@@ -140,10 +140,10 @@ impl History {
         let time = Duration::from_millis(self.random.u64(1..30_000));
         if self.random.bool() {
             self.clock.advance(time);
-            self.log(format!("{time:?} pass"));
+            self.log(&format!("{time:?} pass"));
         } else {
             self.clock.suspend(time);
-            self.log(format!("{time:?} pass suspended"));
+            self.log(&format!("{time:?} pass suspended"));
         }
     }
 
@@ -151,10 +151,10 @@ impl History {
         let step = Duration::from_secs(self.random.u64(1..100_000_000));
         if self.random.bool() {
             self.clock.step_wall(step);
-            self.log(format!("wall clock {step:?} ahead"));
+            self.log(&format!("wall clock {step:?} ahead"));
         } else {
             self.clock.step_wall_back(step);
-            self.log(format!("wall clock {step:?} back"));
+            self.log(&format!("wall clock {step:?} back"));
         }
         self.has_stepped = true;
     }
@@ -163,7 +163,7 @@ impl History {
         while self.keys.iter().any(|key| matches!(key, Key::InFlight(_))) {
             self.complete().await;
         }
-        self.log("drain and restart".into());
+        self.log("drain and restart");
         seen.drains += 1;
         self.records = None;
         self.restart(seen);
@@ -172,7 +172,7 @@ impl History {
     fn kill(&mut self, seen: &mut Seen) {
         let copy = TempDir::new().unwrap();
         copy_dir(self.home.path(), copy.path());
-        self.log("kill and restart".into());
+        self.log("kill and restart");
         seen.kills += 1;
         let killed = std::mem::replace(&mut self.home, copy);
         self.records = None;
@@ -203,7 +203,7 @@ impl History {
         self.records.as_ref().unwrap()
     }
 
-    fn log(&mut self, event: String) {
+    fn log(&mut self, event: &str) {
         let at = self.clock.since_boot();
         self.events.push(format!("{at:?}: {event}"));
     }

@@ -6,13 +6,12 @@
 use std::fmt;
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::super::taken::TakenAsHash;
 use super::SHARDS;
-use crate::idempotency::{Claim, ClientHash};
+use crate::idempotency::ClientHash;
 use crate::store::share::{ClientCounts, Share};
 
 /// The number of keys, in total and per client.
@@ -21,6 +20,15 @@ pub(super) struct KeyCounts {
     keys: AtomicUsize,
     share: Share,
     clients: Box<[Mutex<ClientCounts>]>,
+}
+
+/// Why a key cannot be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// The client holds its share of this many keys.
+    Client(u64),
+    /// The store holds as many keys as it may.
+    Store,
 }
 
 impl KeyCounts {
@@ -42,14 +50,11 @@ impl KeyCounts {
     }
 
     /// Counts a new key of a client, unless the store is full or the client holds its share.
-    pub(super) fn add(&self, client: ClientHash) -> Result<(), Claim> {
+    pub(super) fn add(&self, client: ClientHash) -> Result<(), Full> {
         let mut clients = self.of(client);
         let keys = self.keys.load(Ordering::Relaxed) as u64;
         if self.share.is_exceeded(keys, clients.held(client)) {
-            return Err(Claim::ClientFull {
-                limit: self.share.limit,
-                no_sooner: Duration::ZERO,
-            });
+            return Err(Full::Client(self.share.limit));
         }
         let added = self
             .keys
@@ -57,7 +62,7 @@ impl KeyCounts {
                 (keys < self.max_keys).then_some(keys + 1)
             });
         if added.is_err() {
-            return Err(Claim::StoreFull);
+            return Err(Full::Store);
         }
         clients.add(client);
         Ok(())
@@ -108,8 +113,7 @@ mod tests {
             threads.into_iter().map(|it| it.join().unwrap()).sum()
         });
         assert_eq!(added, 11);
-        let full = counts.add(client);
-        assert!(matches!(full, Err(Claim::ClientFull { limit: 10, .. })));
+        assert_eq!(counts.add(client), Err(Full::Client(10)));
         counts.remove(&[client]);
         counts.add(client).unwrap();
         // The client may have one key more when another client takes one over.
@@ -124,8 +128,7 @@ mod tests {
         for client in 0..3 {
             counts.add(ClientHash(client)).unwrap();
         }
-        let full = counts.add(ClientHash(3));
-        assert!(matches!(full, Err(Claim::StoreFull)));
+        assert_eq!(counts.add(ClientHash(3)), Err(Full::Store));
         counts.remove(&[ClientHash(0), ClientHash(1)]);
         counts.add(ClientHash(3)).unwrap();
     }
