@@ -1,6 +1,6 @@
 //! Bounds on the memory that held bodies take.
 //!
-//! Keyed request bodies, copies for retries and responses being recorded are held in memory. Each is charged by the
+//! Keyed request bodies, copies for retries, responses being recorded and copies of stored responses are held in memory. Each is charged by the
 //! bytes allocated for it, in total and per client, before the allocation. `max_buffered` always applies.
 //! `max_buffered_per_client` applies while more than half of `max_buffered` is in use: a client alone is not limited
 //! without need, and one client cannot fill what others need. A bound per request would not do: HTTP/2 multiplies it.
@@ -43,19 +43,22 @@ pub enum Buffered {
     Request,
     /// A response being recorded. Beyond a bound it is streamed and not stored.
     Response,
+    /// The copy of a stored response that is replayed. Beyond a bound the request is rejected.
+    Replay,
     /// The copy of a request body for retries. Beyond a bound it is dropped, and the request is sent once.
     Retry,
 }
 
 impl Buffered {
     /// All kinds of bodies.
-    pub const ALL: [Self; 3] = [Self::Request, Self::Response, Self::Retry];
+    pub const ALL: [Self; 4] = [Self::Request, Self::Response, Self::Replay, Self::Retry];
 
     /// The value of the metric label `kind`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Request => "request",
             Self::Response => "response",
+            Self::Replay => "replay",
             Self::Retry => "retry",
         }
     }

@@ -143,6 +143,14 @@ impl Records for RecordStore {
         of_each!(self, records => records.free_unknown(id))
     }
 
+    fn copies_replays(&self) -> bool {
+        match self {
+            Self::Memory(records) => records.copies_replays(),
+            Self::Disk(records) => records.copies_replays(),
+            Self::Redis(records) => records.copies_replays(),
+        }
+    }
+
     fn census(&self) -> Census {
         match self {
             Self::Memory(records) => records.census(),

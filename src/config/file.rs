@@ -94,8 +94,8 @@ pub(super) struct ServerSection {
     /// Bytes of a request's body.
     #[schemars(extend("default" = "4GiB", "minimum" = 1))]
     pub(super) max_body: Option<Located<Size>>,
-    /// Bytes of bodies held in memory for all clients together: keyed request bodies, copies for retries and responses
-    /// being recorded. Beyond it, keyed requests get 503, and other bodies are streamed without being held.
+    /// Bytes of bodies held in memory for all clients together: keyed request bodies, copies for retries, responses
+    /// being recorded or replayed. Beyond it, keyed requests get 503, and other bodies are streamed without being held.
     #[schemars(extend("default" = "256MiB", "minimum" = 1))]
     pub(super) max_buffered: Option<Located<Size>>,
     /// Bytes of bodies held in memory for one client. Applies while more than half of `max_buffered` is in use. The

@@ -61,7 +61,10 @@ pub trait Records: Send + Sync + 'static {
     /// Frees a key whose outcome is unknown, because an operator found it out; `false` if it is not unknown.
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// How much there is, as far as that is known here without asking anybody.
+    /// Whether each replay has its own copy of the stored response in memory, or one that can outlive its cache.
+    fn copies_replays(&self) -> bool;
+
+    /// Counts of records, as far as this process knows them.
     fn census(&self) -> Census;
 }
 

@@ -8,7 +8,6 @@
 
 use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
-use memchr::memmem;
 use smallvec::{SmallVec, smallvec};
 
 use super::identity::Parts;
@@ -16,7 +15,7 @@ use super::rule::{Rule, Scope, ScopePart};
 use crate::intake::headers::canonical;
 
 /// Cookies that load balancers, bot protection and analytics set, which change between a request and its retry and
-/// identify no user of the API. A name that ends with `*` is a prefix. A name with `session` in it is never ignored:
+/// identify no user of the API. A name that ends with `*` is a prefix. A name with a credential word is never ignored:
 /// the session of a Rails application called `ga` is `_ga_session`. Prefixes are narrow, because the same products set
 /// sessions of users, such as `AWSELBAuthSessionCookie` and `NSC_AAAC`.
 const IGNORED_COOKIES: [&str; 45] = [
@@ -112,7 +111,7 @@ fn add_header(parts: &mut Parts, name: &HeaderName, headers: &HeaderMap) -> bool
     for line in lines(headers, name) {
         if *name == COOKIE {
             let mut pairs: SmallVec<[(&[u8], &[u8]); 8]> = cookies(line)
-                .filter(|(name, _)| !is_ignored(name))
+                .filter(|(name, value)| !is_ignored(name, value))
                 .collect();
             // Stable, because a server reads the first of two cookies with one name.
             pairs.sort_by_key(|&(name, _)| name);
@@ -154,25 +153,24 @@ pub(crate) fn is_signed(headers: &HeaderMap) -> bool {
     lines(headers, &AUTHORIZATION).any(|line| Signed::parse(line).is_some())
 }
 
-/// Whether a header with this name is taken for a credential: `Cookie`, and names that contain `token`, `api-key`,
-/// `apikey`, `auth`, `session` or `secret`. One pass, because every header of a request with a key is checked.
+/// Whether a header with this name is taken for a credential: `Cookie`, and names that contain a credential word.
 fn is_credential(name: &HeaderName) -> bool {
-    if *name == COOKIE {
-        return true;
-    }
-    let mut rest = name.as_str().as_bytes();
+    *name == COOKIE || has_credential_word(name.as_str().as_bytes())
+}
+
+/// Whether a name contains `token`, `api-key`, `apikey`, `auth`, `session` or `secret`, in any case. One pass, because
+/// every header of a request with a key is checked.
+fn has_credential_word(name: &[u8]) -> bool {
+    let mut rest = name;
     while let [first, after @ ..] = rest {
+        let follows = |word: &[u8]| {
+            let start = after.get(..word.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(word))
+        };
         let found = match first {
-            b'a' => {
-                after.starts_with(b"uth")
-                    || matches!(
-                        after,
-                        [b'p', b'i', b'k', b'e', b'y', ..]
-                            | [b'p', b'i', b'-' | b'_', b'k', b'e', b'y', ..]
-                    )
-            }
-            b's' => after.starts_with(b"ession") || after.starts_with(b"ecret"),
-            b't' => after.starts_with(b"oken"),
+            b'a' | b'A' => follows(b"uth") || follows(b"pi-key") || follows(b"pikey"),
+            b's' | b'S' => follows(b"ession") || follows(b"ecret"),
+            b't' | b'T' => follows(b"oken"),
             _ => false,
         };
         if found {
@@ -196,7 +194,7 @@ pub(super) fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 }
 
 /// The values of a cookie that are not empty.
-pub(super) fn cookie_values<'a>(
+pub(crate) fn cookie_values<'a>(
     headers: &'a HeaderMap,
     name: &str,
 ) -> impl Iterator<Item = &'a [u8]> {
@@ -206,14 +204,17 @@ pub(super) fn cookie_values<'a>(
         .map(|(_, value)| value)
 }
 
-fn is_ignored(cookie: &[u8]) -> bool {
+/// Whether a cookie is one of [`IGNORED_COOKIES`]. A cookie whose name contains a credential word is not. Neither is one
+/// whose value could contain further cookies, because some servers separate them with commas or white space.
+fn is_ignored(cookie: &[u8], value: &[u8]) -> bool {
     let is_listed = IGNORED_COOKIES
         .iter()
         .any(|ignored| match ignored.strip_suffix('*') {
             Some(prefix) => cookie.starts_with(prefix.as_bytes()),
             None => cookie == ignored.as_bytes(),
         });
-    is_listed && memmem::find(cookie, b"session").is_none()
+    let is_separator = |octet: &u8| matches!(octet, b',' | b'"' | b' ' | b'\t');
+    is_listed && !has_credential_word(cookie) && !value.iter().any(is_separator)
 }
 
 /// Schemes whose parameters are `ID:SIGNATURE`: AWS Signature Version 2 and its relatives.
@@ -227,12 +228,16 @@ pub(super) struct Signed<'a> {
 }
 
 impl<'a> Signed<'a> {
-    /// Finds the identity in a value of AWS Signature Version 4 and its relatives, OAuth 1, Digest, Hawk or HTTP
-    /// signatures. Returns `None` for any other scheme, and if no identity parses.
+    /// Finds the identity in a value of AWS Signature Version 4 (also as Google has it) and 2, OAuth 1, Digest, Hawk or
+    /// HTTP signatures in `Authorization`. Returns `None` for any other scheme, and if no identity parses.
     pub(super) fn parse(value: &'a [u8]) -> Option<Self> {
         let end = memchr::memchr2(b' ', b'\t', value)?;
         let (scheme, params) = value.split_at(end);
         let is = |expected: &str| scheme.eq_ignore_ascii_case(expected.as_bytes());
+        let begins = |start: &str| {
+            let begin = scheme.get(..start.len());
+            begin.is_some_and(|begin| begin.eq_ignore_ascii_case(start.as_bytes()))
+        };
         let optional = |name| param(params, name);
         let required = |name| optional(name).filter(|value| !value.is_empty());
         let (scheme, identity) = if is("Digest") {
@@ -249,17 +254,16 @@ impl<'a> Signed<'a> {
             ("hawk", smallvec![required("id")?])
         } else if is("Signature") {
             ("signature", smallvec![required("keyId")?])
-        } else if is_hmac(scheme) {
-            // The date and the region follow the id of the key; Azure separates with `&`.
-            let credential = required("Credential")?;
-            let end = memchr::memchr2(b'/', b'&', credential).unwrap_or(credential.len());
+        } else if ["AWS4-", "GOOG4-"].iter().any(|start| begins(start)) {
+            required("Signature")?;
             (
-                "hmac",
-                smallvec![credential.get(..end).filter(|id| !id.is_empty())?],
+                "credential",
+                smallvec![access_key(required("Credential")?)?],
             )
         } else if ID_AND_SIGNATURE.iter().any(|expected| is(expected)) {
+            // An id can contain a colon, and a signature in Base64 cannot.
             let params = params.trim_ascii();
-            let end = memchr::memchr(b':', params).filter(|&end| end > 0)?;
+            let end = memchr::memrchr(b':', params).filter(|&end| end > 0)?;
             ("id", smallvec![&params[..end]])
         } else {
             return None;
@@ -277,17 +281,17 @@ impl<'a> Signed<'a> {
     }
 }
 
-/// Whether a scheme is that of AWS Signature Version 4 or of a relative with the same parameters, such as
-/// `GOOG4-HMAC-SHA256`, `TC3-HMAC-SHA256` and `ACS3-HMAC-SHA256`.
-fn is_hmac(scheme: &[u8]) -> bool {
-    let starts_with = |start: &[u8]| {
-        let begin = scheme.get(..start.len());
-        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(start))
-    };
-    starts_with(b"AWS4-")
-        || scheme
-            .windows(4)
-            .any(|part| part.eq_ignore_ascii_case(b"HMAC"))
+/// The id of the access key in `ID/DATE/REGION/SERVICE/aws4_request`. An id can contain a slash, so it ends at the date.
+fn access_key(credential: &[u8]) -> Option<&[u8]> {
+    let mut end = credential.len();
+    while let Some(slash) = memchr::memrchr(b'/', &credential[..end]) {
+        let segment = &credential[slash + 1..end];
+        if segment.len() == 8 && segment.iter().all(u8::is_ascii_digit) {
+            return (slash > 0).then_some(&credential[..slash]);
+        }
+        end = slash;
+    }
+    None
 }
 
 /// The value of a parameter in a list such as `a=1, b="2"`, empty if it is absent. Returns `None` if it is repeated or

@@ -2,7 +2,7 @@
 //! have it.
 //!
 //! Only top-level members count. Other members are skipped at any depth without recursion. A body that JSON parsers
-//! can read in different ways, such as one with the member twice, has no key: the gateway and the API could differ.
+//! can read in different ways, such as one with the member twice, is rejected: the gateway and the API could differ.
 
 use std::fmt;
 
@@ -35,6 +35,19 @@ pub enum FieldError {
     Differs,
 }
 
+impl FieldError {
+    /// What the client can change, as the start of a sentence.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::NotJson => "Send the body as uncompressed JSON in UTF-8",
+            Self::Differs => "Send the key in one of the two, or the same key in both",
+            Self::Repeated | Self::NotAString | Self::Invalid(_) => {
+                "Send the member once, at the top level of the body, as a string of 1 to 255 printable ASCII characters"
+            }
+        }
+    }
+}
+
 /// Whether a message with these headers has a JSON body, by its `Content-Type`. Of several lines one is enough,
 /// because servers differ in which line they read.
 pub fn is_json(headers: &HeaderMap) -> bool {
@@ -45,6 +58,8 @@ pub fn is_json(headers: &HeaderMap) -> bool {
 /// Returns the key in the top-level member `field` of a JSON body. Returns `None` if the body is empty, not an object,
 /// or without the member.
 pub fn key_in(body: &[u8], field: &str) -> Result<Option<IdempotencyKey<'static>>, FieldError> {
+    // A parser may ignore a byte order mark (RFC 8259, section 8.1).
+    let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     if body.is_empty() {
         return Ok(None);
     }
@@ -125,6 +140,7 @@ mod tests {
                 "k1",
             ),
             (r#"{"\u006bey":"k\u0031"}"#, "k1"),
+            ("\u{feff}{\"key\":\"k1\"}", "k1"),
             (r#"{"key":"two words"}"#, "two words"),
             (r#"{"key":"\"quoted\" \\"}"#, r#""quoted" \"#),
             // Other members are not interpreted.
@@ -206,7 +222,7 @@ mod tests {
             br#"{"key":"\ud800"}"#,
             b"{\"key\":\"caf\xe9\"}",
             b"{\"key\":\"a\nb\"}",
-            b"\xef\xbb\xbf{\"key\":\"k1\"}",
+            b"\xef\xbb\xbf\xef\xbb\xbf{\"key\":\"k1\"}",
             b"\x1f\x8b\x08\x00\x00\x00\x00\x00",
             b"[1,",
             b"nul",

@@ -1,4 +1,4 @@
-//! What a request asks for, hashed: method, host, path, query, body and credentials.
+//! The fingerprint of a request, hashed: method, host, path, query, body and credentials.
 //!
 //! A key that is sent again with another fingerprint is rejected. It never gets the response to the first request.
 //! The credentials have a hash of their own, so that the rejection can state that only they differ.
@@ -15,7 +15,7 @@ use super::{Rule, Secret, multipart};
 /// A body up to this length is hashed as it is. A longer one is added by its own hash, which avoids a copy of it.
 const INLINE_BODY: usize = 1_024;
 
-/// What a request asks for, hashed.
+/// The parts of a request that a retry repeats, hashed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Method, host, path, query and body.

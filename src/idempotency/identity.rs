@@ -139,10 +139,11 @@ impl Secret {
 
     /// Hashes what `fill` adds. Two of a billion hashes of 128 bits collide with a probability of 10⁻²⁰.
     pub(super) fn hash(&self, subject: Subject, fill: impl FnOnce(&mut Parts)) -> [u8; 16] {
-        let mut parts = Parts::default();
-        parts.tag(subject as u8);
-        fill(&mut parts);
-        self.finish(&parts)
+        let hash = self.hash_if(subject, |parts| {
+            fill(parts);
+            true
+        });
+        hash.unwrap_or_default()
     }
 
     /// Hashes what `fill` adds, unless it returns `false`.
@@ -153,16 +154,15 @@ impl Secret {
     ) -> Option<[u8; 16]> {
         let mut parts = Parts::default();
         parts.tag(subject as u8);
-        fill(&mut parts).then(|| self.finish(&parts))
-    }
-
-    fn finish(&self, parts: &Parts) -> [u8; 16] {
+        if !fill(&mut parts) {
+            return None;
+        }
         // All at once: blake3's incremental state takes two kilobytes, and most of what is hashed here a
         // hundred bytes.
         let hash = blake3::keyed_hash(&self.0, parts.all());
         let mut short = [0; 16];
         short.copy_from_slice(&hash.as_bytes()[..16]);
-        short
+        Some(short)
     }
 }
 

@@ -29,8 +29,8 @@ use self::look::{Keyed, Look};
 use self::run::Execution;
 use super::gather::{Excess, Gathered, gather};
 use super::{
-    Answer, Bid, Claim, Ending, Fingerprint, InFlightPolicy, Naming, Records, Rule, StoreError,
-    Told, Waiting,
+    Answer, Bid, Claim, Ending, Fingerprint, InFlightPolicy, Naming, OnUnknown, Records, Rule,
+    StoreError, Told, Waiting,
 };
 use crate::access_log::{KeyUse, Notes};
 use crate::admin::{KeyedMetrics, Metrics};
@@ -219,9 +219,24 @@ impl<S: Records> Shared<S> {
             let metrics = self.metrics(route);
             match claimed {
                 Ok(Claim::Replay(answer)) => {
+                    let mut response = answer.replay();
+                    if self.records.copies_replays() {
+                        let body = answer.body();
+                        let mut charge = self.buffers.charge(client, Buffered::Replay);
+                        if charge.grow(body.len()).is_err() {
+                            metrics.exhausted.inc();
+                            let asked = Asked::of(request.headers());
+                            return Ok(self.refusal(
+                                &Rejection::BuffersFull,
+                                &asked,
+                                notes.as_ref(),
+                            ));
+                        }
+                        *response.body_mut() = charge.hold(body).into();
+                    }
                     metrics.replays.inc();
                     note(notes.as_ref(), KeyUse::Replayed);
-                    Ok(answer.replay())
+                    Ok(response)
                 }
                 Ok(Claim::Won(permit)) => {
                     let asked = Asked::of(request.headers());
@@ -347,7 +362,7 @@ impl<S: Records> Shared<S> {
             Ok(Ending::Released(Some(answer))) => Ok(answer.repeat()),
             Ok(Ending::Unknown) => {
                 metrics.unknowns.inc();
-                Err(Rejection::OutcomeUnknown)
+                Err(outcome_unknown(rule))
             }
             Ok(Ending::Tombstone) => {
                 metrics.tombstones.inc();
@@ -370,7 +385,7 @@ impl<S: Records> Shared<S> {
         if let Some(notes) = notes {
             let mut facts = notes.facts();
             facts.reason = Some(rejection.kind());
-            if matches!(rejection, Rejection::OutcomeUnknown) {
+            if matches!(rejection, Rejection::OutcomeUnknown { .. }) {
                 facts.idempotency = Some(KeyUse::Unknown);
             }
         }
@@ -386,6 +401,13 @@ impl<S: Records> Shared<S> {
 fn note(notes: Option<&Arc<Notes>>, used: KeyUse) {
     if let Some(notes) = notes {
         notes.facts().idempotency = Some(used);
+    }
+}
+
+/// The rejection of a request with a key whose outcome is unknown.
+fn outcome_unknown(rule: &Rule) -> Rejection {
+    Rejection::OutcomeUnknown {
+        is_held: rule.terms.on_unknown == OnUnknown::Hold,
     }
 }
 
@@ -411,7 +433,7 @@ fn refused_by(claim: &Claim, rule: &Rule, metrics: &KeyedMetrics) -> Rejection {
             (&metrics.exhausted, rejection)
         }
         Claim::Unknown | Claim::Won(_) | Claim::Replay(_) | Claim::InFlight(_) => {
-            (&metrics.unknowns, Rejection::OutcomeUnknown)
+            (&metrics.unknowns, outcome_unknown(rule))
         }
     };
     count.inc();

@@ -99,8 +99,11 @@ pub enum Rejection {
     KeyReused(Mismatch),
     /// The first request with its idempotency key is still running.
     InFlight,
-    /// The outcome of its idempotency key is held as unknown.
-    OutcomeUnknown,
+    /// The outcome of the request with its idempotency key is unknown.
+    OutcomeUnknown {
+        /// Whether the key is held, so that it does not execute again.
+        is_held: bool,
+    },
     /// The request of its idempotency key was carried out, and the answer was not kept.
     ResponseNotRetained,
     /// Its caller has as many idempotency keys as it may have.
@@ -140,6 +143,15 @@ const HELD: &str = " The request may have been executed, so its outcome is unkno
                     retry with the same key gets 409 idempotency-outcome-unknown. Query the API for the result before \
                     you use a new key.";
 
+/// The detail of an unknown outcome whose key is held.
+const OUTCOME_HELD: &str = "A request with this idempotency key was sent and its response was lost. It may have been \
+                            executed, and the gateway does not execute it again under this key. Query the API for the \
+                            result before you use a new key.";
+
+/// The detail of an unknown outcome on a route that releases the key.
+const OUTCOME_RELEASED: &str = "A request with this idempotency key was sent and its response was lost. It may have been \
+                                executed. A retry with the same key is sent to the upstream, which handles the key.";
+
 impl From<Violation> for Rejection {
     fn from(violation: Violation) -> Self {
         Self::BadRequest {
@@ -174,7 +186,7 @@ impl Rejection {
                 StatusCode::BAD_REQUEST
             }
             Self::KeyReused(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::InFlight | Self::OutcomeUnknown | Self::ResponseNotRetained => {
+            Self::InFlight | Self::OutcomeUnknown { .. } | Self::ResponseNotRetained => {
                 StatusCode::CONFLICT
             }
             Self::CircuitOpen { .. }
@@ -201,7 +213,7 @@ impl Rejection {
             Self::KeyInvalid { .. } | Self::FieldInvalid { .. } => "idempotency-key-invalid",
             Self::KeyReused(_) => "idempotency-key-reused",
             Self::InFlight => "idempotency-in-flight",
-            Self::OutcomeUnknown => "idempotency-outcome-unknown",
+            Self::OutcomeUnknown { .. } => "idempotency-outcome-unknown",
             Self::ResponseNotRetained => "response-not-retained",
             Self::KeysExhausted { .. } | Self::ClientKeysExhausted { .. } => {
                 "idempotency-keys-exhausted"
@@ -230,7 +242,7 @@ impl Rejection {
             Self::KeyInvalid { .. } | Self::FieldInvalid { .. } => "Idempotency key invalid",
             Self::KeyReused(_) => "Idempotency key reused",
             Self::InFlight => "Request in flight",
-            Self::OutcomeUnknown => "Outcome unknown",
+            Self::OutcomeUnknown { .. } => "Outcome unknown",
             Self::ResponseNotRetained => "Response not retained",
             Self::KeysExhausted { .. } | Self::ClientKeysExhausted { .. } => {
                 "Idempotency keys exhausted"
@@ -293,8 +305,9 @@ impl Rejection {
             )
             .into(),
             Self::FieldInvalid { field, error } => format!(
-                "The idempotency key in the member '{field}' of the JSON body is not valid: {error}. Send the member \
-                 once, at the top level of the body, as a string of 1 to 255 printable ASCII characters."
+                "The member '{field}' of the JSON body, which can contain the idempotency key, cannot be used: {error}. \
+                 {}.",
+                error.remedy()
             )
             .into(),
             Self::KeyReused(Mismatch::Request) => "This idempotency key was used for another request, which \
@@ -309,10 +322,8 @@ impl Rejection {
             Self::InFlight => "The first request with this idempotency key is still running. Repeat this one \
                  with the same key to get its answer."
                 .into(),
-            Self::OutcomeUnknown => "A request with this idempotency key was sent and its response was lost. It may \
-                 have been executed, and the gateway does not execute it again under this key. Query the API \
-                 for the result before you use a new key."
-                .into(),
+            Self::OutcomeUnknown { is_held: true } => OUTCOME_HELD.into(),
+            Self::OutcomeUnknown { is_held: false } => OUTCOME_RELEASED.into(),
             Self::ResponseNotRetained => "The request with this idempotency key was carried out, and its \
                  answer was not kept. It will not be carried out again under this key: ask the API for \
                  the result."
@@ -323,8 +334,9 @@ impl Rejection {
             )
             .into(),
             Self::ClientKeysExhausted { limit, .. } => format!(
-                "This client holds its share of {limit} idempotency keys, counted over all its credentials, so \
-                 the request was not sent. Retry with the same key when some of its keys have expired."
+                "This client holds {limit} idempotency keys or more, counted over all its credentials, which is its \
+                 share of the store. The request was not sent. Retry with the same key when some of its keys have \
+                 expired."
             )
             .into(),
             Self::StoreFull => "There is no room for another idempotency key, so nothing was carried out. Try \
@@ -333,8 +345,8 @@ impl Rejection {
             Self::TooManyExecutions => "As many requests with idempotency keys are being carried out as may \
                  be at once, so nothing was done for this one. Try again later with the same key."
                 .into(),
-            Self::BuffersFull => "The memory for request bodies with idempotency keys is in use (`max_buffered`, \
-                 `max_buffered_per_client`). The request was not executed. Retry with the same key."
+            Self::BuffersFull => "The memory for request and response bodies is in use (`max_buffered`, \
+                 `max_buffered_per_client`). This request was not sent. Retry it unchanged."
                 .into(),
             Self::LimitsUnavailable => "The limits on this request cannot be checked at present, so it was not \
                  carried out. Try again later."
@@ -380,7 +392,7 @@ impl Rejection {
             Self::UpstreamUnavailable { is_held, .. } | Self::UpstreamTimeout { is_held, .. } => {
                 *is_held
             }
-            Self::OutcomeUnknown => true,
+            Self::OutcomeUnknown { .. } => true,
             _ => false,
         }
     }
@@ -388,7 +400,8 @@ impl Rejection {
     /// Whether a retry cannot get a better response.
     pub(super) fn is_final(&self) -> bool {
         let status = self.status();
-        self.is_outcome_unknown()
+        let is_released = matches!(self, Self::OutcomeUnknown { is_held: false });
+        (self.is_outcome_unknown() && !is_released)
             || matches!(self, Self::ResponseNotRetained)
             || status == StatusCode::BAD_REQUEST
             || status == StatusCode::PAYLOAD_TOO_LARGE

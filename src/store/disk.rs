@@ -353,6 +353,10 @@ impl Records for DiskRecords {
         self.0.ask(|ack| Op::Free(id, ack)).await
     }
 
+    fn copies_replays(&self) -> bool {
+        true
+    }
+
     fn census(&self) -> Census {
         let common = &self.0.common;
         common.standing.census(common.flights.len())

@@ -143,15 +143,22 @@ impl ForwardError {
         let named = |what: &str| -> Cow<'static, str> {
             format!("The upstream '{}' {what}.", upstream.name).into()
         };
+        let with_outcome = |failure: &str| match self.undone() {
+            Undone::Lost if !is_held => named(&format!(
+                "{failure}; whether it executed the request is not known"
+            )),
+            _ => named(failure),
+        };
         if let Some(phase) = self.phase() {
+            let detail = with_outcome(match phase {
+                Phase::Connect => "could not be reached in time",
+                Phase::FirstByte => "did not respond in time",
+                Phase::Idle => "stopped reading the request body",
+                Phase::Total => "did not respond within the deadline of the request",
+            });
             return Rejection::UpstreamTimeout {
                 phase,
-                detail: named(match phase {
-                    Phase::Connect => "could not be reached in time",
-                    Phase::FirstByte => "did not respond in time",
-                    Phase::Idle => "stopped reading the request body",
-                    Phase::Total => "did not respond within the deadline of the request",
-                }),
+                detail,
                 is_held,
             };
         }
@@ -177,13 +184,10 @@ impl ForwardError {
             Self::InvalidResponse(_) => "sent a response that is not valid HTTP",
             _ => "could not be reached",
         };
-        let detail = match self.undone() {
-            Undone::Lost if !is_held => named(&format!(
-                "{detail}; whether it executed the request is not known"
-            )),
-            _ => named(detail),
-        };
-        Rejection::UpstreamUnavailable { detail, is_held }
+        Rejection::UpstreamUnavailable {
+            detail: with_outcome(detail),
+            is_held,
+        }
     }
 }
 

@@ -26,7 +26,7 @@ pub struct KeyedMetrics {
     /// Requests with a new key that were rejected because their client holds its share of the store. They also
     /// count as exhausted.
     pub client_share_rejections: Count,
-    /// Executions whose outcome is not known.
+    /// Executions whose outcome is unknown or whose response could not be recorded.
     pub lost: Count,
     /// Executions that left their key free.
     pub released: Count,

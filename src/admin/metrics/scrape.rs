@@ -174,8 +174,8 @@ impl Scrape {
     fn encode_buffers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut exceeded = encoder.encode_descriptor(
             "buffers_exceeded",
-            "Bodies beyond max_buffered or max_buffered_per_client: keyed requests rejected, responses not stored, \
-             copies for retries dropped",
+            "Bodies beyond max_buffered or max_buffered_per_client: keyed requests and replays rejected, responses not \
+             stored, copies for retries dropped",
             None,
             MetricType::Counter,
         )?;

@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
 
 use super::{has_value, written};
-use crate::idempotency::credentials::is_signed;
+use crate::idempotency::credentials::{cookie_values, is_signed};
 use crate::idempotency::field;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::idempotency::rule::ScopePart;
@@ -120,9 +120,10 @@ fn owner(rule: &Rule, headers: &HeaderMap) -> String {
             let parts = parts.iter().map(|part| match part {
                 ScopePart::Client => "this client".into(),
                 ScopePart::Header(name) => sender(name),
-                ScopePart::Cookie(name) => {
-                    format!("callers with this cookie {name}, or this client if it is missing")
+                ScopePart::Cookie(name) if cookie_values(headers, name).next().is_some() => {
+                    format!("callers with this cookie {name}")
                 }
+                ScopePart::Cookie(name) => format!("this client, as cookie {name} is missing"),
             });
             parts.collect::<Vec<_>>().join(" and ")
         }

@@ -6,6 +6,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use http::header::COOKIE;
 use http::{HeaderName, Method, StatusCode};
 
 use super::super::file::{
@@ -182,7 +183,7 @@ fn doubt(
 ) {
     let Located { span, value: table } = section;
     let of_mode = table.mode.as_ref().map_or(span, |mode| &mode.span);
-    if table.scope.is_none() {
+    if table.scope.is_none() && !findings.has_any_within(span) {
         findings.warning(
             of_mode,
             "without `scope`, a retry with a refreshed token or from a new address executes again. A request \
@@ -190,6 +191,24 @@ fn doubt(
              identity in the signature, which is not verified",
             "set `scope` to what identifies a caller in all its retries, such as \"header:X-Api-Key\" or \
              \"cookie:session\"; \"header:Authorization\" separates by the whole header",
+        );
+    }
+    let cookie = ScopeText::By(ScopePart::Header(COOKIE));
+    let words = table.scope.iter().flat_map(|words| &words.0);
+    if let Some(word) = words.into_iter().find(|word| word.value == cookie) {
+        findings.warning(
+            &word.span,
+            "a retry executes again if any cookie has changed, such as that of a load balancer",
+            "name the cookie that identifies the caller, such as \"cookie:session\"",
+        );
+    }
+    if let Some(field) = &table.body_field
+        && field.value.0.contains(['.', '/', '$', '['])
+    {
+        findings.warning(
+            &field.span,
+            "`body_field` is the name of a top-level member, not a path into the body",
+            "name a member such as \"idempotency_key\"; keys in nested objects are not read",
         );
     }
     let taken = |method: &Method| around.methods.is_none_or(|taken| taken.contains(method));

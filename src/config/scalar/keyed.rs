@@ -87,7 +87,7 @@ impl FromStr for KeyHeader {
     }
 }
 
-/// A property that separates the callers of a route, or that nothing does.
+/// An entry of `scope`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum ScopeText {
     /// All callers share one key space.
@@ -113,8 +113,8 @@ impl FromStr for ScopeText {
             }
             Some(("cookie", name)) => {
                 return Err(Fault::new(
-                    format!("`{name}` is not the name of a cookie"),
-                    "write \"cookie:NAME\", where NAME has no spaces, commas, semicolons or quotes",
+                    format!("\"cookie:{name}\" does not name a cookie"),
+                    "write \"cookie:NAME\", where NAME consists of letters, digits and any of !#$%&'*+-.^_`|~",
                 ));
             }
             _ => {

@@ -26,7 +26,7 @@ pub(super) enum Look {
 
 /// A request that has a key, or whose body can have one.
 pub(super) struct Keyed {
-    /// The key in the header; after the body is read, the key in the body as well.
+    /// The key in the header. `find_key` replaces `None` with the key in the body.
     pub(super) key: Option<IdempotencyKey<'static>>,
     /// Whether the body can have a key: it is JSON, and the route has a `body_field`.
     is_searched: bool,
@@ -113,7 +113,7 @@ impl<S: Records> Shared<S> {
     }
 }
 
-/// Whether a request asks for another protocol. HTTP/2 has no such upgrade.
+/// Whether a request is an upgrade to another protocol. HTTP/2 has no such upgrade.
 fn switches_protocols<B>(request: &Request<B>) -> bool {
     request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers())
 }

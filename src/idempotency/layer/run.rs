@@ -15,7 +15,7 @@ use super::super::answer::forgo_trailers;
 use super::super::gather::{Gathered, gather};
 use super::super::judge::{Course, Undone, is_stream, judge, lost};
 use super::super::{Answer, Kept, OnUnknown, Permit, Records, Rule, Told};
-use super::{Shared, note, store_failed};
+use super::{Shared, note, outcome_unknown, store_failed};
 use crate::access_log::{KeyUse, Notes};
 use crate::buffers::Buffered;
 use crate::client::ClientId;
@@ -224,7 +224,7 @@ impl<S: Records> Execution<S> {
                 completed.map_err(|error| {
                     metrics.lost.inc();
                     store_failed("complete", &error, metrics);
-                    Rejection::OutcomeUnknown
+                    outcome_unknown(&self.rule)
                 })
             }
             // These two say less than was known before; the caller may have its answer either way.

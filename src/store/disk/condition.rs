@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::engine::POISONED;
 use crate::idempotency::StoreError;
 use crate::store::{Health, Part};
 
@@ -59,6 +60,9 @@ impl Condition {
             });
             return News::Failure;
         };
+        if **reason == *POISONED {
+            return News::Nothing;
+        }
         failure.reason = Arc::clone(reason);
         if failure.logged.contains(reason) || failure.logged.len() >= MAX_REASONS {
             return News::Nothing;
@@ -136,10 +140,13 @@ mod tests {
             assert_eq!(degraded(&condition).as_deref(), Some("damaged"));
             assert_eq!(condition.fail(&full), News::Nothing);
             assert_eq!(degraded(&condition).as_deref(), Some("full"));
+            // Says less than the reason before it.
+            assert_eq!(condition.fail(&StoreError::new(POISONED)), News::Nothing);
+            assert_eq!(degraded(&condition).as_deref(), Some("full"));
             condition.recover();
             assert_eq!(degraded(&condition), None);
         }
-        assert_eq!(condition.health().failures, 8);
+        assert_eq!(condition.health().failures, 10);
     }
 
     #[test]

@@ -368,11 +368,14 @@ fn decode(id: RecordId, bytes: &[u8]) -> Result<Record> {
         .map_err(|error| StoreError::new(format_args!("the record {id:?} is damaged: {error}")))
 }
 
+/// The reason of an engine that rejects writes after a failed one. The reason of that one is more specific.
+pub(super) const POISONED: &str = "an earlier write failed";
+
 /// The error of an engine that failed.
 pub(super) fn failed(error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(error) => StoreError::new(error),
-        fjall::Error::Poisoned => StoreError::new("an earlier write failed"),
+        fjall::Error::Poisoned => StoreError::new(POISONED),
         other => StoreError::new(other),
     }
 }

@@ -199,12 +199,17 @@ impl Writer {
             Err(error) => {
                 let reason =
                     StoreError::known(format_args!("no disk space for further responses: {error}"));
-                if self.common.condition.fail(&reason) == News::Failure {
-                    tracing::error!(
+                let path = self.home.path().display();
+                match self.common.condition.fail(&reason) {
+                    News::Failure => tracing::error!(
                         %reason,
-                        path = %self.home.path().display(),
+                        %path,
                         "idempotency store failed, rejecting requests with new keys until it works again"
-                    );
+                    ),
+                    News::Reason => {
+                        tracing::warn!(%reason, %path, "idempotency store failed again");
+                    }
+                    News::Nothing => {}
                 }
                 self.admission = Admission::None(reason);
             }

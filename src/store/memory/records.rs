@@ -366,6 +366,10 @@ impl Records for MemoryRecords {
         ready(Ok(freed.is_some()))
     }
 
+    fn copies_replays(&self) -> bool {
+        false
+    }
+
     fn census(&self) -> Census {
         while self.0.sweep(self.0.clock.now()) {}
         self.0.answers.run_pending_tasks();

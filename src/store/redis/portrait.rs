@@ -42,8 +42,9 @@ pub enum Unfit {
     Evicts(Arc<str>),
     /// Another version of the gateway has written its records.
     #[error(
-        "its records are in format {0}, and this version uses format {FORMAT}; set another `prefix` or database in \
-         [store], or stop the gateways of the other version and delete all keys of the prefix"
+        "its records are in format {0}, and this version uses format {FORMAT}; run the version that \
+         wrote them until its keys have expired, then set another `prefix` or database in [store], or delete all keys of \
+         the prefix while no gateway runs. If you do so earlier, keys that were used before can execute again"
     )]
     Format(Arc<str>),
     /// It takes no writes.

@@ -166,16 +166,18 @@ impl RedisRecords {
         let call = steps::settle(&ledger.names(), ticket, token, Some(kept), counted);
         let mut attempts = Attempts::default();
         loop {
-            let (bid, keep) = (&ticket.bid, Some(ticket.bid.terms.ttl));
-            let (settled, ()) = tokio::join!(
-                self.link.ask::<bool>(Part::Records, &call),
-                ledger.recount(&self.link, bid.client, bid.id, keep),
-            );
-            let why = match settled {
-                Ok(true) => match self.replicated(ticket.bid.id).await {
-                    Ok(()) => return Ok(()),
-                    Err(error) => error,
-                },
+            let why = match self.link.ask::<bool>(Part::Records, &call).await {
+                Ok(true) => {
+                    let (bid, keep) = (&ticket.bid, Some(ticket.bid.terms.ttl));
+                    let (replicated, ()) = tokio::join!(
+                        self.replicated(bid.id),
+                        ledger.recount(&self.link, bid.client, bid.id, keep),
+                    );
+                    match replicated {
+                        Ok(()) => return Ok(()),
+                        Err(error) => error,
+                    }
+                }
                 Ok(false) => return Err(StoreError::new("its key is somebody else's by now")),
                 Err(failure) => failure.into(),
             };
@@ -250,6 +252,10 @@ impl Records for RedisRecords {
             self.ledger.recount(&self.link, client, id, None).await;
         }
         Ok(freed.was_unknown)
+    }
+
+    fn copies_replays(&self) -> bool {
+        true
     }
 
     fn census(&self) -> Census {

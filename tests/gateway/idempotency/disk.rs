@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::{is_execution, is_problem, is_replay_of, numbering, url};
-use crate::harness::{Answer, Process, Upstream, eventually};
+use crate::harness::{Answer, Process, Upstream, eventually, full};
 use crate::wire_raw;
 
 /// A configuration whose records are in a directory beside it.
@@ -190,4 +190,28 @@ async fn a_directory_of_another_format_is_left_unchanged() {
     // The version that wrote the directory finds its records.
     std::fs::write(&identity, ours).expect("a file");
     is_replay_of(&ask(&place.serve()).await, 1);
+}
+
+#[tokio::test]
+async fn a_replay_beyond_the_memory_for_bodies_gets_503_and_is_served_with_more() {
+    let upstream = Upstream::with(|_| async { full("x".repeat(20_000)) });
+    let place = Place::new(&upstream.url());
+    let process = place.serve();
+    assert_eq!(ask(&process).await.status, 200);
+    stop(process);
+    let roomy = std::fs::read_to_string(place.config()).expect("a file");
+    let tight = roomy
+        .replace("[server]\n", "[server]\nmax_buffered = \"8KiB\"\n")
+        .replace("mode = \"optional\"", "max_request = \"1KiB\"");
+    std::fs::write(place.config(), tight).expect("a file");
+    let process = place.serve();
+    is_problem(&ask(&process).await, 503, "store-unavailable");
+    stop(process);
+    std::fs::write(place.config(), roomy).expect("a file");
+    let replay = ask(&place.serve()).await;
+    assert!(
+        replay.is_replay() && replay.body.len() == 20_000,
+        "{replay:?}"
+    );
+    assert_eq!(upstream.count(), 1);
 }

@@ -97,7 +97,7 @@ async fn a_full_store_rejects_new_keys_and_replays_the_others() {
     let rejected = ask(&client.clone().from("127.0.0.2"), 4).await;
     is_problem(&rejected, 503, "store-unavailable");
     assert!(rejected.retry_after() >= 1);
-    // The client that fills the store is told so.
+    // The client that fills the store gets 429.
     let rejected = ask(&client, 4).await;
     is_problem(&rejected, 429, "idempotency-keys-exhausted");
     for key in 1..=3 {

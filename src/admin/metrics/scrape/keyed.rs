@@ -36,7 +36,7 @@ impl Scrape {
         let counters: [(&str, &str, Pick); 4] = [
             (
                 "idempotency_executions_lost",
-                "Executions whose outcome is not known, by route",
+                "Executions whose outcome is unknown or whose response could not be recorded, by route",
                 |keyed| &keyed.lost,
             ),
             (

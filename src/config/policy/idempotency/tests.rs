@@ -125,6 +125,14 @@ fn keys_that_are_off_raise_no_doubts_whatever_else_is_said() {
 
 #[test]
 fn what_is_likely_not_meant_gets_a_warning() {
+    let cookies = "idempotency = { scope = \"header:Cookie\" }";
+    assert!(warning(cookies).contains("any cookie"));
+    for path in ["data.key", "$.key", "/key"] {
+        let field = format!("idempotency = {{ body_field = \"{path}\" }}");
+        assert!(warning(&field).contains("top-level member"), "{path}");
+    }
+    sound("idempotency = { body_field = \"idempotency_key\" }");
+
     let unheard = "methods = [\"GET\", \"PUT\"]\nidempotency = {}";
     assert!(warning(unheard).contains("takes no POST or PATCH"));
     sound("methods = [\"GET\", \"PATCH\"]\nidempotency = {}");

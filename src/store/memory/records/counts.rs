@@ -1,7 +1,7 @@
 //! The number of keys in the store, in total and per client.
 //!
 //! The keys of a client can be in any shard of the table, so they are counted in shards of their own, by client. Their
-//! locks are taken last and held for a few instructions. A request whose key has a record takes none of them.
+//! locks are taken last and held for a few instructions. A replay takes none of them.
 
 use std::fmt;
 use std::hash::BuildHasher as _;
