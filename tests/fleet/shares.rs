@@ -23,7 +23,7 @@ async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> Answ
 fn is_exhausted(response: &Answer) -> bool {
     let detail = response.json()["detail"].to_string();
     is_problem(response, 429, "idempotency-keys-exhausted")
-        && detail.contains("client holds its share of 40 ")
+        && detail.contains("client holds 40 idempotency keys or more")
         && response.retry_after() > 80_000
 }
 

@@ -275,7 +275,7 @@ fn explain_shows_the_scope_of_a_signed_request_and_of_a_cookie() {
     let signed =
         "this client and the identity in its signed authorization header, which is not verified";
     for header in [
-        "Authorization: AWS4-HMAC-SHA256 Credential=s3cret/1/r/s/aws4_request, SignedHeaders=host, Signature=s3cret",
+        "Authorization: AWS4-HMAC-SHA256 Credential=s3cret/20261117/r/s/aws4_request, SignedHeaders=host, Signature=s3cret",
         "Authorization: Digest username=\"s3cret\", realm=\"r\", response=\"s3cret\"",
     ] {
         let text = explain("mode = \"optional\"", header);
@@ -292,6 +292,11 @@ fn explain_shows_the_scope_of_a_signed_request_and_of_a_cookie() {
         "{cookie}"
     );
     assert!(!cookie.contains("s3cret"), "{cookie}");
+    let without = explain("scope = \"cookie:session\"", "Cookie: other=1");
+    assert!(
+        without.contains("this client, as cookie session is missing"),
+        "{without}"
+    );
 }
 
 #[test]
