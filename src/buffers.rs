@@ -5,7 +5,8 @@
 //! `max_buffered_per_client` applies while more than half of `max_buffered` is in use: a client alone is not limited
 //! without need, and one client cannot fill what others need. A bound per request would not do: HTTP/2 multiplies it.
 //!
-//! Not charged: heads, read buffers, HTTP/2 windows and parts that pass through. Each connection bounds its own.
+//! A body of up to 1 KiB is not charged: it is smaller than most heads, and a charge would cost every keyed request more
+//! than the body does. Not charged either: heads, read buffers, HTTP/2 windows and parts that pass through. Each connection bounds its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -70,6 +71,8 @@ pub struct Buffers(Arc<Shared>);
 
 struct Shared {
     bounds: BufferBounds,
+    /// The largest body that is not charged, in bytes.
+    free: usize,
     total: AtomicUsize,
     /// Clients that hold at least one byte.
     clients: DashMap<ClientId, usize>,
@@ -85,8 +88,14 @@ pub struct BufferCharge {
     buffers: Arc<Buffers>,
     client: ClientId,
     kind: Buffered,
+    /// Bytes of the body.
     bytes: usize,
+    /// Bytes that are charged: all, or none of a small body.
+    charged: usize,
 }
+
+/// The largest body that is not charged, in bytes; less if `max_buffered_per_client` is small.
+const MAX_FREE: usize = 1 << 10;
 
 /// More bytes would exceed a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -98,6 +107,7 @@ impl Buffers {
     pub fn new(bounds: BufferBounds) -> Self {
         Self(Arc::new(Shared {
             bounds,
+            free: MAX_FREE.min(bounds.per_client / 1024),
             total: AtomicUsize::new(0),
             clients: DashMap::new(),
             exceeded: Default::default(),
@@ -111,6 +121,7 @@ impl Buffers {
             client,
             kind,
             bytes: 0,
+            charged: 0,
         }
     }
 
@@ -175,13 +186,15 @@ impl Shared {
 impl BufferCharge {
     /// Charges `bytes` more, all or nothing.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
-        if bytes == 0 {
+        let shared = &self.buffers.0;
+        let grown = self.bytes.checked_add(bytes).ok_or(Exceeded)?;
+        if bytes == 0 || grown <= shared.free {
+            self.bytes = grown;
             return Ok(());
         }
-        let shared = &self.buffers.0;
-        let taken = shared.take(self.client, bytes);
+        let taken = shared.take(self.client, grown - self.charged);
         match taken {
-            Ok(()) => self.bytes += bytes,
+            Ok(()) => (self.bytes, self.charged) = (grown, grown),
             Err(Exceeded) => {
                 shared.exceeded[self.kind as usize].fetch_add(1, Ordering::Relaxed);
             }
@@ -209,7 +222,7 @@ impl BufferCharge {
 
     /// Returns `bytes` such that the charge is released when the last reference to them is dropped.
     pub fn hold(self, bytes: Bytes) -> Bytes {
-        if self.bytes == 0 {
+        if self.charged == 0 {
             return bytes;
         }
         Bytes::from_owner(Held {
@@ -221,8 +234,8 @@ impl BufferCharge {
 
 impl Drop for BufferCharge {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.buffers.0.release(self.client, self.bytes);
+        if self.charged > 0 {
+            self.buffers.0.release(self.client, self.charged);
         }
     }
 }

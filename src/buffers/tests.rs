@@ -154,3 +154,19 @@ fn concurrent_charges_never_exceed_the_total_and_leave_nothing() {
     assert_eq!(buffers.in_use(), 0);
     assert_eq!(buffers.0.clients.len(), 0);
 }
+
+#[test]
+fn a_small_body_is_not_charged_and_a_body_that_outgrows_it_is_charged_whole() {
+    let buffers = Arc::new(Buffers::new(BufferBounds::default()));
+    let mut charge = buffers.charge(client(1), REQUEST);
+    charge.grow(1_000).unwrap();
+    charge.grow(24).unwrap();
+    assert_eq!(buffers.in_use(), 0);
+    charge.grow(1).unwrap();
+    assert_eq!(buffers.in_use(), 1_025);
+    charge.grow(75).unwrap();
+    assert_eq!(buffers.in_use(), 1_100);
+    drop(charge);
+    assert_eq!(buffers.in_use(), 0);
+    assert_eq!(buffers.0.clients.len(), 0);
+}
