@@ -67,7 +67,7 @@ fn a_charge_that_fails_changes_nothing() {
 
 #[test]
 fn a_dropped_charge_is_released_and_leaves_no_client() {
-    let buffers = buffers(1_000_000, 1_000_000);
+    let buffers = buffers(1_000, 1_000);
     for number in 0..1_000 {
         let mut first = charged(&buffers, number, 10);
         let second = charged(&buffers, number, 20);
