@@ -125,12 +125,12 @@ impl Buffers {
         }
     }
 
-    /// Bounds in bytes.
+    /// The configured bounds, in bytes.
     pub fn bounds(&self) -> BufferBounds {
         self.0.bounds
     }
 
-    /// Bytes held now.
+    /// Bytes charged at present, for all clients together.
     pub fn in_use(&self) -> usize {
         self.0.total.load(Ordering::Relaxed)
     }

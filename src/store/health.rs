@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// A part of a store that can fail while the other part works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Buckets of limits.
+    /// Buckets of limits. `on_store_error` applies while they are degraded.
     Limits,
     /// Records of idempotency keys.
     Records,

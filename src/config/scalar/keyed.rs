@@ -87,7 +87,7 @@ impl FromStr for KeyHeader {
     }
 }
 
-/// An entry of `scope`.
+/// An entry of `scope`: what separates the key spaces of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum ScopeText {
     /// All callers share one key space.

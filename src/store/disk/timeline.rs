@@ -2,7 +2,7 @@
 //!
 //! The store's time advances with the boot clock, also while no process uses the store: a step of the wall clock
 //! within one boot neither shortens nor prolongs the life of a record. Each batch stores a reading of all clocks,
-//! from which the next process resumes. After a reboot only the wall clock tells how much time has passed. If it
+//! from which the next process resumes. After a reboot only the wall clock shows how much time has passed. If it
 //! is behind the last reading, no time has passed. If it was set ahead after the last batch, records expire
 //! early by that step.
 
@@ -77,7 +77,7 @@ impl Timeline {
         Stamp(since_boot.wrapping_add(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// Reads all clocks.
+    /// Reads the store's time, the wall clock and the boot clock at once.
     pub(super) fn read(&self) -> ClockReading {
         let since_boot = millis(self.clock.since_boot());
         let since_1970 = self.clock.wall().duration_since(SystemTime::UNIX_EPOCH);
