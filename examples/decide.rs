@@ -29,11 +29,12 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::HeaderMap;
 use tidegate::client::Trust;
 use tidegate::clock::Clock;
+use tidegate::hash_keys::Seed;
 use tidegate::respond::retry_after::whole_seconds;
 use tidegate::store::memory::MemoryBuckets;
 use tidegate::throttle::{
-    Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota, RetryAfterForm,
-    Seed, Side,
+    BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
+    RetryAfterForm, Side,
 };
 
 /// When the client calls, in milliseconds.
@@ -56,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let buckets = MemoryBuckets::new(1_000, clock.clone());
     let charge = Charge {
         limit: &limit,
-        bucket: Seed::random().bucket(&limit, Side::Main, caller.id(), &headers),
+        bucket: BucketKey::of(Seed::random(), &limit, Side::Main, caller.id(), &headers),
         cost: NonZeroU32::MIN,
     };
 

@@ -11,8 +11,6 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::throttle::LimitId;
-
 /// What the stages find out about a logged request.
 #[derive(Debug, Default)]
 pub struct Notes {
@@ -28,9 +26,9 @@ pub struct Facts {
     /// The server of the last attempt.
     pub server: Option<Arc<str>>,
     /// The limits that were evaluated, and by what each counts the request.
-    pub limits: SmallVec<[(LimitId, CountedBy); 4]>,
+    pub limits: SmallVec<[(Arc<str>, CountedBy); 4]>,
     /// The limit that rejected the request, and the exact wait.
-    pub rejected_by: Option<(LimitId, Duration)>,
+    pub rejected_by: Option<(Arc<str>, Duration)>,
     /// How an idempotency key was served without an execution.
     pub idempotency: Option<KeyUse>,
     /// The problem type of a response that the gateway made.

@@ -7,12 +7,10 @@
 mod admission;
 mod keys;
 pub mod listener;
-pub mod metrics;
 mod problem;
+mod scrape;
 mod serving;
 mod upstreams;
-
-pub use metrics::{InFlight, KeyedMetrics, Metrics};
 
 use std::time::Duration;
 

@@ -24,6 +24,7 @@ mod suggest;
 mod tree;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,13 +32,16 @@ use serde::Deserialize;
 use toml::de::Deserializer;
 
 use crate::client::Trust;
-use crate::gateway::ServerSettings;
-use crate::respond::Manner;
-use crate::route::Routes;
+use crate::idempotency;
+use crate::intake::headers::{CountedHeaders, HeaderNames};
+use crate::log::LogFormat;
+use crate::respond::RespondSettings;
+use crate::route::Matcher;
+use crate::settings::ServerSettings;
 use crate::store::memory::records::Room;
 use crate::store::redis::settings::RedisSettings;
 use crate::throttle::Limit;
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, UpstreamId};
 
 pub use environment::Environment;
 pub use overrides::Overrides;
@@ -60,16 +64,37 @@ pub struct Policy {
     pub max_clients: usize,
     /// Where idempotency keys are remembered, and how many.
     pub store: StoreSettings,
-    /// How the gateway speaks.
-    pub manner: Manner,
+    /// Settings of the responses that the gateway makes.
+    pub respond: RespondSettings,
     /// How the gateway writes its log.
     pub log: LogSettings,
-    /// Upstreams; [`UpstreamId`](crate::upstream::UpstreamId) is an index here.
+    /// Upstreams; an [`UpstreamId`] is an index here.
     pub upstreams: Vec<Arc<Upstream>>,
     /// Limits; [`LimitId`](crate::throttle::LimitId) is an index here.
     pub limits: Vec<Arc<Limit>>,
-    /// Routes, ready to match.
-    pub routes: Routes,
+    /// Routes in the order of the file.
+    pub routes: Matcher<RoutePolicy>,
+    /// Headers that limits, scopes and keys of all routes are read from.
+    pub headers: HeaderNames,
+}
+
+/// One `[[route]]` of the configuration, without its patterns.
+#[derive(Clone, Debug)]
+pub struct RoutePolicy {
+    /// Name of the route, also in metrics.
+    pub name: Arc<str>,
+    /// The upstream that receives its requests.
+    pub upstream: UpstreamId,
+    /// Limits in the order in which clients see them.
+    pub limits: Vec<Arc<Limit>>,
+    /// Tokens that a request takes from each of the limits.
+    pub cost: NonZeroU32,
+    /// Rule of its idempotency keys; `None` if they are only forwarded.
+    pub idempotency: Option<Arc<idempotency::Rule>>,
+    /// Whether its requests are written to the access log.
+    pub access_log: bool,
+    /// Headers that its limits and its scope are counted by.
+    pub counted: CountedHeaders,
 }
 
 /// `[admin]` of the configuration.
@@ -112,16 +137,6 @@ pub struct LogSettings {
     pub format: LogFormat,
     /// Whether requests are logged where no route says otherwise.
     pub access: bool,
-}
-
-/// How a log line is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For a person.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 /// A configuration that can be used, and what somebody should still look at.

@@ -38,8 +38,8 @@ use tokio_util::task::TaskTracker;
 use self::delivery::{QueueEnd, Queued};
 use self::flow::Flow;
 use self::linger::Lingering;
-use crate::admin::metrics::Http2Metrics;
-use crate::gateway::{Caps, Deadlines};
+use crate::metrics::Http2Metrics;
+use crate::settings::{Caps, Deadlines};
 use crate::wire::{ClientSocket, ResponseBody, Rewound, Violation};
 
 pub use self::body::{Body, BodyError};

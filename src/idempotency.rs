@@ -1,23 +1,20 @@
-//! Was this request carried out before?
+//! Idempotency keys: at most one execution within the TTL, with replay.
 //!
-//! A client that lost an answer sends the same `Idempotency-Key` again; it gets the same answer, and the
-//! API behind has run once. The promise, in these words: at most once within the TTL, with replay.
+//! A client that lost a response sends the same `Idempotency-Key` again. It gets the same response, and upstream has
+//! executed the request once.
 //!
-//! A request's [`IdempotencyKey`] belongs to a [`Scope`]; both together are hashed to its [`RecordId`],
-//! and what it asks for to its [`Fingerprint`]. With these it makes a [`Bid`] to whoever keeps the
-//! records ([`Records`], implemented in [`crate::store`]), which answers with one of the cases of
-//! [`Claim`]. The one that wins runs detached from its connection, to its end: claim, run, complete.
-//! From the claim on the client may hang up and the gateway drain. [`layer`] is all of this as a tower
-//! layer, for the gateway's forwarder or any other service.
+//! The [`IdempotencyKey`] of a request belongs to a [`Scope`]. Both together are hashed to its [`RecordId`], and the request
+//! itself to its [`Fingerprint`]. With these it claims the key in the store ([`Records`]), which returns one of the cases of
+//! [`Claim`]. The winner runs detached from its connection, to its end: claim, execute, complete. From the claim on the
+//! client can disconnect and the gateway can drain. [`Idempotency`] is the stage that does all of this.
 //!
-//! What happened is never guessed. A request that provably did not reach anybody is released; one that
-//! was sent and whose answer was lost is *unknown*, and stays so until it expires or an operator says
-//! otherwise: a second execution is worse than an error.
+//! The outcome is never guessed. A request that provably was not sent is released. A request that was sent and whose
+//! response was lost is *unknown* until it expires or an operator frees it: a second execution is worse than an error.
 
 pub mod answer;
-pub mod body;
 pub mod claim;
 pub(crate) mod credentials;
+mod error;
 pub mod field;
 pub mod fingerprint;
 pub mod flight;
@@ -25,24 +22,22 @@ mod gather;
 pub mod identity;
 pub mod judge;
 pub mod key;
-pub mod layer;
 mod multipart;
-pub mod naming;
 pub mod permit;
 pub mod rule;
+mod stage;
 
+pub use crate::hash_keys::{ClientHash, Secret};
 pub use answer::Answer;
-pub use body::Told;
 pub use claim::{
     Bid, Census, Claim, Finding, Kept, Records, ResponseSummary, State, StoreError, Terms,
 };
+pub use error::IdempotencyError;
 pub use field::FieldError;
 pub use fingerprint::{Fingerprint, Mismatch};
 pub use flight::{Ending, Flight, Vigil, Waiting};
-pub use identity::{ClientHash, KeyHash, RecordId, ScopeHash, Secret};
-pub use judge::Undone;
+pub use identity::{KeyHash, RecordId, ScopeHash};
 pub use key::{IdempotencyKey, KeyError};
-pub use layer::{Idempotency, IdempotencyLayer};
-pub use naming::{Names, Naming};
 pub use permit::{Desk, Permit, Ticket};
 pub use rule::{InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule, Scope};
+pub use stage::{Idempotency, KeyedRequest, RouteKeys};

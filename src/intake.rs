@@ -4,26 +4,76 @@
 //! differently: the host, the form of the target, methods that are not requests for a resource, and
 //! [spellings of headers](headers). A request with two possible meanings is rejected.
 
-mod body;
 pub mod headers;
 
+use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
+use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
 use self::headers::{HeaderNames, PADDED_VALUE, has_padded_value};
-use crate::respond::Rejection;
+use crate::problem::Problem;
 
-pub use body::{Incoming, RequestBody, RequestBodyError};
+/// Why a request is rejected because of its head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeadError {
+    /// The head has no meaning, or more than one.
+    Invalid(Cow<'static, str>),
+    /// The method is never forwarded, or the target is `*`.
+    MethodNotAllowed,
+    /// `Expect` contains another expectation than `100-continue`.
+    ExpectationFailed,
+    /// The declared length of the body exceeds the limit.
+    BodyTooLarge {
+        /// The limit in bytes.
+        limit: u64,
+    },
+}
+
+impl HeadError {
+    fn invalid(detail: &'static str) -> Self {
+        Self::Invalid(Cow::Borrowed(detail))
+    }
+}
+
+impl From<HeadError> for Problem {
+    fn from(error: HeadError) -> Self {
+        match error {
+            HeadError::Invalid(detail) => Self::bad_request(detail),
+            HeadError::MethodNotAllowed => {
+                let mut problem = Self::new(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "bad-request",
+                    "Method not allowed",
+                    "CONNECT and TRACE are not forwarded, nor is a request for '*'.",
+                );
+                problem
+                    .headers
+                    .insert(ALLOW, HeaderValue::from_static(FORWARDED_METHODS));
+                problem
+            }
+            HeadError::ExpectationFailed => Self::new(
+                StatusCode::EXPECTATION_FAILED,
+                "bad-request",
+                "Bad request",
+                "The gateway meets no expectation but 100-continue.",
+            ),
+            HeadError::BodyTooLarge { limit } => Self::payload_too_large(limit),
+        }
+    }
+}
+
+/// The value of `Allow` for a method that is never forwarded.
+const FORWARDED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// Checks the head of `request`, reduces its headers to one spelling, and returns its host.
 pub fn check<B>(
     request: &mut Request<B>,
     max_body: u64,
     names: &HeaderNames,
-) -> Result<HeaderValue, Rejection> {
+) -> Result<HeaderValue, HeadError> {
     let declared = Declared::of(request.headers());
     check_method(request)?;
     let host = check_host(request.uri(), &declared.host)?;
@@ -81,35 +131,35 @@ impl<'a> Sole<'a> {
     }
 }
 
-fn check_method<B>(request: &Request<B>) -> Result<(), Rejection> {
+fn check_method<B>(request: &Request<B>) -> Result<(), HeadError> {
     let forwarded = !matches!(*request.method(), Method::CONNECT | Method::TRACE);
     if forwarded && request.uri().path() != "*" {
         Ok(())
     } else {
-        Err(Rejection::MethodNotAllowed)
+        Err(HeadError::MethodNotAllowed)
     }
 }
 
 /// Exactly one host, in the target, in `Host`, or the same in both.
-fn check_host(target: &Uri, header: &Sole<'_>) -> Result<HeaderValue, Rejection> {
+fn check_host(target: &Uri, header: &Sole<'_>) -> Result<HeaderValue, HeadError> {
     let web = |scheme: &Scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS;
     if !target.scheme().is_none_or(web) {
-        return Err(Rejection::bad_request(
+        return Err(HeadError::invalid(
             "The request's target is neither http nor https.",
         ));
     }
     if header.is_repeated {
-        return Err(Rejection::bad_request(
+        return Err(HeadError::invalid(
             "The request has more than one Host header.",
         ));
     }
     match (header.line, target.authority()) {
-        (None, None) => Err(Rejection::bad_request("The request has no Host header.")),
+        (None, None) => Err(HeadError::invalid("The request has no Host header.")),
         (Some(host), None) => {
             if is_plain_host(host.as_bytes()) {
                 Ok(host.clone())
             } else {
-                Err(Rejection::bad_request(
+                Err(HeadError::invalid(
                     "The Host header is not one host with, at most, a port.",
                 ))
             }
@@ -120,14 +170,14 @@ fn check_host(target: &Uri, header: &Sole<'_>) -> Result<HeaderValue, Rejection>
                     .eq_ignore_ascii_case(authority.as_str().as_bytes())
             });
             if !agrees {
-                return Err(Rejection::bad_request(
+                return Err(HeadError::invalid(
                     "The request's target names another host than its Host header.",
                 ));
             }
             HeaderValue::from_str(authority.as_str())
                 .ok()
                 .filter(|host| is_plain_host(host.as_bytes()))
-                .ok_or_else(|| Rejection::bad_request("The request's target names no plain host."))
+                .ok_or_else(|| HeadError::invalid("The request's target names no plain host."))
         }
     }
 }
@@ -167,19 +217,16 @@ fn is_port(bytes: &[u8]) -> bool {
     }
 }
 
-fn check_expectation(declared: &Declared<'_>) -> Result<(), Rejection> {
+fn check_expectation(declared: &Declared<'_>) -> Result<(), HeadError> {
     if declared.expects_more_than_to_continue {
-        return Err(Rejection::BadRequest {
-            status: StatusCode::EXPECTATION_FAILED,
-            detail: "The gateway meets no expectation but 100-continue.".into(),
-        });
+        return Err(HeadError::ExpectationFailed);
     }
     Ok(())
 }
 
-fn check_length(header: &Sole<'_>, limit: u64) -> Result<(), Rejection> {
+fn check_length(header: &Sole<'_>, limit: u64) -> Result<(), HeadError> {
     if header.is_repeated {
-        return Err(Rejection::bad_request(
+        return Err(HeadError::invalid(
             "The request has more than one Content-Length.",
         ));
     }
@@ -187,10 +234,8 @@ fn check_length(header: &Sole<'_>, limit: u64) -> Result<(), Rejection> {
     match declared.map(str::parse::<u64>) {
         None => Ok(()),
         Some(Ok(length)) if length <= limit => Ok(()),
-        Some(Ok(_)) => Err(Rejection::PayloadTooLarge { limit }),
-        Some(Err(_)) => Err(Rejection::bad_request(
-            "The Content-Length is not a number.",
-        )),
+        Some(Ok(_)) => Err(HeadError::BodyTooLarge { limit }),
+        Some(Err(_)) => Err(HeadError::invalid("The Content-Length is not a number.")),
     }
 }
 
@@ -209,7 +254,7 @@ mod tests {
     fn status(request: &Request<()>) -> u16 {
         let mut request = request.clone();
         let host = check(&mut request, 10, &HeaderNames::default());
-        host.map_or_else(|rejection| rejection.status().as_u16(), |_| 200)
+        host.map_or_else(|error| Problem::from(error).status.as_u16(), |_| 200)
     }
 
     #[test]

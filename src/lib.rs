@@ -18,46 +18,47 @@
 //! and records, [`admin`] tells an operator how things stand, [`clock`] is the only source of time, and [`buffers`] bounds
 //! the memory that held bodies take.
 
-// What the gateway runs on
-pub mod buffers;
+// Bottom layer: no imports from the crate
+pub mod access_log;
 pub mod clock;
-pub mod config;
+pub mod failpoint;
+pub mod log;
+pub mod metrics;
+mod net;
+pub mod problem;
+pub mod request_id;
 
-// The life of a request, in order: received,
-pub mod gateway;
+// Identity, paths, retries, bounds
+pub mod buffers;
+pub mod client;
+pub mod hash_keys;
+pub mod path;
+pub mod retry;
+pub mod settings;
+
+// HTTP towards clients
 pub mod http2;
 pub mod wire;
 
-// taken through its stages,
-pub mod access_log;
-pub mod pipeline;
-
-// looked at,
+// What the stages share
+pub mod body;
+pub mod context;
 pub mod intake;
-pub mod request_id;
-
-pub mod client;
-pub mod path;
+pub mod respond;
 pub mod route;
 
-// admitted and carried on,
-pub mod throttle;
-
+// The stages
 pub mod idempotency;
-
-pub mod retry;
+pub mod throttle;
 pub mod upstream;
 
-// and answered
-pub mod respond;
-
-// What stands beside it
-pub mod admin;
-pub mod cli;
-pub mod log;
+// Stores, configuration, the chain of stages, the server
+pub mod config;
+pub mod gateway;
+pub mod pipeline;
 pub mod store;
 
-// For other applications, and for tests
+// Operators, commands, other applications
+pub mod admin;
+pub mod cli;
 pub mod embed;
-pub mod failpoint;
-mod net;

@@ -10,7 +10,15 @@ use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuar
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::config::LogFormat;
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text for a terminal.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
 
 /// Lines the queue holds.
 const QUEUE: usize = 65_536;

@@ -1,7 +1,8 @@
-//! What the kernel knows of a TCP connection.
+//! Socket options and kernel state of TCP connections.
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::SockDiagMessage;
@@ -9,10 +10,18 @@ use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 /// The value of a cookie that matches every socket (`INET_DIAG_NOCOOKIE`).
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
+
+/// Enables TCP keep-alive after one minute of silence. Without it, a peer that vanished is never detected on a
+/// connection that only reads, such as a tunnel.
+pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let after = TcpKeepalive::new().with_time(Duration::from_mins(1));
+    SockRef::from(stream).set_tcp_keepalive(&after)
+}
 
 /// Returns how many sent bytes the peer has not acknowledged, or `None` if the kernel does not tell.
 ///

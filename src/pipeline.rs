@@ -1,100 +1,131 @@
-//! The life of a request between its connection and its answer.
+//! The chain of stages that a request passes between its connection and its response.
 //!
-//! The stages that only look (intake, identity, path, route) are calls in a row, each of which may
-//! reject; what they found travels on in the request's extensions. The stages that act are tower
-//! services, one inside the other, so that another application can wear them too.
+//! [`Pipeline::respond`] is the whole chain:
+//!
+//! ```text
+//! enter → charge → idempotency → forward → respond
+//! ```
+//!
+//! `enter` checks the head, identifies the client and finds the route. The stages are plain functions over a typed
+//! [`RequestContext`]. A stage that rejects a request returns a [`Problem`], which is rendered here. The pipeline holds the
+//! route's compiled [`RouteRule`] for the request and passes each stage its part, so that a request finishes with the
+//! configuration it started with.
 
-mod arrival;
 mod open;
 mod record;
+mod rule;
 
 use std::sync::Arc;
 
-use http::header::{HOST, ORIGIN};
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, Uri, Version};
+use http::{Request, Response, StatusCode, Uri};
 use tokio_util::task::TaskTracker;
-use tower::{Layer, Service};
 
-use self::record::{Logged, PendingRequest, Recorder, Seen};
-use crate::admin::Metrics;
+use self::record::{PendingRequest, Recorder};
+use self::rule::{RouteRule, compile};
+use crate::access_log::Notes;
+use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::Buffers;
 use crate::clock::Clock;
 use crate::config::Policy;
-use crate::gateway::ServerSettings;
-use crate::idempotency::{Idempotency, IdempotencyLayer, Naming, Told};
-use crate::intake::{self, Incoming, RequestBody};
+use crate::context::{Arrival, Connection, Failed, RequestContext, Resend};
+use crate::hash_keys::HashKeySource;
+use crate::idempotency::Idempotency;
+use crate::intake;
+use crate::metrics::Metrics;
 use crate::path;
-use crate::request_id::RequestId;
+use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
-use crate::respond::{Body, Manner, Rejection, problem};
+use crate::respond::{Preferences, RespondSettings, render};
+use crate::route::Matcher;
+use crate::settings::ServerSettings;
 use crate::store::disk::buckets::Snapshots;
 use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::MemoryRecords;
 use crate::store::redis::Redis;
 use crate::store::{BucketStore, RecordStore};
-use crate::throttle::{Passage, Resending, Side, Throttle, ThrottleLayer};
+use crate::throttle::Throttle;
 use crate::upstream::connect::ConnectorError;
-use crate::upstream::{Forward, Standing};
+use crate::upstream::{Forwarder, Standing};
 use crate::wire::Violation;
 
-pub use arrival::{Arrival, Connection};
 pub use open::OpenError;
-pub use record::ResponseBody;
+pub use record::RecordedBody;
 
-/// What all workers share.
+/// The state that all workers share.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// What the gateway runs on.
+    /// The configuration.
     pub policy: Arc<Policy>,
-    /// Where its buckets are.
+    /// Token buckets.
     pub buckets: BucketStore,
-    /// Where its records are.
+    /// Records of idempotency keys.
     pub records: RecordStore,
-    /// What names both.
-    pub naming: Naming,
-    /// The Redis that both are in, to be closed at the end; `None` for other stores.
+    /// Keys of the hashes that name buckets and records.
+    pub hash_keys: HashKeySource,
+    /// The Redis that contains both, to be closed at the end; `None` for other stores.
     pub redis: Option<Redis>,
-    /// What writes the buckets down, where they are to outlive a restart.
+    /// Writes the buckets to disk, if they survive a restart.
     pub snapshots: Option<Arc<Snapshots>>,
     /// Bytes of bodies held in memory.
     pub buffers: Buffers,
-    /// How the servers of each upstream stand.
+    /// State of the servers of each upstream.
     pub standings: Arc<[Arc<Standing>]>,
-    /// What is counted, by each worker for itself.
+    /// Counters of each worker.
     pub metrics: Arc<[Arc<Metrics>]>,
-    /// What time it is.
+    /// Source of time.
     pub clock: Clock,
 }
 
-/// One worker's chain of stages.
-#[derive(Clone, Debug)]
+/// The stages of one worker.
+#[derive(Debug)]
 pub struct Pipeline {
     policy: Arc<Policy>,
-    clock: Clock,
-    metrics: Arc<Metrics>,
-    manner: Arc<Manner>,
+    routes: Matcher<Arc<RouteRule>>,
+    throttle: Throttle<BucketStore>,
+    idempotency: Idempotency<RecordStore>,
+    forwarder: Arc<Forwarder>,
+    respond: RespondSettings,
     recorder: Arc<Recorder>,
-    /// Whether any request is logged.
-    logs: bool,
-    chain: Throttle<Idempotency<Forward, RecordStore>, BucketStore>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
 }
 
-/// The body of a response before it is recorded.
-pub type Answered = Told<Body>;
+/// What becomes of a request that `enter` does not reject.
+enum Entered {
+    /// It goes on to the stages.
+    Routed(Arc<Routed>),
+    /// It is a CORS preflight, to which the gateway responds.
+    Preflight(Box<Response<ResponseBody>>),
+}
+
+/// A request whose client and route are known. Shared, because the execution of a keyed request outlives its
+/// connection.
+#[derive(Debug)]
+struct Routed {
+    ctx: RequestContext,
+    arrival: Arrival,
+    rule: Arc<RouteRule>,
+}
 
 impl Shared {
-    /// Everything a policy needs to be put to work, kept in memory whatever its store: see
-    /// [`open`](Self::open).
+    /// Creates the state for a policy, in memory whatever its store; see [`open`](Self::open).
     pub fn new(policy: Arc<Policy>, clock: Clock) -> Self {
-        let metrics = || Metrics::new(&policy.routes, &policy.limits, &policy.upstreams);
+        let metrics = || {
+            let routes = policy.routes.iter();
+            Metrics::new(
+                routes.map(|route| (&route.name, route.idempotency.is_some())),
+                policy.limits.iter().map(|limit| &limit.name),
+                policy.upstreams.iter().map(|upstream| &upstream.name),
+            )
+        };
         Self {
             buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(
                 policy.max_clients,
                 clock.clone(),
             ))),
             records: RecordStore::Memory(MemoryRecords::new(policy.store.room, clock.clone())),
-            naming: Naming::random(),
+            hash_keys: HashKeySource::random(),
             redis: None,
             snapshots: None,
             buffers: Buffers::new(policy.server.buffers),
@@ -111,254 +142,209 @@ impl Shared {
 }
 
 impl Pipeline {
-    /// The chain of the worker with this number, with upstream connections of its own; what outlives its
-    /// connections is tracked by `tasks`.
+    /// Creates the stages of the worker with this index, with its own upstream connections. `tasks` tracks executions
+    /// that outlive their connections.
     ///
-    /// What every request touches is the worker's own copy, however rarely it changes: a reference
-    /// count that two cores take turns at costs more than the rest of a stage.
+    /// Everything that a request counts references to is the worker's own copy: a reference count that two cores write
+    /// costs more than the rest of a stage.
     pub fn new(shared: &Shared, worker: usize, tasks: TaskTracker) -> Result<Self, ConnectorError> {
-        let Shared {
-            policy,
-            buckets,
-            records,
-            naming,
-            redis: _,
-            snapshots: _,
-            buffers,
-            standings,
-            metrics,
-            clock,
-        } = shared.clone();
-        let metrics = Arc::clone(&metrics[worker]);
-        let manner = Arc::new(policy.manner.clone());
-        let buffers = Arc::new(buffers);
-        let forward = Forward::new(
-            &standings,
-            worker,
-            &policy.routes,
-            &policy.server,
-            Arc::clone(&buffers),
-            Arc::clone(&manner),
-            Arc::clone(&metrics),
-            clock.clone(),
-        )?;
-        let throttle = ThrottleLayer::new(
-            &policy.routes,
-            Arc::new(buckets),
-            naming.clone(),
-            Arc::clone(&manner),
-            Arc::clone(&metrics),
-            clock.clone(),
-        );
-        let idempotency = IdempotencyLayer::new(
-            &policy.routes,
-            Arc::new(records),
-            naming,
-            (policy.server.caps.connections / policy.server.workers).max(1),
-            buffers,
-            tasks,
-            Arc::clone(&manner),
-            Arc::clone(&metrics),
-            clock.clone(),
-        );
-        // Throttle first: what is refused costs no connection and claims no key, and an answer from a
-        // record is counted like any other. Idempotency next to upstream: only what comes from there is
-        // ever kept, and nothing the gateway says for itself.
-        let chain = throttle.layer(idempotency.layer(forward));
+        let Shared { policy, clock, .. } = shared;
+        let metrics = Arc::clone(&shared.metrics[worker]);
+        let buffers = Arc::new(shared.buffers.clone());
+        let max_body = policy.server.caps.body_bytes;
+        let max_executions = policy.server.caps.connections / policy.server.workers;
         Ok(Self {
-            recorder: Arc::new(Recorder {
-                policy: Arc::clone(&policy),
-                metrics: Arc::clone(&metrics),
-                clock: clock.clone(),
-            }),
-            logs: policy.log.access || policy.routes.iter().any(|route| route.access_log),
-            policy,
-            clock,
+            routes: compile(shared, worker)?,
+            throttle: Throttle::new(shared.buckets.clone(), shared.hash_keys.clone()),
+            idempotency: Idempotency::new(
+                shared.records.clone(),
+                shared.hash_keys.clone(),
+                max_executions.max(1),
+                Arc::clone(&buffers),
+                tasks,
+                clock.clone(),
+            ),
+            forwarder: Arc::new(Forwarder::new(policy.headers.clone(), max_body, buffers)),
+            respond: policy.respond.clone(),
+            recorder: Arc::new(Recorder::new(policy, Arc::clone(&metrics), clock.clone())),
+            policy: Arc::clone(policy),
             metrics,
-            manner,
-            chain,
+            clock: clock.clone(),
         })
     }
 
-    /// How connections are served.
+    /// Returns the settings of connections.
     pub fn settings(&self) -> &ServerSettings {
         &self.policy.server
     }
 
-    /// What is counted.
+    /// Returns the counters of the worker.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Responds to `request`, which arrived on `connection`. With a `violation`, what arrived is not a request, and
-    /// `request` only takes its place.
-    ///
-    /// Not an `async fn`: the stages before the throttle run at once, and so does the throttle if its buckets are in
-    /// memory. The future has no room for the request that they read.
-    pub fn answer(
+    /// Responds to `request`, which arrived on `connection`. With a `violation`, what arrived is not a valid request, and
+    /// `request` is a placeholder.
+    pub async fn respond(
         &self,
         connection: &Arc<Connection>,
-        mut request: Request<Incoming>,
+        mut request: Request<RequestBody>,
         violation: Option<Violation>,
-    ) -> impl Future<Output = Response<ResponseBody>> + Send + use<'_> {
-        let mut seen = Seen {
-            started: self.logs.then(|| self.clock.now()),
-            peer: connection.peer,
-            method: request.method().clone(),
-            version: request.version(),
-            request_id: RequestId::of(request.headers()),
-            client: None,
-            route: None,
-            logged: None,
-        };
-        let origin = self
-            .manner
-            .cors
-            .as_ref()
-            .and_then(|_| request.headers().get(ORIGIN).cloned());
+    ) -> Response<RecordedBody> {
+        let mut pending = self.recorder.begin(connection.peer, &request);
         let entered = match violation {
             Some(violation) => Err(violation.into()),
-            None => self.enter(connection, &mut request, &mut seen),
+            None => self.enter(connection, &mut request, &mut pending),
         };
-        let answering = match entered {
-            Ok(Entered::Onward) => {
-                let limit = self.policy.server.caps.body_bytes;
-                let notes = seen.logged.as_ref().map(|logged| &logged.notes);
-                let request = request.map(|body| RequestBody::coming(body, limit, notes));
-                Answering::Onward(self.chain.clone().call(request))
-            }
-            Ok(Entered::Preflight(response)) => {
-                if let Some(logged) = &seen.logged {
-                    logged.notes.facts().reason = Some("preflight");
-                }
-                Answering::Made(response)
-            }
-            Err(rejection) => {
-                if seen.route.is_none() && self.policy.log.access && is_logged() {
-                    let host = host_of(&request);
-                    let mut logged = Logged::new(request.uri(), host);
-                    // On HTTP/2 a violation follows a valid head.
-                    logged.is_placeholder =
-                        violation.is_some() && request.version() != Version::HTTP_2;
-                    seen.logged = Some(logged);
-                }
-                if let Some(logged) = &seen.logged {
-                    logged.reject(&rejection);
-                }
-                let headers = request.headers();
-                let response = problem::response(&rejection, headers, &self.manner, &self.clock);
-                Answering::Made(Box::new(response))
+        let response = match entered {
+            Ok(Entered::Routed(routed)) => self.serve(&routed, request).await,
+            Ok(Entered::Preflight(response)) => *response,
+            Err(problem) => {
+                pending.log_rejected(&request, violation.is_some());
+                let preferences = Preferences::of(request.headers());
+                self.reject(problem, &preferences, pending.notes())
             }
         };
-        let pending = PendingRequest {
-            recorder: &self.recorder,
-            seen: Some(seen),
-        };
-        async move {
-            match answering {
-                Answering::Onward(coming) => {
-                    let Ok(mut response) = coming.await;
-                    if let Some(cors) = &self.manner.cors {
-                        cors.complete(response.headers_mut(), origin, &self.manner);
-                    }
-                    pending.finish(response)
-                }
-                Answering::Made(response) => pending.finish(*response),
-            }
-        }
+        pending.finish(response)
     }
 
-    /// Checks a request, identifies its client and finds its route, and stores the results in its extensions.
+    /// Checks a request, identifies its client and finds its route.
     fn enter(
         &self,
         connection: &Arc<Connection>,
-        request: &mut Request<Incoming>,
-        seen: &mut Seen,
-    ) -> Result<Entered, Rejection> {
+        request: &mut Request<RequestBody>,
+        pending: &mut PendingRequest,
+    ) -> Result<Entered, Problem> {
         let policy = &*self.policy;
-        let names = policy.routes.headers();
-        let host = intake::check(request, policy.server.caps.body_bytes, names)?;
+        let host = intake::check(request, policy.server.caps.body_bytes, &policy.headers)?;
 
         let caller = policy
             .trust
             .identify(connection.peer, request.headers())
-            .map_err(|error| Rejection::bad_request(error.to_string()))?;
-        seen.client = Some(caller.id());
+            .map_err(|error| Problem::bad_request(error.to_string()))?;
+        pending.set_client(caller.id());
 
         let path = path::normalise(request.uri().path())
-            .map_err(|error| Rejection::bad_request(error.to_string()))?;
+            .map_err(|error| Problem::bad_request(error.to_string()))?;
         let preflight = preflight_method(request.method(), request.headers());
         let method = preflight.as_ref().unwrap_or(request.method());
-        let route = policy
+        let rule = self
             .routes
             .find(method, path.matching())
-            .ok_or(Rejection::NoRoute)?;
-        seen.route = Some(route.id);
-        if route.access_log && is_logged() {
-            seen.logged = Some(Logged::new(request.uri(), Some(host.clone())));
-        }
+            .ok_or_else(no_route)?;
+        pending.set_route(rule, request.uri(), &host);
 
-        if let (Some(cors), true) = (&policy.manner.cors, preflight.is_some()) {
+        if let (Some(cors), Some(_)) = (&self.respond.cors, &preflight) {
             let mut response = cors.preflight(request.headers());
-            policy.manner.add_headers(response.headers_mut());
+            self.respond.add_headers(response.headers_mut());
+            pending.log_reason("preflight");
             return Ok(Entered::Preflight(Box::new(response)));
         }
-        let side = if preflight.is_some() {
-            Side::Preflight
-        } else {
-            Side::Main
-        };
-        let rewritten = rewritten(request.uri(), path.forward())?;
-        if let Some(uri) = rewritten {
+        if let Some(uri) = rewritten(request.uri(), path.forward())? {
             *request.uri_mut() = uri;
         }
-        names.check_counted(route.id.0, request.headers_mut(), &caller, Some(&host))?;
-        let arrival = Arrival {
-            connection: Arc::clone(connection),
-            upstream: route.upstream,
-            host,
-            request_id: seen.request_id.clone(),
-            notes: seen.logged.as_ref().map(|logged| Arc::clone(&logged.notes)),
+        rule.counted
+            .check(request.headers_mut(), &caller, Some(&host))?;
+        let notes = pending.notes().cloned();
+        if let Some(notes) = &notes {
+            request.body_mut().count_bytes(notes);
+        }
+        Ok(Entered::Routed(Arc::new(Routed {
+            ctx: RequestContext::new(caller, preflight.is_some(), request.headers(), notes),
+            arrival: Arrival {
+                connection: Arc::clone(connection),
+                host,
+                request_id: pending.request_id().clone(),
+            },
+            rule: Arc::clone(rule),
+        })))
+    }
+
+    /// Charges a request and, if its limits admit it, executes it. The throttle comes first: a rejected request uses no
+    /// upstream connection and claims no key, and a replay is counted like any other request.
+    async fn serve(
+        &self,
+        routed: &Arc<Routed>,
+        request: Request<RequestBody>,
+    ) -> Response<ResponseBody> {
+        let Routed { ctx, rule, .. } = &**routed;
+        let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
+        let charged = self.throttle.charge(ctx, &rule.limits, request.headers());
+        let admission = match charged.await {
+            Ok(admission) => admission,
+            Err(problem) => return reject(problem),
         };
-        request.extensions_mut().insert(Passage {
-            caller,
-            route: route.id,
-            side,
-            resending: Resending::ByMethod,
-            arrival: Some(arrival),
-        });
-        Ok(Entered::Onward)
+        let executed = self.execute(routed, request).await;
+        let mut response = executed.unwrap_or_else(reject);
+        rule.limits
+            .write_headers(&admission, response.headers_mut());
+        if let Some(cors) = &self.respond.cors {
+            let origin = ctx.preferences.origin();
+            cors.complete(response.headers_mut(), origin, &self.respond);
+        }
+        response
+    }
+
+    /// Forwards a request, at most once if it has an idempotency key. Idempotency is next to upstream: only responses of
+    /// upstream are ever stored.
+    async fn execute(
+        &self,
+        routed: &Arc<Routed>,
+        request: Request<RequestBody>,
+    ) -> Result<Response<ResponseBody>, Problem> {
+        let Routed { ctx, rule, .. } = &**routed;
+        let keyed = match &rule.keys {
+            Some(keys) => keys.inspect(&request)?.map(|keyed| (keys, keyed)),
+            None => None,
+        };
+        let Some((keys, keyed)) = keyed else {
+            let forwarding = forward(&self.forwarder, routed, request, Resend::ByMethod);
+            return Ok(Box::pin(forwarding).await?);
+        };
+        let (forwarder, owned) = (Arc::clone(&self.forwarder), Arc::clone(routed));
+        let execute = move |request, resend| async move {
+            forward(&forwarder, &owned, request, resend).await
+        };
+        Box::pin(self.idempotency.run(ctx, keys, keyed, request, execute)).await
+    }
+
+    /// Renders a problem, and notes it for the access log.
+    fn reject(
+        &self,
+        problem: Problem,
+        preferences: &Preferences,
+        notes: Option<&Arc<Notes>>,
+    ) -> Response<ResponseBody> {
+        if let Some(notes) = notes {
+            notes.facts().reason = Some(problem.kind);
+        }
+        render(problem, preferences, &self.respond, &self.clock)
     }
 }
 
-/// What becomes of a request that was not rejected.
-enum Entered {
-    /// It goes on to be throttled and forwarded.
-    Onward,
-    /// It is a CORS preflight, and this is its answer.
-    Preflight(Box<Response<Answered>>),
+async fn forward(
+    forwarder: &Forwarder,
+    routed: &Routed,
+    request: Request<RequestBody>,
+    resend: Resend,
+) -> Result<Response<ResponseBody>, Failed> {
+    let Routed { ctx, arrival, rule } = routed;
+    let forwarding = forwarder.forward(ctx, arrival, &rule.target, request, resend);
+    forwarding.await
 }
 
-/// An answer on its way, or made already.
-enum Answering<Coming> {
-    Onward(Coming),
-    Made(Box<Response<Answered>>),
+fn no_route() -> Problem {
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "no-route",
+        "No route",
+        "No route of the gateway takes this method and path.",
+    )
 }
 
-/// Returns the host of a request that was not checked.
-fn host_of<B>(request: &Request<B>) -> Option<HeaderValue> {
-    let header = request.headers().get(HOST).cloned();
-    header.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok())
-}
-
-/// Whether lines of the access log are written at all.
-fn is_logged() -> bool {
-    tracing::enabled!(target: "tidegate::access", tracing::Level::INFO)
-}
-
-/// `uri` with `path` for its own, if that differs. Its host stays: HTTP/2 names it nowhere else, and it is
-/// part of what an idempotency key stands for.
-fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Rejection> {
+/// Returns `uri` with another path, if the path differs. The host stays: HTTP/2 has it nowhere else, and it is part of the
+/// fingerprint of an idempotency key.
+fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Problem> {
     if uri.path() == path {
         return Ok(None);
     }
@@ -366,12 +352,12 @@ fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Rejection> {
         Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
         None => PathAndQuery::try_from(path),
     };
-    let target = target.map_err(|_| Rejection::bad_request("The path is not one of a URL."))?;
+    let target = target.map_err(|_| Problem::bad_request("The path is not one of a URL."))?;
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(target);
     let uri = Uri::from_parts(parts);
     uri.map(Some)
-        .map_err(|_| Rejection::bad_request("The request's target is not a URL."))
+        .map_err(|_| Problem::bad_request("The request's target is not a URL."))
 }
 
 #[cfg(test)]

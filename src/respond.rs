@@ -1,29 +1,25 @@
 //! Responses made by the gateway.
 //!
-//! A stage that rejects a request returns a [`Rejection`]: the only conversion from an error to a status.
-//! [`problem::response`] renders it in the form that the client accepts, with `Retry-After`, the [`Hints`] for SDKs, the
-//! headers of the configuration, and the CORS headers that browser code needs to read it.
+//! [`render`] turns a [`Problem`](crate::problem::Problem) into a response in the form that the client accepts, with
+//! `Retry-After`, the [`Hints`] for SDKs, the headers of the configuration, and the CORS headers that browser code needs
+//! to read it. It is the only place where a rejection becomes a response.
 
-mod asked;
-pub mod body;
 pub mod cors;
 mod hints;
-pub mod problem;
-pub mod rate_limit;
-pub mod rejection;
+mod render;
 pub mod retry_after;
 
+use http::header::{ACCEPT, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub use asked::Asked;
-pub use body::Body;
 pub use cors::Cors;
 pub use hints::{Hint, Hints};
-pub use rejection::Rejection;
+pub(crate) use render::error_type;
+pub use render::render;
 
 /// Settings of the responses that the gateway makes: `[respond]` of the configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Manner {
+pub struct RespondSettings {
     /// The dialect of the `RateLimit` headers.
     pub rate_limit: Dialect,
     /// Headers for SDKs on rejections.
@@ -32,16 +28,49 @@ pub struct Manner {
     pub docs: Option<HeaderValue>,
     /// Extra headers on the responses the gateway makes.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Which browsers may read them, if any.
+    /// The origins whose browser code may read the responses, if any.
     pub cors: Option<Cors>,
 }
 
-impl Manner {
+impl RespondSettings {
     /// Adds the headers that the configuration sets for every response of the gateway.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
             headers.insert(name.clone(), value.clone());
         }
+    }
+}
+
+/// The request headers that select the form of a response made by the gateway. A stage can reject a request when
+/// its headers are gone.
+#[derive(Clone, Debug, Default)]
+pub struct Preferences {
+    accept: Option<HeaderValue>,
+    origin: Option<HeaderValue>,
+}
+
+impl Preferences {
+    /// Reads the preferences from the headers of a request.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let mut lines = headers.get_all(ACCEPT).iter();
+        let accept = match (lines.next(), lines.next()) {
+            (Some(_), Some(_)) => {
+                let lines: Vec<_> = headers
+                    .get_all(ACCEPT)
+                    .iter()
+                    .map(HeaderValue::as_bytes)
+                    .collect();
+                HeaderValue::from_bytes(&lines.join(&b", "[..])).ok()
+            }
+            (first, _) => first.cloned(),
+        };
+        let origin = headers.get(ORIGIN).cloned();
+        Self { accept, origin }
+    }
+
+    /// The origin of the browser code that sent the request.
+    pub fn origin(&self) -> Option<&HeaderValue> {
+        self.origin.as_ref()
     }
 }
 
@@ -55,6 +84,28 @@ pub enum Dialect {
     Legacy,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     X,
-    /// None.
+    /// No headers.
     Off,
+}
+
+impl Dialect {
+    /// Returns the headers of the dialect, which CORS exposes.
+    pub fn header_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Draft => &["RateLimit", "RateLimit-Policy"],
+            Self::Legacy => &["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"],
+            Self::X => &[
+                "X-RateLimit-Limit",
+                "X-RateLimit-Remaining",
+                "X-RateLimit-Reset",
+            ],
+            Self::Off => &[],
+        }
+    }
+}
+
+/// Returns whether a header states limits, in any dialect, `X-RateLimit-Used` and the like included.
+pub fn is_rate_limit_field(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("ratelimit") || name.starts_with("x-ratelimit")
 }

@@ -1,149 +1,146 @@
-//! Which route a request belongs to: the first whose pattern and methods match.
+//! Matches a request to a route: the first whose pattern and methods match.
 //!
-//! Routes are tried in the order they were written, as a person reads them. To ask one after the other
-//! would make the last of a thousand routes a thousand times as dear as the first, so all patterns a
-//! method can meet are one automaton, in which the earlier pattern has priority, and a path is read
-//! once whatever the number of routes. That priority has a price: a match may not be reported before
-//! every earlier pattern has failed, so `/api/.+/x` ahead of `/api/` has the whole path read.
+//! [`Matcher`] is generic over what a route means. Routes are tried in the order of the configuration. To try one after
+//! the other would make the last of a thousand routes a thousand times as expensive as the first. So all patterns that
+//! a method can match are one automaton, in which the earlier pattern has priority, and a path is read once whatever
+//! the number of routes. The priority has a cost: a match is reported only when every earlier pattern has failed, so
+//! `/api/.+/x` before `/api/` requires the whole path to be read.
 //!
-//! A `RegexSet` would tell *all* patterns that match, which is more work than to tell the first: it can
-//! not drop the later ones on the way, and has to write its answer to memory. A radix tree would be
-//! faster still for literal prefixes and can not hold the patterns people write.
+//! A `RegexSet` reports *all* patterns that match, which is more work: it cannot drop the later ones on the way. A radix
+//! tree would be faster for literal prefixes, but cannot contain regular expressions.
 //!
-//! Patterns are matched on the bytes of [a normalised path](crate::path), anchored at its start and open
-//! at its end. The wire method counts, and counts case-sensitively; no header overrides it.
+//! Patterns are matched on the bytes of [a normalised path](crate::path), anchored at its start and open at its end. The
+//! method is compared case-sensitively; no header overrides it.
 
 mod language;
-mod matcher;
 pub mod pattern;
+mod pattern_set;
 pub mod shadow;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use http::header::AUTHORIZATION;
-use http::{HeaderName, Method};
+use http::Method;
 use thiserror::Error;
 
-use crate::idempotency::rule::ScopePart;
-use crate::idempotency::{self, Scope};
-use crate::intake::headers::HeaderNames;
-use crate::throttle::{KeyPart, Limit, Mode};
-use crate::upstream::UpstreamId;
-
-use matcher::Matcher;
 pub use pattern::{PatternError, check_pattern};
+use pattern_set::PatternSet;
 pub use shadow::{Shadowed, find_shadowed};
 
-/// A route's place in the policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RouteId(pub usize);
-
-/// One `[[route]]` of the configuration.
+/// The requests that a route matches.
 #[derive(Clone, Debug)]
-pub struct Route {
-    /// Its place in the policy.
-    pub id: RouteId,
-    /// The name a person gave it; also its name in metrics.
+pub struct RouteMatch {
+    /// Name of the route, for errors.
     pub name: Arc<str>,
     /// Patterns over the path, each anchored at its start and open at its end; never empty.
     pub patterns: Vec<String>,
-    /// The methods it takes; `None` for all.
+    /// The methods that match; `None` for all.
     pub methods: Option<Vec<Method>>,
-    /// Where its requests go.
-    pub upstream: UpstreamId,
-    /// What its requests are held to, in the order they are shown to clients.
-    pub limits: Vec<Arc<Limit>>,
-    /// Tokens a request takes from each of its limits.
-    pub cost: NonZeroU32,
-    /// What its idempotency keys mean; `None` if they are not looked at.
-    pub idempotency: Option<Arc<idempotency::Rule>>,
-    /// Whether its requests are written to the access log.
-    pub access_log: bool,
 }
 
-impl Route {
-    /// Whether it takes requests of this method; `None` stands for a method no route names.
+impl RouteMatch {
+    /// Whether requests of this method match; `None` stands for a method that no route names.
     fn takes(&self, method: Option<&Method>) -> bool {
         self.methods
             .as_ref()
             .is_none_or(|methods| method.is_some_and(|method| methods.contains(method)))
     }
-
-    /// The headers that its limits of this mode are counted by.
-    fn limit_headers(&self, mode: Mode) -> impl Iterator<Item = &HeaderName> {
-        let limits = self.limits.iter().filter(move |limit| limit.mode == mode);
-        limits
-            .flat_map(|limit| &limit.key)
-            .filter_map(|part| match part {
-                KeyPart::Header(name) => Some(name),
-                KeyPart::Client | KeyPart::Global => None,
-            })
-    }
-
-    /// The headers that the scope of its idempotency keys is read from.
-    fn scope_headers(&self) -> impl Iterator<Item = &HeaderName> {
-        let scope = self.idempotency.as_ref().map(|rule| &rule.scope);
-        let parts = match scope {
-            Some(Scope::Parts(parts)) => &**parts,
-            Some(Scope::Credential | Scope::Shared) | None => &[],
-        };
-        let credential = matches!(scope, Some(Scope::Credential)).then_some(&AUTHORIZATION);
-        let headers = parts.iter().filter_map(|part| match part {
-            ScopePart::Header(name) => Some(name),
-            // `Cookie` lines are joined before anything is read from them.
-            ScopePart::Cookie(_) | ScopePart::Client => None,
-        });
-        credential.into_iter().chain(headers)
-    }
 }
 
-/// Why routes can not be matched on.
+/// Why routes cannot be compiled.
 #[derive(Debug, Error)]
 pub enum RoutesError {
-    /// One pattern is wrong by itself.
+    /// A pattern is not valid.
     #[error("route {route:?}: pattern {pattern:?}: {source}")]
     Pattern {
-        /// The route's name.
+        /// Name of the route.
         route: Arc<str>,
-        /// The pattern as it was written.
+        /// The pattern as written.
         pattern: String,
-        /// What is wrong with it.
+        /// The fault in the pattern.
         source: PatternError,
     },
-    /// Every pattern is fine, and there is too much of them.
+    /// The patterns are valid, but too large together.
     #[error("the patterns of all routes together are too large: more than {limit} bytes")]
     TooLarge {
-        /// The most they may take, compiled.
+        /// The limit on the compiled patterns, in bytes.
         limit: usize,
     },
 }
 
-/// All routes, ready to match.
-pub struct Routes {
-    all: Vec<Arc<Route>>,
-    /// What methods see that do not see what most see; an index into `views`.
-    by_method: Vec<(Method, usize)>,
-    /// What every other method sees; an index into `views`.
-    otherwise: usize,
-    views: Vec<View>,
-    headers: HeaderNames,
+/// Routes with a value each, compiled for matching.
+pub struct Matcher<T> {
+    table: Arc<Table>,
+    values: Vec<T>,
 }
 
-impl Routes {
-    /// Makes routes ready to match, the first of them first; each one's id is its place.
-    pub fn compile(routes: Vec<Route>) -> Result<Self, RoutesError> {
-        debug_assert!(
-            routes
-                .iter()
-                .enumerate()
-                .all(|(place, route)| route.id.0 == place)
-        );
-        check_patterns(&routes)?;
+/// The compiled patterns. A match is the index of a route.
+struct Table {
+    /// Methods that can match other routes than most methods, each with an index into `views`.
+    by_method: Vec<(Method, usize)>,
+    /// Index into `views` for every other method.
+    otherwise: usize,
+    views: Vec<View>,
+}
 
+impl<T> Matcher<T> {
+    /// Compiles routes. The first route that matches a request wins.
+    pub fn compile(routes: Vec<(RouteMatch, T)>) -> Result<Self, RoutesError> {
+        let (matches, values): (Vec<_>, Vec<_>) = routes.into_iter().unzip();
+        let table = Arc::new(Table::compile(&matches)?);
+        Ok(Self { table, values })
+    }
+
+    /// Returns the value of the first route that matches the method and a path given as
+    /// [`matching`](crate::path::Normalised::matching) returns it.
+    pub fn find(&self, method: &Method, path: &[u8]) -> Option<&T> {
+        self.values.get(self.table.find(method, path)?)
+    }
+
+    /// Returns a matcher with the same routes and other values, which shares the compiled patterns.
+    pub fn map<U>(&self, value: impl FnMut(&T) -> U) -> Matcher<U> {
+        Matcher {
+            table: Arc::clone(&self.table),
+            values: self.values.iter().map(value).collect(),
+        }
+    }
+
+    /// Returns the values in the order of the routes.
+    pub fn iter(&self) -> std::slice::Iter<'_, T> {
+        self.values.iter()
+    }
+
+    /// Returns the number of routes.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether there are no routes.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Matcher<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Matcher<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(&self.values).finish()
+    }
+}
+
+impl Table {
+    fn compile(routes: &[RouteMatch]) -> Result<Self, RoutesError> {
+        check_patterns(routes)?;
         let mut named: Vec<&Method> = routes
             .iter()
             .filter_map(|route| route.methods.as_ref())
@@ -153,86 +150,32 @@ impl Routes {
         named.dedup();
 
         let mut views = Views::default();
-        let otherwise = views.seen_by(None, &routes)?;
+        let otherwise = views.seen_by(None, routes)?;
         let mut by_method = Vec::new();
         for method in named {
-            let view = views.seen_by(Some(method), &routes)?;
+            let view = views.seen_by(Some(method), routes)?;
             if view != otherwise {
                 by_method.push((method.clone(), view));
             }
         }
-        let mut headers = HeaderNames::default();
-        for route in &routes {
-            headers.add_route(
-                route
-                    .limit_headers(Mode::Enforce)
-                    .chain(route.scope_headers()),
-                route.limit_headers(Mode::Shadow),
-                route.idempotency.as_ref().map(|rule| &rule.header),
-            );
-        }
         Ok(Self {
-            headers,
             by_method,
             otherwise,
             views: views.built,
-            all: routes.into_iter().map(Arc::new).collect(),
         })
     }
 
-    /// The first route that takes the method and a path given as
-    /// [`matching`](crate::path::Normalised::matching) gives it.
-    pub fn find(&self, method: &Method, path: &[u8]) -> Option<&Arc<Route>> {
+    fn find(&self, method: &Method, path: &[u8]) -> Option<usize> {
         let view = self
             .by_method
             .iter()
             .find_map(|(named, view)| (named == method).then_some(*view))
             .unwrap_or(self.otherwise);
-        self.views[view].find(path).and_then(|id| self.get(id))
-    }
-
-    /// The route of this id.
-    pub fn get(&self, id: RouteId) -> Option<&Arc<Route>> {
-        self.all.get(id.0)
-    }
-
-    /// All routes, in order.
-    pub fn iter(&self) -> std::slice::Iter<'_, Arc<Route>> {
-        self.all.iter()
-    }
-
-    /// The names of the headers that limits, scopes and keys are read from.
-    pub fn headers(&self) -> &HeaderNames {
-        &self.headers
-    }
-
-    /// How many routes there are.
-    pub fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    /// Whether there is no route at all.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.views[view].find(path)
     }
 }
 
-impl<'a> IntoIterator for &'a Routes {
-    type Item = &'a Arc<Route>;
-    type IntoIter = std::slice::Iter<'a, Arc<Route>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl fmt::Debug for Routes {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_list().entries(&self.all).finish()
-    }
-}
-
-fn check_patterns(routes: &[Route]) -> Result<(), RoutesError> {
+fn check_patterns(routes: &[RouteMatch]) -> Result<(), RoutesError> {
     for route in routes {
         for pattern in &route.patterns {
             check_pattern(pattern).map_err(|source| RoutesError::Pattern {
@@ -245,52 +188,54 @@ fn check_patterns(routes: &[Route]) -> Result<(), RoutesError> {
     Ok(())
 }
 
-/// The routes a method can meet.
+/// The routes that a method can match.
 struct View {
-    matcher: Matcher,
-    /// The route of each of the matcher's patterns.
-    owners: Vec<RouteId>,
+    patterns: PatternSet,
+    /// The route of each pattern, by index.
+    owners: Vec<usize>,
 }
 
 impl View {
-    fn new(ids: &[RouteId], routes: &[Route]) -> Result<Self, RoutesError> {
-        let (owners, patterns): (Vec<_>, Vec<_>) = ids
+    fn new(indexes: &[usize], routes: &[RouteMatch]) -> Result<Self, RoutesError> {
+        let (owners, patterns): (Vec<_>, Vec<_>) = indexes
             .iter()
-            .flat_map(|&id| {
-                routes[id.0]
-                    .patterns
-                    .iter()
-                    .map(move |pattern| (id, pattern))
+            .flat_map(|&index| {
+                let patterns = routes[index].patterns.iter();
+                patterns.map(move |pattern| (index, pattern))
             })
             .unzip();
-        let matcher = Matcher::new(&patterns)
-            .map_err(|matcher::TooLarge { limit }| RoutesError::TooLarge { limit })?;
-        Ok(Self { matcher, owners })
+        let patterns = PatternSet::new(&patterns)
+            .map_err(|pattern_set::TooLarge { limit }| RoutesError::TooLarge { limit })?;
+        Ok(Self { patterns, owners })
     }
 
-    fn find(&self, path: &[u8]) -> Option<RouteId> {
-        self.matcher
+    fn find(&self, path: &[u8]) -> Option<usize> {
+        self.patterns
             .first_match(path)
             .map(|pattern| self.owners[pattern])
     }
 }
 
-/// Views as they are built: methods that meet the same routes share one.
+/// Views while they are built. Methods that match the same routes share one.
 #[derive(Default)]
 struct Views {
     built: Vec<View>,
-    known: HashMap<Vec<RouteId>, usize>,
+    known: HashMap<Vec<usize>, usize>,
 }
 
 impl Views {
-    fn seen_by(&mut self, method: Option<&Method>, routes: &[Route]) -> Result<usize, RoutesError> {
-        let ids = routes
+    fn seen_by(
+        &mut self,
+        method: Option<&Method>,
+        routes: &[RouteMatch],
+    ) -> Result<usize, RoutesError> {
+        let indexes = routes
             .iter()
             .enumerate()
             .filter(|(_, route)| route.takes(method))
-            .map(|(place, _)| RouteId(place))
+            .map(|(index, _)| index)
             .collect();
-        match self.known.entry(ids) {
+        match self.known.entry(indexes) {
             Entry::Occupied(known) => Ok(*known.get()),
             Entry::Vacant(new) => {
                 self.built.push(View::new(new.key(), routes)?);

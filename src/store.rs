@@ -53,9 +53,9 @@ impl Buckets for BucketStore {
         }
     }
 
-    fn at_hand(&self) -> Option<&MemoryBuckets> {
+    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
         match self {
-            Self::Memory(buckets) => Some(buckets),
+            Self::Memory(buckets) => Some(buckets.judge(enforced, watched)),
             Self::Redis(_) => None,
         }
     }

@@ -1,21 +1,22 @@
-//! May this request pass now?
+//! Token-bucket limits.
 //!
-//! A route names its limits; each [`Limit`] is a [`Quota`] counted per key. All of a request's limits
-//! are charged in one step or not at all, so a refused request costs nothing, from any of them. That
-//! step is the duty of whoever keeps the buckets ([`Buckets`], implemented in [`crate::store`]); the
-//! arithmetic is [`decide`], a pure function, and the same for all of them.
+//! A route names its limits; each [`Limit`] is a [`Quota`] counted per key. All limits of a request are charged in one
+//! step or not at all, so a rejected request consumes nothing from any of them. The store of the buckets makes this step
+//! atomic ([`Buckets`]); the arithmetic is [`decide`], a pure function, and the same for all stores.
 //!
-//! Limits in shadow mode are charged apart, one by one, after the enforced ones: they are counted and
-//! reported and never change what happens.
+//! Limits in shadow mode are charged separately, one by one, after the enforced ones. They are counted and reported, and
+//! never change the outcome.
 
 pub mod bucket;
 pub mod decision;
-pub mod layer;
 pub mod limit;
 pub mod quota;
+mod rate_limit;
+mod stage;
 
-pub use bucket::{BucketKey, Seed, Side};
+pub use crate::problem::RetryAfterForm;
+pub use bucket::{BucketKey, Side};
 pub use decision::{Buckets, Charge, Judgement, Outcome, Verdict, decide};
-pub use layer::{Passage, Resending, Throttle, ThrottleFuture, ThrottleLayer};
-pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, RetryAfterForm};
+pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError};
 pub use quota::{Quota, QuotaError, Reading};
+pub use stage::{Admission, RouteLimits, Throttle};

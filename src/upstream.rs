@@ -42,14 +42,16 @@ mod target;
 pub mod tunnel;
 pub mod upload;
 
+pub use crate::problem::Fallback;
 pub use error::ForwardError;
-pub use forward::Forward;
-pub use relay::Relay;
+pub use forward::Forwarder;
+use relay::Relay;
 pub use settings::{
-    BreakerSettings, BudgetSettings, ConcurrencySettings, FailureStatuses, Fallback,
-    HealthSettings, OpensOn, RetrySettings,
+    BreakerSettings, BudgetSettings, ConcurrencySettings, FailureStatuses, HealthSettings, OpensOn,
+    RetrySettings,
 };
 pub use standing::Standing;
+pub use target::Target;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;

@@ -14,10 +14,11 @@ use http::HeaderMap;
 use mimalloc::MiMalloc;
 use tidegate::client::ClientId;
 use tidegate::clock::Clock;
+use tidegate::hash_keys::Seed;
 use tidegate::store::memory::MemoryBuckets;
 use tidegate::throttle::{
-    Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota, RetryAfterForm,
-    Seed, Side,
+    BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
+    RetryAfterForm, Side,
 };
 
 #[global_allocator]
@@ -113,9 +114,7 @@ impl Flood {
         let client = ClientId::of(address, 64);
         let charge = Charge {
             limit,
-            bucket: self
-                .seed
-                .bucket(limit, Side::Main, client, &HeaderMap::new()),
+            bucket: BucketKey::of(self.seed, limit, Side::Main, client, &HeaderMap::new()),
             cost: NonZeroU32::MIN,
         };
         let verdict = self.buckets.charge_now(&[charge]);

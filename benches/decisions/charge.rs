@@ -13,10 +13,11 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate::client::ClientId;
 use tidegate::clock::Clock;
+use tidegate::hash_keys::Seed;
 use tidegate::store::memory::MemoryBuckets;
 use tidegate::throttle::{
-    Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota, RetryAfterForm,
-    Seed, Side, Verdict,
+    BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
+    RetryAfterForm, Side, Verdict,
 };
 
 /// Room for a million clients under one limit, with what their uneven spread over shards takes.
@@ -133,7 +134,7 @@ impl Throttle {
             .iter()
             .map(|limit| Charge {
                 limit,
-                bucket: self.seed.bucket(limit, Side::Main, client, &self.headers),
+                bucket: BucketKey::of(self.seed, limit, Side::Main, client, &self.headers),
                 cost: NonZeroU32::MIN,
             })
             .collect();

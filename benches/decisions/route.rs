@@ -1,14 +1,12 @@
 //! Finding a request's route among few and among many.
 
 use std::hint::black_box;
-use std::num::NonZeroU32;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
 use http::Method;
 use tidegate::config::{self, Environment, Overrides};
-use tidegate::route::{Route, RouteId, Routes};
-use tidegate::upstream::UpstreamId;
+use tidegate::route::{Matcher, RouteMatch};
 
 /// A path for each pattern of the sample configuration, in its order.
 const DOCUMENTED: [&str; 21] = [
@@ -56,7 +54,12 @@ pub(crate) fn bench(criterion: &mut Criterion) {
 }
 
 /// Looks up each of the paths in turn, in no order a branch predictor could learn.
-fn find(group: &mut BenchmarkGroup<'_, WallTime>, kind: &str, routes: &Routes, paths: &[String]) {
+fn find(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    kind: &str,
+    routes: &Matcher<()>,
+    paths: &[String],
+) {
     for path in paths {
         let found = routes.find(&Method::GET, path.as_bytes());
         assert!(found.is_some(), "{path} has a route");
@@ -74,24 +77,21 @@ fn spelled(count: usize, path: impl Fn(usize) -> String) -> Vec<String> {
     (0..count).map(path).collect()
 }
 
-fn compiled(count: usize, pattern: impl Fn(usize) -> String) -> Routes {
+fn compiled(count: usize, pattern: impl Fn(usize) -> String) -> Matcher<()> {
     let routes = (0..count)
-        .map(|place| Route {
-            id: RouteId(place),
-            name: format!("route-{place}").into(),
-            patterns: vec![pattern(place)],
-            methods: None,
-            upstream: UpstreamId(0),
-            limits: Vec::new(),
-            cost: NonZeroU32::MIN,
-            idempotency: None,
-            access_log: false,
+        .map(|index| {
+            let matches = RouteMatch {
+                name: format!("route-{index}").into(),
+                patterns: vec![pattern(index)],
+                methods: None,
+            };
+            (matches, ())
         })
         .collect();
-    Routes::compile(routes).expect("the patterns are right")
+    Matcher::compile(routes).expect("the patterns are valid")
 }
 
-fn documented() -> Routes {
+fn documented() -> Matcher<()> {
     config::parse(
         "client-endpoints.toml",
         include_str!("../../config/client-endpoints.toml"),
@@ -101,4 +101,5 @@ fn documented() -> Routes {
     .expect("the sample configuration is right")
     .policy
     .routes
+    .map(|_| ())
 }

@@ -21,7 +21,7 @@ use self::asked::Asked;
 use self::view::{Found, Overview, Record};
 use super::listener::Office;
 use super::problem::Problem;
-use crate::idempotency::{self, Finding, Records as _};
+use crate::idempotency::{self, Finding, KeyHash, Records as _};
 
 /// Records shown of one key, and scopes named: a key that everybody uses has very many.
 const MOST: usize = 100;
@@ -107,7 +107,7 @@ async fn find(office: &Office, asked: &Asked, most: usize) -> Result<Vec<Finding
     let found = office
         .records
         .find(
-            office.naming.names().secret.key(&asked.key),
+            KeyHash::of(&office.hash_keys.keys().secret, &asked.key),
             asked.scope,
             most,
         )

@@ -21,11 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
 use super::problem::Problem;
-use super::{keys, metrics, serving, upstreams};
+use super::{keys, scrape as metrics, serving, upstreams};
 use crate::clock::Clock;
 use crate::config::AdminSettings;
 use crate::gateway::Stop;
-use crate::idempotency::Naming;
+use crate::hash_keys::HashKeySource;
 use crate::pipeline::Shared;
 use crate::store::{Health, RecordStore};
 use crate::upstream::Standing;
@@ -53,7 +53,7 @@ pub struct Overseen {
     /// The records of its idempotency keys.
     pub records: RecordStore,
     /// What names them.
-    pub naming: Naming,
+    pub hash_keys: HashKeySource,
     /// How its upstreams stand.
     pub standings: Arc<[Arc<Standing>]>,
     /// What time it is.
@@ -65,7 +65,7 @@ pub(super) struct Office {
     registry: Registry,
     gateway: Stop,
     pub(super) records: RecordStore,
-    pub(super) naming: Naming,
+    pub(super) hash_keys: HashKeySource,
     pub(super) standings: Arc<[Arc<Standing>]>,
     pub(super) clock: Clock,
     admission: Admission,
@@ -78,7 +78,7 @@ impl Overseen {
             registry: metrics::registry(shared),
             gateway,
             records: shared.records.clone(),
-            naming: shared.naming.clone(),
+            hash_keys: shared.hash_keys.clone(),
             standings: Arc::clone(&shared.standings),
             clock: shared.clock.clone(),
         }
@@ -205,7 +205,7 @@ impl Office {
             registry: overseen.registry,
             gateway: overseen.gateway,
             records: overseen.records,
-            naming: overseen.naming,
+            hash_keys: overseen.hash_keys,
             standings: overseen.standings,
             clock: overseen.clock,
             admission: Admission::new(settings),

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::idempotency::{KeyError, ScopeHash, State, StoreError};
-use crate::respond::problem::error_type;
+use crate::respond::error_type;
 
 /// Why the admin listener rejects a request.
 #[derive(Debug, Serialize)]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::serve::Running;
-use crate::config::{self, Environment, LogFormat, Overrides};
+use crate::config::{self, Environment, Overrides};
 use crate::log;
 
 /// What the demo runs on.
@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    let _log = log::start(LogFormat::Text);
+    let _log = log::start(log::LogFormat::Text);
     let running = Running::start(policy)?;
     let gateway = running.gateway.addresses()[0];
     let admin = running

@@ -14,13 +14,12 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
 use self::keyed::Keying;
-use crate::config::{self, Environment, Overrides, Policy};
+use crate::config::{self, Environment, Overrides, Policy, RoutePolicy};
 use crate::intake;
 use crate::intake::headers::HeaderNames;
 use crate::path;
-use crate::respond::Rejection;
+use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
-use crate::route::Route;
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 
 /// Say which route, client and limits a request would meet, without making it.
@@ -99,12 +98,12 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     // Every client sends a host, so `--header` does not have to.
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().entry(HOST).or_insert(host);
-    let names = policy.routes.headers();
+    let names = &policy.headers;
     let sent = request.headers().clone();
     let host = match intake::check(&mut request, policy.server.caps.body_bytes, names) {
         Ok(host) => host,
-        Err(rejection) => {
-            line("outcome", rejected(&rejection));
+        Err(error) => {
+            line("outcome", rejected(&error.into()));
             return lines.join("\n");
         }
     };
@@ -150,10 +149,10 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
         line("dropped", dropped);
     }
     // The gateway does not count a preflight that it responds to itself.
-    let is_counted = preflight.is_none() || policy.manner.cors.is_none();
-    let check = || names.check_counted(route.id.0, &mut headers, &caller, Some(&host));
-    if let Some(Err(rejection)) = is_counted.then(check) {
-        line("outcome", rejected(&rejection));
+    let is_counted = preflight.is_none() || policy.respond.cors.is_none();
+    let check = || route.counted.check(&mut headers, &caller, Some(&host));
+    if let Some(Err(error)) = is_counted.then(check) {
+        line("outcome", rejected(&error.into()));
         return lines.join("\n");
     }
     let headers = &headers;
@@ -181,9 +180,9 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
             line("duplicate", duplicate);
             line("outcome", outcome);
         }
-        Keying::Refused(rejection) => {
-            let status = rejection.status().as_u16();
-            line("key", format!("refused: {}", rejection.title()));
+        Keying::Refused(problem) => {
+            let status = problem.status.as_u16();
+            line("key", format!("refused: {}", problem.title));
             // Limits are asked first.
             let limited = !caller.exempt() && acting(route).next().is_some();
             let unless = if limited {
@@ -191,17 +190,14 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
             } else {
                 ""
             };
-            line(
-                "outcome",
-                format!("{status}, {}{unless}", rejection.detail()),
-            );
+            line("outcome", format!("{status}, {}{unless}", problem.detail));
         }
     }
     lines.join("\n")
 }
 
-fn rejected(rejection: &Rejection) -> String {
-    format!("{}, {}", rejection.status().as_u16(), rejection.detail())
+fn rejected(problem: &Problem) -> String {
+    format!("{}, {}", problem.status.as_u16(), problem.detail)
 }
 
 /// The headers of a request that are not forwarded because of their spelling, and why.
@@ -221,7 +217,7 @@ fn dropped(sent: &HeaderMap, left: &HeaderMap, names: &HeaderNames) -> Option<St
     (!dropped.is_empty()).then(|| dropped.join("; "))
 }
 
-fn describe(limit: &Limit, route: &Route, headers: &HeaderMap) -> String {
+fn describe(limit: &Limit, route: &RoutePolicy, headers: &HeaderMap) -> String {
     let keys: Vec<_> = limit
         .key
         .iter()
@@ -262,10 +258,10 @@ fn has_value(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.get(name).is_some_and(|value| !value.is_empty())
 }
 
-fn outcome(policy: &Policy, route: &Route, exempt: bool, preflight: bool) -> String {
+fn outcome(policy: &Policy, route: &RoutePolicy, exempt: bool, preflight: bool) -> String {
     let enforced = acting(route).next().is_some();
     let delays = acting(route).any(|limit| matches!(limit.exceed, Exceed::Delay { .. }));
-    match (preflight, &policy.manner.cors) {
+    match (preflight, &policy.respond.cors) {
         (true, Some(_)) => "the gateway answers the preflight itself".into(),
         (true, None) if enforced => "forwarded; charged to a twin of each bucket".into(),
         _ if exempt => "forwarded; this client is exempt from limits".into(),
@@ -276,7 +272,7 @@ fn outcome(policy: &Policy, route: &Route, exempt: bool, preflight: bool) -> Str
 }
 
 /// The limits that can refuse a request of the route.
-fn acting(route: &Route) -> impl Iterator<Item = &Limit> {
+fn acting(route: &RoutePolicy) -> impl Iterator<Item = &Limit> {
     let limits = route.limits.iter().map(AsRef::as_ref);
     limits.filter(|limit: &&Limit| limit.mode == Mode::Enforce)
 }

@@ -11,9 +11,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::listener::{Admin, Overseen};
 use crate::clock::Clock;
-use crate::config::{self, Environment, Loaded, LogFormat, Overrides, Policy};
+use crate::config::{self, Environment, Loaded, Overrides, Policy};
 use crate::gateway::{Gateway, ListenError, Stop};
 use crate::log;
+use crate::log::LogFormat;
 use crate::pipeline::Shared;
 
 /// Run a configuration, or just stand in front of one upstream.

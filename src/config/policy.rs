@@ -25,10 +25,11 @@ use super::file::{
 use super::located::Located;
 use super::problem::Findings;
 use super::scalar::{Cidr, Fault, HumanDuration, Listen, Size, Timeout, TokenText};
-use super::{AdminSettings, LogFormat, LogSettings, Policy};
+use super::{AdminSettings, LogSettings, Policy};
 use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
-use crate::gateway::{Caps, Deadlines, ServerSettings, TlsFiles};
+use crate::log::LogFormat;
+use crate::settings::{Caps, Deadlines, ServerSettings, TlsFiles};
 
 /// The address listened on where none is given.
 const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
@@ -40,7 +41,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     let buffers = buffers::resolve(&file.server, findings);
     let mut store = store::resolve(&file.store, findings);
     let admin = admin(&file.admin, findings);
-    let manner = respond::resolve(&file.respond, findings);
+    let respond = respond::resolve(&file.respond, findings);
     let upstreams = upstreams::resolve(&file.upstream, findings);
     let limits = limits::resolve(
         &file.limit,
@@ -48,22 +49,24 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         findings,
     );
     let max_bytes = store::bytes_for_answers(&store);
-    let routes = routes::resolve(file, &limits, max_bytes, buffers, findings);
+    let mut routes = routes::resolve(file, &limits, max_bytes, buffers, findings);
     store::set_lease(&mut store, file, &upstreams, &routes, findings);
     if findings.has_errors() {
         return None;
     }
+    let headers = routes::resolve_headers(&mut routes);
     Some(Policy {
         server: server(&file.server, buffers.value),
         admin,
         trust: trust(&file.client),
         max_clients: plain(file.store.max_clients.as_ref(), 1_000_000),
         store,
-        manner,
+        respond,
         log: log(&file.log),
         upstreams,
         limits: limits.into_values().flatten().collect(),
         routes: routes::compile(file, routes, findings)?,
+        headers,
     })
 }
 

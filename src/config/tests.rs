@@ -46,14 +46,14 @@ fn the_least_there_is_to_say_gets_every_default() {
     assert_eq!(policy.server.shutdown_grace, Duration::from_secs(30));
     assert_eq!(
         policy.server.deadlines,
-        crate::gateway::Deadlines::default()
+        crate::settings::Deadlines::default()
     );
-    assert_eq!(policy.server.caps, crate::gateway::Caps::default());
+    assert_eq!(policy.server.caps, crate::settings::Caps::default());
     assert!(policy.admin.is_none() && policy.server.tls.is_none());
     assert_eq!(policy.max_clients, 1_000_000);
-    assert_eq!(policy.manner.rate_limit, Dialect::Draft);
-    assert_eq!(policy.manner.hints, Hints::default());
-    assert!(policy.manner.docs.is_none());
+    assert_eq!(policy.respond.rate_limit, Dialect::Draft);
+    assert_eq!(policy.respond.hints, Hints::default());
+    assert!(policy.respond.docs.is_none());
     assert_eq!(policy.upstreams[0].host, HostHeader::Preserve);
     let limit = &policy.limits[0];
     assert_eq!(limit.quota.capacity().get(), 4);
@@ -78,7 +78,7 @@ fn the_reference_says_what_is_so_without_it() {
             policy.trust,
             policy.max_clients,
             policy.store,
-            policy.manner,
+            policy.respond,
             policy.log,
             (
                 &limit.quota,

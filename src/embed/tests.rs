@@ -110,12 +110,12 @@ async fn an_execution_outlives_its_client_and_is_waited_for() {
 #[tokio::test]
 async fn both_layers_follow_the_configured_hints_and_docs() {
     let link = "<https://docs.example/>; rel=\"describedby\"";
-    let manner = Manner {
+    let settings = RespondSettings {
         hints: [Hint::Stripe].into_iter().collect(),
         docs: Some(HeaderValue::from_static(link)),
-        ..Manner::default()
+        ..RespondSettings::default()
     };
-    let (embedded, bank) = (embedded().speaking(manner), Bank::default());
+    let (embedded, bank) = (embedded().speaking(settings), Bank::default());
     let app = app(&embedded, &bank);
     for (key, status, hint) in [
         ("two words", 400, "false"),

@@ -14,15 +14,17 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::drain::Drain;
-use super::{Caps, Deadlines, Seat, keep_alive};
+use crate::body::RequestBody;
+use crate::context::{Connection, ConnectionPermit};
 use crate::http2;
-use crate::intake::Incoming;
-use crate::pipeline::{Connection, Pipeline};
+use crate::net::keep_alive;
+use crate::pipeline::Pipeline;
+use crate::settings::{Caps, Deadlines};
 use crate::wire::{self, ClientSocket, Protocol, Rewound, Turns, sniff};
 
 /// The terms on which a worker serves its connections.
 pub(super) struct Terms {
-    pub(super) pipeline: Pipeline,
+    pub(super) pipeline: Arc<Pipeline>,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) deadlines: Deadlines,
     pub(super) caps: Caps,
@@ -32,13 +34,18 @@ pub(super) struct Terms {
 }
 
 /// Serves a connection to its end.
-pub(super) async fn serve(stream: TcpStream, peer: IpAddr, seat: Arc<Seat>, terms: Arc<Terms>) {
+pub(super) async fn serve(
+    stream: TcpStream,
+    peer: IpAddr,
+    permit: Arc<ConnectionPermit>,
+    terms: Arc<Terms>,
+) {
     if let Err(error) = prepare(&stream) {
         tracing::debug!(%error, "connection closed before it was served");
         return;
     }
     let tasks = terms.tasks.clone();
-    let connection = move |scheme| Connection::new(peer, scheme, tasks, seat);
+    let connection = move |scheme| Connection::new(peer, scheme, tasks, permit);
     match &terms.tls {
         None => speak(stream, connection("http"), &terms).await,
         Some(acceptor) => {
@@ -120,9 +127,9 @@ where
     Box::pin(async move {
         let connection = Arc::new(connection);
         let service = |request: Request<wire::Body>, violation| {
-            let request = request.map(Incoming::Http1);
-            // The connection keeps room for this as long as it lives: at rest it is to be a pointer.
-            Box::pin(terms.pipeline.answer(&connection, request, violation))
+            let request = request.map(|body| RequestBody::http1(body, terms.caps.body_bytes));
+            // Boxed, because an idle connection would reserve memory for it.
+            Box::pin(terms.pipeline.respond(&connection, request, violation))
         };
         let stop = terms.drain.watch();
         let (caps, deadlines, turns) = (&terms.caps, terms.deadlines, &terms.turns);
@@ -141,15 +148,16 @@ where
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
-        let pipeline = terms.pipeline.clone();
+        let pipeline = Arc::clone(&terms.pipeline);
+        let max_body = terms.caps.body_bytes;
         let service = move |request: Request<http2::Body>, violation| {
-            let (pipeline, connection) = (pipeline.clone(), Arc::clone(&connection));
-            let request = request.map(Incoming::Http2);
-            async move { pipeline.answer(&connection, request, violation).await }
+            let (pipeline, connection) = (Arc::clone(&pipeline), Arc::clone(&connection));
+            let request = request.map(|body| RequestBody::http2(body, max_body));
+            async move { pipeline.respond(&connection, request, violation).await }
         };
         let stop = terms.drain.watch();
         let (caps, deadlines, tasks) = (&terms.caps, terms.deadlines, &terms.tasks);
-        let metrics = Arc::clone(terms.pipeline.metrics().http2());
+        let metrics = Arc::clone(&terms.pipeline.metrics().http2);
         http2::serve(io, caps, deadlines, tasks, metrics, stop, service).await?;
         Ok(())
     })

@@ -6,11 +6,9 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
-use tokio::net::TcpStream;
 
 /// Connections the kernel keeps for a worker that is busy.
 const BACKLOG: i32 = 4_096;
@@ -75,13 +73,6 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
-}
-
-/// Has the kernel ask after a peer that was silent for long. One that vanished without a word would
-/// otherwise be waited for for ever where nothing is sent to it, in a tunnel above all.
-pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    let after = TcpKeepalive::new().with_time(Duration::from_mins(1));
-    SockRef::from(stream).set_tcp_keepalive(&after)
 }
 
 fn explain(error: &io::Error) -> String {

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 
-use super::TlsFiles;
+use crate::settings::TlsFiles;
 
 /// Why the gateway cannot speak TLS.
 #[derive(Debug, Error)]

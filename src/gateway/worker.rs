@@ -11,9 +11,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
+use super::Stop;
 use super::connection::{self, Terms};
 use super::drain::Drain;
-use super::{Seat, Stop};
+use crate::context::ConnectionPermit;
 use crate::pipeline::Pipeline;
 use crate::upstream::health::Checks;
 use crate::wire::Turns;
@@ -62,7 +63,7 @@ impl Worker {
         let places = self.connections + self.sockets.len() - 1;
         let room = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
         let terms = Arc::new(Terms {
-            pipeline: self.pipeline,
+            pipeline: Arc::new(self.pipeline),
             tls: self.tls,
             deadlines,
             caps,
@@ -152,7 +153,8 @@ fn take_up(
     terms: &Arc<Terms>,
     permit: Option<OwnedSemaphorePermit>,
 ) {
-    let seat = Arc::new(Seat::new(terms.pipeline.metrics().connected(), permit));
-    let serving = connection::serve(stream, peer.ip(), seat, Arc::clone(terms));
+    let counted = terms.pipeline.metrics().connected();
+    let permit = Arc::new(ConnectionPermit::new(counted, permit));
+    let serving = connection::serve(stream, peer.ip(), permit, Arc::clone(terms));
     terms.tasks.spawn(serving);
 }

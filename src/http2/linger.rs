@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::metrics::{EarlyReset, Http2Metrics};
+use crate::metrics::{EarlyReset, Http2Metrics};
 
 /// Time from the end of the response to the reset.
 const TIME: Duration = Duration::from_secs(5);

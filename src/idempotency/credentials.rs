@@ -10,8 +10,8 @@ use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
 use smallvec::{SmallVec, smallvec};
 
-use super::identity::Parts;
 use super::rule::{Rule, Scope, ScopePart};
+use crate::hash_keys::Parts;
 use crate::intake::headers::canonical;
 
 /// Cookies that load balancers, bot protection and analytics set, which change between a request and its retry and

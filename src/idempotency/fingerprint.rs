@@ -9,8 +9,9 @@ use http::Request;
 use http::header::HOST;
 
 use super::credentials;
-use super::identity::{Subject, write_hex};
-use super::{Rule, Secret, multipart};
+use super::identity::write_hex;
+use super::{Rule, multipart};
+use crate::hash_keys::{Secret, Subject};
 
 /// A body up to this length is hashed as it is. A longer one is added by its own hash, which avoids a copy of it.
 const INLINE_BODY: usize = 1_024;

@@ -9,16 +9,6 @@ use http::{HeaderMap, StatusCode};
 
 use super::rule::{OnServerError, OnUnknown, Rule};
 
-/// Put into a response's extensions by whoever carries requests on, when the response is its own and
-/// stands for an answer that did not come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undone {
-    /// Provably, nobody got the request.
-    Unsent,
-    /// Somebody may have got the request.
-    Lost,
-}
-
 /// What an answer means for its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
@@ -41,19 +31,14 @@ const STREAMS: [&str; 5] = [
     "multipart/x-mixed-replace",
 ];
 
-/// What an answer with this head means under `rule`.
-pub fn judge(
-    rule: &Rule,
-    status: StatusCode,
-    headers: &HeaderMap,
-    undone: Option<Undone>,
-) -> Course {
-    match undone {
-        Some(Undone::Unsent) => Course::Release,
-        Some(Undone::Lost) => lost(rule),
-        None if says_not_done(rule, status, headers) => Course::Release,
-        None if is_stream(headers) => Course::Stream,
-        None => Course::Keep,
+/// Returns what a response with this head means for its key under `rule`.
+pub fn judge(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> Course {
+    if says_not_done(rule, status, headers) {
+        Course::Release
+    } else if is_stream(headers) {
+        Course::Stream
+    } else {
+        Course::Keep
     }
 }
 
@@ -112,7 +97,7 @@ mod tests {
 
     fn course(rule: &Rule, status: u16, lines: &[(http::HeaderName, &'static str)]) -> Course {
         let status = StatusCode::from_u16(status).unwrap();
-        judge(rule, status, &head(lines), None)
+        judge(rule, status, &head(lines))
     }
 
     #[test]
@@ -188,19 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_got_is_let_go_and_what_was_lost_is_unknown() {
-        let judge = |rule: &Rule, undone| {
-            judge(
-                rule,
-                StatusCode::BAD_GATEWAY,
-                &HeaderMap::new(),
-                Some(undone),
-            )
-        };
+    fn a_lost_request_is_unknown_unless_upstream_handles_the_key() {
         let mut rule = Rule::default();
-        assert_eq!(judge(&rule, Undone::Unsent), Course::Release);
-        assert_eq!(judge(&rule, Undone::Lost), Course::Unknown);
+        assert_eq!(lost(&rule), Course::Unknown);
         rule.terms.on_unknown = OnUnknown::Release;
-        assert_eq!(judge(&rule, Undone::Lost), Course::Release);
+        assert_eq!(lost(&rule), Course::Release);
     }
 }

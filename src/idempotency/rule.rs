@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::AUTHORIZATION;
 use http::{HeaderName, Method, StatusCode};
 
 use super::claim::Terms;
@@ -58,6 +59,23 @@ pub enum Scope {
     Shared,
     /// Callers that differ in one of these; never empty.
     Parts(Box<[ScopePart]>),
+}
+
+impl Scope {
+    /// Returns the headers that the scope is read from. `Cookie` is not among them: its lines are joined before anything is
+    /// read from them.
+    pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
+        let parts = match self {
+            Self::Parts(parts) => &**parts,
+            Self::Credential | Self::Shared => &[],
+        };
+        let credential = matches!(self, Self::Credential).then_some(&AUTHORIZATION);
+        let headers = parts.iter().filter_map(|part| match part {
+            ScopePart::Header(name) => Some(name),
+            ScopePart::Cookie(_) | ScopePart::Client => None,
+        });
+        credential.into_iter().chain(headers)
+    }
 }
 
 /// A property that separates callers.

@@ -14,7 +14,6 @@
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-use http::StatusCode;
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
     COOKIE, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE,
@@ -22,9 +21,9 @@ use http::header::{
 };
 use smallvec::SmallVec;
 
+use super::HeadError;
 use crate::client::{Caller, X_FORWARDED_FOR};
 use crate::request_id::X_REQUEST_ID;
-use crate::respond::Rejection;
 
 /// The host that the client requested.
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -89,8 +88,6 @@ static PROTECTED: [HeaderName; 20] = [
 /// Names of the request headers that a configuration reads.
 #[derive(Clone, Debug, Default)]
 pub struct HeaderNames {
-    /// For each route, in order: headers that its enforced limits and its scope are counted by.
-    counted: Vec<Counted>,
     /// Headers that idempotency keys are sent in, on any route.
     keys: Vec<HeaderName>,
     /// All headers that limits, scopes and keys of any route are read from.
@@ -100,22 +97,22 @@ pub struct HeaderNames {
 }
 
 /// Headers that the enforced limits and the scope of a route are counted by.
-#[derive(Clone, Debug)]
-struct Counted {
+#[derive(Clone, Debug, Default)]
+pub struct CountedHeaders {
     names: Box<[HeaderName]>,
     /// Whether the gateway writes one of them itself.
     are_written: bool,
 }
 
 impl HeaderNames {
-    /// Adds a route: headers that reject a repetition, headers that are read without that (of shadow limits), and the
-    /// header of its idempotency key.
+    /// Adds a route: headers that it is counted by (enforced limits, scope), headers that are only read (shadow limits),
+    /// and the header of its idempotency key. Returns the headers that the route is counted by.
     pub fn add_route<'a>(
         &mut self,
         counted: impl Iterator<Item = &'a HeaderName>,
         watched: impl Iterator<Item = &'a HeaderName>,
         key: Option<&HeaderName>,
-    ) {
+    ) -> CountedHeaders {
         let mut of_route = Vec::new();
         for name in counted {
             insert(&mut of_route, name);
@@ -132,10 +129,10 @@ impl HeaderNames {
         let is_written = |name: &HeaderName| {
             [HOST, X_FORWARDED_FOR].contains(name) || FROM_TRUSTED_PEERS.contains(name)
         };
-        self.counted.push(Counted {
+        CountedHeaders {
             are_written: of_route.iter().any(is_written),
             names: of_route.into(),
-        });
+        }
     }
 
     /// Reduces the headers of a request to one spelling. `connection` is false if no line of `Connection` names a
@@ -146,29 +143,6 @@ impl HeaderNames {
         }
         if connection {
             remove_named_in_connection(headers, &self.keys);
-        }
-    }
-
-    /// Checks the headers that the limits and the scope of a route are counted by: none may be repeated. Those that
-    /// the gateway writes itself get the value that upstream receives. `host` is the host of the request.
-    pub fn check_counted(
-        &self,
-        route: usize,
-        headers: &mut HeaderMap,
-        caller: &Caller,
-        host: Option<&HeaderValue>,
-    ) -> Result<(), Rejection> {
-        let Counted { names, are_written } = &self.counted[route];
-        if *are_written {
-            for name in names {
-                write(name, headers, caller, host);
-            }
-        }
-        match names.iter().find(|name| is_repeated(headers, name)) {
-            None => Ok(()),
-            Some(name) => Err(Rejection::bad_request(format!(
-                "The header {name} is sent more than once."
-            ))),
         }
     }
 
@@ -183,6 +157,29 @@ impl HeaderNames {
         }
         let mut read = self.read.iter();
         read.any(|meant| reads_as(name, meant)) && !self.read.contains(name)
+    }
+}
+
+impl CountedHeaders {
+    /// Checks that none of the headers is repeated. Those that the gateway writes itself get the value that upstream
+    /// receives. `host` is the host of the request.
+    pub fn check(
+        &self,
+        headers: &mut HeaderMap,
+        caller: &Caller,
+        host: Option<&HeaderValue>,
+    ) -> Result<(), HeadError> {
+        if self.are_written {
+            for name in &self.names {
+                write(name, headers, caller, host);
+            }
+        }
+        match self.names.iter().find(|name| is_repeated(headers, name)) {
+            None => Ok(()),
+            Some(name) => Err(HeadError::Invalid(
+                format!("The header {name} is sent more than once.").into(),
+            )),
+        }
     }
 }
 
@@ -218,10 +215,8 @@ pub fn has_padded_value(headers: &HeaderMap) -> bool {
 }
 
 /// The response to a request for which [`has_padded_value`] holds.
-pub const PADDED_VALUE: Rejection = Rejection::BadRequest {
-    status: StatusCode::BAD_REQUEST,
-    detail: Cow::Borrowed("A header value has white space around it."),
-};
+pub const PADDED_VALUE: HeadError =
+    HeadError::Invalid(Cow::Borrowed("A header value has white space around it."));
 
 fn is_blank(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t')
@@ -248,6 +243,22 @@ pub fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) 
     for name in named {
         headers.remove(name);
     }
+}
+
+/// Whether a request asks to switch to a protocol that the gateway can tunnel. HTTP/2 is not one: the connection to
+/// upstream stays HTTP/1.1.
+pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
+    let Some(protocol) = headers.get(UPGRADE) else {
+        return false;
+    };
+    let names_upgrade =
+        tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
+    let h2c = protocol.to_str().is_ok_and(|protocols| {
+        protocols
+            .split(',')
+            .any(|protocol| protocol.trim().eq_ignore_ascii_case("h2c"))
+    });
+    names_upgrade && !h2c
 }
 
 /// The elements of a header that is a list of tokens.

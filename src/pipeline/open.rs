@@ -55,7 +55,7 @@ impl Shared {
         let snapshots = Snapshots::start(&records, Arc::clone(&buckets), self.clock.clone())?;
         Ok(Self {
             buckets: BucketStore::Memory(buckets),
-            naming: records.secret().into(),
+            hash_keys: records.secret().into(),
             records: RecordStore::Disk(records),
             snapshots: Some(Arc::new(snapshots)),
             ..self
@@ -68,7 +68,7 @@ impl Shared {
         let keyed = routes.any(|route| route.idempotency.is_some());
         let redis = Redis::open(settings, keyed, self.clock.clone())?;
         Ok(Self {
-            naming: redis.naming(),
+            hash_keys: redis.hash_keys(),
             buckets: BucketStore::Redis(redis.buckets(self.policy.max_clients)),
             records: RecordStore::Redis(redis.records()),
             redis: Some(redis),

@@ -11,19 +11,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode, Uri, Version};
+use http::header::HOST;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 
-use super::Answered;
+use super::rule::RouteRule;
 use crate::access_log::{CountedBy, Escaped, Facts, KeyUse, Notes};
-use crate::admin::Metrics;
+use crate::body::{BodyError, ResponseBody};
 use crate::client::ClientId;
 use crate::clock::{Clock, Moment};
 use crate::config::Policy;
+use crate::metrics::Metrics;
 use crate::request_id::{RequestId, X_REQUEST_ID};
-use crate::respond::Rejection;
-use crate::respond::body::BodyError;
-use crate::route::RouteId;
 use crate::wire;
 
 /// Status under which a request is recorded whose client disconnected before the response, as in nginx.
@@ -32,46 +31,50 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 /// Counts the requests of one worker and writes their lines of the access log.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    pub(super) policy: Arc<Policy>,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) clock: Clock,
-}
-
-/// A request in progress.
-pub(super) struct Seen {
-    /// When it arrived, if any request is logged.
-    pub(super) started: Option<Moment>,
-    pub(super) peer: IpAddr,
-    pub(super) method: Method,
-    pub(super) version: Version,
-    pub(super) request_id: RequestId,
-    pub(super) client: Option<ClientId>,
-    pub(super) route: Option<RouteId>,
-    /// Boxed, because a request in progress is moved often.
-    pub(super) logged: Option<Box<Logged>>,
-}
-
-/// What only a logged request keeps.
-pub(super) struct Logged {
-    pub(super) target: Uri,
-    pub(super) host: Option<HeaderValue>,
-    /// Whether what arrived is not a request: its method, target and version are not known.
-    pub(super) is_placeholder: bool,
-    pub(super) notes: Arc<Notes>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    /// Whether requests without a route are logged.
+    logs_unrouted: bool,
+    /// Whether any request is logged.
+    logs_any: bool,
 }
 
 /// A request without a response. If it is dropped in this state, it is recorded with the status 499: the client
 /// disconnected, or the gateway shut down at the end of its grace period.
-pub(super) struct PendingRequest<'a> {
-    pub(super) recorder: &'a Arc<Recorder>,
-    pub(super) seen: Option<Seen>,
+pub(super) struct PendingRequest {
+    recorder: Arc<Recorder>,
+    /// `None` once the request is finished.
+    facts: Option<RequestFacts>,
+}
+
+/// What is recorded of a request.
+struct RequestFacts {
+    /// When it arrived, if any request is logged.
+    started: Option<Moment>,
+    peer: IpAddr,
+    method: Method,
+    version: Version,
+    request_id: RequestId,
+    client: Option<ClientId>,
+    route: Option<Arc<RouteRule>>,
+    /// Boxed, because the facts are moved often.
+    logged: Option<Box<Logged>>,
+}
+
+/// Facts of a logged request only.
+struct Logged {
+    target: Uri,
+    host: Option<HeaderValue>,
+    /// Whether what arrived is not a request: its method, target and version are not known.
+    is_placeholder: bool,
+    notes: Arc<Notes>,
 }
 
 /// The body of a response to a client. It counts the response as truncated if it is dropped before the last byte is
 /// sent.
 #[derive(Debug)]
-pub struct ResponseBody {
-    body: Answered,
+pub struct RecordedBody {
+    body: ResponseBody,
     bytes: u64,
     is_delivered: bool,
     recorder: Arc<Recorder>,
@@ -81,13 +84,12 @@ pub struct ResponseBody {
 
 /// A line of the access log that lacks only how the response ended.
 struct Line {
-    seen: Seen,
+    facts: RequestFacts,
     status: StatusCode,
 }
 
 impl Logged {
-    /// A request for `target` at `host`.
-    pub(super) fn new(target: &Uri, host: Option<HeaderValue>) -> Box<Self> {
+    fn new(target: &Uri, host: Option<HeaderValue>) -> Box<Self> {
         Box::new(Self {
             target: target.clone(),
             host,
@@ -95,31 +97,75 @@ impl Logged {
             notes: Arc::default(),
         })
     }
-
-    /// Notes the response that the gateway makes for `rejection`.
-    pub(super) fn reject(&self, rejection: &Rejection) {
-        self.notes.facts().reason = Some(rejection.kind());
-    }
 }
 
-impl PendingRequest<'_> {
+impl PendingRequest {
+    fn facts(&self) -> &RequestFacts {
+        self.facts.as_ref().expect("present until it is finished")
+    }
+
+    fn facts_mut(&mut self) -> &mut RequestFacts {
+        self.facts.as_mut().expect("present until it is finished")
+    }
+
+    /// Returns the notes for the access log, if the request is logged.
+    pub(super) fn notes(&self) -> Option<&Arc<Notes>> {
+        self.facts().logged.as_ref().map(|logged| &logged.notes)
+    }
+
+    pub(super) fn request_id(&self) -> &RequestId {
+        &self.facts().request_id
+    }
+
+    pub(super) fn set_client(&mut self, client: ClientId) {
+        self.facts_mut().client = Some(client);
+    }
+
+    /// Sets the route, and begins a line of the access log if the route has one.
+    pub(super) fn set_route(&mut self, route: &Arc<RouteRule>, target: &Uri, host: &HeaderValue) {
+        let facts = self.facts_mut();
+        facts.route = Some(Arc::clone(route));
+        if route.access_log && is_logged() {
+            facts.logged = Some(Logged::new(target, Some(host.clone())));
+        }
+    }
+
+    /// Begins a line of the access log for a request that is rejected before its route is known.
+    pub(super) fn log_rejected<B>(&mut self, request: &Request<B>, is_violation: bool) {
+        let logs = self.recorder.logs_unrouted;
+        let facts = self.facts_mut();
+        if facts.route.is_none() && logs && is_logged() {
+            let mut logged = Logged::new(request.uri(), host_of(request));
+            // On HTTP/2 a violation follows a valid head.
+            logged.is_placeholder = is_violation && request.version() != Version::HTTP_2;
+            facts.logged = Some(logged);
+        }
+    }
+
+    /// Notes why the gateway makes the response.
+    pub(super) fn log_reason(&self, reason: &'static str) {
+        if let Some(notes) = self.notes() {
+            notes.facts().reason = Some(reason);
+        }
+    }
+
     /// Counts the request, and gives its response the request id and a body that records the end.
-    pub(super) fn finish(mut self, mut response: Response<Answered>) -> Response<ResponseBody> {
-        let seen = self.seen.as_ref().expect("a request is finished once");
-        let id = seen.request_id.to_header();
+    pub(super) fn finish(mut self, mut response: Response<ResponseBody>) -> Response<RecordedBody> {
+        let facts = self.facts();
+        let id = facts.request_id.to_header();
         response.headers_mut().insert(X_REQUEST_ID, id);
         let status = response.status();
-        self.recorder.count(seen, status);
-        let line = if seen.logged.is_some() {
-            let seen = self.seen.take();
-            seen.map(|seen| Box::new(Line { seen, status }))
+        self.recorder.count(facts, status);
+        let line = if facts.logged.is_some() {
+            let facts = self.facts.take();
+            facts.map(|facts| Box::new(Line { facts, status }))
         } else {
             // Dropped in place, because a move costs more.
-            self.seen = None;
+            self.facts = None;
             None
         };
-        let recorder = Arc::clone(self.recorder);
-        response.map(|body| ResponseBody {
+        let recorder = Arc::clone(&self.recorder);
+        response.map(|body| RecordedBody {
             body,
             bytes: 0,
             is_delivered: false,
@@ -129,88 +175,118 @@ impl PendingRequest<'_> {
     }
 }
 
-impl Drop for PendingRequest<'_> {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
-        if let Some(seen) = self.seen.take() {
+        if let Some(facts) = self.facts.take() {
             let status = StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("three digits");
-            self.recorder.count(&seen, status);
-            self.recorder.log(&Line { seen, status }, 0, false);
+            self.recorder.count(&facts, status);
+            self.recorder.log(&Line { facts, status }, 0, false);
         }
     }
 }
 
 impl Recorder {
-    fn count(&self, seen: &Seen, status: StatusCode) {
-        self.metrics.route(seen.route).answered(status);
+    pub(super) fn new(policy: &Policy, metrics: Arc<Metrics>, clock: Clock) -> Self {
+        let logs_unrouted = policy.log.access;
+        Self {
+            metrics,
+            clock,
+            logs_unrouted,
+            logs_any: logs_unrouted || policy.routes.iter().any(|route| route.access_log),
+        }
+    }
+
+    /// Begins the record of a request from `peer`.
+    pub(super) fn begin<B>(self: &Arc<Self>, peer: IpAddr, request: &Request<B>) -> PendingRequest {
+        PendingRequest {
+            recorder: Arc::clone(self),
+            facts: Some(RequestFacts {
+                started: self.logs_any.then(|| self.clock.now()),
+                peer,
+                method: request.method().clone(),
+                version: request.version(),
+                request_id: RequestId::of(request.headers()),
+                client: None,
+                route: None,
+                logged: None,
+            }),
+        }
+    }
+
+    fn count(&self, facts: &RequestFacts, status: StatusCode) {
+        let route = facts.route.as_ref();
+        let counters = route.map_or(&self.metrics.unrouted, |route| &route.metrics);
+        counters.responded(status);
     }
 
     /// Writes a line of the access log.
     fn log(&self, line: &Line, bytes_out: u64, is_truncated: bool) {
-        let Line { seen, status } = line;
-        let (Some(logged), Some(started)) = (&seen.logged, seen.started) else {
+        let Line { facts, status } = line;
+        let (Some(logged), Some(started)) = (&facts.logged, facts.started) else {
             return;
         };
         let duration = self.clock.now().since(started);
         let arrived = self.clock.wall().checked_sub(duration);
         let is_request = !logged.is_placeholder;
         let host = logged.host.as_ref().and_then(|host| host.to_str().ok());
-        let route = seen.route.and_then(|id| self.policy.routes.get(id));
-        let facts = logged.notes.facts();
-        let rejected_by = facts.rejected_by.map(|(limit, wait)| {
-            let limit = &self.policy.limits[usize::from(limit.0)];
-            (&*limit.name, wait_ms(wait))
-        });
+        let notes = logged.notes.facts();
+        let rejected_by = notes.rejected_by.as_ref();
         tracing::info!(
             target: "tidegate::access",
             time = arrived.map(humantime::format_rfc3339_micros).map(tracing::field::display),
-            peer = %seen.peer,
-            client = seen.client.map(tracing::field::display),
-            method = is_request.then_some(&seen.method).map(tracing::field::display),
+            peer = %facts.peer,
+            client = facts.client.map(tracing::field::display),
+            method = is_request.then_some(&facts.method).map(tracing::field::display),
             host = host.map(Escaped).map(tracing::field::display),
             path = is_request.then(|| tracing::field::display(Escaped(logged.target.path()))),
-            protocol = is_request.then_some(seen.version).map(tracing::field::debug),
-            route = route.map(|route| &*route.name),
+            protocol = is_request.then_some(facts.version).map(tracing::field::debug),
+            route = facts.route.as_ref().map(|route| &*route.name),
             status = status.as_u16(),
             bytes_in = logged.notes.bytes_in(),
             bytes_out,
             duration_us = micros(duration),
-            attempts = (facts.attempts > 0).then_some(facts.attempts),
-            server = facts.server.as_deref(),
-            limits = Counted::of(self, seen, &facts).map(tracing::field::display),
-            limit = rejected_by.map(|(limit, _)| limit),
-            wait_ms = rejected_by.map(|(_, wait)| wait),
-            idempotency = facts.idempotency.map(KeyUse::as_str),
-            reason = facts.reason,
+            attempts = (notes.attempts > 0).then_some(notes.attempts),
+            server = notes.server.as_deref(),
+            limits = Counted::of(facts.client, &notes).map(tracing::field::display),
+            limit = rejected_by.map(|(limit, _)| &**limit),
+            wait_ms = rejected_by.map(|(_, wait)| wait_ms(*wait)),
+            idempotency = notes.idempotency.map(KeyUse::as_str),
+            reason = notes.reason,
             truncated = is_truncated.then_some(true),
-            request_id = %seen.request_id,
+            request_id = %facts.request_id,
             "request"
         );
     }
 }
 
+/// Returns the host of a request that was not checked.
+fn host_of<B>(request: &Request<B>) -> Option<HeaderValue> {
+    let header = request.headers().get(HOST).cloned();
+    header.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok())
+}
+
+/// Whether lines of the access log are written at all.
+fn is_logged() -> bool {
+    tracing::enabled!(target: "tidegate::access", tracing::Level::INFO)
+}
+
 /// The evaluated limits, as `NAME=KEY` separated by commas.
 struct Counted<'a> {
-    recorder: &'a Recorder,
     client: Option<ClientId>,
-    facts: &'a Facts,
+    notes: &'a Facts,
 }
 
 impl<'a> Counted<'a> {
-    fn of(recorder: &'a Recorder, seen: &Seen, facts: &'a Facts) -> Option<Self> {
-        (!facts.limits.is_empty()).then_some(Self {
-            recorder,
-            client: seen.client,
-            facts,
-        })
+    fn of(client: Option<ClientId>, notes: &'a Facts) -> Option<Self> {
+        (!notes.limits.is_empty()).then_some(Self { client, notes })
     }
 }
 
 impl fmt::Display for Counted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, (limit, counted_by)) in self.facts.limits.iter().enumerate() {
-            let limit = &self.recorder.policy.limits[usize::from(limit.0)];
-            let comma = if place > 0 { "," } else { "" };
-            write!(f, "{comma}{}=", limit.name)?;
+        for (index, (limit, counted_by)) in self.notes.limits.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{limit}=")?;
             match (counted_by, self.client) {
                 (CountedBy::Client, Some(client)) => write!(f, "{client}")?,
                 (CountedBy::Client, None) => f.write_str("client")?,
@@ -232,7 +308,7 @@ fn wait_ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-impl http_body::Body for ResponseBody {
+impl http_body::Body for RecordedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -258,13 +334,13 @@ impl http_body::Body for ResponseBody {
     }
 }
 
-impl wire::ResponseBody for ResponseBody {
+impl wire::ResponseBody for RecordedBody {
     fn delivered(mut self: Pin<&mut Self>) {
         self.is_delivered = true;
     }
 }
 
-impl Drop for ResponseBody {
+impl Drop for RecordedBody {
     fn drop(&mut self) {
         if !self.is_delivered {
             self.recorder.metrics.truncated.inc();

@@ -1,8 +1,8 @@
-//! Letting browser code read what the gateway says.
+//! CORS headers, which let browser code read the responses of the gateway.
 //!
-//! Without these headers a script sees only "network error" where a 429 stood. They go on every response
-//! the gateway makes, and on proxied ones whose upstream sent none of its own. A preflight whose origin
-//! is not allowed gets the same empty answer without them: the browser then refuses on its own.
+//! Without these headers a script sees "network error" instead of a 429. They are added to every response that the
+//! gateway makes, and to upstream responses without CORS headers. A preflight whose origin is not allowed gets the same
+//! empty response without them, and the browser blocks the request.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use super::{Manner, rate_limit};
+use super::RespondSettings;
 
 /// Which browser code may read the gateway's responses: `[respond.cors]`.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct Cors {
     pub max_age: Duration,
 }
 
-/// The method a CORS preflight asks about, if the request is one.
+/// Returns the method that a CORS preflight asks about, if the request is one.
 pub fn preflight_method(method: &Method, headers: &HeaderMap) -> Option<Method> {
     if method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
         return None;
@@ -43,10 +43,15 @@ pub fn preflight_method(method: &Method, headers: &HeaderMap) -> Option<Method> 
 }
 
 impl Cors {
-    /// Adds the headers that let the origin of `request` read a response, if the origin is allowed. `manner` names the
-    /// headers to expose.
-    pub fn write(&self, response: &mut HeaderMap, request: &HeaderMap, manner: &Manner) {
-        if !self.grant(response, request) {
+    /// Adds the headers that let `origin` read a response, if the origin is allowed. `settings` names the headers to
+    /// expose.
+    pub fn write(
+        &self,
+        response: &mut HeaderMap,
+        origin: Option<&HeaderValue>,
+        settings: &RespondSettings,
+    ) {
+        if !self.grant(response, origin) {
             return;
         }
         let mut exposed = String::from("Retry-After");
@@ -54,10 +59,10 @@ impl Cors {
             exposed.push_str(", ");
             exposed.push_str(name);
         };
-        for hint in manner.hints.iter() {
+        for hint in settings.hints.iter() {
             expose(hint.name());
         }
-        for name in rate_limit::names(manner.rate_limit) {
+        for name in settings.rate_limit.header_names() {
             expose(name);
         }
         for name in &self.expose {
@@ -69,23 +74,23 @@ impl Cors {
 
     /// Adds the same to a response from upstream to a request of `origin`, unless upstream set
     /// `Access-Control-Allow-Origin` itself.
-    pub fn complete(&self, response: &mut HeaderMap, origin: Option<HeaderValue>, manner: &Manner) {
-        if response.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
-            return;
+    pub fn complete(
+        &self,
+        response: &mut HeaderMap,
+        origin: Option<&HeaderValue>,
+        settings: &RespondSettings,
+    ) {
+        if !response.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
+            self.write(response, origin, settings);
         }
-        let mut request = HeaderMap::new();
-        if let Some(origin) = origin {
-            request.insert(ORIGIN, origin);
-        }
-        self.write(response, &request, manner);
     }
 
-    /// The gateway's own answer to the preflight with these headers.
+    /// Returns the gateway's response to the preflight with these headers.
     pub fn preflight<B: From<Bytes>>(&self, request: &HeaderMap) -> Response<B> {
         let mut response = Response::new(B::from(Bytes::new()));
         *response.status_mut() = StatusCode::NO_CONTENT;
         let headers = response.headers_mut();
-        if self.grant(headers, request) {
+        if self.grant(headers, request.get(ORIGIN)) {
             let methods = match &self.methods {
                 Some(methods) => listed(methods.iter().map(Method::as_str)),
                 None => request.get(ACCESS_CONTROL_REQUEST_METHOD).cloned(),
@@ -115,13 +120,13 @@ impl Cors {
         response
     }
 
-    /// Names the origin of `request` as one that may read the response, if it may.
-    fn grant(&self, response: &mut HeaderMap, request: &HeaderMap) -> bool {
-        // Said even where no origin is granted, or a cache would hand one origin's answer to another.
+    /// Allows `origin` to read the response, if the configuration does.
+    fn grant(&self, response: &mut HeaderMap, origin: Option<&HeaderValue>) -> bool {
+        // Also without a grant: a cache must not give the response for one origin to another.
         if !varies_by_origin(response) {
             response.append(VARY, HeaderValue::from_static("Origin"));
         }
-        let Some(origin) = request.get(ORIGIN) else {
+        let Some(origin) = origin else {
             return false;
         };
         let allowed = self
@@ -198,7 +203,11 @@ mod tests {
 
     fn written(cors: &Cors, request: &HeaderMap) -> HeaderMap {
         let mut response = HeaderMap::new();
-        cors.write(&mut response, request, &Manner::default());
+        cors.write(
+            &mut response,
+            request.get(ORIGIN),
+            &RespondSettings::default(),
+        );
         response
     }
 
@@ -226,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowed_origin_is_echoed_and_may_read_when_to_come_back() {
+    fn an_allowed_origin_is_echoed_and_may_read_retry_after() {
         let response = written(&cors(), &headers([("origin", APP)]));
         assert_eq!(response[ACCESS_CONTROL_ALLOW_ORIGIN], APP);
         assert_eq!(response[VARY], "Origin");
@@ -245,12 +254,13 @@ mod tests {
         };
         let exposed = |rate_limit, hints: &[Hint]| {
             let mut response = HeaderMap::new();
-            let manner = Manner {
+            let settings = RespondSettings {
                 rate_limit,
                 hints: hints.iter().copied().collect::<Hints>(),
-                ..Manner::default()
+                ..RespondSettings::default()
             };
-            cors.write(&mut response, &headers([("origin", APP)]), &manner);
+            let origin = HeaderValue::from_static(APP);
+            cors.write(&mut response, Some(&origin), &settings);
             all(&response, ACCESS_CONTROL_EXPOSE_HEADERS)
         };
         assert_eq!(
@@ -264,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn other_origins_get_nothing_but_caches_are_told_that_it_depends() {
+    fn other_origins_get_only_vary() {
         let strangers = [
             headers([]),
             headers([("origin", "https://evil.example")]),
@@ -281,13 +291,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_response_varied_by_already_is_kept() {
+    fn an_existing_vary_header_is_kept() {
         let mut response = headers([("vary", "Accept")]);
-        cors().write(
-            &mut response,
-            &headers([("origin", APP)]),
-            &Manner::default(),
-        );
+        let origin = HeaderValue::from_static(APP);
+        cors().write(&mut response, Some(&origin), &RespondSettings::default());
         assert_eq!(all(&response, VARY), "Accept, Origin");
     }
 
@@ -353,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_s_preflight_is_answered_without_a_grant() {
+    fn a_preflight_of_another_origin_gets_no_grant() {
         let asking = headers([
             ("origin", "https://evil.example"),
             ("access-control-request-method", "PUT"),

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 
-use crate::throttle::RetryAfterForm;
+use crate::problem::RetryAfterForm;
 
 /// The largest number of seconds ever sent: what a client that reads into 32 bits can hold.
 const MOST_SECONDS: u64 = i32::MAX as u64;

@@ -1,13 +1,12 @@
-//! Routes that can never be reached, because an earlier one takes all they would.
+//! Finds routes that are never reached, because an earlier route matches all their requests.
 //!
-//! A route below a wider one is nearly always a mistake in their order, and one no test of the running
-//! gateway shows: requests are answered, under the wrong limits. What is reported is proved, by
-//! inclusion of regular languages, for every path and method and against one single earlier route.
-//! Nothing is claimed where routes only together cover a later one, or where a proof would be too long;
-//! a missed mistake is a pity, a false alarm would refuse a configuration that is right.
+//! A route after a wider one is nearly always a mistake in the order, and no test of the running gateway shows it:
+//! requests get responses, under the wrong limits. What is reported is proved, by inclusion of regular languages, for
+//! every path and method and against a single earlier route. Routes that only together cover a later one are not
+//! reported, nor is a case whose proof would be too long: a false report would reject a correct configuration.
 
+use super::RouteMatch;
 use super::language::Language;
-use super::{Route, RouteId};
 
 /// Pairs of automaton states looked at for one route, against all earlier ones.
 const EFFORT: usize = 5_000;
@@ -15,19 +14,19 @@ const EFFORT: usize = 5_000;
 /// A route that can never be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shadowed {
-    /// The route that takes everything.
-    pub earlier: RouteId,
-    /// The route that is left with nothing.
-    pub later: RouteId,
+    /// Index of the route that matches all requests of the other.
+    pub earlier: usize,
+    /// Index of the route that is never reached.
+    pub later: usize,
 }
 
 /// Finds the routes that can never be reached, each with the first route that alone is the reason.
-pub fn find_shadowed(routes: &[Route]) -> Vec<Shadowed> {
+pub fn find_shadowed(routes: &[RouteMatch]) -> Vec<Shadowed> {
     let languages: Vec<Option<Language>> = routes
         .iter()
         .map(|route| Language::of(&route.patterns))
         .collect();
-    let shadowed_by = |place: usize, later: &Route| {
+    let shadowed_by = |place: usize, later: &RouteMatch| {
         let language = languages[place].as_ref()?;
         let witness = language.shortest()?;
         let mut budget = EFFORT;
@@ -35,16 +34,16 @@ pub fn find_shadowed(routes: &[Route]) -> Vec<Shadowed> {
             .iter()
             .zip(&languages)
             .take(place)
-            .find(|(earlier, wider)| {
-                // The witness spares nearly every comparison: most routes have nothing in common.
+            .position(|(earlier, wider)| {
+                // The witness avoids nearly every comparison: most routes have nothing in common.
                 takes_all_methods_of(earlier, later)
                     && wider.as_ref().is_some_and(|wider| {
                         wider.has(&witness) && language.is_within(wider, &mut budget)
                     })
             });
-        earlier.map(|(earlier, _)| Shadowed {
-            earlier: earlier.id,
-            later: later.id,
+        earlier.map(|earlier| Shadowed {
+            earlier,
+            later: place,
         })
     };
     routes
@@ -54,7 +53,7 @@ pub fn find_shadowed(routes: &[Route]) -> Vec<Shadowed> {
         .collect()
 }
 
-fn takes_all_methods_of(earlier: &Route, later: &Route) -> bool {
+fn takes_all_methods_of(earlier: &RouteMatch, later: &RouteMatch) -> bool {
     match (&earlier.methods, &later.methods) {
         (None, _) => true,
         (Some(_), None) => false,
@@ -68,19 +67,19 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::tests::{DOCUMENT, route};
+    use super::super::tests::{DOCUMENT, compile, route};
     use super::*;
 
     /// Pairs of places: the route that shadows, the route that is shadowed.
     fn shadowed(routes: &[(&[&str], &[&str])]) -> Vec<(usize, usize)> {
-        let routes: Vec<Route> = routes
+        let routes: Vec<RouteMatch> = routes
             .iter()
             .enumerate()
             .map(|(place, (methods, patterns))| route(place, methods, patterns))
             .collect();
         find_shadowed(&routes)
             .into_iter()
-            .map(|found| (found.earlier.0, found.later.0))
+            .map(|found| (found.earlier, found.later))
             .collect()
     }
 
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_above_a_wider_one_is_not() {
+    fn a_route_before_a_wider_one_is_not_shadowed() {
         assert!(shadowed_patterns(&["/api/v2/", "/api/"]).is_empty());
         assert!(shadowed_patterns(&["/api/v2/", "/api/.*"]).is_empty());
         assert!(shadowed_patterns(&["/api/.+", "/api/"]).is_empty());
@@ -193,7 +192,7 @@ mod tests {
             .map(|n| format!("/service-{n:03}/v[12]/[^/]+/items"))
             .collect();
         patterns.extend((0..10).map(|n| format!("/.+/common-{n}/.+")));
-        let mut routes: Vec<Route> = patterns
+        let mut routes: Vec<RouteMatch> = patterns
             .iter()
             .enumerate()
             .map(|(place, pattern)| route(place, &[], &[pattern]))
@@ -209,8 +208,8 @@ mod tests {
         assert_eq!(
             found,
             [Shadowed {
-                earlier: RouteId(500),
-                later: RouteId(1_000)
+                earlier: 500,
+                later: 1_000
             }]
         );
     }
@@ -227,16 +226,16 @@ mod tests {
             ),
             paths in prop::collection::vec("/[/ab\n]{0,6}", 1..40),
         ) {
-            let routes: Vec<Route> = patterns
+            let routes: Vec<RouteMatch> = patterns
                 .iter()
                 .enumerate()
                 .map(|(place, pattern)| route(place, &[], &[pattern]))
                 .collect();
             let unreachable = find_shadowed(&routes);
-            let routes = super::super::Routes::compile(routes).unwrap();
+            let routes = compile(routes).unwrap();
             for path in &paths {
                 if let Some(found) = routes.find(&http::Method::GET, path.as_bytes()) {
-                    prop_assert!(unreachable.iter().all(|shadowed| shadowed.later != found.id), "{}", path);
+                    prop_assert!(unreachable.iter().all(|shadowed| shadowed.later != *found), "{}", path);
                 }
             }
         }

@@ -26,11 +26,10 @@ pub(super) const DOCUMENT: [&str; 21] = [
     "/reggie/v1/.+/regcode/.+",
 ];
 
-/// A route at this place; no methods for all of them.
-pub(super) fn route(place: usize, methods: &[&str], patterns: &[&str]) -> Route {
-    Route {
-        id: RouteId(place),
-        name: format!("route-{place}").into(),
+/// Returns a route; an empty list of methods stands for all.
+pub(super) fn route(index: usize, methods: &[&str], patterns: &[&str]) -> RouteMatch {
+    RouteMatch {
+        name: format!("route-{index}").into(),
         patterns: patterns.iter().map(ToString::to_string).collect(),
         methods: (!methods.is_empty()).then(|| {
             methods
@@ -38,35 +37,33 @@ pub(super) fn route(place: usize, methods: &[&str], patterns: &[&str]) -> Route 
                 .map(|method| method.parse().unwrap())
                 .collect()
         }),
-        upstream: UpstreamId(0),
-        limits: Vec::new(),
-        cost: NonZeroU32::MIN,
-        idempotency: None,
-        access_log: false,
     }
 }
 
-fn compile(routes: &[(&[&str], &[&str])]) -> Routes {
+/// Compiles routes whose values are their indexes.
+pub(super) fn compile(routes: Vec<RouteMatch>) -> Result<Matcher<usize>, RoutesError> {
+    Matcher::compile(routes.into_iter().zip(0..).collect())
+}
+
+fn compiled(routes: &[(&[&str], &[&str])]) -> Matcher<usize> {
     let routes = routes
         .iter()
         .enumerate()
-        .map(|(place, (methods, patterns))| route(place, methods, patterns))
+        .map(|(index, (methods, patterns))| route(index, methods, patterns))
         .collect();
-    Routes::compile(routes).unwrap()
+    compile(routes).unwrap()
 }
 
 #[track_caller]
-fn finds(routes: &Routes, method: &str, path: &str, expected: Option<usize>) {
+fn finds(routes: &Matcher<usize>, method: &str, path: &str, expected: Option<usize>) {
     let method: Method = method.parse().unwrap();
-    let found = routes
-        .find(&method, path.as_bytes())
-        .map(|route| route.id.0);
-    assert_eq!(found, expected, "{method} {path}");
+    let found = routes.find(&method, path.as_bytes());
+    assert_eq!(found.copied(), expected, "{method} {path}");
 }
 
 #[test]
 fn the_first_match_wins() {
-    let routes = compile(&[
+    let routes = compiled(&[
         (&[], &["/api/v1/authenticate/freepreview"]),
         (&[], &["/api/v1/authenticate/"]),
         (&[], &["/api/"]),
@@ -79,14 +76,14 @@ fn the_first_match_wins() {
 
 #[test]
 fn any_pattern_of_a_route_will_do() {
-    let routes = compile(&[(&[], &["/a$", "/b$"]), (&[], &["/"])]);
+    let routes = compiled(&[(&[], &["/a$", "/b$"]), (&[], &["/"])]);
     finds(&routes, "GET", "/b", Some(0));
     finds(&routes, "GET", "/bb", Some(1));
 }
 
 #[test]
 fn a_route_is_passed_over_for_methods_it_does_not_take() {
-    let routes = compile(&[
+    let routes = compiled(&[
         (&["POST"], &["/a"]),
         (&["POST", "GET"], &["/a"]),
         (&["PURGE"], &["/a/b"]),
@@ -101,7 +98,7 @@ fn a_route_is_passed_over_for_methods_it_does_not_take() {
 
 #[test]
 fn methods_are_case_sensitive() {
-    let routes = compile(&[(&["POST"], &["/a"])]);
+    let routes = compiled(&[(&["POST"], &["/a"])]);
     finds(&routes, "POST", "/a", Some(0));
     finds(&routes, "post", "/a", None);
     finds(&routes, "Post", "/a", None);
@@ -109,20 +106,20 @@ fn methods_are_case_sensitive() {
 
 #[test]
 fn methods_that_meet_the_same_routes_share_one_automaton() {
-    let routes = compile(&[
+    let routes = compiled(&[
         (&["GET", "HEAD"], &["/a"]),
         (&["POST"], &["/b"]),
         (&["OPTIONS", "GET", "HEAD", "POST"], &["/c"]),
     ]);
-    assert_eq!(routes.views.len(), 4);
-    let without_methods = compile(&[(&[], &["/a"]), (&[], &["/b"])]);
-    assert_eq!(without_methods.views.len(), 1);
-    assert!(without_methods.by_method.is_empty());
+    assert_eq!(routes.table.views.len(), 4);
+    let without_methods = compiled(&[(&[], &["/a"]), (&[], &["/b"])]);
+    assert_eq!(without_methods.table.views.len(), 1);
+    assert!(without_methods.table.by_method.is_empty());
 }
 
 #[test]
 fn every_documented_endpoint_is_found() {
-    let routes = compile(&[(&[], &DOCUMENT)]);
+    let routes = compiled(&[(&[], &DOCUMENT)]);
     for endpoint in DOCUMENT {
         finds(&routes, "GET", &endpoint.replace(".+", "tenant"), Some(0));
     }
@@ -134,7 +131,7 @@ fn every_documented_endpoint_is_found() {
 
 #[test]
 fn no_byte_in_a_path_slips_past_a_dot() {
-    let routes = compile(&[(&[], &["/reggie/v1/.+/regcode"])]);
+    let routes = compiled(&[(&[], &["/reggie/v1/.+/regcode"])]);
     for raw in [
         "/reggie/v1/%0A/regcode",
         "/reggie/v1/%FF/regcode",
@@ -149,26 +146,26 @@ fn no_byte_in_a_path_slips_past_a_dot() {
 }
 
 #[test]
-fn routes_are_counted_listed_and_got_by_id() {
-    let routes = compile(&[(&[], &["/a"]), (&[], &["/b"])]);
+fn other_values_share_the_compiled_patterns() {
+    let routes = compiled(&[(&[], &["/a"]), (&[], &["/b"])]);
     assert_eq!(routes.len(), 2);
-    assert_eq!(routes.get(RouteId(1)).unwrap().patterns, ["/b"]);
-    assert!(routes.get(RouteId(2)).is_none());
-    let ids: Vec<_> = routes.iter().map(|route| route.id).collect();
-    assert_eq!(ids, [RouteId(0), RouteId(1)]);
+    assert_eq!(routes.iter().copied().collect::<Vec<_>>(), [0, 1]);
+    let names = routes.map(|index| format!("route-{index}"));
+    assert!(Arc::ptr_eq(&names.table, &routes.table));
+    assert_eq!(names.find(&Method::GET, b"/b").unwrap(), "route-1");
 }
 
 #[test]
 fn no_routes_find_nothing() {
-    let routes = compile(&[]);
+    let routes = compiled(&[]);
     assert!(routes.is_empty());
     finds(&routes, "GET", "/", None);
 }
 
 #[test]
 fn a_bad_pattern_is_named_with_its_route() {
-    let error =
-        Routes::compile(vec![route(0, &[], &["/a"]), route(1, &[], &["/b", "/c("])]).unwrap_err();
+    let routes = vec![route(0, &[], &["/a"]), route(1, &[], &["/b", "/c("])];
+    let error = compile(routes).unwrap_err();
     assert_eq!(
         error.to_string(),
         r#"route "route-1": pattern "/c(": unclosed group"#

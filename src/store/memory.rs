@@ -210,8 +210,8 @@ impl Buckets for MemoryBuckets {
         ready(self.judge(enforced, watched))
     }
 
-    fn at_hand(&self) -> Option<&MemoryBuckets> {
-        Some(self)
+    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
+        Some(self.judge(enforced, watched))
     }
 }
 

@@ -42,7 +42,7 @@ use self::monitor::Monitor;
 use self::records::RedisRecords;
 use self::settings::RedisSettings;
 use crate::clock::Clock;
-use crate::idempotency::Naming;
+use crate::hash_keys::HashKeySource;
 use crate::store::{Health, Part};
 
 pub use connection::ClientError;
@@ -128,7 +128,7 @@ impl Redis {
     }
 
     /// What names are made with.
-    pub fn naming(&self) -> Naming {
+    pub fn hash_keys(&self) -> HashKeySource {
         self.0.core.naming()
     }
 

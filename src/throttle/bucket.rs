@@ -6,14 +6,12 @@
 //! pile its own onto one shard. The limit's name and not its position takes part, so buckets outlive a
 //! reordered configuration.
 
-use std::hash::Hasher as _;
-use std::net::IpAddr;
-
 use http::HeaderMap;
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::Hasher128 as _;
 
 use super::{KeyPart, Limit};
 use crate::client::ClientId;
+use crate::hash_keys::Seed;
 use crate::intake::headers::canonical;
 
 /// The name of one bucket.
@@ -25,10 +23,6 @@ pub struct BucketKey {
     pub low: u64,
 }
 
-/// The secret that keys bucket names.
-#[derive(Clone, Copy)]
-pub struct Seed(u64, u64);
-
 /// Which of a limit's two buckets for a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -38,37 +32,16 @@ pub enum Side {
     Preflight,
 }
 
-impl Seed {
-    /// A seed nobody can guess.
-    pub fn random() -> Self {
-        use std::hash::{BuildHasher, RandomState};
-        Self(
-            RandomState::new().hash_one(0_u8),
-            RandomState::new().hash_one(1_u8),
-        )
-    }
-
-    /// The seed that was kept as these numbers.
-    pub const fn from_halves(high: u64, low: u64) -> Self {
-        Self(high, low)
-    }
-
-    /// Returns the hash of a client, by which its idempotency keys are counted.
-    pub fn client(self, client: ClientId) -> u64 {
-        let mut name = Name(SipHasher13::new_with_keys(self.0, self.1));
-        name.client(client);
-        name.0.finish()
-    }
-
+impl BucketKey {
     /// Returns the bucket of `limit` for a request of `client` with these headers.
-    pub fn bucket(
-        self,
+    pub fn of(
+        seed: Seed,
         limit: &Limit,
         side: Side,
         client: ClientId,
         headers: &HeaderMap,
-    ) -> BucketKey {
-        let mut name = Name(SipHasher13::new_with_keys(self.0, self.1));
+    ) -> Self {
+        let mut name = seed.hasher();
         name.part(limit.name.as_bytes());
         name.tag(match side {
             Side::Main => 0,
@@ -93,50 +66,9 @@ impl Seed {
             }
         }
         let hash = name.0.finish128();
-        BucketKey {
+        Self {
             high: hash.h1,
             low: hash.h2,
-        }
-    }
-}
-
-impl std::fmt::Debug for Seed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Seed(..)")
-    }
-}
-
-/// The name of a bucket while it is hashed. Every part has its tag and length, so two different lists of parts never
-/// have the same bytes.
-struct Name(SipHasher13);
-
-impl Name {
-    fn tag(&mut self, tag: u8) {
-        self.0.write_u8(tag);
-    }
-
-    /// Writes a length in 8 bytes, little-endian, so that gateways of all architectures name a bucket alike.
-    fn length(&mut self, length: usize) {
-        self.0.write(&(length as u64).to_le_bytes());
-    }
-
-    fn part(&mut self, bytes: &[u8]) {
-        self.length(bytes.len());
-        self.0.write(bytes);
-    }
-
-    /// Adds a header of one line. Names written by earlier versions have the number of lines, too.
-    fn header(&mut self, value: &[u8]) {
-        self.tag(4);
-        self.length(1);
-        self.part(value);
-    }
-
-    fn client(&mut self, client: ClientId) {
-        self.tag(3);
-        match client.ip() {
-            IpAddr::V4(address) => self.part(&address.octets()),
-            IpAddr::V6(address) => self.part(&address.octets()),
         }
     }
 }
@@ -147,12 +79,11 @@ mod tests {
     use std::time::Duration;
 
     use http::{HeaderName, HeaderValue};
-    use siphasher::sip128::Hash128;
 
     use super::*;
     use crate::throttle::{Exceed, LimitId, Mode, OnStoreError, Quota, RetryAfterForm};
 
-    const SEED: Seed = Seed(1, 2);
+    const SEED: Seed = Seed::from_halves(1, 2);
 
     fn header(name: &'static str) -> KeyPart {
         KeyPart::Header(HeaderName::from_static(name))
@@ -184,7 +115,7 @@ mod tests {
     }
 
     fn bucket(limit: &Limit, address: &str, headers: &HeaderMap) -> BucketKey {
-        SEED.bucket(limit, Side::Main, client(address), headers)
+        BucketKey::of(SEED, limit, Side::Main, client(address), headers)
     }
 
     #[test]
@@ -328,17 +259,24 @@ mod tests {
     fn a_preflight_draws_from_a_twin() {
         let device = limit("device", [KeyPart::Client]);
         let sides = [Side::Main, Side::Preflight]
-            .map(|side| SEED.bucket(&device, side, client("192.0.2.1"), &HeaderMap::new()));
+            .map(|side| BucketKey::of(SEED, &device, side, client("192.0.2.1"), &HeaderMap::new()));
         assert_ne!(sides[0], sides[1]);
     }
 
     #[test]
     fn another_seed_names_every_bucket_anew_and_none_is_printed() {
         let device = limit("device", [KeyPart::Client]);
-        let of =
-            |seed: Seed| seed.bucket(&device, Side::Main, client("192.0.2.1"), &HeaderMap::new());
-        assert_ne!(of(SEED), of(Seed(1, 3)));
-        assert_ne!(of(SEED), of(Seed(2, 2)));
+        let of = |seed: Seed| {
+            BucketKey::of(
+                seed,
+                &device,
+                Side::Main,
+                client("192.0.2.1"),
+                &HeaderMap::new(),
+            )
+        };
+        assert_ne!(of(SEED), of(Seed::from_halves(1, 3)));
+        assert_ne!(of(SEED), of(Seed::from_halves(2, 2)));
         assert_ne!(of(Seed::random()), of(Seed::random()));
         assert_eq!(format!("{SEED:?}"), "Seed(..)");
     }
@@ -351,18 +289,5 @@ mod tests {
         let BucketKey { high, low } = bucket(&both, "192.0.2.1", &headers);
         let expected = (18_390_889_737_217_584_393, 7_470_890_025_643_960_807);
         assert_eq!((high, low), expected);
-    }
-
-    #[test]
-    fn a_name_depends_on_its_bytes_and_not_on_how_they_were_handed_over() {
-        let mut split = Name(SipHasher13::new_with_keys(1, 2));
-        split.part(b"device");
-        let mut whole = SipHasher13::new_with_keys(1, 2);
-        let mut bytes = vec![6, 0, 0, 0, 0, 0, 0, 0];
-        bytes.extend(b"device");
-        whole.write(&bytes);
-        let Hash128 { h1, h2 } = whole.finish128();
-        let named = split.0.finish128();
-        assert_eq!((named.h1, named.h2), (h1, h2));
     }
 }

@@ -14,7 +14,6 @@ use smallvec::SmallVec;
 use super::quota::Wait;
 use super::{BucketKey, Exceed, Limit, Reading};
 use crate::clock::Moment;
-use crate::store::memory::MemoryBuckets;
 
 /// A request's limits are few; this many need no allocation.
 pub const USUAL_LIMITS: usize = 4;
@@ -94,8 +93,8 @@ pub trait Buckets: Send + Sync + 'static {
         watched: &[Charge<'_>],
     ) -> impl Future<Output = Judgement> + Send;
 
-    /// The buckets themselves, where nobody else has to be asked.
-    fn at_hand(&self) -> Option<&MemoryBuckets> {
+    /// Charges at once, if the buckets are in memory; `None` otherwise.
+    fn try_charge(&self, _enforced: &[Charge<'_>], _watched: &[Charge<'_>]) -> Option<Judgement> {
         None
     }
 }

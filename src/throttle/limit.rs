@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 use super::Quota;
+use crate::problem::RetryAfterForm;
 
 /// A limit's place in the policy. A bucket's name is made from the limit's own, not from this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,6 +49,16 @@ impl Limit {
     }
 }
 
+impl Limit {
+    /// Returns the headers that the limit is counted by.
+    pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
+        self.key.iter().filter_map(|part| match part {
+            KeyPart::Header(name) => Some(name),
+            KeyPart::Client | KeyPart::Global => None,
+        })
+    }
+}
+
 /// One thing a limit's buckets are told apart by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
@@ -78,15 +89,6 @@ pub enum Mode {
     Enforce,
     /// Requests beyond the quota are counted, and pass.
     Shadow,
-}
-
-/// How the wait is written in `Retry-After`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryAfterForm {
-    /// Whole seconds.
-    Seconds,
-    /// An HTTP date.
-    HttpDate,
 }
 
 /// What happens to a request while the store of the buckets cannot be asked.

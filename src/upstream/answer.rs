@@ -18,9 +18,9 @@ use super::patience::Patience;
 use super::pool::Lease;
 use super::target::Visit;
 use super::{Relay, headers, tunnel};
-use crate::admin::InFlight;
-use crate::pipeline::Arrival;
-use crate::respond::Body;
+use crate::body::ResponseBody;
+use crate::context::Arrival;
+use crate::metrics::InFlight;
 use crate::wire::upgrade::Upgrade;
 
 /// What the body of a response holds until it is complete.
@@ -37,7 +37,7 @@ pub(super) fn to_client(
     relaying: Relaying,
     arrival: &Arrival,
     client_upgrade: Option<Upgrade>,
-) -> Result<Response<Body>, ForwardError> {
+) -> Result<Response<ResponseBody>, ForwardError> {
     let Relaying {
         lease,
         patience,
@@ -57,13 +57,13 @@ pub(super) fn to_client(
         tunnel::open(&arrival.connection, client, upstream, held);
         let (mut parts, _) = response.into_parts();
         headers::to_client(&mut parts.headers, true);
-        return Ok(Response::from_parts(parts, Body::empty()));
+        return Ok(Response::from_parts(parts, ResponseBody::empty()));
     }
     let (mut parts, body) = response.into_parts();
     headers::to_client(&mut parts.headers, false);
     parts.extensions = http::Extensions::new();
     let relay = Relay::new(body, lease, &patience, (in_flight, visit));
-    Ok(Response::from_parts(parts, Body::from(relay)))
+    Ok(Response::from_parts(parts, ResponseBody::streaming(relay)))
 }
 
 /// Checks that the headers frame a response in one valid way, and leaves one `Content-Length` line in decimal

@@ -24,8 +24,8 @@ use super::outgoing::{Outgoing, Spare};
 use super::patience::Patience;
 use super::pool::Lease;
 use super::target::{Target, Unavailable, Visit};
-use crate::access_log::Notes;
-use crate::admin::metrics::{RetryRefusal, UpstreamMetrics};
+use crate::context::RequestContext;
+use crate::metrics::{RetryRefusal, UpstreamMetrics};
 use crate::retry::{Course, Failure, GiveUp, Next, Policy, RetryAfter, Wait};
 
 /// A request on its way upstream.
@@ -40,8 +40,7 @@ pub(super) struct Carrying<'a> {
     course: Option<Course>,
     /// Servers it went to, the last one last.
     tried: Places,
-    /// The notes for the access log, if the request is logged.
-    notes: Option<&'a Notes>,
+    ctx: &'a RequestContext,
     /// Attempts made.
     pub(super) attempts: u32,
     /// Whether anybody may have got it without its answer having come back.
@@ -65,21 +64,20 @@ struct Again {
 impl<'a> Carrying<'a> {
     pub(super) fn new(
         target: &'a Target,
-        metrics: &'a UpstreamMetrics,
         patience: Patience,
         max_body: u64,
         spare: Option<Spare>,
-        notes: Option<&'a Notes>,
+        ctx: &'a RequestContext,
     ) -> Self {
         Self {
             target,
-            metrics,
+            metrics: &target.metrics,
             patience,
             max_body,
             spare,
             course: target.retry.map(Policy::begin),
             tried: Places::new(),
-            notes,
+            ctx,
             attempts: 0,
             lost: false,
         }
@@ -104,11 +102,10 @@ impl<'a> Carrying<'a> {
             self.tried.push(visit.place());
             self.attempts += 1;
             self.metrics.attempts.inc();
-            if let Some(notes) = self.notes {
-                let mut facts = notes.facts();
+            self.ctx.note(|facts| {
                 facts.attempts = self.attempts;
                 facts.server = Some(visit.name().into());
-            }
+            });
             unreached = None;
             let host = &self.target.standing.upstream.host;
             match attempt(

@@ -19,7 +19,7 @@ use super::dial::dial;
 use super::socket::Socket;
 use super::upload::Upload;
 use super::{Server, Upstream};
-use crate::gateway::keep_alive;
+use crate::net::keep_alive;
 use crate::wire::Gathered;
 
 /// Bytes of a response's head that are taken; more is a bad answer.

@@ -1,9 +1,9 @@
 //! Why a request has no response to forward, and what follows from that.
 
-use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
+use http::StatusCode;
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -11,10 +11,11 @@ use super::Upstream;
 use super::balance::NoServer;
 use super::breaker;
 use super::connect::ConnectError;
-use super::patience::{OutOfPatience, Phase};
+use super::patience::OutOfPatience;
 use super::target::Unavailable;
-use crate::idempotency::Undone;
-use crate::respond::Rejection;
+use crate::context::Undone;
+use crate::metrics::UpstreamFailure;
+use crate::problem::{Problem, SHORTLY, TimeoutPhase};
 use crate::retry::Failure;
 use crate::wire::Violation;
 
@@ -129,66 +130,99 @@ impl ForwardError {
     }
 
     /// Returns the timeout that expired, if any.
-    pub fn phase(&self) -> Option<Phase> {
+    pub(super) fn timeout(&self) -> Option<TimeoutPhase> {
         match self {
-            Self::Connect(ConnectError::TimedOut(_)) => Some(Phase::Connect),
+            Self::Connect(ConnectError::TimedOut(_)) => Some(TimeoutPhase::Connect),
             Self::NotReachedInTime(late) | Self::TimedOut(late) => Some(late.phase),
             _ => None,
         }
     }
 
-    /// Returns the rejection that the client receives. `is_held` is set if the outcome of the request's idempotency
-    /// key is held as unknown.
-    pub(super) fn rejection(&self, upstream: &Upstream, is_held: bool) -> Rejection {
-        let named = |what: &str| -> Cow<'static, str> {
-            format!("The upstream '{}' {what}.", upstream.name).into()
-        };
-        let with_outcome = |failure: &str| match self.undone() {
-            Undone::Lost if !is_held => named(&format!(
-                "{failure}; whether it executed the request is not known"
-            )),
-            _ => named(failure),
-        };
-        if let Some(phase) = self.phase() {
-            let detail = with_outcome(match phase {
-                Phase::Connect => "could not be reached in time",
-                Phase::FirstByte => "did not respond in time",
-                Phase::Idle => "stopped reading the request body",
-                Phase::Total => "did not respond within the deadline of the request",
-            });
-            return Rejection::UpstreamTimeout {
-                phase,
-                detail,
-                is_held,
-            };
+    /// Returns the counter that the failure increases.
+    pub(super) fn counted_as(&self) -> UpstreamFailure {
+        if let Some(phase) = self.timeout() {
+            return timed_out(phase);
         }
-        let detail = match self {
-            Self::TooLarge(limit) => return Rejection::PayloadTooLarge { limit: *limit },
+        match self {
+            Self::CircuitOpen { .. } => UpstreamFailure::CircuitOpen,
+            Self::Overloaded => UpstreamFailure::Overloaded,
+            Self::TooLarge(_) | Self::ClientFailed(_) => UpstreamFailure::Client,
+            Self::Connect(_) => UpstreamFailure::Connect,
+            _ => UpstreamFailure::Broken,
+        }
+    }
+
+    /// Returns the problem that the client receives. `is_held` is set if the outcome of the request's idempotency key is
+    /// held as unknown.
+    pub(super) fn problem(&self, upstream: &Upstream, is_held: bool) -> Problem {
+        let name = &upstream.name;
+        let with_outcome = |failure: &str| match self.undone() {
+            Undone::Lost if !is_held => format!(
+                "The upstream '{name}' {failure}; whether it executed the request is not known."
+            ),
+            _ => format!("The upstream '{name}' {failure}."),
+        };
+        if let Some(phase) = self.timeout() {
+            let detail = with_outcome(match phase {
+                TimeoutPhase::Connect => "could not be reached in time",
+                TimeoutPhase::FirstByte => "did not respond in time",
+                TimeoutPhase::Idle => "stopped reading the request body",
+                TimeoutPhase::Total => "did not respond within the deadline of the request",
+            });
+            return Problem::upstream_timeout(phase, &detail, is_held);
+        }
+        let failure = match self {
+            Self::TooLarge(limit) => return Problem::payload_too_large(*limit),
             Self::ClientFailed(Some(violation)) => return (*violation).into(),
             Self::ClientFailed(None) => {
-                return Rejection::bad_request("The request body is incomplete.");
+                return Problem::bad_request("The request body is incomplete.");
             }
-            Self::CircuitOpen { wait } => {
-                return Rejection::CircuitOpen {
-                    upstream: upstream.name.clone(),
-                    wait: *wait,
-                    fallback: upstream.breaker.fallback.clone(),
-                };
-            }
-            Self::Overloaded => {
-                return Rejection::Overloaded {
-                    upstream: upstream.name.clone(),
-                };
-            }
+            Self::CircuitOpen { wait } => return circuit_open(upstream, *wait),
+            Self::Overloaded => return overloaded(name),
             Self::Exchange { .. } => "closed the connection before it responded",
             Self::InvalidResponse(_) => "sent a response that is not valid HTTP",
             _ => "could not be reached",
         };
-        Rejection::UpstreamUnavailable {
-            detail: with_outcome(detail),
-            is_held,
-        }
+        Problem::upstream_unavailable(&with_outcome(failure), is_held)
     }
+}
+
+/// Returns the counter of a timeout.
+pub(super) fn timed_out(phase: TimeoutPhase) -> UpstreamFailure {
+    match phase {
+        TimeoutPhase::Connect => UpstreamFailure::ConnectTimeout,
+        TimeoutPhase::FirstByte => UpstreamFailure::FirstByteTimeout,
+        TimeoutPhase::Idle => UpstreamFailure::IdleTimeout,
+        TimeoutPhase::Total => UpstreamFailure::TotalTimeout,
+    }
+}
+
+fn circuit_open(upstream: &Upstream, wait: Option<Duration>) -> Problem {
+    let mut problem = Problem::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "circuit-open",
+        "Circuit open",
+        format!(
+            "Every server of the upstream '{}' has failed and is left alone for a while, so nothing was sent. Come \
+             back when Retry-After says.",
+            upstream.name
+        ),
+    );
+    problem.fallback.clone_from(&upstream.breaker.fallback);
+    problem.retry_after(wait.unwrap_or(SHORTLY))
+}
+
+fn overloaded(upstream: &str) -> Problem {
+    Problem::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "upstream-unavailable",
+        "Upstream overloaded",
+        format!(
+            "The upstream '{upstream}' has all the requests underway that it can take, so nothing was sent. Come back \
+             when Retry-After says."
+        ),
+    )
+    .retry_after(SHORTLY)
 }
 
 /// Whether this machine caused a connection error, because it has no free file descriptors or ports.

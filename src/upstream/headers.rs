@@ -110,22 +110,6 @@ pub fn trailers_to_client(trailers: &mut HeaderMap) {
     }
 }
 
-/// Whether a request asks to leave HTTP for a protocol that can be passed on. HTTP/2 is not one: the
-/// connection upstream is ours and stays HTTP/1.1.
-pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
-    let Some(protocol) = headers.get(UPGRADE) else {
-        return false;
-    };
-    let names_upgrade =
-        tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
-    let h2c = protocol.to_str().is_ok_and(|protocols| {
-        protocols
-            .split(',')
-            .any(|protocol| protocol.trim().eq_ignore_ascii_case("h2c"))
-    });
-    names_upgrade && !h2c
-}
-
 /// Removes the headers for which `unwanted` holds. One pass over the headers costs less than a look-up of each
 /// unwanted name.
 fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {

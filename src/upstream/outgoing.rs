@@ -11,11 +11,11 @@ use super::HostHeader;
 use super::headers::{self, Provenance};
 use super::replay::Kept;
 use super::upload::{Progress, Upload};
+use crate::body::RequestBody;
 use crate::buffers::{Buffered, Buffers};
-use crate::intake::RequestBody;
+use crate::client::Caller;
+use crate::context::Arrival;
 use crate::intake::headers::HeaderNames;
-use crate::pipeline::Arrival;
-use crate::throttle::Passage;
 
 /// A request ready to be sent.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ enum SpareBody {
 /// How a request is made ready.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Making<'a> {
-    pub(super) passage: &'a Passage,
+    pub(super) caller: &'a Caller,
     pub(super) arrival: &'a Arrival,
     /// Headers that limits, scopes and keys are read from.
     pub(super) names: &'a HeaderNames,
@@ -62,8 +62,8 @@ impl Making<'_> {
     pub(super) fn make(self, request: Request<RequestBody>) -> (Outgoing, Option<Spare>) {
         let (mut parts, body) = request.into_parts();
         let provenance = Provenance {
-            caller: &self.passage.caller,
-            forwarded_for: self.arrival.connection.forwarded_for(&self.passage.caller),
+            caller: self.caller,
+            forwarded_for: self.arrival.connection.forwarded_for(self.caller),
             host: &self.arrival.host,
             scheme: self.arrival.connection.scheme,
             request_id: &self.arrival.request_id,
@@ -93,7 +93,7 @@ impl Making<'_> {
                     // shares its memory.
                     SpareBody::Whole(bytes.clone())
                 } else {
-                    let client = self.passage.caller.id();
+                    let client = self.caller.id();
                     let charge = self.buffers.charge(client, Buffered::Retry);
                     SpareBody::Kept(Kept::new(body, cap, charge))
                 };

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Timeouts;
 use super::upload::{Progress, Stage};
+use crate::problem::TimeoutPhase;
 
 /// A client that does not read or send for this long is slow. A connection that the server then closes does not
 /// count as the server's failure.
@@ -28,45 +29,17 @@ pub struct Patience {
     head: Option<Duration>,
 }
 
-/// What took too long. Each is a setting of its own, and told apart wherever one is told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Until a connection stood.
-    Connect,
-    /// From the request's last byte to the head of the answer.
-    FirstByte,
-    /// Between two parts of a body, whichever way it went.
-    Idle,
-    /// All together.
-    Total,
-}
-
 /// Upstream took too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("upstream was waited for {waited:?} in vain ({} timeout)", phase.name())]
 pub struct OutOfPatience {
     /// What took too long.
-    pub phase: Phase,
+    pub phase: TimeoutPhase,
     /// How long the request had taken by then.
     pub waited: Duration,
     /// Whether that speaks against the server. The total may be used up by others: by a client over its
     /// request's body, or by servers that were tried before.
     pub is_servers: bool,
-}
-
-impl Phase {
-    /// All there are.
-    pub const ALL: [Self; 4] = [Self::Connect, Self::FirstByte, Self::Idle, Self::Total];
-
-    /// Its name in problem documents.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::FirstByte => "first-byte",
-            Self::Idle => "idle",
-            Self::Total => "total",
-        }
-    }
 }
 
 impl Patience {
@@ -133,14 +106,14 @@ impl Patience {
             }
             let now = Instant::now();
             let (since, phase, allowed) = match upload {
-                None => (began, Phase::FirstByte, first_byte),
+                None => (began, TimeoutPhase::FirstByte, first_byte),
                 Some(upload) if upload.stage() == Stage::Sent => (
                     upload.last_passed().max(began),
-                    Phase::FirstByte,
+                    TimeoutPhase::FirstByte,
                     first_byte,
                 ),
-                Some(upload) if upload.waits_for_client() => (now, Phase::Idle, idle),
-                Some(upload) => (upload.last_passed().max(began), Phase::Idle, idle),
+                Some(upload) if upload.waits_for_client() => (now, TimeoutPhase::Idle, idle),
+                Some(upload) => (upload.last_passed().max(began), TimeoutPhase::Idle, idle),
             };
             if total.is_some_and(|total| total <= now) {
                 return Err(self.out_of_time(now - since));
@@ -152,7 +125,7 @@ impl Patience {
         }
     }
 
-    fn out_of_patience(&self, phase: Phase) -> OutOfPatience {
+    fn out_of_patience(&self, phase: TimeoutPhase) -> OutOfPatience {
         OutOfPatience {
             phase,
             waited: self.started.elapsed(),
@@ -164,7 +137,7 @@ impl Patience {
     fn out_of_time(&self, silence: Duration) -> OutOfPatience {
         let waited = self.started.elapsed();
         OutOfPatience {
-            phase: Phase::Total,
+            phase: TimeoutPhase::Total,
             waited,
             is_servers: silence >= waited / 2,
         }
@@ -188,7 +161,7 @@ mod tests {
         Patience::from_now(timeouts, None)
     }
 
-    fn after(phase: Phase, waited: Duration) -> OutOfPatience {
+    fn after(phase: TimeoutPhase, waited: Duration) -> OutOfPatience {
         OutOfPatience {
             phase,
             waited,
@@ -200,13 +173,13 @@ mod tests {
     async fn an_answer_is_waited_for_as_long_as_the_first_byte_may_take() {
         let waited = patience(None).for_answer(pending::<()>(), None).await;
         let thirty = Duration::from_secs(30);
-        assert_eq!(waited, Err(after(Phase::FirstByte, thirty)));
+        assert_eq!(waited, Err(after(TimeoutPhase::FirstByte, thirty)));
         assert_eq!(patience(None).for_answer(ready(1), None).await, Ok(1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_total_bounds_connecting_and_waiting_alike() {
-        let late = Err(after(Phase::Total, FIVE));
+        let late = Err(after(TimeoutPhase::Total, FIVE));
         let connecting = patience(Some(FIVE)).within_total(pending::<()>()).await;
         assert_eq!(connecting, late);
         let waiting = patience(Some(FIVE)).for_answer(pending::<()>(), None).await;
@@ -217,7 +190,7 @@ mod tests {
     async fn the_head_may_have_to_be_there_before_all_has_to_be_over() {
         let patience = Patience::from_now(Timeouts::default(), Some(FIVE));
         let waiting = patience.for_answer(pending::<()>(), None).await;
-        assert_eq!(waiting, Err(after(Phase::Total, FIVE)));
+        assert_eq!(waiting, Err(after(TimeoutPhase::Total, FIVE)));
         assert_eq!(patience.deadline(), None);
     }
 
@@ -228,7 +201,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(before)).await;
             let late = OutOfPatience {
                 is_servers,
-                ..after(Phase::Total, FIVE)
+                ..after(TimeoutPhase::Total, FIVE)
             };
             let waiting = patience.for_answer(pending::<()>(), None).await;
             assert_eq!(waiting, Err(late));

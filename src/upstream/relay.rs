@@ -4,7 +4,6 @@
 //! error, which aborts the response: what was cut short must never look complete. The
 //! connection goes back to its pool at the body's end, and nowhere if that is never reached.
 
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,16 +11,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use thiserror::Error;
 use tokio::time::{Instant, Sleep};
 
 use super::breaker::Failure;
+use super::error::timed_out;
 use super::headers;
-use super::patience::{CLIENT_PAUSE, Patience, Phase};
+use super::patience::{CLIENT_PAUSE, Patience};
 use super::pool::Lease;
 use super::target::Visit;
-use crate::admin::InFlight;
-use crate::respond::body::BodyError;
+use crate::body::BodyError;
+use crate::metrics::{InFlight, UpstreamFailure};
 
 /// A wait for upstream that is longer than the internal delays of the gateway.
 const UPSTREAM_PAUSE: Duration = Duration::from_millis(250);
@@ -41,46 +40,6 @@ pub struct Relay {
     stalled: Option<(Instant, Pin<Box<Sleep>>)>,
     /// What counts it as underway.
     underway: Option<(InFlight, Visit)>,
-}
-
-/// Why a response was cut short.
-#[derive(Debug, Error)]
-pub enum RelayError {
-    /// Upstream sent nothing for too long.
-    #[error("upstream sent nothing for {0:?}")]
-    Stalled(Duration),
-    /// The exchange took longer than it may in all.
-    #[error("the exchange took longer than it may")]
-    TimedOut,
-    /// Upstream closed the connection in the body, or sent a body that is not valid HTTP.
-    #[error("upstream's response failed: {0}")]
-    Upstream(#[source] hyper::Error),
-}
-
-impl RelayError {
-    /// Whether the body violates HTTP, as a chunk without a valid size does. A truncated body does not.
-    pub fn is_invalid_http(&self) -> bool {
-        use io::ErrorKind::{InvalidData, InvalidInput};
-        let Self::Upstream(error) = self else {
-            return false;
-        };
-        let source = std::error::Error::source(error);
-        let Some(error) = source.and_then(|source| source.downcast_ref::<io::Error>()) else {
-            return false;
-        };
-        // hyper reports malformed chunks and trailers with these two kinds, and rustls malformed records.
-        let is_tls = matches!(error.get_ref(), Some(inner) if inner.is::<rustls::Error>());
-        matches!(error.kind(), InvalidData | InvalidInput) && !is_tls
-    }
-
-    /// Returns the timeout that expired, if any.
-    pub fn phase(&self) -> Option<Phase> {
-        match self {
-            Self::Stalled(_) => Some(Phase::Idle),
-            Self::TimedOut => Some(Phase::Total),
-            Self::Upstream(_) => None,
-        }
-    }
 }
 
 impl Relay {
@@ -113,16 +72,16 @@ impl Relay {
 
     /// Aborts the response. Only a connection that upstream closes counts against the server: it responded in
     /// time, and a stream may be quiet for longer than a timeout allows.
-    fn cut_short(&mut self, error: RelayError) -> BodyError {
+    fn cut_short(&mut self, error: BodyError) -> BodyError {
         tracing::warn!(%error, "upstream's response was cut short");
         if let Some((in_flight, mut visit)) = self.underway.take() {
-            if matches!(error, RelayError::Upstream(_)) && !self.is_clients() {
+            if matches!(error, BodyError::Upstream(_)) && !self.is_clients() {
                 visit.failed(Failure::Response);
             }
-            in_flight.cut_short(error.phase());
+            in_flight.failed(error.timeout().map_or(UpstreamFailure::Broken, timed_out));
         }
         self.lease = None;
-        error.into()
+        error
     }
 
     /// Whether upstream may have closed the connection because the client reads too slowly. In that case upstream
@@ -167,7 +126,7 @@ impl Body for Relay {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                let error = RelayError::Upstream(error);
+                let error = BodyError::Upstream(error);
                 Poll::Ready(Some(Err(self.cut_short(error))))
             }
             Poll::Ready(None) => {
@@ -177,8 +136,8 @@ impl Body for Relay {
             Poll::Pending => {
                 std::task::ready!(self.poll_stalled(cx));
                 let error = match self.deadline {
-                    Some(deadline) if deadline <= Instant::now() => RelayError::TimedOut,
-                    _ => RelayError::Stalled(self.idle),
+                    Some(deadline) if deadline <= Instant::now() => BodyError::TimedOut,
+                    _ => BodyError::Stalled(self.idle),
                 };
                 Poll::Ready(Some(Err(self.cut_short(error))))
             }

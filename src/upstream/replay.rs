@@ -13,8 +13,8 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use parking_lot::Mutex;
 
+use crate::body::{RequestBody, RequestBodyError};
 use crate::buffers::BufferCharge;
-use crate::intake::{RequestBody, RequestBodyError};
 
 /// Bytes of a copy that are sent as one part, at most. A part is not charged.
 const PART: usize = 64 * 1024;

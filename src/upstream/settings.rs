@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use bytes::Bytes;
+use http::StatusCode;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, StatusCode};
 
+use crate::problem::Fallback;
 use crate::retry::{self, Preset};
 
 /// `[upstream.NAME.retry]`: when a request is sent once more.
@@ -108,15 +108,6 @@ fn bit(status: u16) -> u128 {
         500..600 => 1 << (status - 500),
         _ => 0,
     }
-}
-
-/// The body of an answer while there is nobody to ask.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fallback {
-    /// Its bytes.
-    pub body: Bytes,
-    /// Its `Content-Type`.
-    pub content_type: HeaderValue,
 }
 
 /// `health` of an upstream: how its servers are asked whether they are well.

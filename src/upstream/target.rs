@@ -1,4 +1,4 @@
-//! An upstream as one worker sees it: how all workers know it, and connections of the worker's own.
+//! An upstream for one worker: the state that all workers share, and the worker's own connections.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -14,17 +14,20 @@ use super::error::ForwardError;
 use super::pool::Pool;
 use super::standing::{ServerStanding, Standing};
 use crate::clock::{Clock, Moment};
+use crate::metrics::UpstreamMetrics;
 use crate::retry::Policy;
 
-/// An upstream as one worker sees it.
+/// An upstream for one worker: its shared state, and the worker's own connections.
 #[derive(Debug)]
-pub(super) struct Target {
+pub struct Target {
     pub(super) standing: Arc<Standing>,
     /// What comes after an attempt that failed, where anything does.
     pub(super) retry: Option<Policy>,
     /// The worker's number.
     pub(super) worker: usize,
     pub(super) clock: Clock,
+    /// Counters of the upstream, for this worker.
+    pub(super) metrics: Arc<UpstreamMetrics>,
     servers: Vec<Arc<ServerTarget>>,
 }
 
@@ -68,9 +71,11 @@ pub(super) enum Unavailable {
 }
 
 impl Target {
-    pub(super) fn new(
+    /// Creates the connections of a worker to the servers of an upstream. `metrics` are the worker's counters of it.
+    pub fn new(
         standing: &Arc<Standing>,
         worker: usize,
+        metrics: Arc<UpstreamMetrics>,
         clock: &Clock,
     ) -> Result<Self, ConnectorError> {
         let connectors = connectors(&standing.upstream)?;
@@ -92,6 +97,7 @@ impl Target {
             retry: policy(standing),
             worker,
             clock: clock.clone(),
+            metrics,
             servers: servers.collect(),
         })
     }
@@ -243,7 +249,7 @@ impl Visit {
 
     /// Reports an attempt without a response.
     pub(super) fn failed_with(&mut self, error: &ForwardError) {
-        self.leave(error.phase().map(|_| Load::TooMuch));
+        self.leave(error.timeout().map(|_| Load::TooMuch));
         if let Some(failure) = error.server_failure() {
             self.failed(failure);
         }

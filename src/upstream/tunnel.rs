@@ -6,8 +6,8 @@ use tokio::io::copy_bidirectional;
 
 use super::pool::Lease;
 use super::target::Visit;
-use crate::admin::InFlight;
-use crate::pipeline::Connection;
+use crate::context::Connection;
+use crate::metrics::InFlight;
 use crate::wire::upgrade::Upgrade;
 
 /// Joins the client's connection to upstream's once both have left HTTP.
@@ -17,10 +17,10 @@ pub(super) fn open(
     upstream: OnUpgrade,
     (lease, in_flight, visit): (Lease, InFlight, Visit),
 ) {
-    let place = connection.seat();
+    let permit = connection.permit();
     // Tracked: a drain waits for the tunnel's end, within its grace.
     connection.tasks.spawn(async move {
-        let _held = (place, in_flight, visit);
+        let _held = (permit, in_flight, visit);
         let (mut client, upstream) = match tokio::join!(client, upstream) {
             (Ok(client), Ok(upstream)) => (client, upstream),
             (Err(error), _) => {

@@ -15,7 +15,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::replay::Replay;
-use crate::intake::{RequestBody, RequestBodyError};
+use crate::body::{RequestBody, RequestBodyError};
 use crate::wire::Violation;
 
 /// A request's body on its way upstream.

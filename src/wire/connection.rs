@@ -28,7 +28,7 @@ use super::rewound::Rewound;
 use super::sending::{Sending, Sent};
 use super::socket::ClientSocket;
 use super::violation::Violation;
-use crate::gateway::{Caps, Deadlines};
+use crate::settings::{Caps, Deadlines};
 
 /// A client's connection.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use super::socket::ClientSocket;
 use super::turns::Turns;
 use super::upgrade::{self, Handover};
 use super::violation::Violation;
-use crate::gateway::{Caps, Deadlines};
+use crate::settings::{Caps, Deadlines};
 
 /// Serves HTTP/1 on a connection of which `early` was already read, until either side ends it or `stop` is
 /// ready and the current request has its response.

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::gateway::{Caps, Deadlines};
+use crate::settings::{Caps, Deadlines};
 
 const DEADLINES: Deadlines = Deadlines {
     handshake: Duration::from_secs(1),

@@ -7,6 +7,8 @@
 use http::StatusCode;
 use thiserror::Error;
 
+use crate::problem::Problem;
+
 /// A breach of HTTP/1's grammar, or of the limits and deadlines set for it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -102,6 +104,13 @@ impl Violation {
             Self::HeadTimeout | Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             _ => StatusCode::BAD_REQUEST,
         }
+    }
+}
+
+impl From<Violation> for Problem {
+    fn from(violation: Violation) -> Self {
+        let detail = violation.to_string();
+        Self::new(violation.status(), "bad-request", "Bad request", detail)
     }
 }
 

@@ -6,7 +6,7 @@ use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 use tidegate::client::Trust;
 use tidegate::idempotency::{
-    Answer as Stored, Bid, Claim, ClientHash, Fingerprint, IdempotencyKey, Kept, Permit,
+    Answer as Stored, Bid, Claim, ClientHash, Fingerprint, IdempotencyKey, Kept, Permit, RecordId,
     Records as _, Scope, Terms,
 };
 
@@ -40,7 +40,8 @@ impl Office {
         let client = caller.expect("a client").id();
         let bid = Bid {
             at: shared.clock.now(),
-            id: shared.naming.names().secret.record(
+            id: RecordId::of(
+                &shared.hash_keys.keys().secret,
                 &key,
                 &Scope::Credential,
                 client,

@@ -448,7 +448,7 @@ async fn gateways_make_names_alike_whoever_was_first_and_also_when_redis_lost_ev
     let settings = server.settings();
     let open = || Redis::open(settings.clone(), true, Clock::real()).unwrap();
     let (first, second) = (open(), open());
-    let secret = |redis: &Redis| *redis.naming().names().secret.as_bytes();
+    let secret = |redis: &Redis| *redis.hash_keys().keys().secret.as_bytes();
     assert_eq!(secret(&first), secret(&second));
     let Server::Redis(redis, _) = &server else {
         panic!("a single server was started");
@@ -482,7 +482,7 @@ async fn a_redis_that_makes_names_otherwise_is_not_asked_before_that_is_known() 
         assert!(Instant::now() < deadline, "it is never asked again");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(redis.naming().names().secret.as_bytes(), &[7; 32]);
+    assert_eq!(redis.hash_keys().keys().secret.as_bytes(), &[7; 32]);
 }
 
 /// Has the server close all connections, as it does with those that are idle for long.

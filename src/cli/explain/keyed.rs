@@ -12,16 +12,17 @@ use crate::idempotency::field;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::idempotency::rule::ScopePart;
 use crate::idempotency::{
-    IdempotencyKey, InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule, Scope,
+    IdempotencyError, IdempotencyKey, InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule,
+    Scope,
 };
-use crate::respond::Rejection;
+use crate::problem::Problem;
 
 /// What idempotency would do for a request.
 pub(super) enum Keying {
     /// Nothing, for this reason; there may be none worth telling.
     Passes(Option<String>),
     /// It would refuse it.
-    Refused(Rejection),
+    Refused(Problem),
     /// It would carry it out once.
     Keyed {
         /// Whose key it is.
@@ -50,7 +51,7 @@ impl Keying {
         let mut source = format!("valid, in {header}");
         match IdempotencyKey::of(&headers.get_all(header)) {
             Ok(Some(_)) if headers.contains_key(UPGRADE) => {
-                return Self::Refused(Rejection::bad_request(
+                return Self::Refused(Problem::bad_request(
                     "A request with an idempotency key cannot switch protocols.",
                 ));
             }
@@ -68,19 +69,19 @@ impl Keying {
                 )));
             }
             Ok(None) => {
-                return Self::Refused(Rejection::KeyMissing {
+                return Self::Refused(Problem::from(IdempotencyError::KeyMissing {
                     header: header.clone(),
                     field: rule.body_field.clone(),
-                });
+                }));
             }
             Err(error) => {
                 let header = header.clone();
-                return Self::Refused(Rejection::KeyInvalid { header, error });
+                return Self::Refused(IdempotencyError::KeyInvalid { header, error }.into());
             }
         }
         if announced(headers).is_some_and(|bytes| bytes > rule.max_request as u64) {
             let limit = rule.max_request as u64;
-            return Self::Refused(Rejection::PayloadTooLarge { limit });
+            return Self::Refused(Problem::payload_too_large(limit));
         }
         Self::Keyed {
             owner: format!("{source}; belongs to {}", owner(rule, headers)),
@@ -173,7 +174,7 @@ mod tests {
         });
         match Keying::of(rule, method, &headers) {
             Keying::Passes(reason) => format!("passes: {}", reason.unwrap_or_default()),
-            Keying::Refused(rejection) => format!("{}: {}", rejection.status(), rejection.detail()),
+            Keying::Refused(problem) => format!("{}: {}", problem.status, problem.detail),
             Keying::Keyed { owner, duplicate } => format!("keyed: {owner} / {duplicate}"),
         }
     }

@@ -9,10 +9,9 @@ use super::super::located::{Located, Named};
 use super::super::problem::Findings;
 use super::super::scalar::{LimitName, Rate};
 use super::timeout;
+use crate::problem::RetryAfterForm;
 use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
-use crate::throttle::{
-    Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Quota, QuotaError, RetryAfterForm,
-};
+use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Quota, QuotaError};
 
 /// How long a delaying limit makes a request wait where nothing is said.
 const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(1);

@@ -9,14 +9,14 @@ use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::scalar::{HeaderText, Origin};
 use super::{duration, plain};
-use crate::respond::{Cors, Dialect, Hint, Hints, Manner};
+use crate::respond::{Cors, Dialect, Hint, Hints, RespondSettings};
 
 /// How long a browser keeps a preflight's answer where nothing is said.
 const DEFAULT_MAX_AGE: Duration = Duration::from_mins(10);
 
-pub(super) fn resolve(section: &RespondSection, findings: &mut Findings) -> Manner {
+pub(super) fn resolve(section: &RespondSection, findings: &mut Findings) -> RespondSettings {
     let headers = section.headers.iter().flat_map(|headers| &headers.0);
-    Manner {
+    RespondSettings {
         rate_limit: match section.rate_limit.as_ref().map(|dialect| dialect.value) {
             Some(DialectWord::Draft | DialectWord::Draft11) | None => Dialect::Draft,
             Some(DialectWord::Legacy) => Dialect::Legacy,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::super::RoutePolicy;
 use super::super::file::{File, RouteSection};
 use super::super::located::Located;
 use super::super::problem::Findings;
@@ -13,18 +14,19 @@ use super::buffers::Bounds;
 use super::idempotency::{self, Surroundings};
 use super::limits::Limits;
 use super::plain;
-use crate::route::{Route, RouteId, Routes, check_pattern, find_shadowed};
+use crate::intake::headers::{CountedHeaders, HeaderNames};
+use crate::route::{Matcher, RouteMatch, check_pattern, find_shadowed};
 use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::UpstreamId;
 
-/// Routes without a fault, in the order of the file.
+/// Returns the routes without a fault, in the order of the file.
 pub(super) fn resolve(
     file: &File,
     limits: &Limits<'_>,
     max_bytes: u64,
     buffers: Bounds<'_>,
     findings: &mut Findings,
-) -> Vec<Route> {
+) -> Vec<(RouteMatch, RoutePolicy)> {
     if file.route.is_empty() && !findings.has_errors() {
         findings.error(
             &(0..0),
@@ -46,20 +48,21 @@ pub(super) fn resolve(
     let mut routes = Vec::new();
     let mut spans = Vec::new();
     for section in &file.route {
-        if let Some(route) = resolver.route(section, RouteId(routes.len())) {
+        if let Some(route) = resolver.route(section) {
             routes.push(route);
             spans.push(path_span(section));
         }
     }
     resolver.report_unused(file);
-    for shadowed in find_shadowed(&routes) {
-        let [earlier, later] = [shadowed.earlier.0, shadowed.later.0];
+    let matches: Vec<_> = routes.iter().map(|(matches, _)| matches.clone()).collect();
+    for shadowed in find_shadowed(&matches) {
+        let [earlier, later] = [shadowed.earlier, shadowed.later];
         findings
             .error(
                 &spans[later],
                 format!(
                     "no request can reach the route `{}`: `{}` takes them all",
-                    routes[later].name, routes[earlier].name
+                    matches[later].name, matches[earlier].name
                 ),
                 "the first match wins: move this route above the other, or remove it",
             )
@@ -68,9 +71,32 @@ pub(super) fn resolve(
     routes
 }
 
-/// Makes sound routes ready to match.
-pub(super) fn compile(file: &File, routes: Vec<Route>, findings: &mut Findings) -> Option<Routes> {
-    match Routes::compile(routes) {
+/// Resolves the headers that each route is counted by, and returns the headers that any route reads.
+pub(super) fn resolve_headers(routes: &mut [(RouteMatch, RoutePolicy)]) -> HeaderNames {
+    let mut names = HeaderNames::default();
+    for (_, route) in routes {
+        let limit_headers = |mode| {
+            let limits = route.limits.iter().filter(move |limit| limit.mode == mode);
+            limits.flat_map(|limit| limit.headers())
+        };
+        let rule = route.idempotency.as_deref();
+        let scope_headers = rule.into_iter().flat_map(|rule| rule.scope.headers());
+        route.counted = names.add_route(
+            limit_headers(Mode::Enforce).chain(scope_headers),
+            limit_headers(Mode::Shadow),
+            rule.map(|rule| &rule.header),
+        );
+    }
+    names
+}
+
+/// Compiles routes without a fault.
+pub(super) fn compile(
+    file: &File,
+    routes: Vec<(RouteMatch, RoutePolicy)>,
+    findings: &mut Findings,
+) -> Option<Matcher<RoutePolicy>> {
+    match Matcher::compile(routes) {
         Ok(routes) => Some(routes),
         Err(error) => {
             let span = file.route.first().map_or(0..0, path_span);
@@ -103,7 +129,7 @@ struct Resolver<'a> {
 }
 
 impl<'a> Resolver<'a> {
-    fn route(&mut self, section: &'a Located<RouteSection>, id: RouteId) -> Option<Route> {
+    fn route(&mut self, section: &'a Located<RouteSection>) -> Option<(RouteMatch, RoutePolicy)> {
         let Located { span, value: route } = section;
         let name = self.name(route);
         let patterns = self.patterns(route);
@@ -127,17 +153,22 @@ impl<'a> Resolver<'a> {
             .idempotency
             .as_ref()
             .and_then(|section| idempotency::resolve(section, around, self.findings));
-        Some(Route {
-            id,
-            name: name?.into(),
+        let name: Arc<str> = name?.into();
+        let matches = RouteMatch {
+            name: Arc::clone(&name),
             patterns: patterns?,
             methods,
+        };
+        let policy = RoutePolicy {
+            name,
             upstream: upstream?,
             limits,
             cost: cost?,
             idempotency: rule.map(Arc::new),
             access_log: plain(route.access_log.as_ref(), self.access_log),
-        })
+            counted: CountedHeaders::default(),
+        };
+        Some((matches, policy))
     }
 
     fn name(&mut self, route: &'a RouteSection) -> Option<&'a str> {

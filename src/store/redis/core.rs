@@ -18,7 +18,7 @@ use super::breaker::Breaker;
 use super::connection::{Client, Connection};
 use super::settings::RedisSettings;
 use crate::clock::Clock;
-use crate::idempotency::{Names, Naming, Secret};
+use crate::hash_keys::{HashKeySource, HashKeys, Secret};
 use crate::store::Part;
 
 /// What all links to one Redis share.
@@ -30,7 +30,7 @@ pub(super) struct Core {
     limits: Breaker,
     records: Breaker,
     /// What names are made with; ours until Redis has told us the fleet's.
-    names: Arc<RwLock<Names>>,
+    names: Arc<RwLock<HashKeys>>,
     /// Goes up whenever Redis turns out to be another one: connections of an earlier epoch are not used.
     pub(super) epoch: AtomicU64,
     /// Somebody met trouble, and wants it looked into.
@@ -90,8 +90,8 @@ impl Core {
         timeout(within, subscribing).await.unwrap_or_else(late)
     }
 
-    pub(super) fn naming(&self) -> Naming {
-        Naming::Shared(Arc::clone(&self.names))
+    pub(super) fn naming(&self) -> HashKeySource {
+        HashKeySource::Shared(Arc::clone(&self.names))
     }
 
     pub(super) fn secret(&self) -> Secret {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::super::RoutePolicy;
 use super::super::super::file::File;
 use super::super::super::located::Located;
 use super::super::super::problem::Findings;
 use super::super::super::scalar::{HumanDuration, LONGEST_LEASE, Lease};
 use super::super::super::{Backend, StoreSettings};
-use crate::route::Route;
+use crate::route::RouteMatch;
 use crate::upstream::{Timeouts, Upstream};
 
 /// How much longer than any execution a claim holds where nothing is said.
@@ -19,7 +20,7 @@ pub(in super::super) fn set_lease(
     store: &mut StoreSettings,
     file: &File,
     upstreams: &[Arc<Upstream>],
-    routes: &[Route],
+    routes: &[(RouteMatch, RoutePolicy)],
     findings: &mut Findings,
 ) {
     let Backend::Redis(redis) = &mut store.backend else {
@@ -29,7 +30,8 @@ pub(in super::super) fn set_lease(
     if findings.has_errors() {
         return;
     }
-    let keyed = routes.iter().filter(|route| route.idempotency.is_some());
+    let routes = routes.iter().map(|(_, route)| route);
+    let keyed = routes.filter(|route| route.idempotency.is_some());
     let slowest = keyed
         .map(|route| &upstreams[route.upstream.0])
         .max_by_key(|upstream| whole(upstream).0);

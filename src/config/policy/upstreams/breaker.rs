@@ -9,7 +9,8 @@ use super::super::super::file::{BreakerSection, FailuresEntry, FallbackTable};
 use super::super::super::problem::Findings;
 use super::super::super::scalar::HumanDuration;
 use super::super::{count, plain};
-use crate::upstream::{BreakerSettings, FailureStatuses, Fallback, OpensOn};
+use crate::problem::Fallback;
+use crate::upstream::{BreakerSettings, FailureStatuses, OpensOn};
 
 /// Media type of a fallback without `content_type`.
 const DEFAULT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");

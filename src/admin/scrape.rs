@@ -1,0 +1,229 @@
+//! The counters of all workers as Prometheus reads them.
+
+mod keyed;
+mod store;
+mod upstreams;
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::buffers::{Buffered, Buffers};
+use crate::clock::Clock;
+use crate::metrics::{Count, EarlyReset, LimitMetrics, Metrics, RouteMetrics, STATUSES, Snapshot};
+use crate::pipeline::Shared;
+use crate::store::{BucketStore, RecordStore};
+use crate::upstream::Standing;
+
+/// What all workers count, and what the stores hold, ready to be scraped.
+pub(super) fn registry(shared: &Shared) -> Registry {
+    let mut registry = Registry::with_prefix("tidegate");
+    let scrape = Scrape {
+        workers: Arc::clone(&shared.metrics),
+        buckets: shared.buckets.clone(),
+        records: shared.records.clone(),
+        buffers: shared.buffers.clone(),
+        standings: Arc::clone(&shared.standings),
+        clock: shared.clock.clone(),
+    };
+    registry.register_collector(Box::new(scrape));
+    registry
+}
+
+/// The counters as they stand when Prometheus asks.
+#[derive(Debug)]
+struct Scrape {
+    workers: Arc<[Arc<Metrics>]>,
+    buckets: BucketStore,
+    records: RecordStore,
+    buffers: Buffers,
+    standings: Arc<[Arc<Standing>]>,
+    clock: Clock,
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.encode_routes(&mut encoder)?;
+        self.encode_limits(&mut encoder)?;
+        self.encode_upstreams(&mut encoder)?;
+        self.encode_servers(&mut encoder)?;
+        self.encode_keyed(&mut encoder)?;
+        self.encode_records(&mut encoder)?;
+        self.encode_store(&mut encoder)?;
+        counter(
+            encoder.encode_descriptor(
+                "responses_truncated",
+                "Responses whose last byte was not written to the client's socket",
+                None,
+                MetricType::Counter,
+            )?,
+            self.sum(|worker| worker.truncated.get()),
+        )?;
+        self.encode_http2(&mut encoder)?;
+        self.encode_buffers(&mut encoder)?;
+        let buckets = self.buckets.local();
+        let workers = || self.workers.iter();
+        let connections = workers().map(|worker| worker.connections.get()).sum();
+        let lingering = workers().map(|worker| worker.http2.lingering.get()).sum();
+        for (name, help, value) in [
+            ("buckets", "Buckets tracked", size(buckets.tracked())),
+            (
+                "buckets_max",
+                "Buckets tracked at most",
+                size(buckets.capacity()),
+            ),
+            ("connections", "Client connections open", connections),
+            (
+                "buffered_bytes",
+                "Bytes of bodies held in memory",
+                size(self.buffers.in_use()),
+            ),
+            (
+                "buffered_bytes_max",
+                "Bytes of bodies held in memory at most",
+                size(self.buffers.bounds().total),
+            ),
+            (
+                "http2_lingering_streams",
+                "HTTP/2 streams open after their response because the client is still sending",
+                lingering,
+            ),
+        ] {
+            gauge(
+                encoder.encode_descriptor(name, help, None, MetricType::Gauge)?,
+                value,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Scrape {
+    /// What all workers together counted; `count` picks it from the counters of one.
+    fn sum(&self, count: impl Fn(&Metrics) -> u64) -> u64 {
+        self.workers.iter().map(|worker| count(worker)).sum()
+    }
+
+    /// Adds up a counter of the route at `index` over all workers.
+    fn sum_of_route(&self, index: usize, count: impl Fn(&RouteMetrics) -> u64) -> u64 {
+        self.sum(|worker| {
+            worker
+                .all_routes()
+                .nth(index)
+                .map_or(0, |route| count(route))
+        })
+    }
+
+    /// The counters of the first worker. All workers have the same names.
+    fn first(&self) -> &Metrics {
+        self.workers.first().expect("there is at least one worker")
+    }
+
+    fn encode_routes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut requests = encoder.encode_descriptor(
+            "requests",
+            "Requests answered, by route and status",
+            None,
+            MetricType::Counter,
+        )?;
+        for (index, route) in self.first().all_routes().enumerate() {
+            for status in 0..STATUSES {
+                let count = self.sum_of_route(index, |route| route.by_status[status].get());
+                if count > 0 {
+                    let labels = [
+                        ("route", &*route.name),
+                        ("status", &(status + 100).to_string()),
+                    ];
+                    counter(requests.encode_family(&labels)?, count)?;
+                }
+            }
+        }
+        let mut delayed = encoder.encode_descriptor(
+            "delayed",
+            "Requests made to wait for their slot, by route",
+            None,
+            MetricType::Counter,
+        )?;
+        for (index, route) in self.first().all_routes().enumerate() {
+            let count = self.sum_of_route(index, |route| route.delayed.get());
+            counter(delayed.encode_family(&[("route", &*route.name)])?, count)?;
+        }
+        Ok(())
+    }
+
+    fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Pick = fn(&LimitMetrics) -> &Count;
+        let counters: [(&str, &str, Pick); 2] = [
+            (
+                "refused",
+                "Requests refused, by the limit with the longest wait",
+                |limit| &limit.refused,
+            ),
+            (
+                "shadow_refused",
+                "Requests a limit in shadow mode would have refused",
+                |limit| &limit.shadow_refused,
+            ),
+        ];
+        for (name, help, pick) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (index, limit) in self.first().limits.iter().enumerate() {
+                let count = self.sum(|worker| pick(&worker.limits[index]).get());
+                counter(family.encode_family(&[("limit", &*limit.name)])?, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_buffers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut exceeded = encoder.encode_descriptor(
+            "buffers_exceeded",
+            "Bodies beyond max_buffered or max_buffered_per_client: keyed requests and replays rejected, responses not \
+             stored, copies for retries dropped",
+            None,
+            MetricType::Counter,
+        )?;
+        for kind in Buffered::ALL {
+            let labels = [("kind", kind.label())];
+            counter(
+                exceeded.encode_family(&labels)?,
+                self.buffers.exceeded(kind),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn encode_http2(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut resets = encoder.encode_descriptor(
+            "http2_early_resets",
+            "HTTP/2 streams reset after their response because the client was still sending, by the bound reached",
+            None,
+            MetricType::Counter,
+        )?;
+        for (index, reason) in EarlyReset::ALL.into_iter().enumerate() {
+            let count = self.sum(|worker| worker.http2.early_resets[index].get());
+            counter(resets.encode_family(&[("reason", reason.label())])?, count)?;
+        }
+        Ok(())
+    }
+}
+
+fn counter(mut encoder: MetricEncoder<'_>, count: u64) -> fmt::Result {
+    encoder.encode_counter::<NoLabelSet, _, u64>(&count, None)
+}
+
+fn gauge(mut encoder: MetricEncoder<'_>, value: i64) -> fmt::Result {
+    encoder.encode_gauge(&value)
+}
+
+fn histogram(mut encoder: MetricEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    encoder.encode_histogram::<NoLabelSet>(snapshot.sum, snapshot.count(), &snapshot.buckets, None)
+}
+
+fn size(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

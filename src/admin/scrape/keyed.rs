@@ -1,0 +1,270 @@
+//! Idempotency keys as Prometheus reads of them.
+
+use std::fmt;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use super::{Scrape, counter, gauge, histogram};
+use crate::idempotency::{Records as _, State};
+use crate::metrics::{Count, KeyOutcome, KeyedMetrics, Latency, OfStore, RouteMetrics};
+
+impl Scrape {
+    /// What became of requests with a key, and how long the store took over them.
+    pub(super) fn encode_keyed(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut requests = encoder.encode_descriptor(
+            "idempotency_requests",
+            "Requests a route looked for a key in, by what became of them; one that waited counts again by \
+             what it then got",
+            None,
+            MetricType::Counter,
+        )?;
+        for (index, route) in self.keyed_routes() {
+            for outcome in KeyOutcome::ALL {
+                let labels = [("route", &*route.name), ("outcome", outcome.label())];
+                let count = self.sum(|worker| outcome.count(&worker.routes[index].keyed).get());
+                counter(requests.encode_family(&labels)?, count)?;
+            }
+        }
+        self.encode_executions(encoder)?;
+        self.encode_store_latency(encoder)
+    }
+
+    fn encode_executions(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Pick = fn(&KeyedMetrics) -> &Count;
+        let counters: [(&str, &str, Pick); 4] = [
+            (
+                "idempotency_executions_lost",
+                "Executions whose outcome is unknown or whose response could not be recorded, by route",
+                |keyed| &keyed.lost,
+            ),
+            (
+                "idempotency_executions_released",
+                "Executions that left their key free, by route",
+                |keyed| &keyed.released,
+            ),
+            (
+                "idempotency_client_share_rejections",
+                "Requests with a new key rejected because their client holds its share of the store, by route",
+                |keyed| &keyed.client_share_rejections,
+            ),
+            (
+                "idempotency_store_errors",
+                "Times the store could not do what it was asked, by route",
+                |keyed| &keyed.store_errors,
+            ),
+        ];
+        for (name, help, pick) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (index, route) in self.keyed_routes() {
+                let count = self.sum(|worker| pick(&worker.routes[index].keyed).get());
+                counter(family.encode_family(&[("route", &*route.name)])?, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_store_latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Pick = fn(&KeyedMetrics) -> &Latency<OfStore>;
+        let operations: [(&str, Pick); 2] = [
+            ("claim", |keyed| &keyed.claim_latency),
+            ("complete", |keyed| &keyed.complete_latency),
+        ];
+        let mut family = encoder.encode_descriptor(
+            "idempotency_store_seconds",
+            "Time the store took, by operation",
+            None,
+            MetricType::Histogram,
+        )?;
+        for (operation, pick) in operations {
+            let routes = self.workers.iter().flat_map(|worker| &worker.routes);
+            let snapshot = Latency::sum(routes.map(|route| pick(&route.keyed)));
+            histogram(
+                family.encode_family(&[("operation", operation)])?,
+                &snapshot,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// What the store holds; of one that a fleet shares, what this gateway has underway in it.
+    pub(super) fn encode_records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let census = self.records.census();
+        let mut records = encoder.encode_descriptor(
+            "idempotency_records",
+            "Keys remembered, by state",
+            None,
+            MetricType::Gauge,
+        )?;
+        let states: &[State] = if self.records.is_shared() {
+            &[State::InProgress]
+        } else {
+            &State::ALL
+        };
+        for state in states {
+            let labels = [("state", state.name())];
+            gauge(records.encode_family(&labels)?, level(census.of(*state)))?;
+        }
+        if self.records.is_shared() {
+            return Ok(());
+        }
+        gauge(
+            encoder.encode_descriptor(
+                "idempotency_bytes",
+                "What the answers kept take, about",
+                None,
+                MetricType::Gauge,
+            )?,
+            level(census.bytes),
+        )?;
+        counter(
+            encoder.encode_descriptor(
+                "idempotency_evictions",
+                "Answers dropped to make room",
+                None,
+                MetricType::Counter,
+            )?,
+            census.evictions,
+        )
+    }
+
+    /// Returns the routes that have a rule for keys, with their indexes.
+    fn keyed_routes(&self) -> impl Iterator<Item = (usize, &RouteMetrics)> {
+        let routes = self.first().routes.iter().enumerate();
+        routes
+            .filter(|(_, route)| route.has_keys)
+            .map(|(index, route)| (index, &**route))
+    }
+}
+
+fn level(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::buffers::{BufferBounds, Buffers};
+    use crate::clock::Clock;
+    use crate::metrics::Metrics;
+    use crate::store::memory::MemoryBuckets;
+    use crate::store::memory::records::{MemoryRecords, Room};
+    use crate::store::{BucketStore, RecordStore};
+
+    /// Returns the counters of two workers of a gateway with two routes, of which the first has a rule for keys.
+    fn workers() -> [Arc<Metrics>; 2] {
+        let routes = [("payments".into(), true), ("reports".into(), false)];
+        [0; 2].map(|_| {
+            let routes = routes.iter().map(|(name, has_keys)| (name, *has_keys));
+            Arc::new(Metrics::new(routes, [], []))
+        })
+    }
+
+    fn scraped(workers: &[Arc<Metrics>]) -> String {
+        let mut registry = Registry::with_prefix("tidegate");
+        registry.register_collector(Box::new(Scrape {
+            workers: workers.into(),
+            buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(1, Clock::real()))),
+            records: RecordStore::Memory(MemoryRecords::new(Room::default(), Clock::real())),
+            buffers: Buffers::new(BufferBounds::default()),
+            standings: Arc::default(),
+            clock: Clock::real(),
+        }));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn what_became_of_keyed_requests_is_added_up_over_workers_under_its_own_name() {
+        let workers = workers();
+        let counts: [fn(&KeyedMetrics) -> &Count; 13] = [
+            |keyed| &keyed.claims,
+            |keyed| &keyed.replays,
+            |keyed| &keyed.waits,
+            |keyed| &keyed.conflicts,
+            |keyed| &keyed.mismatches,
+            |keyed| &keyed.unknowns,
+            |keyed| &keyed.tombstones,
+            |keyed| &keyed.invalid,
+            |keyed| &keyed.exhausted,
+            |keyed| &keyed.lost,
+            |keyed| &keyed.released,
+            |keyed| &keyed.store_errors,
+            |keyed| &keyed.client_share_rejections,
+        ];
+        for worker in &workers {
+            let keyed = &worker.routes[0].keyed;
+            for (times, count) in (1..).zip(counts) {
+                count(keyed).add(times);
+            }
+        }
+        let text = scraped(&workers);
+        for (series, count) in [
+            ("requests_total{route=\"payments\",outcome=\"executed\"}", 2),
+            ("requests_total{route=\"payments\",outcome=\"replayed\"}", 4),
+            ("requests_total{route=\"payments\",outcome=\"waited\"}", 6),
+            ("requests_total{route=\"payments\",outcome=\"conflict\"}", 8),
+            (
+                "requests_total{route=\"payments\",outcome=\"mismatch\"}",
+                10,
+            ),
+            ("requests_total{route=\"payments\",outcome=\"unknown\"}", 12),
+            (
+                "requests_total{route=\"payments\",outcome=\"not_retained\"}",
+                14,
+            ),
+            ("requests_total{route=\"payments\",outcome=\"invalid\"}", 16),
+            (
+                "requests_total{route=\"payments\",outcome=\"exhausted\"}",
+                18,
+            ),
+            ("executions_lost_total{route=\"payments\"}", 20),
+            ("executions_released_total{route=\"payments\"}", 22),
+            ("store_errors_total{route=\"payments\"}", 24),
+            ("client_share_rejections_total{route=\"payments\"}", 26),
+        ] {
+            let line = format!("tidegate_idempotency_{series} {count}");
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_route_that_does_not_look_at_keys_has_no_series_about_them() {
+        let text = scraped(&workers());
+        let keyed = |line: &&str| line.starts_with("tidegate_idempotency_");
+        assert!(text.lines().filter(keyed).count() > 0);
+        for name in ["reports", "(none)"] {
+            let label = format!("route=\"{name}\"");
+            assert!(!text.lines().filter(keyed).any(|line| line.contains(&label)));
+        }
+    }
+
+    #[test]
+    fn the_stores_time_is_counted_by_operation_over_all_routes() {
+        let workers = workers();
+        for (worker, micros) in workers.iter().zip([50, 60]) {
+            let keyed = &worker.routes[0].keyed;
+            keyed.claim_latency.record(Duration::from_micros(micros));
+        }
+        let text = scraped(&workers);
+        for line in [
+            "seconds_bucket{le=\"0.00005\",operation=\"claim\"} 1",
+            "seconds_bucket{le=\"0.0001\",operation=\"claim\"} 2",
+            "seconds_bucket{le=\"1.0\",operation=\"claim\"} 2",
+            "seconds_bucket{le=\"+Inf\",operation=\"claim\"} 2",
+            "seconds_count{operation=\"claim\"} 2",
+            "seconds_sum{operation=\"claim\"} 0.00011",
+            "seconds_count{operation=\"complete\"} 0",
+        ] {
+            let line = format!("tidegate_idempotency_store_{line}");
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+    }
+}

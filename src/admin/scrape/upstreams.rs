@@ -1,0 +1,189 @@
+//! Upstreams and their servers.
+
+use std::fmt;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use super::{Scrape, counter, gauge, histogram};
+use crate::metrics::{Count, Latency, RetryRefusal, UpstreamFailure, UpstreamMetrics};
+use crate::upstream::breaker;
+use crate::upstream::standing::ServerStanding;
+
+impl Scrape {
+    pub(super) fn encode_upstreams(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let upstreams = &self.first().upstreams;
+        let mut in_flight = encoder.encode_descriptor(
+            "upstream_in_flight",
+            "Requests underway, by upstream",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (index, upstream) in upstreams.iter().enumerate() {
+            let workers = self.workers.iter();
+            let value = workers
+                .map(|worker| worker.upstreams[index].in_flight.get())
+                .sum();
+            gauge(
+                in_flight.encode_family(&[("upstream", &*upstream.name)])?,
+                value,
+            )?;
+        }
+        self.encode_reasons(
+            encoder,
+            "upstream_failures",
+            "Requests without a whole answer, by upstream and reason",
+            UpstreamFailure::ALL.map(UpstreamFailure::label),
+            |upstream| &upstream.failures,
+        )?;
+        self.encode_reasons(
+            encoder,
+            "upstream_retries_refused",
+            "Requests that could have been tried again and were not, by upstream and reason",
+            RetryRefusal::ALL.map(RetryRefusal::label),
+            |upstream| &upstream.retry_refusals,
+        )?;
+        self.encode_counts(encoder)?;
+        let mut latency = encoder.encode_descriptor(
+            "upstream_latency_seconds",
+            "Time to the head of an answer, all its attempts together, by upstream",
+            None,
+            MetricType::Histogram,
+        )?;
+        for (index, upstream) in upstreams.iter().enumerate() {
+            let labels = [("upstream", &*upstream.name)];
+            let workers = self.workers.iter();
+            let latencies = workers.map(|worker| &worker.upstreams[index].latency);
+            histogram(latency.encode_family(&labels)?, &Latency::sum(latencies))?;
+        }
+        Ok(())
+    }
+
+    fn encode_reasons<const N: usize>(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        reasons: [&str; N],
+        pick: fn(&UpstreamMetrics) -> &[Count; N],
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (index, upstream) in self.first().upstreams.iter().enumerate() {
+            for (place, reason) in reasons.iter().enumerate() {
+                let count = self.sum(|worker| pick(&worker.upstreams[index])[place].get());
+                let labels = [("upstream", &*upstream.name), ("reason", *reason)];
+                counter(family.encode_family(&labels)?, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_counts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Pick = fn(&UpstreamMetrics) -> &Count;
+        let counters: [(&str, &str, Pick); 2] = [
+            (
+                "upstream_attempts",
+                "Attempts to reach a server, by upstream",
+                |upstream| &upstream.attempts,
+            ),
+            (
+                "upstream_retries",
+                "Requests tried again after a failure, by upstream",
+                |upstream| &upstream.retries,
+            ),
+        ];
+        for (name, help, pick) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (index, upstream) in self.first().upstreams.iter().enumerate() {
+                let count = self.sum(|worker| pick(&worker.upstreams[index]).get());
+                let labels = [("upstream", &*upstream.name)];
+                counter(family.encode_family(&labels)?, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn encode_servers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        self.encode_gauges(
+            encoder,
+            "server_in_flight",
+            "Requests underway, by server",
+            |server| server.in_flight().into(),
+        )?;
+        self.encode_gauges(
+            encoder,
+            "server_ejected",
+            "1 for a server that health checks have taken out",
+            |server| server.is_ejected().into(),
+        )?;
+        let now = self.clock.now();
+        let mut states = encoder.encode_descriptor(
+            "breaker_state",
+            "1 for the state that a server's circuit is in",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (upstream, server) in self.servers() {
+            let state = server.breaker.snapshot(now).state.name();
+            for name in breaker::State::NAMES {
+                let labels = [
+                    ("upstream", upstream),
+                    ("server", server.name()),
+                    ("state", name),
+                ];
+                gauge(states.encode_family(&labels)?, (name == state).into())?;
+            }
+        }
+        let mut opened = encoder.encode_descriptor(
+            "breaker_opened",
+            "Times a server's circuit was opened",
+            None,
+            MetricType::Counter,
+        )?;
+        for (upstream, server) in self.servers() {
+            let labels = [("upstream", upstream), ("server", server.name())];
+            let count = server.breaker.snapshot(now).openings;
+            counter(opened.encode_family(&labels)?, count)?;
+        }
+        self.encode_concurrency(encoder)
+    }
+
+    fn encode_gauges(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        value: fn(&ServerStanding) -> i64,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (upstream, server) in self.servers() {
+            let labels = [("upstream", upstream), ("server", server.name())];
+            gauge(family.encode_family(&labels)?, value(server))?;
+        }
+        Ok(())
+    }
+
+    fn encode_concurrency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut limits = encoder.encode_descriptor(
+            "upstream_concurrency_limit",
+            "Requests an upstream is sent at once at most, where that adapts",
+            None,
+            MetricType::Gauge,
+        )?;
+        for standing in &*self.standings {
+            if let Some(concurrency) = &standing.concurrency {
+                let labels = [("upstream", &*standing.upstream.name)];
+                gauge(limits.encode_family(&labels)?, concurrency.limit().into())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every server with its upstream's name.
+    fn servers(&self) -> impl Iterator<Item = (&str, &ServerStanding)> {
+        self.standings.iter().flat_map(|standing| {
+            let servers = standing.servers.iter();
+            servers.map(|server| (&*standing.upstream.name, server))
+        })
+    }
+}

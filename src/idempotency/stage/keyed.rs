@@ -1,0 +1,88 @@
+//! Decides from the head of a request whether it has a key, and finds a key in its body.
+
+use std::sync::Arc;
+
+use http::{Request, Version};
+
+use super::super::field::{self, FieldError};
+use super::super::{IdempotencyError, IdempotencyKey, Requirement};
+use super::RouteKeys;
+use crate::intake::headers::asks_for_upgrade;
+
+/// A request that has a key, or whose body can have one.
+#[derive(Debug)]
+pub struct KeyedRequest {
+    /// The key in the header. `search` replaces `None` with the key in the body.
+    pub(super) key: Option<IdempotencyKey<'static>>,
+    /// Whether the body can have a key: it is JSON, and the route has a `body_field`.
+    is_searched: bool,
+}
+
+impl RouteKeys {
+    /// Decides from the head of a request whether it has a key, or a body that can have one.
+    pub fn inspect<B>(
+        &self,
+        request: &Request<B>,
+    ) -> Result<Option<KeyedRequest>, IdempotencyError> {
+        let rule = &self.rule;
+        if !rule.methods.contains(request.method()) {
+            return Ok(None);
+        }
+        let headers = request.headers();
+        let is_searched = rule.body_field.is_some() && field::is_json(headers);
+        let key = match IdempotencyKey::of(&headers.get_all(&rule.header)) {
+            Ok(Some(_)) if switches_protocols(request) => return Err(IdempotencyError::Upgrade),
+            Ok(Some(key)) => Some(key.into_owned()),
+            Ok(None) if is_searched => None,
+            Ok(None) if rule.requirement == Requirement::Optional => return Ok(None),
+            Ok(None) => return Err(self.missing()),
+            Err(error) => {
+                self.metrics.keyed.invalid.inc();
+                let header = rule.header.clone();
+                return Err(IdempotencyError::KeyInvalid { header, error });
+            }
+        };
+        Ok(Some(KeyedRequest { key, is_searched }))
+    }
+
+    /// Searches the body of a request for its key. Rejects the request if the body has no valid key, another key than
+    /// the header, or none although the route requires one.
+    pub(super) fn search<B>(
+        &self,
+        keyed: &mut KeyedRequest,
+        request: &Request<B>,
+        body: &[u8],
+    ) -> Result<(), IdempotencyError> {
+        let Some(field) = self.rule.body_field.as_ref().filter(|_| keyed.is_searched) else {
+            return Ok(());
+        };
+        let invalid = |error| {
+            self.metrics.keyed.invalid.inc();
+            let field = Arc::clone(field);
+            IdempotencyError::FieldInvalid { field, error }
+        };
+        match (field::key_in(body, field).map_err(invalid)?, &keyed.key) {
+            (Some(found), Some(sent)) if found != *sent => Err(invalid(FieldError::Differs)),
+            (Some(_), None) if switches_protocols(request) => Err(IdempotencyError::Upgrade),
+            (Some(found), None) => {
+                keyed.key = Some(found);
+                Ok(())
+            }
+            (None, None) if self.rule.requirement == Requirement::Required => Err(self.missing()),
+            _ => Ok(()),
+        }
+    }
+
+    fn missing(&self) -> IdempotencyError {
+        self.metrics.keyed.invalid.inc();
+        IdempotencyError::KeyMissing {
+            header: self.rule.header.clone(),
+            field: self.rule.body_field.clone(),
+        }
+    }
+}
+
+/// Whether a request is an upgrade to another protocol. HTTP/2 has no such upgrade.
+fn switches_protocols<B>(request: &Request<B>) -> bool {
+    request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers())
+}

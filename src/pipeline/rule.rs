@@ -1,0 +1,68 @@
+//! The compiled rule of a route: what each stage needs to know, resolved once.
+
+use std::sync::Arc;
+
+use super::Shared;
+use crate::idempotency::RouteKeys;
+use crate::intake::headers::CountedHeaders;
+use crate::metrics::RouteMetrics;
+use crate::route::Matcher;
+use crate::throttle::RouteLimits;
+use crate::upstream::Target;
+use crate::upstream::connect::ConnectorError;
+
+/// The rule of a route, compiled for one worker.
+#[derive(Debug)]
+pub(super) struct RouteRule {
+    pub(super) name: Arc<str>,
+    pub(super) access_log: bool,
+    pub(super) counted: CountedHeaders,
+    pub(super) limits: RouteLimits,
+    /// `None` if keys are only forwarded.
+    pub(super) keys: Option<Arc<RouteKeys>>,
+    pub(super) target: Arc<Target>,
+    pub(super) metrics: Arc<RouteMetrics>,
+}
+
+/// Compiles the routes of the policy for a worker.
+pub(super) fn compile(
+    shared: &Shared,
+    worker: usize,
+) -> Result<Matcher<Arc<RouteRule>>, ConnectorError> {
+    let (policy, clock) = (&shared.policy, &shared.clock);
+    let metrics = &shared.metrics[worker];
+    let targets = shared
+        .standings
+        .iter()
+        .zip(&metrics.upstreams)
+        .map(|(standing, counters)| {
+            let target = Target::new(standing, worker, Arc::clone(counters), clock)?;
+            Ok(Arc::new(target))
+        })
+        .collect::<Result<Vec<_>, ConnectorError>>()?;
+    let mut counters = metrics.routes.iter();
+    Ok(policy.routes.map(|route| {
+        let counters = counters.next().expect("every route has counters");
+        let dialect = policy.respond.rate_limit;
+        let limits = &route.limits;
+        Arc::new(RouteRule {
+            name: Arc::clone(&route.name),
+            access_log: route.access_log,
+            counted: route.counted.clone(),
+            limits: RouteLimits::new(
+                limits,
+                route.cost,
+                dialect,
+                counters,
+                metrics,
+                clock.clone(),
+            ),
+            keys: route
+                .idempotency
+                .as_deref()
+                .map(|rule| Arc::new(RouteKeys::new(rule.clone(), Arc::clone(counters)))),
+            target: Arc::clone(&targets[route.upstream.0]),
+            metrics: Arc::clone(counters),
+        })
+    }))
+}

@@ -1,0 +1,201 @@
+//! `RateLimit` headers: what a client learns about the limits of a route, in the configured dialect.
+//!
+//! `draft` has a member for each enforced limit. On a 429 the members that rejected the request come first, longest wait
+//! first, because some clients read only the first member. `legacy` and `x` have one field for each number, and show
+//! the tightest limit. Everything that is the same on all responses of a route is formatted once, with the policy.
+//!
+//! Upstream can have limits of its own. The module `upstream` merges its fields of the same dialect with those of the gateway.
+//! Fields of other dialects pass unchanged.
+
+mod upstream;
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use self::upstream::Field;
+use super::{Limit, Outcome, Quota, Reading, Verdict};
+use crate::clock::Clock;
+use crate::respond::Dialect;
+use crate::respond::retry_after::whole_seconds;
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// One header for each of limit, remaining and reset.
+const LEGACY: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+const X: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+
+/// Returns `RateLimit-Policy` of a route with these enforced limits: `"device";q=4;w=4`.
+pub(super) fn policy(limits: &[Arc<Limit>]) -> HeaderValue {
+    let mut line = BytesMut::new();
+    put_policies(&mut line, limits, |index| &limits[index].name);
+    value(line.freeze())
+}
+
+/// Writes the state of `limits` after `verdict` into the headers of a response, and merges what upstream sent. `policy`
+/// is the result of [`policy`] for these limits.
+pub(super) fn write(
+    headers: &mut HeaderMap,
+    dialect: Dialect,
+    limits: &[Arc<Limit>],
+    policy: &HeaderValue,
+    verdict: &Verdict,
+    clock: &Clock,
+) {
+    match dialect {
+        Dialect::Draft => write_members(headers, limits, policy, verdict),
+        Dialect::Legacy => write_tightest(headers, &LEGACY, limits, verdict, clock),
+        Dialect::X => write_tightest(headers, &X, limits, verdict, clock),
+        Dialect::Off => {}
+    }
+}
+
+fn write_members(
+    headers: &mut HeaderMap,
+    limits: &[Arc<Limit>],
+    policy: &HeaderValue,
+    verdict: &Verdict,
+) {
+    let mut line = BytesMut::with_capacity(32 * limits.len());
+    put_states(&mut line, verdict, |index| &limits[index].name);
+    let has_policies = headers.append(RATE_LIMIT_POLICY, policy.clone());
+    let has_states = headers.append(RATE_LIMIT, value(line.freeze()));
+    if !has_policies && !has_states {
+        return;
+    }
+
+    let [policies, states] = [RATE_LIMIT_POLICY, RATE_LIMIT]
+        .map(|name| Field::parse(&take_all_but_last(headers, &name), limits));
+    let names = upstream::distinct_names(limits, &[&policies, &states]);
+    let (mut policy_line, mut state_line) = (policies.line, states.line);
+    put_policies(&mut policy_line, limits, |index| &names[index]);
+    put_states(&mut state_line, verdict, |index| &names[index]);
+    headers.insert(RATE_LIMIT_POLICY, value(policy_line.freeze()));
+    headers.insert(RATE_LIMIT, value(state_line.freeze()));
+}
+
+fn write_tightest(
+    headers: &mut HeaderMap,
+    names: &[HeaderName; 3],
+    limits: &[Arc<Limit>],
+    verdict: &Verdict,
+    clock: &Clock,
+) {
+    let tightest = match verdict.outcome {
+        Outcome::Refused { by, .. } => Some(by),
+        Outcome::Admitted { .. } | Outcome::Unavailable => {
+            (0..verdict.readings.len()).min_by_key(|&index| {
+                let reading = &verdict.readings[index];
+                (reading.remaining, Reverse(reading.next))
+            })
+        }
+    };
+    let Some((limit, reading)) =
+        tightest.and_then(|index| limits.get(index).zip(verdict.readings.get(index)))
+    else {
+        return;
+    };
+    let (remaining, reset) = (reading.remaining, reset(reading));
+    let ours = [limit.quota.capacity().get(), remaining, reset];
+    let mut has_any = false;
+    for (name, number) in names.iter().zip(ours) {
+        has_any |= headers.append(name.clone(), number.into());
+    }
+    if !has_any {
+        return;
+    }
+    let sent = names
+        .each_ref()
+        .map(|name| take_all_but_last(headers, name));
+    if let Some(theirs) = upstream::Tightest::parse(&sent, clock)
+        && theirs.is_tighter_than(remaining.into(), reset.into())
+    {
+        theirs.write(headers, names, sent);
+    }
+}
+
+/// Reduces a header to its last line, which the gateway appended, and returns the lines that upstream sent.
+fn take_all_but_last(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
+    let mut lines: Vec<_> = headers.get_all(name).iter().cloned().collect();
+    if let Some(last) = lines.pop() {
+        headers.insert(name, last);
+    }
+    lines
+}
+
+/// Appends the members of `RateLimit-Policy`, in route order.
+fn put_policies<'a>(line: &mut BytesMut, limits: &[Arc<Limit>], name: impl Fn(usize) -> &'a str) {
+    for (index, limit) in limits.iter().enumerate() {
+        begin_member(line, name(index));
+        put(line, "q", limit.quota.capacity().get());
+        put(line, "w", window(limit.quota));
+    }
+}
+
+/// Appends the members of `RateLimit`: those that rejected the request, longest wait first, and then the others in route
+/// order.
+fn put_states<'a>(line: &mut BytesMut, verdict: &Verdict, name: impl Fn(usize) -> &'a str) {
+    let readings = &verdict.readings;
+    let mut put_state = |index: usize| {
+        begin_member(line, name(index));
+        put(line, "r", readings[index].remaining);
+        put(line, "t", reset(&readings[index]));
+    };
+    let all = 0..readings.len();
+    if verdict.is_admitted() || readings.len() == 1 {
+        all.for_each(put_state);
+    } else {
+        verdict.rejecting().into_iter().for_each(&mut put_state);
+        all.filter(|&index| !readings[index].rejects)
+            .for_each(put_state);
+    }
+}
+
+/// Returns the seconds to the next token, rounded up; 0 only for a full bucket.
+fn reset(reading: &Reading) -> u32 {
+    if reading.next.is_zero() {
+        0
+    } else {
+        whole_seconds(reading.next)
+    }
+}
+
+/// Returns the seconds in which the configured rate gives as many tokens as a full bucket has, rounded up.
+fn window(quota: Quota) -> u32 {
+    whole_seconds(quota.window())
+}
+
+/// Starts a member with its name. The configuration allows only names that need no escape in a quoted string.
+fn begin_member(line: &mut BytesMut, name: &str) {
+    if !line.is_empty() {
+        line.put_slice(b", ");
+    }
+    line.put_u8(b'"');
+    line.put_slice(name.as_bytes());
+    line.put_u8(b'"');
+}
+
+fn put(line: &mut BytesMut, parameter: &str, number: u32) {
+    line.put_u8(b';');
+    line.put_slice(parameter.as_bytes());
+    line.put_u8(b'=');
+    line.put_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+fn value(line: Bytes) -> HeaderValue {
+    HeaderValue::from_maybe_shared(line).expect("structured fields and limit names are ASCII")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use smallvec::smallvec;
+
+use super::*;
+use crate::respond::is_rate_limit_field;
+use crate::throttle::{Exceed, KeyPart, LimitId, Mode, OnStoreError, RetryAfterForm};
+
+const AT_ONCE: Outcome = Outcome::Admitted {
+    delay: Duration::ZERO,
+};
+
+fn limit(name: &str, count: u32, period: Duration, burst: u32) -> Arc<Limit> {
+    Arc::new(Limit {
+        id: LimitId(0),
+        name: name.into(),
+        quota: Quota::new(NonZeroU32::new(count).unwrap(), period, burst).unwrap(),
+        key: Box::new([KeyPart::Client]),
+        exceed: Exceed::Reject,
+        mode: Mode::Enforce,
+        retry_after: RetryAfterForm::Seconds,
+        on_store_error: OnStoreError::Local,
+    })
+}
+
+/// One a second with a burst of three, and a hundred an hour.
+fn device_and_hourly() -> [Arc<Limit>; 2] {
+    [
+        limit("device", 1, Duration::from_secs(1), 3),
+        limit("hourly", 100, Duration::from_hours(1), 99),
+    ]
+}
+
+fn reading(remaining: u32, millis: u64) -> Reading {
+    Reading {
+        remaining,
+        next: Duration::from_millis(millis),
+        rejects: false,
+    }
+}
+
+/// A reading of a limit that rejected the request.
+fn rejecting(remaining: u32, millis: u64) -> Reading {
+    Reading {
+        rejects: true,
+        ..reading(remaining, millis)
+    }
+}
+
+/// The headers written, each as `name: value`, by name.
+fn written(dialect: Dialect, limits: &[Arc<Limit>], verdict: &Verdict) -> Vec<String> {
+    let mut headers = HeaderMap::new();
+    let clock = Clock::real();
+    write(
+        &mut headers,
+        dialect,
+        limits,
+        &policy(limits),
+        verdict,
+        &clock,
+    );
+    let mut lines: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+        .collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn the_draft_names_each_limit_in_route_order() {
+    let limits = device_and_hourly();
+    let mut verdict = Verdict {
+        outcome: AT_ONCE,
+        readings: smallvec![reading(2, 300)],
+    };
+    assert_eq!(
+        written(Dialect::Draft, &limits[..1], &verdict),
+        [
+            r#"ratelimit-policy: "device";q=4;w=4"#,
+            r#"ratelimit: "device";r=2;t=1"#,
+        ]
+    );
+    verdict.readings.push(reading(99, 36_000));
+    assert_eq!(
+        written(Dialect::Draft, &limits, &verdict),
+        [
+            r#"ratelimit-policy: "device";q=4;w=4, "hourly";q=100;w=3600"#,
+            r#"ratelimit: "device";r=2;t=1, "hourly";r=99;t=36"#,
+        ]
+    );
+}
+
+#[test]
+fn a_window_is_rounded_up_to_whole_seconds() {
+    let of = |count, period, burst| {
+        let quota = limit("any", count, period, burst).quota;
+        window(quota)
+    };
+    assert_eq!(of(10, Duration::from_secs(1), 0), 1);
+    assert_eq!(of(2, Duration::from_secs(1), 2), 2);
+    assert_eq!(of(3, Duration::from_secs(1), 3), 2);
+    // At the default burst, the window is the period of the rate.
+    for (count, seconds) in [
+        (3, 1),
+        (30, 1),
+        (60, 1),
+        (600, 1),
+        (7, 60),
+        (90, 60),
+        (7, 10),
+    ] {
+        let period = Duration::from_secs(seconds);
+        assert_eq!(u64::from(of(count, period, count - 1)), seconds, "{count}");
+    }
+    let year = Duration::from_hours(365 * 24);
+    assert_eq!(of(1, year, 0), 31_536_000);
+}
+
+#[test]
+fn only_a_full_bucket_has_no_time_to_its_next_token() {
+    let limits = device_and_hourly();
+    let told = |reading: Reading| {
+        let verdict = Verdict {
+            outcome: AT_ONCE,
+            readings: smallvec![reading],
+        };
+        written(Dialect::Draft, &limits[..1], &verdict).remove(1)
+    };
+    assert_eq!(told(reading(4, 0)), r#"ratelimit: "device";r=4;t=0"#);
+    assert_eq!(told(reading(3, 1)), r#"ratelimit: "device";r=3;t=1"#);
+    assert_eq!(told(reading(3, 1_000)), r#"ratelimit: "device";r=3;t=1"#);
+    assert_eq!(told(reading(0, 1_001)), r#"ratelimit: "device";r=0;t=2"#);
+}
+
+#[test]
+fn one_line_dialects_show_the_tightest_limit() {
+    let limits = device_and_hourly();
+    let mut verdict = Verdict {
+        outcome: AT_ONCE,
+        readings: smallvec![reading(2, 300), reading(1, 36_000)],
+    };
+    for (dialect, prefix) in [(Dialect::Legacy, ""), (Dialect::X, "x-")] {
+        assert_eq!(
+            written(dialect, &limits, &verdict),
+            [("limit", 100), ("remaining", 1), ("reset", 36)]
+                .map(|(name, value)| format!("{prefix}ratelimit-{name}: {value}"))
+        );
+    }
+
+    // Of two that hold the same, the one that takes longer to come back is the tighter.
+    verdict.readings = smallvec![reading(1, 300), reading(1, 36_000)];
+    assert!(written(Dialect::Legacy, &limits, &verdict).contains(&"ratelimit-limit: 100".into()));
+}
+
+#[test]
+fn on_a_refusal_the_tightest_limit_is_the_one_that_refused() {
+    let limits = device_and_hourly();
+    let verdict = Verdict {
+        outcome: Outcome::Refused {
+            wait: Duration::from_millis(1_200),
+            by: 0,
+        },
+        // A cost of several tokens can be refused by a limit that holds more than another.
+        readings: smallvec![rejecting(2, 1_200), reading(1, 900)],
+    };
+    let lines = written(Dialect::X, &limits, &verdict);
+    assert_eq!(
+        lines,
+        [
+            "x-ratelimit-limit: 4",
+            "x-ratelimit-remaining: 2",
+            "x-ratelimit-reset: 2"
+        ]
+    );
+}
+
+#[test]
+fn off_writes_nothing() {
+    let limits = device_and_hourly();
+    let verdict = Verdict {
+        outcome: AT_ONCE,
+        readings: smallvec![reading(2, 300), reading(99, 36_000)],
+    };
+    assert!(written(Dialect::Off, &limits, &verdict).is_empty());
+}
+
+#[test]
+fn members_that_reject_come_first_longest_wait_first() {
+    let limits = ["a", "b", "c", "d", "e"].map(|name| limit(name, 1, Duration::from_secs(1), 3));
+    let verdict = Verdict {
+        outcome: Outcome::Refused {
+            wait: Duration::from_secs(9),
+            by: 2,
+        },
+        readings: smallvec![
+            reading(4, 0),
+            rejecting(0, 1_500),
+            rejecting(2, 9_000),
+            reading(1, 99_000),
+            rejecting(0, 1_500),
+        ],
+    };
+    let lines = written(Dialect::Draft, &limits, &verdict);
+    assert!(lines[0].starts_with(r#"ratelimit-policy: "a";q=4;w=4, "b";"#));
+    assert_eq!(
+        lines[1],
+        r#"ratelimit: "c";r=2;t=9, "b";r=0;t=2, "e";r=0;t=2, "a";r=4;t=0, "d";r=1;t=99"#
+    );
+}
+
+#[test]
+fn every_field_that_states_limits_is_recognised() {
+    for dialect in [Dialect::Draft, Dialect::Legacy, Dialect::X] {
+        for name in dialect.header_names() {
+            assert!(is_rate_limit_field(&name.parse().unwrap()), "{name}");
+        }
+    }
+    assert!(is_rate_limit_field(&HeaderName::from_static(
+        "x-ratelimit-limit-minute"
+    )));
+    assert!(!is_rate_limit_field(&HeaderName::from_static(
+        "retry-after"
+    )));
+}
+
+#[test]
+fn every_header_written_is_among_those_a_browser_is_let_read() {
+    let limits = device_and_hourly();
+    let verdict = Verdict {
+        outcome: AT_ONCE,
+        readings: smallvec![reading(2, 300), reading(99, 36_000)],
+    };
+    for dialect in [Dialect::Draft, Dialect::Legacy, Dialect::X, Dialect::Off] {
+        let mut listed: Vec<_> = dialect
+            .header_names()
+            .iter()
+            .map(|name| name.to_lowercase())
+            .collect();
+        listed.sort_unstable();
+        let mut headers = HeaderMap::new();
+        let (policy, clock) = (policy(&limits), Clock::real());
+        write(&mut headers, dialect, &limits, &policy, &verdict, &clock);
+        let mut sent: Vec<_> = headers.keys().map(ToString::to_string).collect();
+        sent.sort_unstable();
+        assert_eq!(sent, listed);
+    }
+}
