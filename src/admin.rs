@@ -4,7 +4,7 @@
 //! The admin listener runs beside the workers on a thread of its own, so a scrape never waits for
 //! traffic nor traffic for a scrape.
 
-mod admission;
+mod auth;
 mod keys;
 pub mod listener;
 mod problem;

@@ -141,9 +141,9 @@ impl Gateway {
 
 /// The health checks of all upstreams that have any.
 fn checks(shared: &Shared) -> Result<Vec<Checks>, ConnectorError> {
-    let checks = shared.standings.iter();
+    let checks = shared.upstream_states.iter();
     checks
-        .filter_map(|standing| Checks::of(standing, &shared.clock).transpose())
+        .filter_map(|state| Checks::of(state, &shared.clock).transpose())
         .collect()
 }
 

@@ -46,7 +46,7 @@ use crate::store::redis::Redis;
 use crate::store::{BucketStore, RecordStore};
 use crate::throttle::Throttle;
 use crate::upstream::connect::ConnectorError;
-use crate::upstream::{Forwarder, Standing};
+use crate::upstream::{Forwarder, UpstreamState};
 use crate::wire::Violation;
 
 pub use open::OpenError;
@@ -70,7 +70,7 @@ pub struct Shared {
     /// Bytes of bodies held in memory.
     pub buffers: Buffers,
     /// State of the servers of each upstream.
-    pub standings: Arc<[Arc<Standing>]>,
+    pub upstream_states: Arc<[Arc<UpstreamState>]>,
     /// Counters of each worker.
     pub metrics: Arc<[Arc<Metrics>]>,
     /// Source of time.
@@ -129,8 +129,8 @@ impl Shared {
             redis: None,
             snapshots: None,
             buffers: Buffers::new(policy.server.buffers),
-            standings: (policy.upstreams.iter())
-                .map(|upstream| Arc::new(Standing::new(upstream, policy.server.workers)))
+            upstream_states: (policy.upstreams.iter())
+                .map(|upstream| Arc::new(UpstreamState::new(upstream, policy.server.workers)))
                 .collect(),
             metrics: (0..policy.server.workers)
                 .map(|_| Arc::new(metrics()))

@@ -1,4 +1,4 @@
-//! Carrying a request to the API behind, and its answer back.
+//! Attempts a request to the API behind, and its answer back.
 //!
 //! Bodies stream both ways and are never gathered here: what the other side does not take is not read.
 //! Connections are plain HTTP/1.1 ones, kept alive and pooled per worker. hyper-util's pooled client is
@@ -14,14 +14,14 @@
 //! `balance` chooses a server that its [`breaker`] does not leave alone, an `attempt` sends the request
 //! there, and `carry` says what comes next. A request is sent again only if provably not one byte of it was
 //! taken, or if the configuration has retries, the request is safe to repeat, and the [`budget`] has room.
-//! What is learnt of servers is shared by all workers and kept in their [`standing`].
+//! What is learnt of servers is shared by all workers and kept in their [`state`].
 
-mod answer;
 mod attempt;
+mod attempts;
 mod balance;
+pub mod body;
 pub mod breaker;
 pub mod budget;
-mod carry;
 pub mod concurrency;
 pub mod connect;
 mod dial;
@@ -29,28 +29,28 @@ mod error;
 pub mod forward;
 pub mod headers;
 pub mod health;
-mod outgoing;
-pub mod patience;
 pub mod pool;
 pub mod relay;
 mod replay;
+mod request;
+mod response;
 pub mod settings;
+pub mod sliding_window;
 mod socket;
-pub mod standing;
-pub mod tally;
+pub mod state;
 mod target;
+pub mod timeouts;
 pub mod tunnel;
-pub mod upload;
 
 pub use crate::problem::Fallback;
 pub use error::ForwardError;
 pub use forward::Forwarder;
-use relay::Relay;
+use relay::RelayedBody;
 pub use settings::{
     BreakerSettings, BudgetSettings, ConcurrencySettings, FailureStatuses, HealthSettings, OpensOn,
     RetrySettings,
 };
-pub use standing::Standing;
+pub use state::UpstreamState;
 pub use target::Target;
 
 use std::num::NonZeroU32;

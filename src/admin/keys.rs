@@ -19,7 +19,7 @@ use axum::{Json, Router};
 
 use self::asked::Asked;
 use self::view::{Found, Overview, Record};
-use super::listener::Office;
+use super::listener::AdminState;
 use super::problem::Problem;
 use crate::idempotency::{self, Finding, KeyHash, Records as _};
 
@@ -33,7 +33,7 @@ const MOST_FOUND: usize = 10_000;
 const MOST_BODY_BYTES: usize = 16 << 20;
 
 /// Where these are asked for.
-pub(super) fn routes() -> Router<Arc<Office>> {
+pub(super) fn routes() -> Router<Arc<AdminState>> {
     let key = || get(look_up).delete(free);
     Router::new()
         .route("/idempotency", get(overview))
@@ -41,15 +41,15 @@ pub(super) fn routes() -> Router<Arc<Office>> {
         .route("/idempotency/keys/{*key}", key())
 }
 
-async fn overview(State(office): State<Arc<Office>>) -> Result<Json<Overview>, Problem> {
-    let counted = office.records.count().await;
+async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>, Problem> {
+    let counted = admin.records.count().await;
     let census = counted.map_err(|error| Problem::store_failed(&error))?;
     Ok(Json(census.into()))
 }
 
-async fn look_up(State(office): State<Arc<Office>>, uri: Uri) -> Result<Json<Found>, Problem> {
+async fn look_up(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<Json<Found>, Problem> {
     let asked = Asked::of(&uri)?;
-    let found = find(&office, &asked, MOST_FOUND).await?;
+    let found = find(&admin, &asked, MOST_FOUND).await?;
     let mut records = Vec::new();
     let mut bytes = 0;
     for finding in found.iter().take(MOST) {
@@ -63,7 +63,7 @@ async fn look_up(State(office): State<Arc<Office>>, uri: Uri) -> Result<Json<Fou
         }
         let response = match finding.response {
             None => Ok(None),
-            Some(_) => office.records.response(finding.id).await,
+            Some(_) => admin.records.response(finding.id).await,
         };
         let response = response.map_err(|error| Problem::store_failed(&error))?;
         records.push(Record::of(finding).with(response.as_deref()));
@@ -76,9 +76,9 @@ async fn look_up(State(office): State<Arc<Office>>, uri: Uri) -> Result<Json<Fou
     }))
 }
 
-async fn free(State(office): State<Arc<Office>>, uri: Uri) -> Result<StatusCode, Problem> {
+async fn free(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<StatusCode, Problem> {
     let asked = Asked::of(&uri)?;
-    let found = find(&office, &asked, MOST).await?;
+    let found = find(&admin, &asked, MOST).await?;
     let [finding] = &found[..] else {
         let scopes = found.iter().take(MOST).map(|finding| finding.id.scope);
         return Err(Problem::several_scopes(scopes));
@@ -86,7 +86,7 @@ async fn free(State(office): State<Arc<Office>>, uri: Uri) -> Result<StatusCode,
     if finding.state != idempotency::State::Unknown {
         return Err(Problem::not_unknown(finding.state));
     }
-    let freed = office.records.free_unknown(finding.id).await;
+    let freed = admin.records.free_unknown(finding.id).await;
     if !freed.map_err(|error| Problem::store_failed(&error))? {
         return Err(Problem::plain(
             StatusCode::CONFLICT,
@@ -103,11 +103,11 @@ async fn free(State(office): State<Arc<Office>>, uri: Uri) -> Result<StatusCode,
 }
 
 /// Returns up to `most` records of the requested key, the latest first, or 404 if there is none.
-async fn find(office: &Office, asked: &Asked, most: usize) -> Result<Vec<Finding>, Problem> {
-    let found = office
+async fn find(admin: &AdminState, asked: &Asked, most: usize) -> Result<Vec<Finding>, Problem> {
+    let found = admin
         .records
         .find(
-            KeyHash::of(&office.hash_keys.keys().secret, &asked.key),
+            KeyHash::of(&admin.hash_keys.keys().secret, &asked.key),
             asked.scope,
             most,
         )

@@ -19,7 +19,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::Admission;
+use super::auth::Auth;
 use super::problem::Problem;
 use super::{keys, scrape as metrics, serving, upstreams};
 use crate::clock::Clock;
@@ -28,7 +28,7 @@ use crate::gateway::Stop;
 use crate::hash_keys::HashKeySource;
 use crate::pipeline::Shared;
 use crate::store::{Health, RecordStore};
-use crate::upstream::Standing;
+use crate::upstream::UpstreamState;
 
 /// The text format Prometheus reads.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -45,7 +45,7 @@ pub struct Admin {
 
 /// What an operator is told about, and may change.
 #[derive(Debug)]
-pub struct Overseen {
+pub struct AdminSources {
     /// What is counted.
     pub registry: Registry,
     /// Whether the gateway is stopping.
@@ -55,23 +55,23 @@ pub struct Overseen {
     /// What names them.
     pub hash_keys: HashKeySource,
     /// How its upstreams stand.
-    pub standings: Arc<[Arc<Standing>]>,
+    pub upstream_states: Arc<[Arc<UpstreamState>]>,
     /// What time it is.
     pub clock: Clock,
 }
 
 /// What the handlers work with.
-pub(super) struct Office {
+pub(super) struct AdminState {
     registry: Registry,
     gateway: Stop,
     pub(super) records: RecordStore,
     pub(super) hash_keys: HashKeySource,
-    pub(super) standings: Arc<[Arc<Standing>]>,
+    pub(super) upstream_states: Arc<[Arc<UpstreamState>]>,
     pub(super) clock: Clock,
-    admission: Admission,
+    auth: Auth,
 }
 
-impl Overseen {
+impl AdminSources {
     /// All there is of a gateway that is stopped by `gateway`.
     pub fn of(shared: &Shared, gateway: Stop) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl Overseen {
             gateway,
             records: shared.records.clone(),
             hash_keys: shared.hash_keys.clone(),
-            standings: Arc::clone(&shared.standings),
+            upstream_states: Arc::clone(&shared.upstream_states),
             clock: shared.clock.clone(),
         }
     }
@@ -90,11 +90,11 @@ impl Admin {
     pub fn start(
         socket: TcpListener,
         settings: &AdminSettings,
-        overseen: Overseen,
+        sources: AdminSources,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        let office = Arc::new(Office::new(settings, overseen));
+        let admin = Arc::new(AdminState::new(settings, sources));
         let done = CancellationToken::new();
         let stopped = done.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -105,7 +105,7 @@ impl Admin {
             .spawn(move || {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
-                        Ok(listener) => serving::serve(listener, router(office), stopped).await,
+                        Ok(listener) => serving::serve(listener, router(admin), stopped).await,
                         Err(error) => tracing::error!(%error, "the admin listener cannot be used"),
                     }
                 });
@@ -125,20 +125,20 @@ impl Drop for Admin {
     }
 }
 
-fn router(office: Arc<Office>) -> Router {
+fn router(admin: Arc<AdminState>) -> Router {
     let private = Router::new()
         .route("/metrics", get(scrape))
         .merge(keys::routes())
         .merge(upstreams::routes())
         .method_not_allowed_fallback(other_method)
-        .layer(middleware::from_fn_with_state(Arc::clone(&office), admit));
+        .layer(middleware::from_fn_with_state(Arc::clone(&admin), admit));
     Router::new()
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
         .method_not_allowed_fallback(other_method)
         .fallback(nowhere)
         .merge(private)
-        .with_state(office)
+        .with_state(admin)
 }
 
 async fn other_method() -> Problem {
@@ -150,12 +150,12 @@ async fn nowhere() -> Problem {
     Problem::plain(StatusCode::NOT_FOUND, "There is nothing here.")
 }
 
-async fn readyz(State(office): State<Arc<Office>>) -> Response {
-    if office.gateway.is_draining() {
+async fn readyz(State(admin): State<Arc<AdminState>>) -> Response {
+    if admin.gateway.is_draining() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
     // A degraded store does not make the gateway unready: it still serves requests that do not need the store.
-    let health = office.records.health();
+    let health = admin.records.health();
     let degraded: Vec<_> = health
         .into_iter()
         .filter_map(|Health { part, degraded, .. }| {
@@ -169,9 +169,9 @@ async fn readyz(State(office): State<Arc<Office>>) -> Response {
     }
 }
 
-async fn scrape(State(office): State<Arc<Office>>) -> Response {
+async fn scrape(State(admin): State<Arc<AdminState>>) -> Response {
     let mut text = String::new();
-    match encode(&mut text, &office.registry) {
+    match encode(&mut text, &admin.registry) {
         Ok(()) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => {
             tracing::error!(%error, "metrics cannot be written");
@@ -180,8 +180,8 @@ async fn scrape(State(office): State<Arc<Office>>) -> Response {
     }
 }
 
-async fn admit(State(office): State<Arc<Office>>, request: Request, next: Next) -> Response {
-    let mut response = match office.admission.refusal(request.headers()) {
+async fn admit(State(admin): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
+    let mut response = match admin.auth.refusal(request.headers()) {
         Some(why) => Problem::plain(StatusCode::FORBIDDEN, why).into_response(),
         None => match tokio::time::timeout(PATIENCE, next.run(request)).await {
             Ok(response) => response,
@@ -199,16 +199,16 @@ fn late() -> Problem {
     Problem::plain(StatusCode::GATEWAY_TIMEOUT, detail)
 }
 
-impl Office {
-    fn new(settings: &AdminSettings, overseen: Overseen) -> Self {
+impl AdminState {
+    fn new(settings: &AdminSettings, sources: AdminSources) -> Self {
         Self {
-            registry: overseen.registry,
-            gateway: overseen.gateway,
-            records: overseen.records,
-            hash_keys: overseen.hash_keys,
-            standings: overseen.standings,
-            clock: overseen.clock,
-            admission: Admission::new(settings),
+            registry: sources.registry,
+            gateway: sources.gateway,
+            records: sources.records,
+            hash_keys: sources.hash_keys,
+            upstream_states: sources.upstream_states,
+            clock: sources.clock,
+            auth: Auth::new(settings),
         }
     }
 }

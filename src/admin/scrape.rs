@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::metrics::{Count, EarlyReset, LimitMetrics, Metrics, RouteMetrics, STATUSES, Snapshot};
 use crate::pipeline::Shared;
 use crate::store::{BucketStore, RecordStore};
-use crate::upstream::Standing;
+use crate::upstream::UpstreamState;
 
 /// What all workers count, and what the stores hold, ready to be scraped.
 pub(super) fn registry(shared: &Shared) -> Registry {
@@ -27,7 +27,7 @@ pub(super) fn registry(shared: &Shared) -> Registry {
         buckets: shared.buckets.clone(),
         records: shared.records.clone(),
         buffers: shared.buffers.clone(),
-        standings: Arc::clone(&shared.standings),
+        upstream_states: Arc::clone(&shared.upstream_states),
         clock: shared.clock.clone(),
     };
     registry.register_collector(Box::new(scrape));
@@ -41,7 +41,7 @@ struct Scrape {
     buckets: BucketStore,
     records: RecordStore,
     buffers: Buffers,
-    standings: Arc<[Arc<Standing>]>,
+    upstream_states: Arc<[Arc<UpstreamState>]>,
     clock: Clock,
 }
 

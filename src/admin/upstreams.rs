@@ -11,16 +11,16 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Serialize;
 
-use super::listener::Office;
+use super::listener::AdminState;
 use super::problem::Problem;
 use super::seconds;
 use crate::clock::Moment;
-use crate::upstream::Standing;
+use crate::upstream::UpstreamState;
 use crate::upstream::breaker;
-use crate::upstream::standing::ServerStanding;
+use crate::upstream::state::ServerState;
 
 /// Where these are asked for.
-pub(super) fn routes() -> Router<Arc<Office>> {
+pub(super) fn routes() -> Router<Arc<AdminState>> {
     Router::new()
         .route("/upstreams", get(overview))
         .route("/upstreams/{upstream}", get(look_at))
@@ -88,67 +88,67 @@ struct ConcurrencyView {
     shed: u64,
 }
 
-async fn overview(State(office): State<Arc<Office>>) -> Json<Overview> {
-    let now = office.clock.now();
-    let upstreams = office.standings.iter();
+async fn overview(State(admin): State<Arc<AdminState>>) -> Json<Overview> {
+    let now = admin.clock.now();
+    let upstreams = admin.upstream_states.iter();
     Json(Overview {
         upstreams: upstreams
-            .map(|standing| UpstreamView::of(standing, now))
+            .map(|state| UpstreamView::of(state, now))
             .collect(),
     })
 }
 
 async fn look_at(
-    State(office): State<Arc<Office>>,
+    State(admin): State<Arc<AdminState>>,
     Path(upstream): Path<String>,
 ) -> Result<Json<UpstreamView>, Problem> {
-    let standing = find(&office, &upstream)?;
-    Ok(Json(UpstreamView::of(standing, office.clock.now())))
+    let state = find(&admin, &upstream)?;
+    Ok(Json(UpstreamView::of(state, admin.clock.now())))
 }
 
 async fn open(
-    State(office): State<Arc<Office>>,
+    State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
 ) -> Result<Json<ServerView>, Problem> {
-    let now = office.clock.now();
-    let standing = find_server(&office, &upstream, &server)?;
-    if standing.breaker.hold_open(now).is_some() {
+    let now = admin.clock.now();
+    let state = find_server(&admin, &upstream, &server)?;
+    if state.breaker.hold_open(now).is_some() {
         tracing::warn!(upstream, server, "the circuit was opened by an operator");
     }
-    Ok(Json(ServerView::of(standing, now)))
+    Ok(Json(ServerView::of(state, now)))
 }
 
 async fn close(
-    State(office): State<Arc<Office>>,
+    State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
 ) -> Result<Json<ServerView>, Problem> {
-    let now = office.clock.now();
-    let standing = find_server(&office, &upstream, &server)?;
-    if standing.breaker.close(now).is_some() {
+    let now = admin.clock.now();
+    let state = find_server(&admin, &upstream, &server)?;
+    if state.breaker.close(now).is_some() {
         tracing::info!(upstream, server, "the circuit was closed by an operator");
     }
-    Ok(Json(ServerView::of(standing, now)))
+    Ok(Json(ServerView::of(state, now)))
 }
 
-fn find<'a>(office: &'a Office, name: &str) -> Result<&'a Standing, Problem> {
-    let mut standings = office.standings.iter();
-    let found = standings.find(|standing| &*standing.upstream.name == name);
-    found.map(|standing| &**standing).ok_or_else(|| {
-        let names = office.standings.iter();
-        let names: Vec<_> = names.map(|standing| &*standing.upstream.name).collect();
+fn find<'a>(admin: &'a AdminState, name: &str) -> Result<&'a UpstreamState, Problem> {
+    let mut upstream_states = admin.upstream_states.iter();
+    let found = upstream_states.find(|state| &*state.upstream.name == name);
+    found.map(|state| &**state).ok_or_else(|| {
+        let names = admin.upstream_states.iter();
+        let names: Vec<_> = names.map(|state| &*state.upstream.name).collect();
         not_found("upstream", &names)
     })
 }
 
 fn find_server<'a>(
-    office: &'a Office,
+    admin: &'a AdminState,
     upstream: &str,
     server: &str,
-) -> Result<&'a ServerStanding, Problem> {
-    let servers = &find(office, upstream)?.servers;
-    let found = servers.iter().find(|standing| standing.name() == server);
+) -> Result<&'a ServerState, Problem> {
+    let servers = &find(admin, upstream)?.servers;
+    let found = servers.iter().find(|state| state.name() == server);
     found.ok_or_else(|| {
-        let names: Vec<_> = servers.iter().map(ServerStanding::name).collect();
+        let names: Vec<_> = servers.iter().map(ServerState::name).collect();
         not_found("server", &names)
     })
 }
@@ -160,12 +160,12 @@ fn not_found(what: &str, names: &[&str]) -> Problem {
 }
 
 impl UpstreamView {
-    fn of(standing: &Standing, now: Moment) -> Self {
-        let servers = standing.servers.iter();
+    fn of(state: &UpstreamState, now: Moment) -> Self {
+        let servers = state.servers.iter();
         Self {
-            name: standing.upstream.name.to_string(),
+            name: state.upstream.name.to_string(),
             servers: servers.map(|server| ServerView::of(server, now)).collect(),
-            retries: standing.budget.as_ref().map(|budget| {
+            retries: state.budget.as_ref().map(|budget| {
                 let seen = budget.snapshot(now);
                 RetriesView {
                     requests: seen.requests,
@@ -173,7 +173,7 @@ impl UpstreamView {
                     refused: seen.refused,
                 }
             }),
-            concurrency: standing
+            concurrency: state
                 .concurrency
                 .as_ref()
                 .map(|concurrency| ConcurrencyView {
@@ -186,13 +186,13 @@ impl UpstreamView {
 }
 
 impl ServerView {
-    fn of(standing: &ServerStanding, now: Moment) -> Self {
+    fn of(state: &ServerState, now: Moment) -> Self {
         Self {
-            server: standing.name().to_owned(),
-            weight: standing.server.weight.get(),
-            in_flight: standing.in_flight(),
-            ejected: standing.is_ejected(),
-            circuit: CircuitView::of(&standing.breaker.snapshot(now), now),
+            server: state.name().to_owned(),
+            weight: state.server.weight.get(),
+            in_flight: state.in_flight(),
+            ejected: state.is_ejected(),
+            circuit: CircuitView::of(&state.breaker.snapshot(now), now),
         }
     }
 }

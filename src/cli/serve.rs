@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::admin::listener::{Admin, Overseen};
+use crate::admin::listener::{Admin, AdminSources};
 use crate::clock::Clock;
 use crate::config::{self, Environment, Loaded, Overrides, Policy};
 use crate::gateway::{Gateway, ListenError, Stop};
@@ -93,16 +93,16 @@ impl Running {
         raise_file_limit();
         let shared = Shared::open(Arc::new(policy), Clock::real())?;
         // Before the gateway: once that is started, it takes traffic.
-        let office = match &shared.policy.admin {
+        let state = match &shared.policy.admin {
             None => None,
             Some(settings) => Some((bind_admin(settings.listen)?, settings)),
         };
         let gateway = Gateway::start(shared.clone())?;
-        let admin = match office {
+        let admin = match state {
             None => None,
             Some((socket, settings)) => {
-                let overseen = Overseen::of(&shared, gateway.stopper());
-                Some(Admin::start(socket, settings, overseen)?)
+                let sources = AdminSources::of(&shared, gateway.stopper());
+                Some(Admin::start(socket, settings, sources)?)
             }
         };
         Ok(Self { gateway, admin })

@@ -32,11 +32,11 @@ pub(super) fn compile(
     let (policy, clock) = (&shared.policy, &shared.clock);
     let metrics = &shared.metrics[worker];
     let targets = shared
-        .standings
+        .upstream_states
         .iter()
         .zip(&metrics.upstreams)
-        .map(|(standing, counters)| {
-            let target = Target::new(standing, worker, Arc::clone(counters), clock)?;
+        .map(|(state, counters)| {
+            let target = Target::new(state, worker, Arc::clone(counters), clock)?;
             Ok(Arc::new(target))
         })
         .collect::<Result<Vec<_>, ConnectorError>>()?;

@@ -7,52 +7,52 @@
 use http::Response;
 use hyper::body::Incoming;
 
-use super::answer;
+use super::body::{UploadProgress, UploadStage};
 use super::error::ForwardError;
-use super::outgoing::Outgoing;
-use super::patience::{CLIENT_PAUSE, Patience};
 use super::pool::Lease;
-use super::target::Visit;
-use super::upload::{Progress, Stage};
+use super::request::UpstreamRequest;
+use super::response;
+use super::target::AttemptGuard;
+use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
 use super::{HostHeader, connect::ConnectError};
 
 /// The outcome of an attempt.
 #[derive(Debug)]
 pub(super) enum Attempt {
     /// The head of a response arrived.
-    Answered(Response<Incoming>, Lease),
-    /// No byte of the request was sent. The request is back in its [`Outgoing`].
+    Responded(Response<Incoming>, Lease),
+    /// No byte of the request was sent. The request is back in its [`UpstreamRequest`].
     Unsent(ForwardError),
     /// No valid response arrived, and the server may have received the request.
     Lost(ForwardError),
 }
 
-/// Sends a request to the server of `visit` and waits for the head of its response.
+/// Sends a request to the server of `guard` and waits for the head of its response.
 pub(super) async fn attempt(
-    visit: &mut Visit,
+    guard: &mut AttemptGuard,
     host: &HostHeader,
-    outgoing: &mut Outgoing,
-    patience: &Patience,
+    upstream_request: &mut UpstreamRequest,
+    timeouts: &RequestTimeouts,
     max_body: u64,
 ) -> Attempt {
-    let connected = if visit.probes_connection() {
-        reached(patience, visit.server().pool.lease_fresh()).await
+    let connected = if guard.probes_connection() {
+        reached(timeouts, guard.server().pool.lease_fresh()).await
     } else {
-        reached(patience, visit.server().pool.lease()).await
+        reached(timeouts, guard.server().pool.lease()).await
     };
     let mut lease = match connected {
         Ok(lease) => lease,
         Err(error) => return Attempt::Unsent(error),
     };
-    visit.connected();
-    let server = visit.server();
-    let Outgoing { request, upload } = outgoing;
+    guard.connected();
+    let server = guard.server();
+    let UpstreamRequest { request, upload } = upstream_request;
     loop {
         lease.carries(upload.clone());
         let mut sent = request.take().expect("it comes back unless it was sent");
         host.write(sent.headers_mut(), &server.host);
         let answer = lease.sender().try_send_request(sent);
-        let mut failed = match patience.for_answer(answer, upload.as_deref()).await {
+        let mut failed = match timeouts.for_answer(answer, upload.as_deref()).await {
             Ok(Ok(response)) => return ended(response, lease),
             Ok(Err(failed)) => failed,
             Err(late) => return Attempt::Lost(late.into()),
@@ -66,7 +66,7 @@ pub(super) async fn attempt(
         if !lease.reused {
             return Attempt::Unsent(ForwardError::Unsent(failed.into_error()));
         }
-        lease = match reached(patience, server.pool.lease_fresh()).await {
+        lease = match reached(timeouts, server.pool.lease_fresh()).await {
             Ok(lease) => lease,
             Err(error) => return Attempt::Unsent(error),
         };
@@ -76,28 +76,28 @@ pub(super) async fn attempt(
 /// Ends an attempt with its response, or without one if the framing of the response is invalid.
 fn ended(mut response: Response<Incoming>, mut lease: Lease) -> Attempt {
     lease.received(response.version(), response.headers());
-    match answer::check_framing(response.headers_mut()) {
-        Ok(()) => Attempt::Answered(response, lease),
+    match response::check_framing(response.headers_mut()) {
+        Ok(()) => Attempt::Responded(response, lease),
         Err(fault) => Attempt::Lost(ForwardError::InvalidResponse(fault.into())),
     }
 }
 
 /// Waits for a connection until the deadline of the request.
-async fn reached<F>(patience: &Patience, lease: F) -> Result<Lease, ForwardError>
+async fn reached<F>(timeouts: &RequestTimeouts, lease: F) -> Result<Lease, ForwardError>
 where
     F: Future<Output = Result<Lease, ConnectError>>,
 {
-    match patience.within_total(lease).await {
+    match timeouts.within_total(lease).await {
         Ok(lease) => Ok(lease?),
         Err(late) => Err(ForwardError::NotReachedInTime(late)),
     }
 }
 
 /// Returns why an exchange failed, and with it whether client or server caused the failure.
-fn blame(error: hyper::Error, upload: Option<&Progress>, max_body: u64) -> ForwardError {
+fn blame(error: hyper::Error, upload: Option<&UploadProgress>, max_body: u64) -> ForwardError {
     match upload.map(|upload| (upload.stage(), upload)) {
-        Some((Stage::TooLarge, _)) => ForwardError::TooLarge(max_body),
-        Some((Stage::ClientFailed, upload)) => ForwardError::ClientFailed(upload.violation()),
+        Some((UploadStage::TooLarge, _)) => ForwardError::TooLarge(max_body),
+        Some((UploadStage::ClientFailed, upload)) => ForwardError::ClientFailed(upload.violation()),
         _ if error.is_parse() => ForwardError::InvalidResponse(error.into()),
         upload => ForwardError::Exchange {
             source: error,
@@ -106,9 +106,9 @@ fn blame(error: hyper::Error, upload: Option<&Progress>, max_body: u64) -> Forwa
     }
 }
 
-/// Whether the client pauses its request body, so that a server may have lost patience with it.
-fn is_paused(upload: &Progress) -> bool {
-    upload.stage() == Stage::Underway
+/// Whether the client pauses its request body, so that a server may have lost timeouts with it.
+fn is_paused(upload: &UploadProgress) -> bool {
+    upload.stage() == UploadStage::InProgress
         && upload.waits_for_client()
         && upload.last_passed().elapsed() >= CLIENT_PAUSE
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::breaker::Ticket;
-use super::standing::{ServerStanding, Standing};
+use super::state::{ServerState, UpstreamState};
 use crate::clock::Moment;
 
 /// Servers as their places in their upstream.
@@ -43,7 +43,7 @@ pub(super) enum Among {
     PreferUntried,
 }
 
-impl Standing {
+impl UpstreamState {
     /// Chooses the server of the next attempt. `tried` are those of earlier attempts.
     pub(super) fn choose(
         &self,
@@ -103,7 +103,7 @@ impl Standing {
     /// Closes the circuit of an outlier, if there is one.
     fn close_outlier(&self, now: Moment) {
         let mut servers = self.servers.iter();
-        let closed = servers.find(|ServerStanding { breaker, .. }| {
+        let closed = servers.find(|ServerState { breaker, .. }| {
             breaker.is_outlier() && breaker.close_outlier(now).is_some()
         });
         if let Some(server) = closed {
@@ -143,7 +143,7 @@ impl Standing {
 
 /// Where among `candidates` the better of two is.
 fn pick(
-    servers: &[ServerStanding],
+    servers: &[ServerState],
     candidates: &[usize],
     now: Moment,
     random: &mut fastrand::Rng,
@@ -191,14 +191,14 @@ mod tests {
 
     use super::super::breaker::Failure;
     use super::super::{
-        BreakerSettings, HostHeader, Server, Timeouts, Upstream, UpstreamId, standing::Standing,
+        BreakerSettings, HostHeader, Server, Timeouts, Upstream, UpstreamId, state::UpstreamState,
     };
     use super::*;
 
     const SLOW_START: Duration = Duration::from_secs(10);
 
     /// An upstream whose servers have these weights.
-    fn standing(weights: &[u32]) -> Standing {
+    fn state(weights: &[u32]) -> UpstreamState {
         let servers = weights.iter().enumerate().map(|(port, &weight)| Server {
             tls: false,
             authority: format!("127.0.0.1:{}", port + 1).parse().unwrap(),
@@ -217,7 +217,7 @@ mod tests {
             concurrency: None,
             ca_file: None,
         };
-        Standing::new(&Arc::new(upstream), 1)
+        UpstreamState::new(&Arc::new(upstream), 1)
     }
 
     fn at(seconds: u64) -> Moment {
@@ -225,18 +225,18 @@ mod tests {
     }
 
     /// How often each server is chosen first, of ten thousand times, with nothing underway.
-    fn chosen(standing: &Standing, now: Moment) -> Vec<u32> {
+    fn chosen(state: &UpstreamState, now: Moment) -> Vec<u32> {
         let mut random = fastrand::Rng::with_seed(7);
-        let mut counts = vec![0; standing.servers.len()];
+        let mut counts = vec![0; state.servers.len()];
         for _ in 0..10_000 {
-            let choice = standing.choose(&[], Among::PreferUntried, now, &mut random);
+            let choice = state.choose(&[], Among::PreferUntried, now, &mut random);
             counts[choice.unwrap().place] += 1;
         }
         counts
     }
 
-    fn open(standing: &Standing, place: usize, now: Moment) {
-        let breaker = &standing.servers[place].breaker;
+    fn open(state: &UpstreamState, place: usize, now: Moment) {
+        let breaker = &state.servers[place].breaker;
         let mut random = fastrand::Rng::with_seed(1);
         while breaker.is_closed() {
             let ticket = breaker.admit(now).unwrap();
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn idle_servers_are_used_by_their_weights() {
-        let counts = chosen(&standing(&[3, 1, 1]), at(0));
+        let counts = chosen(&state(&[3, 1, 1]), at(0));
         for (count, expected) in counts.iter().zip([6_000, 2_000, 2_000]) {
             assert!(is_about(*count, expected), "{counts:?}");
         }
@@ -259,36 +259,36 @@ mod tests {
 
     #[test]
     fn the_busier_of_two_is_left_aside() {
-        let standing = standing(&[1, 1]);
-        standing.servers[0].enter(0);
-        assert_eq!(chosen(&standing, at(0)), [0, 10_000]);
+        let state = state(&[1, 1]);
+        state.servers[0].enter(0);
+        assert_eq!(chosen(&state, at(0)), [0, 10_000]);
     }
 
     #[test]
     fn a_heavier_server_is_as_busy_as_a_lighter_one_with_more_underway() {
-        let standing = standing(&[4, 1]);
+        let state = state(&[4, 1]);
         for _ in 0..3 {
-            standing.servers[0].enter(0);
+            state.servers[0].enter(0);
         }
-        standing.servers[1].enter(0);
-        assert_eq!(chosen(&standing, at(0)), [10_000, 0]);
+        state.servers[1].enter(0);
+        assert_eq!(chosen(&state, at(0)), [10_000, 0]);
     }
 
     #[test]
     fn of_many_the_busiest_is_never_chosen() {
-        let standing = standing(&[1, 1, 1, 1]);
-        standing.servers[2].enter(0);
-        let counts = chosen(&standing, at(0));
+        let state = state(&[1, 1, 1, 1]);
+        state.servers[2].enter(0);
+        let counts = chosen(&state, at(0));
         assert_eq!(counts[2], 0, "{counts:?}");
         assert!(counts.iter().filter(|&&count| count > 0).count() == 3);
     }
 
     #[test]
     fn another_attempt_goes_to_another_server_while_there_is_one() {
-        let standing = standing(&[1, 1]);
+        let state = state(&[1, 1]);
         let mut random = fastrand::Rng::with_seed(3);
         let mut choose = |tried: &[usize], among| {
-            let choice = standing.choose(tried, among, at(0), &mut random);
+            let choice = state.choose(tried, among, at(0), &mut random);
             choice.map(|choice| choice.place)
         };
         assert_eq!(choose(&[0], Among::PreferUntried), Ok(1));
@@ -302,13 +302,13 @@ mod tests {
 
     #[test]
     fn an_open_circuit_is_not_chosen_and_all_open_ones_say_when_the_first_is_over() {
-        let standing = standing(&[1, 1]);
-        open(&standing, 0, at(0));
-        assert_eq!(chosen(&standing, at(0)), [0, 10_000]);
+        let state = state(&[1, 1]);
+        open(&state, 0, at(0));
+        assert_eq!(chosen(&state, at(0)), [0, 10_000]);
         let later = |millis| at(0).after(Duration::from_millis(millis));
-        open(&standing, 1, later(400));
+        open(&state, 1, later(400));
         let mut random = fastrand::Rng::with_seed(3);
-        let none = standing.choose(&[], Among::PreferUntried, later(600), &mut random);
+        let none = state.choose(&[], Among::PreferUntried, later(600), &mut random);
         let wait = none.unwrap_err().wait.unwrap();
         // One second from the first opening, ±10 %.
         let (least, most) = (Duration::from_millis(300), Duration::from_millis(500));
@@ -317,20 +317,20 @@ mod tests {
 
     #[test]
     fn what_checks_took_out_is_not_chosen_unless_they_took_out_all() {
-        let standing = standing(&[1, 1]);
-        standing.servers[0].eject();
-        assert_eq!(chosen(&standing, at(0)), [0, 10_000]);
-        standing.servers[1].eject();
-        assert!(chosen(&standing, at(0)).iter().all(|&count| count > 4_000));
+        let state = state(&[1, 1]);
+        state.servers[0].eject();
+        assert_eq!(chosen(&state, at(0)), [0, 10_000]);
+        state.servers[1].eject();
+        assert!(chosen(&state, at(0)).iter().all(|&count| count > 4_000));
     }
 
     #[test]
     fn another_attempt_goes_to_a_well_server_again_before_it_goes_to_an_ill_one() {
-        let standing = standing(&[1, 1]);
-        standing.servers[1].eject();
+        let state = state(&[1, 1]);
+        state.servers[1].eject();
         let mut random = fastrand::Rng::with_seed(3);
         let mut choose = |among| {
-            let choice = standing.choose(&[0], among, at(0), &mut random);
+            let choice = state.choose(&[0], among, at(0), &mut random);
             choice.map(|choice| choice.place)
         };
         assert_eq!(choose(Among::PreferUntried), Ok(0));
@@ -339,15 +339,15 @@ mod tests {
 
     #[test]
     fn a_server_that_came_back_gets_its_share_little_by_little() {
-        let standing = standing(&[1, 1]);
-        let server = &standing.servers[0];
+        let state = state(&[1, 1]);
+        let server = &state.servers[0];
         server.eject();
         server.readmit(at(100));
         let share = |seconds| server.share(at(seconds));
         let is = |share: f64, expected: f64| (share - expected).abs() < 1e-9;
         assert!(is(share(100), 0.1) && is(share(101), 0.1));
         assert!(is(share(105), 0.5) && is(share(110), 1.0) && is(share(1_000), 1.0));
-        let counts = chosen(&standing, at(105));
+        let counts = chosen(&state, at(105));
         assert!(is_about(counts[0], 3_333), "{counts:?}");
     }
 }

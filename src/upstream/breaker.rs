@@ -8,9 +8,9 @@
 //! attempt takes a lock or writes a cache line that others read. The cost: a success reported while the phase
 //! changes may be counted in the next phase, at most one per worker.
 
+mod packed_state;
 mod report;
 mod rule;
-mod word;
 
 #[cfg(test)]
 mod agreement;
@@ -28,10 +28,10 @@ use parking_lot::Mutex;
 
 pub use self::report::{Cause, Change, Failure, Snapshot, State};
 
+use self::packed_state::{AtomicState, PackedState, Phase};
 use self::rule::{Counts, Rule};
-use self::word::{Phase, Signal, Word};
 use super::settings::BreakerSettings;
-use super::tally::Tally;
+use super::sliding_window::SlidingWindow;
 use crate::clock::Moment;
 
 /// Index of successes in a breaker's tally. Those of failures are in [`index`].
@@ -41,17 +41,17 @@ const SUCCEEDED: usize = 0;
 #[derive(Debug)]
 #[repr(align(128))] // Neighbours may be written all the time.
 pub struct Breaker {
-    signal: Arc<Signal>,
-    tally: Tally<3>,
+    signal: Arc<AtomicState>,
+    tally: SlidingWindow<3>,
     rule: Rule,
     /// How long a probe without a result blocks other requests.
     probe: Duration,
-    story: Mutex<Story>,
+    history: Mutex<History>,
 }
 
 /// History of the phases. Locked for every change of phase.
 #[derive(Debug, Default)]
-struct Story {
+struct History {
     since: Moment,
     openings: u64,
     /// Failed probes since the circuit was closed.
@@ -65,7 +65,7 @@ struct Story {
 pub struct Ticket {
     generation: u64,
     /// The signal that a probe returns its slot to.
-    probe: Option<Arc<Signal>>,
+    probe: Option<Arc<AtomicState>>,
     /// Whether a connection is all that the probe has to establish.
     connection_only: bool,
 }
@@ -79,7 +79,7 @@ pub struct Refused {
 }
 
 impl Ticket {
-    fn plain(word: Word) -> Self {
+    fn plain(word: PackedState) -> Self {
         Self {
             generation: word.generation(),
             probe: None,
@@ -113,11 +113,11 @@ impl Breaker {
     /// `probe` at most: its client may be slow.
     pub fn new(settings: &BreakerSettings, probe: Duration, workers: usize) -> Self {
         Self {
-            signal: Arc::new(Signal::closed()),
-            tally: Tally::new(settings.window, workers),
+            signal: Arc::new(AtomicState::closed()),
+            tally: SlidingWindow::new(settings.window, workers),
             rule: Rule::new(settings),
             probe,
-            story: Mutex::default(),
+            history: Mutex::default(),
         }
     }
 
@@ -197,11 +197,11 @@ impl Breaker {
 
     /// Opens the circuit until an operator closes it.
     pub fn hold_open(&self, now: Moment) -> Option<Change> {
-        let mut story = self.story.lock();
+        let mut history = self.history.lock();
         if self.signal.read().phase() == Phase::Open && self.signal.until().is_none() {
             return None;
         }
-        story.opened(Cause::ByHand, now);
+        history.opened(Cause::ByHand, now);
         self.signal.set_outlier(false);
         self.signal.open_until(None);
         Some(Change::Opened {
@@ -212,46 +212,46 @@ impl Breaker {
 
     /// Closes the circuit and discards all counts.
     pub fn close(&self, now: Moment) -> Option<Change> {
-        let mut story = self.story.lock();
+        let mut history = self.history.lock();
         if self.signal.read().phase() == Phase::Closed {
             self.tally.forget();
             self.signal.enter(Phase::Closed);
             return None;
         }
-        Some(self.shut(&mut story, now))
+        Some(self.shut(&mut history, now))
     }
 
     /// Closes the circuit of an outlier, because no other server is left to compare it with.
     pub fn close_outlier(&self, now: Moment) -> Option<Change> {
-        let mut story = self.story.lock();
+        let mut history = self.history.lock();
         let is_outlier = self.signal.is_outlier();
-        is_outlier.then(|| self.shut(&mut story, now))
+        is_outlier.then(|| self.shut(&mut history, now))
     }
 
     /// Returns the current state and counts.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
-        let story = self.story.lock();
+        let history = self.history.lock();
         let word = self.signal.read();
         let until = self.signal.until();
         let (state, since) = match (word.phase(), until) {
-            (Phase::Closed, _) => (State::Closed, story.since),
+            (Phase::Closed, _) => (State::Closed, history.since),
             (Phase::Open, Some(until)) if until <= now => (State::HalfOpen, until),
             (Phase::Open, until) => {
                 let state = State::Open {
                     remaining: until.map(|until| until.since(now)),
                     held: until.is_none(),
                 };
-                (state, story.since)
+                (state, history.since)
             }
-            (Phase::HalfOpen | Phase::Probing, _) => (State::HalfOpen, story.since),
+            (Phase::HalfOpen | Phase::Probing, _) => (State::HalfOpen, history.since),
         };
         let counts = self.counts(now);
         Snapshot {
             state,
             since,
             in_a_row: word.row().length,
-            openings: story.openings,
-            why: story.why,
+            openings: history.openings,
+            why: history.why,
             succeeded: counts.succeeded,
             failed: counts.failures(),
         }
@@ -309,7 +309,7 @@ impl Breaker {
 
     /// Takes the slot of the probe, unless another request has it.
     fn probe(&self, now: Moment) -> Result<Ticket, Refused> {
-        let mut story = self.story.lock();
+        let mut history = self.history.lock();
         if let Some(refused) = self.refusal(now) {
             return Err(refused);
         }
@@ -318,7 +318,7 @@ impl Breaker {
             return Ok(Ticket::plain(word));
         }
         if let (Phase::Open, Some(until)) = (word.phase(), self.signal.until()) {
-            story.since = until;
+            history.since = until;
         }
         Ok(Ticket {
             generation: self.signal.probe_until(now.after(self.probe)),
@@ -335,15 +335,15 @@ impl Breaker {
         now: Moment,
         random: &mut fastrand::Rng,
     ) -> Option<Change> {
-        let mut story = self.story.lock();
+        let mut history = self.history.lock();
         if self.signal.read().generation() != ticket.generation {
             return None;
         }
-        story.opened(why, now);
+        history.opened(why, now);
         if why == Cause::Outlier {
             self.signal.set_outlier(true);
         }
-        let for_ = self.rule.open_time(story.failed_probes, random);
+        let for_ = self.rule.open_time(history.failed_probes, random);
         self.signal.open_until(Some(now.after(for_)));
         drop(ticket);
         Some(Change::Opened { for_, why })
@@ -351,16 +351,16 @@ impl Breaker {
 
     /// Closes the circuit after a successful probe.
     fn recover(&self, ticket: Ticket, now: Moment) -> Option<Change> {
-        let mut story = self.story.lock();
+        let mut history = self.history.lock();
         let current = self.signal.read().generation() == ticket.generation;
-        let change = current.then(|| self.shut(&mut story, now));
+        let change = current.then(|| self.shut(&mut history, now));
         drop(ticket);
         change
     }
 
-    fn shut(&self, story: &mut Story, now: Moment) -> Change {
-        story.since = now;
-        story.failed_probes = 0;
+    fn shut(&self, history: &mut History, now: Moment) -> Change {
+        history.since = now;
+        history.failed_probes = 0;
         // Before the phase changes, or successes of the new phase would be discarded with the old ones.
         self.tally.forget();
         self.signal.set_outlier(false);
@@ -369,7 +369,7 @@ impl Breaker {
     }
 }
 
-impl Story {
+impl History {
     fn opened(&mut self, why: Cause, now: Moment) {
         self.since = now;
         self.openings += 1;

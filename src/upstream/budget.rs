@@ -11,14 +11,14 @@
 use parking_lot::Mutex;
 
 use super::settings::BudgetSettings;
-use super::tally::Tally;
+use super::sliding_window::SlidingWindow;
 use crate::clock::Moment;
 
 /// The retries of one upstream, shared by all workers.
 #[derive(Debug)]
 #[repr(align(128))] // so that what stands beside it may be written all the time
 pub struct Budget {
-    requests: Tally<1>,
+    requests: SlidingWindow<1>,
     ratio: f64,
     /// What the floor comes to in a window.
     floor: f64,
@@ -27,7 +27,7 @@ pub struct Budget {
 
 #[derive(Debug)]
 struct Account {
-    retries: Tally<1>,
+    retries: SlidingWindow<1>,
     refused: u64,
 }
 
@@ -53,11 +53,11 @@ impl Budget {
             floor,
         } = settings;
         Self {
-            requests: Tally::new(window, workers),
+            requests: SlidingWindow::new(window, workers),
             ratio,
             floor: f64::from(floor) * window.as_secs_f64(),
             account: Mutex::new(Account {
-                retries: Tally::new(window, 1),
+                retries: SlidingWindow::new(window, 1),
                 refused: 0,
             }),
         }
@@ -119,7 +119,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::tally::SLOTS;
+    use super::super::sliding_window::SLOTS;
     use super::*;
 
     const WINDOW: Duration = Duration::from_secs(10);

@@ -51,8 +51,8 @@ pub struct Entry(());
 /// What became of a request, as far as it says anything about load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was answered.
-    Answered {
+    /// It was responded.
+    Responded {
         /// After this long, from when it was sent to the head of its answer.
         latency: Duration,
     },

@@ -15,9 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
+use super::body::UpstreamBody;
 use super::dial::dial;
 use super::socket::Socket;
-use super::upload::Upload;
 use super::{Server, Upstream};
 use crate::net::keep_alive;
 use crate::wire::Gathered;
@@ -186,13 +186,13 @@ where
 /// that drives it went on, a server that stops reading would hold the request and its client for ever.
 #[derive(Debug)]
 pub struct Link {
-    sender: SendRequest<Upload>,
+    sender: SendRequest<UpstreamBody>,
     driver: AbortHandle,
 }
 
 impl Link {
     /// What requests are sent by.
-    pub fn sender(&mut self) -> &mut SendRequest<Upload> {
+    pub fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         &mut self.sender
     }
 

@@ -11,8 +11,8 @@ use super::Upstream;
 use super::balance::NoServer;
 use super::breaker;
 use super::connect::ConnectError;
-use super::patience::OutOfPatience;
 use super::target::Unavailable;
+use super::timeouts::TimeoutError;
 use crate::context::Undone;
 use crate::metrics::UpstreamFailure;
 use crate::problem::{Problem, SHORTLY, TimeoutPhase};
@@ -27,7 +27,7 @@ pub enum ForwardError {
     Connect(#[from] ConnectError),
     /// No server could be reached before the deadline of the request.
     #[error("no server was reached: {0}")]
-    NotReachedInTime(#[source] OutOfPatience),
+    NotReachedInTime(#[source] TimeoutError),
     /// A new connection failed before the request was sent.
     #[error("the connection failed before it took the request: {0}")]
     Unsent(#[source] hyper::Error),
@@ -53,7 +53,7 @@ pub enum ForwardError {
     InvalidResponse(Box<dyn std::error::Error + Send + Sync>),
     /// No response arrived in time.
     #[error(transparent)]
-    TimedOut(#[from] OutOfPatience),
+    TimedOut(#[from] TimeoutError),
     /// The request body exceeds the limit, in bytes.
     #[error("the request body is larger than {0} bytes")]
     TooLarge(u64),

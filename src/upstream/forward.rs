@@ -1,19 +1,19 @@
 //! The upstream stage: sends a request to a server of its upstream and returns the response.
 //!
-//! `carry` decides how often a request is sent, and where to. This module prepares the request, and counts, logs and
-//! converts the result.
+//! [`attempts`](super::attempts) decides how often a request is sent, and where to. This module builds the request, and
+//! counts, logs and converts the result.
 
 use std::sync::Arc;
 
 use http::{Request, Response, Version};
 use tokio::time::Instant;
 
-use super::answer::{self, Relaying};
-use super::carry::{Answered, Carrying};
+use super::attempts::{Attempts, Responded};
 use super::error::ForwardError;
-use super::outgoing::Making;
-use super::patience::Patience;
+use super::request::RequestBuilder;
+use super::response::{self, Exchange};
 use super::target::Target;
+use super::timeouts::RequestTimeouts;
 use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::Buffers;
 use crate::context::{Arrival, Failed, RequestContext, Resend, Undone};
@@ -74,7 +74,7 @@ impl Forwarder {
             Err(error) => error,
         };
         target.metrics.failed(error.counted_as());
-        let upstream = &target.standing.upstream;
+        let upstream = &target.state.upstream;
         let (name, request_id) = (&*upstream.name, &arrival.request_id);
         if error.is_news() {
             tracing::warn!(upstream = name, %request_id, attempts, %error, "no response from upstream");
@@ -101,9 +101,9 @@ impl Forwarder {
         mut request: Request<RequestBody>,
         resend: Resend,
     ) -> Outcome {
-        let upstream = &target.standing.upstream;
+        let upstream = &target.state.upstream;
         let in_flight = target.metrics.in_flight();
-        let patience = Patience::from_now(
+        let timeouts = RequestTimeouts::from_now(
             upstream.timeouts,
             target.retry.and_then(|retry| retry.deadline),
         );
@@ -117,7 +117,7 @@ impl Forwarder {
             Resend::Always => true,
         };
         let may_retry = target.retry.is_some() && is_safe && !upgrades;
-        let making = Making {
+        let builder = RequestBuilder {
             caller: &ctx.caller,
             arrival,
             names: &self.names,
@@ -125,31 +125,31 @@ impl Forwarder {
             keep: may_retry.then(|| upstream.retry.map_or(0, |retry| retry.max_body)),
             buffers: &self.buffers,
         };
-        if let Some(budget) = &target.standing.budget {
+        if let Some(budget) = &target.state.budget {
             budget.request(target.worker, target.clock.now());
         }
-        let (outgoing, spare) = making.make(request);
-        let mut carrying = Carrying::new(target, patience, self.max_body, spare, ctx);
-        let carried = carrying.carry(outgoing).await;
-        let response = carried.and_then(|answered| {
+        let (request, copy) = builder.build(request);
+        let mut attempts = Attempts::new(target, timeouts, self.max_body, copy, ctx);
+        let sent = attempts.run(request).await;
+        let response = sent.and_then(|responded| {
             failpoint!("mid-upstream");
-            let Answered {
+            let Responded {
                 response,
                 lease,
-                visit,
-            } = answered;
-            let relaying = Relaying {
+                guard,
+            } = responded;
+            let exchange = Exchange {
                 lease,
-                patience,
+                timeouts,
                 in_flight,
-                visit,
+                guard,
             };
-            answer::to_client(response, relaying, arrival, client_upgrade)
+            response::to_client(response, exchange, arrival, client_upgrade)
         });
         Outcome {
             response,
-            attempts: carrying.attempts,
-            is_lost: carrying.lost,
+            attempts: attempts.count,
+            is_lost: attempts.is_lost,
         }
     }
 }

@@ -13,10 +13,10 @@ use http::header::{HOST, USER_AGENT};
 use http::{HeaderValue, Request};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::body::UpstreamBody;
 use super::connect::{Connector, ConnectorError};
-use super::standing::{ServerStanding, Standing};
+use super::state::{ServerState, UpstreamState};
 use super::target;
-use super::upload::Upload;
 use super::{HealthSettings, HostHeader};
 use crate::clock::Clock;
 
@@ -29,7 +29,7 @@ const RISE: u32 = 2;
 /// The checks of one upstream.
 #[derive(Debug)]
 pub struct Checks {
-    standing: Arc<Standing>,
+    state: Arc<UpstreamState>,
     settings: HealthSettings,
     connectors: Vec<Connector>,
     clock: Clock,
@@ -65,13 +65,13 @@ impl Finding {
 
 impl Checks {
     /// The checks of an upstream that stands like this, if it is to have any.
-    pub fn of(standing: &Arc<Standing>, clock: &Clock) -> Result<Option<Self>, ConnectorError> {
-        let Some(settings) = standing.upstream.health.clone() else {
+    pub fn of(state: &Arc<UpstreamState>, clock: &Clock) -> Result<Option<Self>, ConnectorError> {
+        let Some(settings) = state.upstream.health.clone() else {
             return Ok(None);
         };
         Ok(Some(Self {
-            connectors: target::connectors(&standing.upstream)?,
-            standing: Arc::clone(standing),
+            connectors: target::connectors(&state.upstream)?,
+            state: Arc::clone(state),
             settings,
             clock: clock.clone(),
         }))
@@ -102,9 +102,9 @@ impl Checks {
             Ok(Err(why)) => why,
             Err(_) => "no answer in time".to_owned(),
         };
-        let server = self.standing.servers[place].name();
+        let server = self.state.servers[place].name();
         tracing::debug!(
-            upstream = &*self.standing.upstream.name,
+            upstream = &*self.state.upstream.name,
             server,
             why,
             "a check failed"
@@ -113,8 +113,8 @@ impl Checks {
     }
 
     async fn ask(&self, place: usize) -> Result<(), String> {
-        let server = &self.standing.servers[place];
-        let host = match &self.standing.upstream.host {
+        let server = &self.state.servers[place];
+        let host = match &self.state.upstream.host {
             HostHeader::Literal(host) => host.clone(),
             HostHeader::Preserve | HostHeader::Server => {
                 HeaderValue::from_str(server.name()).expect("an authority is visible ASCII")
@@ -123,7 +123,7 @@ impl Checks {
         let request = Request::get(self.settings.path.as_str())
             .header(HOST, host)
             .header(USER_AGENT, "tidegate-health")
-            .body(Upload::none())
+            .body(UpstreamBody::none())
             .expect("a path and two headers make a request");
         let connecting = self.connectors[place].connect();
         let mut link = connecting.await.map_err(|error| error.to_string())?;
@@ -132,13 +132,13 @@ impl Checks {
         if status.is_success() || status.is_redirection() {
             Ok(())
         } else {
-            Err(format!("it answered {}", status.as_u16()))
+            Err(format!("it responded {}", status.as_u16()))
         }
     }
 
     fn tell(&self, place: usize, ill: bool) {
-        let upstream = &*self.standing.upstream.name;
-        let server = self.standing.servers[place].name();
+        let upstream = &*self.state.upstream.name;
+        let server = self.state.servers[place].name();
         if ill {
             tracing::warn!(upstream, server, "the server fails its health checks");
         } else {
@@ -152,7 +152,7 @@ impl Checks {
 
     /// Takes out those that are ill, as many as may be, and lets in those that are not.
     fn apply(&self, findings: &[Finding]) {
-        let judged = || self.standing.servers.iter().zip(findings);
+        let judged = || self.state.servers.iter().zip(findings);
         for (server, _) in judged().filter(|(server, finding)| server.is_ejected() && !finding.ill)
         {
             server.readmit(self.clock.now());
@@ -162,7 +162,7 @@ impl Checks {
         judged()
             .filter(|(server, finding)| finding.ill && !server.is_ejected())
             .take(room)
-            .for_each(|(server, _)| ServerStanding::eject(server));
+            .for_each(|(server, _)| ServerState::eject(server));
     }
 }
 

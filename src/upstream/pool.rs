@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::body::{UploadProgress, UploadStage, UpstreamBody};
 use super::connect::{ConnectError, Connector, Link};
 use super::headers::KEEP_ALIVE;
-use super::upload::{Progress, Stage, Upload};
 
 /// Idle connections in a pool. The oldest is closed when another one is added.
 const MAX_IDLE: usize = 256;
@@ -65,7 +65,7 @@ struct IdleLink {
 pub struct Lease {
     link: Link,
     pool: Arc<Pool>,
-    upload: Option<Arc<Progress>>,
+    upload: Option<Arc<UploadProgress>>,
     /// How long the connection may stay unused after this exchange. `None` means that it is not reused.
     idle_time: Option<Duration>,
     /// Whether an earlier request used the connection. The server may have closed it since then.
@@ -168,7 +168,7 @@ async fn sweep_repeatedly(pool: Weak<Pool>) {
 
 /// Whether a connection accepts another request. After an exchange its task needs a moment to become ready.
 /// It never does if the server left part of the request unread.
-async fn is_ready(sender: &mut SendRequest<Upload>) -> bool {
+async fn is_ready(sender: &mut SendRequest<UpstreamBody>) -> bool {
     if sender.is_ready() {
         return true;
     }
@@ -178,12 +178,12 @@ async fn is_ready(sender: &mut SendRequest<Upload>) -> bool {
 
 impl Lease {
     /// Returns the sender of this connection.
-    pub fn sender(&mut self) -> &mut SendRequest<Upload> {
+    pub fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         self.link.sender()
     }
 
     /// Sets the request body that must be sent completely before the connection can be reused.
-    pub fn carries(&mut self, upload: Option<Arc<Progress>>) {
+    pub fn carries(&mut self, upload: Option<Arc<UploadProgress>>) {
         self.upload = upload;
     }
 
@@ -195,7 +195,7 @@ impl Lease {
     /// Ends an exchange whose response was read completely. The connection is reused if the request was sent
     /// completely, too.
     pub fn finish(self) {
-        let sent = |upload: &Arc<Progress>| upload.stage() == Stage::Sent;
+        let sent = |upload: &Arc<UploadProgress>| upload.stage() == UploadStage::Sent;
         if let Some(idle_time) = self.idle_time
             && self.upload.as_ref().is_none_or(sent)
         {

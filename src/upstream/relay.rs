@@ -1,8 +1,8 @@
-//! A response's body on its way back to the client.
+//! The body of a response from upstream.
 //!
-//! It passes on what upstream sends as the client takes it. A body that stalls or breaks off ends in an
-//! error, which aborts the response: what was cut short must never look complete. The
-//! connection goes back to its pool at the body's end, and nowhere if that is never reached.
+//! It forwards what upstream sends as the client reads it. A body that stalls or is truncated ends in an error, which
+//! aborts the response: a truncated response must not look complete. The connection returns to its pool at the end of
+//! the body, and is closed if the end is never reached.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,54 +16,54 @@ use tokio::time::{Instant, Sleep};
 use super::breaker::Failure;
 use super::error::timed_out;
 use super::headers;
-use super::patience::{CLIENT_PAUSE, Patience};
 use super::pool::Lease;
-use super::target::Visit;
+use super::target::AttemptGuard;
+use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
 use crate::body::BodyError;
 use crate::metrics::{InFlight, UpstreamFailure};
 
 /// A wait for upstream that is longer than the internal delays of the gateway.
 const UPSTREAM_PAUSE: Duration = Duration::from_millis(250);
 
-/// A response's body on its way back.
+/// The body of a response from upstream.
 #[derive(Debug)]
-pub struct Relay {
+pub struct RelayedBody {
     body: Incoming,
     lease: Option<Lease>,
-    /// How long upstream may send nothing.
+    /// `idle_timeout`.
     idle: Duration,
-    /// When all of it has to be here.
+    /// When the whole body has to have arrived.
     deadline: Option<Instant>,
     /// When the relay of the body began.
     began: Instant,
     /// Start and timer of a wait for upstream.
     stalled: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// What counts it as underway.
-    underway: Option<(InFlight, Visit)>,
+    /// Guards of the request in flight.
+    guards: Option<(InFlight, AttemptGuard)>,
 }
 
-impl Relay {
-    /// Passes on `body`, which came over `lease`.
+impl RelayedBody {
+    /// Creates the body of a response that arrives over `lease`.
     pub(super) fn new(
         body: Incoming,
         lease: Lease,
-        patience: &Patience,
-        underway: (InFlight, Visit),
+        timeouts: &RequestTimeouts,
+        guards: (InFlight, AttemptGuard),
     ) -> Self {
         Self {
             body,
             lease: Some(lease),
-            idle: patience.idle(),
-            deadline: patience.deadline(),
+            idle: timeouts.idle(),
+            deadline: timeouts.deadline(),
             began: Instant::now(),
             stalled: None,
-            underway: Some(underway),
+            guards: Some(guards),
         }
     }
 
     fn finish(&mut self) {
-        if let Some((_, mut visit)) = self.underway.take() {
-            visit.succeeded();
+        if let Some((_, mut guard)) = self.guards.take() {
+            guard.succeeded();
         }
         if let Some(lease) = self.lease.take() {
             lease.finish();
@@ -72,11 +72,11 @@ impl Relay {
 
     /// Aborts the response. Only a connection that upstream closes counts against the server: it responded in
     /// time, and a stream may be quiet for longer than a timeout allows.
-    fn cut_short(&mut self, error: BodyError) -> BodyError {
-        tracing::warn!(%error, "upstream's response was cut short");
-        if let Some((in_flight, mut visit)) = self.underway.take() {
+    fn abort(&mut self, error: BodyError) -> BodyError {
+        tracing::warn!(%error, "upstream response truncated");
+        if let Some((in_flight, mut guard)) = self.guards.take() {
             if matches!(error, BodyError::Upstream(_)) && !self.is_clients() {
-                visit.failed(Failure::Response);
+                guard.failed(Failure::Response);
             }
             in_flight.failed(error.timeout().map_or(UpstreamFailure::Broken, timed_out));
         }
@@ -105,7 +105,7 @@ impl Relay {
     }
 }
 
-impl Body for Relay {
+impl Body for RelayedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -120,14 +120,14 @@ impl Body for Relay {
                     headers::trailers_to_client(trailers);
                 }
                 if self.body.is_end_stream() {
-                    // Upstream is done, however long the client takes over what it has.
+                    // Upstream has sent everything, however long the client takes to read it.
                     self.finish();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
                 let error = BodyError::Upstream(error);
-                Poll::Ready(Some(Err(self.cut_short(error))))
+                Poll::Ready(Some(Err(self.abort(error))))
             }
             Poll::Ready(None) => {
                 self.finish();
@@ -139,7 +139,7 @@ impl Body for Relay {
                     Some(deadline) if deadline <= Instant::now() => BodyError::TimedOut,
                     _ => BodyError::Stalled(self.idle),
                 };
-                Poll::Ready(Some(Err(self.cut_short(error))))
+                Poll::Ready(Some(Err(self.abort(error))))
             }
         }
     }
@@ -153,7 +153,7 @@ impl Body for Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for RelayedBody {
     fn drop(&mut self) {
         // A body whose length was declared is not polled again once all of it passed.
         if self.body.is_end_stream() {

@@ -19,9 +19,9 @@ use crate::buffers::BufferCharge;
 /// Bytes of a copy that are sent as one part, at most. A part is not charged.
 const PART: usize = 64 * 1024;
 
-/// A body that may have to be sent once more.
+/// The copy of a body that may have to be sent again, and the rest of the body.
 #[derive(Clone, Debug)]
-pub(super) struct Kept(Arc<Mutex<State>>);
+pub(super) struct ReplayBuffer(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -46,16 +46,16 @@ struct Copied {
     cap: usize,
 }
 
-/// One attempt's way through a body.
+/// The body of one attempt: the copy, then what the client sends.
 #[derive(Debug)]
-pub(super) struct Replay {
-    kept: Kept,
+pub(super) struct ReplayBody {
+    kept: ReplayBuffer,
     attempt: u32,
-    /// Bytes that passed.
+    /// Bytes that were forwarded.
     passed: usize,
 }
 
-impl Kept {
+impl ReplayBuffer {
     /// Copies up to `cap` bytes of `body` as it passes, and charges for them.
     pub(super) fn new(body: RequestBody, cap: usize, charge: BufferCharge) -> Self {
         let length = body.size_hint();
@@ -74,20 +74,20 @@ impl Kept {
         })))
     }
 
-    /// The body from its start, for another attempt; whoever had it before gets no more of it. `None` if part of
-    /// it is gone.
-    pub(super) fn replay(&self) -> Option<Replay> {
+    /// Returns the body from its start, for another attempt. Earlier attempts get no more of it. `None` if part of it was
+    /// dropped.
+    pub(super) fn replay(&self) -> Option<ReplayBody> {
         let mut state = self.0.lock();
         state.kept.as_ref()?;
         state.attempt += 1;
-        Some(Replay {
+        Some(ReplayBody {
             kept: self.clone(),
             attempt: state.attempt,
             passed: 0,
         })
     }
 
-    /// Whether all of what passed is still here.
+    /// Whether the copy is complete.
     pub(super) fn is_whole(&self) -> bool {
         self.0.lock().kept.is_some()
     }
@@ -122,14 +122,14 @@ impl Copied {
     }
 }
 
-impl Replay {
+impl ReplayBody {
     pub(super) fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let mut state = self.kept.0.lock();
         if state.attempt != self.attempt {
-            // Nobody waits for this: its connection is being given up.
+            // The connection of an earlier attempt is being closed.
             return Poll::Pending;
         }
         let part = if let Some(kept) = state.kept_after(self.passed) {
@@ -143,7 +143,7 @@ impl Replay {
                     return Poll::Ready(None);
                 }
                 Some(Err(error)) => {
-                    // Asked once more it may seem to have come to its end.
+                    // A body polled after an error can seem to be complete.
                     state.kept = None;
                     return Poll::Ready(Some(Err(error)));
                 }
@@ -191,14 +191,14 @@ mod tests {
     }
 
     /// A body of which up to `cap` bytes are copied, charged to `buffers`.
-    fn kept(body: impl Into<Bytes>, cap: usize, buffers: &Arc<Buffers>) -> Kept {
+    fn kept(body: impl Into<Bytes>, cap: usize, buffers: &Arc<Buffers>) -> ReplayBuffer {
         let client = ClientId::of([127, 0, 0, 1].into(), 64);
         let charge = buffers.charge(client, Buffered::Retry);
-        Kept::new(body.into().into(), cap, charge)
+        ReplayBuffer::new(body.into().into(), cap, charge)
     }
 
     /// What a replay gives out, part by part.
-    fn parts(replay: &mut Replay) -> Vec<Bytes> {
+    fn parts(replay: &mut ReplayBody) -> Vec<Bytes> {
         let mut cx = Context::from_waker(Waker::noop());
         let mut parts = Vec::new();
         while let Poll::Ready(Some(Ok(frame))) = replay.poll_part(&mut cx) {

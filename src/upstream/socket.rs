@@ -160,8 +160,8 @@ mod tests {
 
     /// Writes until a write fails, which leaves it pending.
     async fn write_until_pending(socket: &mut Socket) {
-        let patience = Duration::from_millis(100);
-        while let Ok(written) = timeout(patience, socket.write(&[0; 100])).await {
+        let timeouts = Duration::from_millis(100);
+        while let Ok(written) = timeout(timeouts, socket.write(&[0; 100])).await {
             written.expect("the error is withheld");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -12,7 +12,7 @@ use super::concurrency::{Entry, Outcome};
 use super::connect::{self, Connector, ConnectorError};
 use super::error::ForwardError;
 use super::pool::Pool;
-use super::standing::{ServerStanding, Standing};
+use super::state::{ServerState, UpstreamState};
 use crate::clock::{Clock, Moment};
 use crate::metrics::UpstreamMetrics;
 use crate::retry::Policy;
@@ -20,7 +20,7 @@ use crate::retry::Policy;
 /// An upstream for one worker: its shared state, and the worker's own connections.
 #[derive(Debug)]
 pub struct Target {
-    pub(super) standing: Arc<Standing>,
+    pub(super) state: Arc<UpstreamState>,
     /// What comes after an attempt that failed, where anything does.
     pub(super) retry: Option<Policy>,
     /// The worker's number.
@@ -37,16 +37,16 @@ pub(super) struct ServerTarget {
     pub(super) pool: Arc<Pool>,
     /// The `Host` that is its own.
     pub(super) host: HeaderValue,
-    standing: Arc<Standing>,
+    state: Arc<UpstreamState>,
     place: usize,
     worker: usize,
     clock: Clock,
 }
 
-/// One attempt at a server, which learns from it how it stands. Dropped without a word, it has learnt
-/// nothing.
+/// One attempt at a server. It reports the result to the circuit breaker and the concurrency limit. If it is dropped
+/// without a result, nothing is reported.
 #[derive(Debug)]
-pub(super) struct Visit {
+pub(super) struct AttemptGuard {
     server: Arc<ServerTarget>,
     ticket: Option<Ticket>,
     began: Moment,
@@ -73,28 +73,28 @@ pub(super) enum Unavailable {
 impl Target {
     /// Creates the connections of a worker to the servers of an upstream. `metrics` are the worker's counters of it.
     pub fn new(
-        standing: &Arc<Standing>,
+        state: &Arc<UpstreamState>,
         worker: usize,
         metrics: Arc<UpstreamMetrics>,
         clock: &Clock,
     ) -> Result<Self, ConnectorError> {
-        let connectors = connectors(&standing.upstream)?;
+        let connectors = connectors(&state.upstream)?;
         let servers = connectors.into_iter().enumerate();
         let servers = servers.map(|(place, connector)| {
-            let host = HeaderValue::from_str(standing.servers[place].name())
+            let host = HeaderValue::from_str(state.servers[place].name())
                 .expect("an authority is visible ASCII");
             Arc::new(ServerTarget {
                 pool: Pool::new(connector),
                 host,
-                standing: Arc::clone(standing),
+                state: Arc::clone(state),
                 place,
                 worker,
                 clock: clock.clone(),
             })
         });
         Ok(Self {
-            standing: Arc::clone(standing),
-            retry: policy(standing),
+            state: Arc::clone(state),
+            retry: policy(state),
             worker,
             clock: clock.clone(),
             metrics,
@@ -103,17 +103,21 @@ impl Target {
     }
 
     /// Begins an attempt at one of the servers.
-    pub(super) fn visit(&self, tried: &[usize], among: Among) -> Result<Visit, Unavailable> {
+    pub(super) fn begin_attempt(
+        &self,
+        tried: &[usize],
+        among: Among,
+    ) -> Result<AttemptGuard, Unavailable> {
         let now = self.clock.now();
         let choice = self
-            .standing
+            .state
             .choose(tried, among, now, &mut fastrand::Rng::new());
         let Choice { place, ticket } = choice.map_err(Unavailable::NoServer)?;
-        let entry = match &self.standing.concurrency {
+        let entry = match &self.state.concurrency {
             None => None,
             Some(concurrency) => Some(concurrency.enter().ok_or(Unavailable::Overloaded)?),
         };
-        Ok(Visit::begin(
+        Ok(AttemptGuard::begin(
             Arc::clone(&self.servers[place]),
             ticket,
             now,
@@ -135,37 +139,37 @@ pub(super) fn connectors(upstream: &Upstream) -> Result<Vec<Connector>, Connecto
 }
 
 /// What comes after an attempt that failed: as the configuration has it, within the time there is for all.
-fn policy(standing: &Standing) -> Option<Policy> {
-    let retry = standing.upstream.retry?.policy;
-    let total = standing.upstream.timeouts.total;
+fn policy(state: &UpstreamState) -> Option<Policy> {
+    let retry = state.upstream.retry?.policy;
+    let total = state.upstream.timeouts.total;
     (retry.attempts > NonZeroU32::MIN).then_some(Policy {
         deadline: retry.deadline.into_iter().chain(total).min(),
         ..retry
     })
 }
 
-impl Visit {
+impl AttemptGuard {
     fn begin(
         server: Arc<ServerTarget>,
         ticket: Ticket,
         began: Moment,
         entry: Option<Entry>,
     ) -> Self {
-        let visit = Self {
+        let guard = Self {
             server,
             ticket: Some(ticket),
             began,
             entry,
         };
-        visit.standing().enter(visit.server.worker);
-        if visit.is_probe() {
+        guard.state().enter(guard.server.worker);
+        if guard.is_probe() {
             tracing::info!(
-                upstream = visit.upstream(),
-                server = visit.name(),
+                upstream = guard.upstream(),
+                server = guard.name(),
                 "circuit breaker half-open, sending probe"
             );
         }
-        visit
+        guard
     }
 
     pub(super) fn server(&self) -> &ServerTarget {
@@ -195,7 +199,7 @@ impl Visit {
 
     /// Reports the head of a response. A status that is a failure is the result of the attempt. Otherwise the
     /// body may still fail, except that a probe succeeds with the head: a body can take arbitrarily long.
-    pub(super) fn answered(&mut self, status: StatusCode) {
+    pub(super) fn responded(&mut self, status: StatusCode) {
         self.leave(match status {
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::SERVICE_UNAVAILABLE
@@ -204,7 +208,7 @@ impl Visit {
             _ if status.is_server_error() => None,
             _ => Some(Load::Bearable),
         });
-        let failures = &self.server.standing.upstream.breaker.failures;
+        let failures = &self.server.state.upstream.breaker.failures;
         if status.is_server_error() && failures.contains(status) {
             self.failed(Failure::Response);
         } else if self.is_probe() {
@@ -215,11 +219,11 @@ impl Visit {
     /// Gives up its place among the requests underway: with the head of an answer, which is what is measured, or
     /// streams that nobody ends would take up all places there are.
     fn leave(&mut self, load: Option<Load>) {
-        let concurrency = self.server.standing.concurrency.as_ref();
+        let concurrency = self.server.state.concurrency.as_ref();
         if let (Some(entry), Some(concurrency)) = (self.entry.take(), concurrency) {
             let now = self.server.clock.now();
             let outcome = load.map(|load| match load {
-                Load::Bearable => Outcome::Answered {
+                Load::Bearable => Outcome::Responded {
                     latency: now.since(self.began),
                 },
                 Load::TooMuch => Outcome::Dropped,
@@ -235,7 +239,7 @@ impl Visit {
         };
         let now = self.server.clock.now();
         let changed = self
-            .standing()
+            .state()
             .breaker
             .succeeded(ticket, self.server.worker, now);
         if changed.is_some() {
@@ -262,9 +266,9 @@ impl Visit {
         };
         let now = self.server.clock.now();
         let place = self.server.place;
-        let servers = self.server.standing.servers.iter().enumerate();
+        let servers = self.server.state.servers.iter().enumerate();
         let others = servers.filter(|(other, _)| *other != place);
-        let changed = self.standing().breaker.failed(
+        let changed = self.state().breaker.failed(
             ticket,
             failure,
             (self.server.worker, now),
@@ -282,23 +286,23 @@ impl Visit {
         }
     }
 
-    fn standing(&self) -> &ServerStanding {
-        &self.server.standing.servers[self.server.place]
+    fn state(&self) -> &ServerState {
+        &self.server.state.servers[self.server.place]
     }
 
     fn upstream(&self) -> &str {
-        &self.server.standing.upstream.name
+        &self.server.state.upstream.name
     }
 
     /// What the server is called.
     pub(super) fn name(&self) -> &str {
-        self.standing().name()
+        self.state().name()
     }
 }
 
-impl Drop for Visit {
+impl Drop for AttemptGuard {
     fn drop(&mut self) {
         self.leave(None);
-        self.standing().leave(self.server.worker);
+        self.state().leave(self.server.worker);
     }
 }

@@ -5,7 +5,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
 use super::pool::Lease;
-use super::target::Visit;
+use super::target::AttemptGuard;
 use crate::context::Connection;
 use crate::metrics::InFlight;
 use crate::wire::upgrade::Upgrade;
@@ -15,12 +15,12 @@ pub(super) fn open(
     connection: &Connection,
     client: Upgrade,
     upstream: OnUpgrade,
-    (lease, in_flight, visit): (Lease, InFlight, Visit),
+    (lease, in_flight, guard): (Lease, InFlight, AttemptGuard),
 ) {
     let permit = connection.permit();
     // Tracked: a drain waits for the tunnel's end, within its grace.
     connection.tasks.spawn(async move {
-        let _held = (permit, in_flight, visit);
+        let _held = (permit, in_flight, guard);
         let (mut client, upstream) = match tokio::join!(client, upstream) {
             (Ok(client), Ok(upstream)) => (client, upstream),
             (Err(error), _) => {

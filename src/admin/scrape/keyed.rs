@@ -173,7 +173,7 @@ mod tests {
             buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(1, Clock::real()))),
             records: RecordStore::Memory(MemoryRecords::new(Room::default(), Clock::real())),
             buffers: Buffers::new(BufferBounds::default()),
-            standings: Arc::default(),
+            upstream_states: Arc::default(),
             clock: Clock::real(),
         }));
         let mut text = String::new();

@@ -8,7 +8,7 @@ use prometheus_client::metrics::MetricType;
 use super::{Scrape, counter, gauge, histogram};
 use crate::metrics::{Count, Latency, RetryRefusal, UpstreamFailure, UpstreamMetrics};
 use crate::upstream::breaker;
-use crate::upstream::standing::ServerStanding;
+use crate::upstream::state::ServerState;
 
 impl Scrape {
     pub(super) fn encode_upstreams(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -153,7 +153,7 @@ impl Scrape {
         encoder: &mut DescriptorEncoder<'_>,
         name: &str,
         help: &str,
-        value: fn(&ServerStanding) -> i64,
+        value: fn(&ServerState) -> i64,
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (upstream, server) in self.servers() {
@@ -170,9 +170,9 @@ impl Scrape {
             None,
             MetricType::Gauge,
         )?;
-        for standing in &*self.standings {
-            if let Some(concurrency) = &standing.concurrency {
-                let labels = [("upstream", &*standing.upstream.name)];
+        for state in &*self.upstream_states {
+            if let Some(concurrency) = &state.concurrency {
+                let labels = [("upstream", &*state.upstream.name)];
                 gauge(limits.encode_family(&labels)?, concurrency.limit().into())?;
             }
         }
@@ -180,10 +180,10 @@ impl Scrape {
     }
 
     /// Every server with its upstream's name.
-    fn servers(&self) -> impl Iterator<Item = (&str, &ServerStanding)> {
-        self.standings.iter().flat_map(|standing| {
-            let servers = standing.servers.iter();
-            servers.map(|server| (&*standing.upstream.name, server))
+    fn servers(&self) -> impl Iterator<Item = (&str, &ServerState)> {
+        self.upstream_states.iter().flat_map(|state| {
+            let servers = state.servers.iter();
+            servers.map(|server| (&*state.upstream.name, server))
         })
     }
 }

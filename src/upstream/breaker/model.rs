@@ -2,7 +2,7 @@
 //! the start. [`agreement`](super::agreement) compares both.
 
 use super::super::settings::OpensOn;
-use super::super::tally::SLOTS;
+use super::super::sliding_window::SLOTS;
 use super::*;
 
 /// How long a probe without a result blocks other requests.

@@ -18,8 +18,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::super::settings::{BreakerSettings, OpensOn};
+use super::packed_state::{LONGEST_ROW, Row};
 use super::report::{Cause, Failure};
-use super::word::{LONGEST_ROW, Row};
 
 /// Open times vary by this part to either side, so that servers that failed together are not probed together.
 const JITTER: f64 = 0.1;

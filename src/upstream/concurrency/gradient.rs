@@ -74,7 +74,7 @@ struct Round {
     begin: Moment,
     /// The sum of the logarithms of latencies.
     logs: f64,
-    answered: u32,
+    responded: u32,
     dropped: u32,
     /// The most in flight.
     peak: u32,
@@ -128,7 +128,7 @@ impl Gradient {
     /// Ends a round and begins the next.
     fn turn(&mut self, now: Moment) {
         let round = mem::take(&mut self.round);
-        self.thin(round.answered);
+        self.thin(round.responded);
         let had_room = f64::from(round.peak) < self.limit / 2.0;
         if self.sounding || had_room {
             self.sound(&round, now);
@@ -142,10 +142,10 @@ impl Gradient {
     }
 
     /// Has as many answers noted as a round needs, and not many more.
-    fn thin(&mut self, answered: u32) {
-        if answered > PLENTY {
+    fn thin(&mut self, responded: u32) {
+        if responded > PLENTY {
             self.thinning = self.thinning << 1 | 1;
-        } else if answered < PLENTY / 4 {
+        } else if responded < PLENTY / 4 {
             self.thinning >>= 1;
         }
     }
@@ -160,7 +160,7 @@ impl Gradient {
         let weight = if self.sounding {
             1.0
         } else {
-            (f64::from(round.answered) / f64::from(ANSWERS)).min(1.0)
+            (f64::from(round.responded) / f64::from(ANSWERS)).min(1.0)
         };
         self.baseline = Some(before + weight * (mean - before));
         let again = if (mean - before).abs() > TOLERANCE.ln() {
@@ -191,8 +191,8 @@ impl Round {
     fn note(&mut self, outcome: Outcome, in_flight: u32) {
         self.peak = self.peak.max(in_flight);
         match outcome {
-            Outcome::Answered { latency } => {
-                self.answered += 1;
+            Outcome::Responded { latency } => {
+                self.responded += 1;
                 self.logs += (latency.as_secs_f64() * 1e9).max(1.0).ln();
             }
             Outcome::Dropped => self.dropped += 1,
@@ -200,27 +200,27 @@ impl Round {
     }
 
     fn is_over(&self, now: Moment) -> bool {
-        let all = self.answered + self.dropped;
+        let all = self.responded + self.dropped;
         let lasted = now.since(self.begin);
         (all >= ANSWERS && lasted >= ROUND) || (all >= FEW_ANSWERS && lasted >= LONG_ROUND)
     }
 
-    /// The logarithm of the mean latency, if anything was answered.
+    /// The logarithm of the mean latency, if anything was responded.
     fn mean(&self) -> Option<f64> {
-        (self.answered != 0).then(|| self.logs / f64::from(self.answered))
+        (self.responded != 0).then(|| self.logs / f64::from(self.responded))
     }
 
     fn answered_part(&self) -> f64 {
-        f64::from(self.answered) / f64::from(self.answered + self.dropped).max(1.0)
+        f64::from(self.responded) / f64::from(self.responded + self.dropped).max(1.0)
     }
 
     /// How far latency is above the baseline, as a logarithm.
     fn rise(&self, baseline: Option<f64>) -> f64 {
-        let answered = match (self.mean(), baseline) {
-            (Some(mean), Some(baseline)) => (mean - baseline) * f64::from(self.answered),
+        let responded = match (self.mean(), baseline) {
+            (Some(mean), Some(baseline)) => (mean - baseline) * f64::from(self.responded),
             _ => 0.0,
         };
         let dropped = DROPPED.ln() * f64::from(self.dropped);
-        (answered + dropped) / f64::from(self.answered + self.dropped).max(1.0)
+        (responded + dropped) / f64::from(self.responded + self.dropped).max(1.0)
     }
 }

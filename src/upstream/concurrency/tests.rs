@@ -167,7 +167,7 @@ impl<'a> Simulation<'a> {
         let (arrived, entry) = self.entries.remove(&id).expect("worked on");
         let latency = self.now.since(arrived);
         if let (Some(limit), Some(entry)) = (self.limit, entry) {
-            limit.left(entry, Some(Outcome::Answered { latency }), self.now);
+            limit.left(entry, Some(Outcome::Responded { latency }), self.now);
         }
         latency
     }
@@ -232,7 +232,7 @@ fn of_very_many_answers_a_round_notes_about_a_thousand() {
         now = now.after(Duration::from_nanos(9_973));
         let entry = limit.enter().expect("free");
         let latency = Duration::from_millis(1);
-        limit.left(entry, Some(Outcome::Answered { latency }), now);
+        limit.left(entry, Some(Outcome::Responded { latency }), now);
         thinned = limit.thinning.load(Ordering::Relaxed);
     }
     // Ten thousand in a round of 100 ms: one in eight or sixteen.
@@ -244,7 +244,7 @@ fn a_place_is_free_when_its_request_left() {
     let limit = fixed(1);
     for outcome in [
         Outcome::Dropped,
-        Outcome::Answered {
+        Outcome::Responded {
             latency: Duration::ZERO,
         },
     ] {
@@ -360,7 +360,7 @@ fn after_rounds(of_twenty: u32, failures: u32) -> u32 {
         let outcome = if request % 100 < failures {
             Outcome::Dropped
         } else {
-            Outcome::Answered { latency }
+            Outcome::Responded { latency }
         };
         gradient.note(outcome, gradient.limit() * of_twenty / 20, now);
     }

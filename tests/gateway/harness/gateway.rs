@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tidegate::admin::listener::{Admin, Overseen};
+use tidegate::admin::listener::{Admin, AdminSources};
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::gateway::Gateway as Running;
@@ -228,8 +228,8 @@ impl Plan {
         let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
         let admin = shared.policy.admin.as_ref().map(|settings| {
             let socket = std::net::TcpListener::bind(settings.listen).expect("a free port");
-            let overseen = Overseen::of(&shared, running.stopper());
-            Admin::start(socket, settings, overseen).expect("an admin listener")
+            let sources = AdminSources::of(&shared, running.stopper());
+            Admin::start(socket, settings, sources).expect("an admin listener")
         });
         Gateway {
             running: Some(running),

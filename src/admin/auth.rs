@@ -10,12 +10,12 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use crate::config::AdminSettings;
 
 /// Who is let in.
-pub(super) struct Admission {
+pub(super) struct Auth {
     token: Option<String>,
     loopback: bool,
 }
 
-impl Admission {
+impl Auth {
     pub(super) fn new(settings: &AdminSettings) -> Self {
         Self {
             token: settings.token.clone(),
@@ -70,9 +70,9 @@ mod tests {
 
     use super::*;
 
-    fn admission(token: Option<&str>, loopback: bool) -> Admission {
+    fn auth(token: Option<&str>, loopback: bool) -> Auth {
         let address = if loopback { "127.0.0.1:0" } else { "0.0.0.0:0" };
-        Admission::new(&AdminSettings {
+        Auth::new(&AdminSettings {
             listen: address.parse().unwrap(),
             token: token.map(Into::into),
         })
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_loopback_listener_serves_only_requests_made_for_a_loopback_host() {
-        let admission = admission(None, true);
+        let auth = auth(None, true);
         for host in [
             "127.0.0.1:9090",
             "localhost:9090",
@@ -95,11 +95,7 @@ mod tests {
             "localhost",
             "127.8.8.8",
         ] {
-            assert_eq!(
-                admission.refusal(&headers(&[("host", host)])),
-                None,
-                "{host}"
-            );
+            assert_eq!(auth.refusal(&headers(&[("host", host)])), None, "{host}");
         }
         for host in [
             "rebound.example:9090",
@@ -108,7 +104,7 @@ mod tests {
             "localhost.evil.example",
         ] {
             assert!(
-                admission.refusal(&headers(&[("host", host)])).is_some(),
+                auth.refusal(&headers(&[("host", host)])).is_some(),
                 "{host}"
             );
         }
@@ -116,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_web_page_of_another_origin_is_refused() {
-        let admission = admission(None, true);
+        let auth = auth(None, true);
         for origin in [
             "https://evil.example",
             "null",
@@ -124,14 +120,14 @@ mod tests {
             "https://\u{e9}vil.example",
         ] {
             let page = headers(&[("host", "localhost:9090"), ("origin", origin)]);
-            assert!(admission.refusal(&page).is_some(), "{origin}");
+            assert!(auth.refusal(&page).is_some(), "{origin}");
         }
     }
 
     #[test]
     fn without_a_token_nothing_is_given_to_the_outside() {
         assert!(
-            admission(None, false)
+            auth(None, false)
                 .refusal(&headers(&[("host", "localhost")]))
                 .is_some()
         );
@@ -139,9 +135,9 @@ mod tests {
 
     #[test]
     fn where_a_token_is_set_it_must_be_presented_whole() {
-        let admission = admission(Some("secret"), false);
+        let auth = auth(Some("secret"), false);
         let with = |value| headers(&[("authorization", value)]);
-        assert_eq!(admission.refusal(&with("Bearer secret")), None);
+        assert_eq!(auth.refusal(&with("Bearer secret")), None);
         for wrong in [
             "Bearer secre",
             "Bearer secrets",
@@ -149,8 +145,8 @@ mod tests {
             "secret",
             "Basic secret",
         ] {
-            assert!(admission.refusal(&with(wrong)).is_some(), "{wrong}");
+            assert!(auth.refusal(&with(wrong)).is_some(), "{wrong}");
         }
-        assert!(admission.refusal(&headers(&[])).is_some());
+        assert!(auth.refusal(&headers(&[])).is_some());
     }
 }

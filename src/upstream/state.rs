@@ -19,11 +19,11 @@ const SLOWEST_START: f64 = 0.1;
 
 /// How the servers of one upstream stand.
 #[derive(Debug)]
-pub struct Standing {
+pub struct UpstreamState {
     /// The upstream.
     pub upstream: Arc<Upstream>,
     /// Its servers, in their order.
-    pub servers: Box<[ServerStanding]>,
+    pub servers: Box<[ServerState]>,
     /// How many retries there may be, where there are any.
     pub budget: Option<Budget>,
     /// How many requests there may be at once, where that is bounded.
@@ -32,7 +32,7 @@ pub struct Standing {
 
 /// How one server stands.
 #[derive(Debug)]
-pub struct ServerStanding {
+pub struct ServerState {
     /// The server.
     pub server: Server,
     /// Whether it is left alone.
@@ -51,13 +51,13 @@ pub struct ServerStanding {
 #[repr(align(128))]
 struct Padded(AtomicU32);
 
-impl Standing {
+impl UpstreamState {
     /// Of an upstream that nothing is known of, for this many workers.
     pub fn new(upstream: &Arc<Upstream>, workers: usize) -> Self {
         let servers = upstream.servers.iter();
         Self {
             servers: servers
-                .map(|server| ServerStanding::new(server, upstream, workers))
+                .map(|server| ServerState::new(server, upstream, workers))
                 .collect(),
             budget: upstream
                 .retry
@@ -68,7 +68,7 @@ impl Standing {
     }
 }
 
-impl ServerStanding {
+impl ServerState {
     fn new(server: &Server, upstream: &Upstream, workers: usize) -> Self {
         Self {
             server: server.clone(),

@@ -1,11 +1,9 @@
-//! How long upstream is waited for.
+//! Timeouts of a request to an upstream.
 //!
-//! The wait for an answer begins when the request's last byte has gone out. While the client is still
-//! sending, it is the client that is waited for, and its own deadline that counts; an upstream that stops
-//! taking what the client sends is held to the pause it may make between two parts of a body.
+//! `first_byte_timeout` begins when the last byte of the request is sent. While the client is still sending, its own
+//! `body_timeout` applies; an upstream that stops reading the body is held to `idle_timeout`.
 //!
-//! One patience spans all attempts of a request: what may take ten seconds takes no more for being tried
-//! three times.
+//! The total spans all attempts of a request: retries do not extend it.
 
 use std::time::Duration;
 
@@ -13,36 +11,36 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
 use super::Timeouts;
-use super::upload::{Progress, Stage};
+use super::body::{UploadProgress, UploadStage};
 use crate::problem::TimeoutPhase;
 
 /// A client that does not read or send for this long is slow. A connection that the server then closes does not
 /// count as the server's failure.
 pub(super) const CLIENT_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a request may take.
+/// The timeouts of one request, over all its attempts.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct RequestTimeouts {
     started: Instant,
     timeouts: Timeouts,
-    /// How long until the head of an answer has to be there, however often it is tried for.
+    /// Time until the head of a response has to arrive, over all attempts.
     head: Option<Duration>,
 }
 
-/// Upstream took too long.
+/// A timeout of the upstream expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("upstream was waited for {waited:?} in vain ({} timeout)", phase.name())]
-pub struct OutOfPatience {
-    /// What took too long.
+#[error("upstream timed out after {waited:?} ({} timeout)", phase.name())]
+pub struct TimeoutError {
+    /// The timeout that expired.
     pub phase: TimeoutPhase,
-    /// How long the request had taken by then.
+    /// Duration of the request until then.
     pub waited: Duration,
-    /// Whether that speaks against the server. The total may be used up by others: by a client over its
-    /// request's body, or by servers that were tried before.
+    /// Whether it counts as a failure of the server. The total can be used up by a slow client, or by servers that were
+    /// tried before.
     pub is_servers: bool,
 }
 
-impl Patience {
+impl RequestTimeouts {
     /// For a request that begins now; where there may be several attempts, the head of its answer has to be
     /// there within `head`.
     pub fn from_now(timeouts: Timeouts, head: Option<Duration>) -> Self {
@@ -75,7 +73,7 @@ impl Patience {
     }
 
     /// Waits for `work`, but not past the end.
-    pub async fn within_total<F: Future>(&self, work: F) -> Result<F::Output, OutOfPatience> {
+    pub async fn within_total<F: Future>(&self, work: F) -> Result<F::Output, TimeoutError> {
         match self.head_deadline() {
             None => Ok(work.await),
             Some(deadline) => {
@@ -90,8 +88,8 @@ impl Patience {
     pub async fn for_answer<F: Future>(
         &self,
         answer: F,
-        upload: Option<&Progress>,
-    ) -> Result<F::Output, OutOfPatience> {
+        upload: Option<&UploadProgress>,
+    ) -> Result<F::Output, TimeoutError> {
         let mut answer = std::pin::pin!(answer);
         let total = self.head_deadline();
         let began = Instant::now();
@@ -107,7 +105,7 @@ impl Patience {
             let now = Instant::now();
             let (since, phase, allowed) = match upload {
                 None => (began, TimeoutPhase::FirstByte, first_byte),
-                Some(upload) if upload.stage() == Stage::Sent => (
+                Some(upload) if upload.stage() == UploadStage::Sent => (
                     upload.last_passed().max(began),
                     TimeoutPhase::FirstByte,
                     first_byte,
@@ -120,13 +118,13 @@ impl Patience {
             }
             silent = since + allowed;
             if silent <= now {
-                return Err(self.out_of_patience(phase));
+                return Err(self.timeout_error(phase));
             }
         }
     }
 
-    fn out_of_patience(&self, phase: TimeoutPhase) -> OutOfPatience {
-        OutOfPatience {
+    fn timeout_error(&self, phase: TimeoutPhase) -> TimeoutError {
+        TimeoutError {
             phase,
             waited: self.started.elapsed(),
             is_servers: true,
@@ -134,9 +132,9 @@ impl Patience {
     }
 
     /// The total is used up, the last `silence` of it by the server.
-    fn out_of_time(&self, silence: Duration) -> OutOfPatience {
+    fn out_of_time(&self, silence: Duration) -> TimeoutError {
         let waited = self.started.elapsed();
-        OutOfPatience {
+        TimeoutError {
             phase: TimeoutPhase::Total,
             waited,
             is_servers: silence >= waited / 2,
@@ -152,17 +150,17 @@ mod tests {
 
     const FIVE: Duration = Duration::from_secs(5);
 
-    fn patience(total: Option<Duration>) -> Patience {
+    fn timeouts(total: Option<Duration>) -> RequestTimeouts {
         let timeouts = Timeouts {
             first_byte: Duration::from_secs(30),
             total,
             ..Timeouts::default()
         };
-        Patience::from_now(timeouts, None)
+        RequestTimeouts::from_now(timeouts, None)
     }
 
-    fn after(phase: TimeoutPhase, waited: Duration) -> OutOfPatience {
-        OutOfPatience {
+    fn after(phase: TimeoutPhase, waited: Duration) -> TimeoutError {
+        TimeoutError {
             phase,
             waited,
             is_servers: true,
@@ -171,39 +169,39 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_waited_for_as_long_as_the_first_byte_may_take() {
-        let waited = patience(None).for_answer(pending::<()>(), None).await;
+        let waited = timeouts(None).for_answer(pending::<()>(), None).await;
         let thirty = Duration::from_secs(30);
         assert_eq!(waited, Err(after(TimeoutPhase::FirstByte, thirty)));
-        assert_eq!(patience(None).for_answer(ready(1), None).await, Ok(1));
+        assert_eq!(timeouts(None).for_answer(ready(1), None).await, Ok(1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_total_bounds_connecting_and_waiting_alike() {
         let late = Err(after(TimeoutPhase::Total, FIVE));
-        let connecting = patience(Some(FIVE)).within_total(pending::<()>()).await;
+        let connecting = timeouts(Some(FIVE)).within_total(pending::<()>()).await;
         assert_eq!(connecting, late);
-        let waiting = patience(Some(FIVE)).for_answer(pending::<()>(), None).await;
+        let waiting = timeouts(Some(FIVE)).for_answer(pending::<()>(), None).await;
         assert_eq!(waiting, late);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_head_may_have_to_be_there_before_all_has_to_be_over() {
-        let patience = Patience::from_now(Timeouts::default(), Some(FIVE));
-        let waiting = patience.for_answer(pending::<()>(), None).await;
+        let timeouts = RequestTimeouts::from_now(Timeouts::default(), Some(FIVE));
+        let waiting = timeouts.for_answer(pending::<()>(), None).await;
         assert_eq!(waiting, Err(after(TimeoutPhase::Total, FIVE)));
-        assert_eq!(patience.deadline(), None);
+        assert_eq!(timeouts.deadline(), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_is_not_to_blame_for_the_time_that_others_took() {
         for (before, is_servers) in [(2, true), (3, false)] {
-            let patience = patience(Some(FIVE));
+            let timeouts = timeouts(Some(FIVE));
             tokio::time::sleep(Duration::from_secs(before)).await;
-            let late = OutOfPatience {
+            let late = TimeoutError {
                 is_servers,
                 ..after(TimeoutPhase::Total, FIVE)
             };
-            let waiting = patience.for_answer(pending::<()>(), None).await;
+            let waiting = timeouts.for_answer(pending::<()>(), None).await;
             assert_eq!(waiting, Err(late));
         }
     }

@@ -1,8 +1,7 @@
-//! A request's body on its way upstream.
+//! The body of a request to upstream.
 //!
-//! It passes on what the client sends, chunk by chunk as upstream takes it, and keeps account of how
-//! far it came: the wait for an answer starts when the last byte went out, a connection whose body is
-//! unfinished is not used again, and a failure is blamed on the side that failed.
+//! It forwards what the client sends as upstream reads it, and tracks its progress: `first_byte_timeout` starts with the
+//! last byte, a connection with an unfinished body is not reused, and a failure is attributed to the side that caused it.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -14,32 +13,32 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::replay::Replay;
+use super::replay::ReplayBody;
 use crate::body::{RequestBody, RequestBodyError};
 use crate::wire::Violation;
 
-/// A request's body on its way upstream.
+/// The body of a request to upstream.
 #[derive(Debug)]
-pub struct Upload(Option<Streaming>);
+pub struct UpstreamBody(Option<Streaming>);
 
 #[derive(Debug)]
 struct Streaming {
     body: Source,
-    progress: Arc<Progress>,
+    progress: Arc<UploadProgress>,
 }
 
-/// Where its parts come from.
+/// The source of its parts.
 #[derive(Debug)]
 enum Source {
-    /// The client alone.
+    /// The client.
     Client(RequestBody),
-    /// What was kept of them, then the client.
-    Kept(Replay),
+    /// The copy of an earlier attempt, then the client.
+    Replay(ReplayBody),
 }
 
-/// How far a body came.
+/// Progress of a body.
 #[derive(Debug)]
-pub struct Progress {
+pub struct UploadProgress {
     state: AtomicU8,
     started: Instant,
     /// Milliseconds from `started` to the last part that passed.
@@ -48,42 +47,42 @@ pub struct Progress {
     violation: OnceLock<Violation>,
 }
 
-/// Where an upload stands.
+/// State of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Stage {
-    /// Parts are still to come.
-    Underway,
-    /// All of it went out.
+pub enum UploadStage {
+    /// Parts are still to be sent.
+    InProgress,
+    /// All parts are sent.
     Sent,
-    /// It grew larger than the gateway takes.
+    /// The body exceeds the limit.
     TooLarge,
-    /// The client broke off, or did not keep to HTTP.
+    /// The client disconnected, or violated HTTP.
     ClientFailed,
 }
 
-impl Upload {
-    /// No body at all.
+impl UpstreamBody {
+    /// Creates an empty body.
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// `body` as it comes, and the account of it; a body that is known to be empty has none.
-    pub fn new(body: RequestBody) -> (Self, Option<Arc<Progress>>) {
+    /// Creates a body that is forwarded as it arrives, and its progress. A body that is known to be empty has none.
+    pub fn new(body: RequestBody) -> (Self, Option<Arc<UploadProgress>>) {
         if body.is_end_stream() {
             return (Self::none(), None);
         }
         Self::streaming(Source::Client(body))
     }
 
-    /// A body that may have to be sent once more.
-    pub(super) fn replaying(body: Replay) -> (Self, Option<Arc<Progress>>) {
-        Self::streaming(Source::Kept(body))
+    /// Creates a body that may have to be sent again.
+    pub(super) fn replaying(body: ReplayBody) -> (Self, Option<Arc<UploadProgress>>) {
+        Self::streaming(Source::Replay(body))
     }
 
-    fn streaming(body: Source) -> (Self, Option<Arc<Progress>>) {
-        let progress = Arc::new(Progress {
-            state: AtomicU8::new(Stage::Underway as u8),
+    fn streaming(body: Source) -> (Self, Option<Arc<UploadProgress>>) {
+        let progress = Arc::new(UploadProgress {
+            state: AtomicU8::new(UploadStage::InProgress as u8),
             started: Instant::now(),
             last: AtomicU64::new(0),
             waits_for_client: AtomicBool::new(false),
@@ -97,33 +96,33 @@ impl Upload {
     }
 }
 
-impl Progress {
-    /// Where the upload stands.
-    pub fn stage(&self) -> Stage {
+impl UploadProgress {
+    /// Returns the state of the upload.
+    pub fn stage(&self) -> UploadStage {
         match self.state.load(Ordering::Acquire) {
-            0 => Stage::Underway,
-            1 => Stage::Sent,
-            2 => Stage::TooLarge,
-            _ => Stage::ClientFailed,
+            0 => UploadStage::InProgress,
+            1 => UploadStage::Sent,
+            2 => UploadStage::TooLarge,
+            _ => UploadStage::ClientFailed,
         }
     }
 
-    /// What the client did wrong, if that is how it ended and the client is still there to be told.
+    /// Returns the violation of the client that ended the body, if the client is still connected.
     pub fn violation(&self) -> Option<Violation> {
         self.violation.get().copied()
     }
 
-    /// Whether upstream would take more than the client has sent.
+    /// Whether upstream has read everything that the client has sent.
     pub fn waits_for_client(&self) -> bool {
         self.waits_for_client.load(Ordering::Acquire)
     }
 
-    /// When its last part passed.
+    /// Returns when the last part was forwarded.
     pub fn last_passed(&self) -> Instant {
         self.started + Duration::from_millis(self.last.load(Ordering::Acquire))
     }
 
-    fn end(&self, stage: Stage) {
+    fn end(&self, stage: UploadStage) {
         self.passed();
         self.state.store(stage as u8, Ordering::Release);
     }
@@ -139,7 +138,7 @@ impl Streaming {
     fn is_end_stream(&self) -> bool {
         match &self.body {
             Source::Client(body) => body.is_end_stream(),
-            Source::Kept(body) => body.is_end_stream(),
+            Source::Replay(body) => body.is_end_stream(),
         }
     }
 
@@ -149,7 +148,7 @@ impl Streaming {
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let part = match &mut self.body {
             Source::Client(body) => Pin::new(body).poll_frame(cx),
-            Source::Kept(body) => body.poll_part(cx),
+            Source::Replay(body) => body.poll_part(cx),
         };
         let Poll::Ready(part) = part else {
             self.progress
@@ -159,20 +158,20 @@ impl Streaming {
         };
         match &part {
             Some(Ok(_)) if !self.is_end_stream() => self.progress.passed(),
-            Some(Ok(_)) | None => self.progress.end(Stage::Sent),
-            Some(Err(RequestBodyError::TooLarge(_))) => self.progress.end(Stage::TooLarge),
+            Some(Ok(_)) | None => self.progress.end(UploadStage::Sent),
+            Some(Err(RequestBodyError::TooLarge(_))) => self.progress.end(UploadStage::TooLarge),
             Some(Err(error)) => {
                 if let Some(violation) = error.violation() {
                     self.progress.violation.get_or_init(|| violation);
                 }
-                self.progress.end(Stage::ClientFailed);
+                self.progress.end(UploadStage::ClientFailed);
             }
         }
         Poll::Ready(part)
     }
 }
 
-impl Body for Upload {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = RequestBodyError;
 
@@ -195,7 +194,7 @@ impl Body for Upload {
             None => SizeHint::with_exact(0),
             Some(streaming) => match &streaming.body {
                 Source::Client(body) => body.size_hint(),
-                Source::Kept(body) => body.size_hint(),
+                Source::Replay(body) => body.size_hint(),
             },
         }
     }

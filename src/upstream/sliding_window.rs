@@ -25,7 +25,7 @@ const MOST: u64 = (1 << COUNT_BITS) - 1;
 
 /// Counts of several kinds of events over a window that slides.
 #[derive(Debug)]
-pub struct Tally<const KINDS: usize> {
+pub struct SlidingWindow<const KINDS: usize> {
     /// Nanoseconds a slot lasts.
     slot: u64,
     shards: Box<[Shard<KINDS>]>,
@@ -43,7 +43,7 @@ struct Shard<const KINDS: usize>([[Count; KINDS]; RING]);
 #[derive(Debug, Default)]
 struct Count(AtomicU64);
 
-impl<const KINDS: usize> Tally<KINDS> {
+impl<const KINDS: usize> SlidingWindow<KINDS> {
     /// A tally over the last `window`, for this many workers.
     pub fn new(window: Duration, workers: usize) -> Self {
         let window = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_all_workers_counted_is_summed_up_by_kind() {
-        let tally = Tally::<2>::new(WINDOW, 3);
+        let tally = SlidingWindow::<2>::new(WINDOW, 3);
         for worker in 0..3 {
             tally.add(worker, 0, at(100));
             tally.add(worker, 1, at(1_200));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_slot_leaves_when_its_tenth_successor_begins() {
-        let tally = Tally::<1>::new(WINDOW, 1);
+        let tally = SlidingWindow::<1>::new(WINDOW, 1);
         tally.add(0, 0, at(999));
         tally.add(0, 0, at(1_000));
         assert_eq!(tally.sum(at(9_999)), [2]);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_place_in_the_ring_is_taken_over_with_nothing_left_in_it() {
-        let tally = Tally::<1>::new(WINDOW, 1);
+        let tally = SlidingWindow::<1>::new(WINDOW, 1);
         for _ in 0..5 {
             tally.add(0, 0, at(500));
         }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_was_counted_ahead_of_the_reader_is_not_overlooked() {
-        let tally = Tally::<1>::new(WINDOW, 1);
+        let tally = SlidingWindow::<1>::new(WINDOW, 1);
         tally.add(0, 0, at(2_000));
         assert_eq!(tally.sum(at(1_999)), [1]);
         tally.add(0, 0, at(1_999));
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_when_all_is_forgotten() {
-        let tally = Tally::<2>::new(WINDOW, 2);
+        let tally = SlidingWindow::<2>::new(WINDOW, 2);
         tally.add(0, 0, at(0));
         tally.add(1, 1, at(5_000));
         tally.forget();
@@ -202,11 +202,11 @@ mod tests {
 
     #[test]
     fn a_window_of_no_length_and_the_end_of_time_are_survived() {
-        let tally = Tally::<1>::new(Duration::ZERO, 0);
+        let tally = SlidingWindow::<1>::new(Duration::ZERO, 0);
         let end = Moment::from_nanos(u64::MAX);
         tally.add(0, 0, end);
         assert_eq!(tally.sum(end), [1]);
-        let tally = Tally::<1>::new(Duration::MAX, 1);
+        let tally = SlidingWindow::<1>::new(Duration::MAX, 1);
         tally.add(0, 0, at(0));
         assert_eq!(tally.sum(at(1)), [1]);
     }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn no_count_is_lost_even_where_workers_share_a_shard() {
-        let tally = Tally::<1>::new(WINDOW, 2);
+        let tally = SlidingWindow::<1>::new(WINDOW, 2);
         thread::scope(|scope| {
             for writer in 0..4 {
                 let tally = &tally;
@@ -245,7 +245,7 @@ mod tests {
         fn a_sum_is_that_of_a_list_of_events(
             events in prop::collection::vec((0_u64..3, 0_usize..2, 0_u64..4_000), 0..200),
         ) {
-            let tally = Tally::<2>::new(WINDOW, 3);
+            let tally = SlidingWindow::<2>::new(WINDOW, 3);
             let mut list = Vec::new();
             let mut millis = u64::from(u32::MAX) * 1_000 - 20_000;
             for (worker, kind, step) in events {

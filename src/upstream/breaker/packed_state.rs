@@ -54,9 +54,9 @@ impl Row {
 
 /// Phase, row of failures, and number of phase changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Word(u64);
+pub(super) struct PackedState(u64);
 
-impl Word {
+impl PackedState {
     fn new(phase: Phase, generation: u64) -> Self {
         Self(phase as u64 | generation << GENERATION_SHIFT)
     }
@@ -96,38 +96,38 @@ impl Word {
 
 /// What everybody reads of a breaker, on cache lines of its own: while nothing fails, nobody writes them.
 ///
-/// Phases are changed with the breaker's story locked. Two things happen without: a row of failures grows
+/// Phases are changed with the breaker's history locked. Two things happen without: a row of failures grows
 /// and ends, and a probe gives up its place. Both only ever change the word of their own generation, so
 /// neither can undo a change of phase.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Signal {
+pub(super) struct AtomicState {
     word: AtomicU64,
     /// When the open phase ends, or a probe is no longer waited for.
     until: AtomicU64,
     /// When it was last closed after it had been open.
     recovered: AtomicU64,
-    /// Whether the server is shut off as an outlier. Written only with the story locked.
+    /// Whether the server is shut off as an outlier. Written only with the history locked.
     outlier: AtomicBool,
 }
 
-impl Signal {
+impl AtomicState {
     pub(super) fn closed() -> Self {
         Self {
-            word: AtomicU64::new(Word::new(Phase::Closed, 0).0),
+            word: AtomicU64::new(PackedState::new(Phase::Closed, 0).0),
             until: AtomicU64::new(NEVER),
             recovered: AtomicU64::new(NEVER),
             outlier: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn read(&self) -> Word {
+    pub(super) fn read(&self) -> PackedState {
         // Whoever sees a phase also sees until when it lasts.
-        Word(self.word.load(Ordering::Acquire))
+        PackedState(self.word.load(Ordering::Acquire))
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        Word(self.word.load(Ordering::Relaxed)).phase() == Phase::Closed
+        PackedState(self.word.load(Ordering::Relaxed)).phase() == Phase::Closed
     }
 
     /// When the open phase ends, or a probe is no longer waited for; `None` where only a person ends it.
@@ -144,24 +144,24 @@ impl Signal {
         self.outlier.load(Ordering::Relaxed)
     }
 
-    /// Sets whether the server is shut off as an outlier. Only with the story locked.
+    /// Sets whether the server is shut off as an outlier. Only with the history locked.
     pub(super) fn set_outlier(&self, outlier: bool) {
         self.outlier.store(outlier, Ordering::Relaxed);
     }
 
-    /// Enters another phase, and with it another generation, which it returns. Only with the story locked.
+    /// Enters another phase, and with it another generation, which it returns. Only with the history locked.
     pub(super) fn enter(&self, phase: Phase) -> u64 {
         let next = self.read().next(phase);
         self.word.store(next.0, Ordering::Release);
         next.generation()
     }
 
-    /// Enters the open phase, which lasts until then. Only with the story locked.
+    /// Enters the open phase, which lasts until then. Only with the history locked.
     pub(super) fn open_until(&self, until: Option<Moment>) {
         self.enter_until(Phase::Open, until);
     }
 
-    /// Enters the phase of a probe, which is waited for until then. Only with the story locked.
+    /// Enters the phase of a probe, which is waited for until then. Only with the history locked.
     pub(super) fn probe_until(&self, until: Moment) -> u64 {
         self.enter_until(Phase::Probing, Some(until))
     }
@@ -172,7 +172,7 @@ impl Signal {
         self.enter(phase)
     }
 
-    /// Enters the closed phase as one that was open before. Only with the story locked.
+    /// Enters the closed phase as one that was open before. Only with the history locked.
     pub(super) fn recover(&self, now: Moment) {
         let now = now.as_nanos().min(NEVER - 1);
         self.recovered.store(now, Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl Signal {
         self.change(generation, |word| {
             Some(word.with_row(word.row().after(is_compared)))
         })
-        .map(Word::row)
+        .map(PackedState::row)
     }
 
     /// Ends the row of failures, unless the generation is past.
@@ -197,12 +197,16 @@ impl Signal {
     /// A probe came to nothing: the next to come is one, unless the phase is past.
     pub(super) fn vacate(&self, generation: u64) {
         self.change(generation, |word| {
-            (word.phase() == Phase::Probing).then(|| Word::new(Phase::HalfOpen, generation))
+            (word.phase() == Phase::Probing).then(|| PackedState::new(Phase::HalfOpen, generation))
         });
     }
 
     /// Changes the word within a generation; the word it then is, or `None` if it was left as it was.
-    fn change(&self, generation: u64, change: impl Fn(Word) -> Option<Word>) -> Option<Word> {
+    fn change(
+        &self,
+        generation: u64,
+        change: impl Fn(PackedState) -> Option<PackedState>,
+    ) -> Option<PackedState> {
         let mut word = self.read();
         while word.generation() == generation {
             let changed = change(word)?;
@@ -213,7 +217,7 @@ impl Signal {
                 Ordering::Acquire,
             ) {
                 Ok(_) => return Some(changed),
-                Err(other) => word = Word(other),
+                Err(other) => word = PackedState(other),
             }
         }
         None
@@ -238,7 +242,7 @@ mod tests {
                         length,
                         is_compared,
                     };
-                    let word = Word::new(phase, generation).with_row(row);
+                    let word = PackedState::new(phase, generation).with_row(row);
                     assert_eq!(word.phase(), phase);
                     assert_eq!(word.row(), row);
                     assert_eq!(word.generation(), generation);
@@ -249,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_row_of_failures_stops_growing_before_it_changes_the_generation() {
-        let signal = Signal::closed();
+        let signal = AtomicState::closed();
         let longest = Row {
             length: LONGEST_ROW,
             is_compared: true,
@@ -262,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_failure_of_the_other_kind_begins_a_new_row() {
-        let signal = Signal::closed();
+        let signal = AtomicState::closed();
         let lengthen = |is_compared| signal.lengthen_row(0, is_compared).expect("current").length;
         let lengths = [true, true, false, false, true].map(lengthen);
         assert_eq!(lengths, [1, 2, 1, 2, 1]);
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn nothing_of_a_past_generation_changes_the_word() {
-        let signal = Signal::closed();
+        let signal = AtomicState::closed();
         signal.enter(Phase::Open);
         let probing = signal.enter(Phase::Probing);
         let before = signal.read();

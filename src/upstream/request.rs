@@ -1,4 +1,4 @@
-//! A request as it is sent, and what it takes to send it once more.
+//! The request that is sent to a server, and its copy for retries.
 
 use std::sync::Arc;
 
@@ -8,44 +8,44 @@ use http::{Method, Request, Uri, Version};
 use http_body::Body as _;
 
 use super::HostHeader;
+use super::body::{UploadProgress, UpstreamBody};
 use super::headers::{self, Provenance};
-use super::replay::Kept;
-use super::upload::{Progress, Upload};
+use super::replay::ReplayBuffer;
 use crate::body::RequestBody;
 use crate::buffers::{Buffered, Buffers};
 use crate::client::Caller;
 use crate::context::Arrival;
 use crate::intake::headers::HeaderNames;
 
-/// A request ready to be sent.
+/// A request that is ready to be sent.
 #[derive(Debug)]
-pub(super) struct Outgoing {
-    /// There unless it is being sent, or was.
-    pub(super) request: Option<Request<Upload>>,
-    /// The account of its body, where it has one.
-    pub(super) upload: Option<Arc<Progress>>,
+pub(super) struct UpstreamRequest {
+    /// `None` while it is being sent, and afterwards.
+    pub(super) request: Option<Request<UpstreamBody>>,
+    /// Progress of its body, if it has one.
+    pub(super) upload: Option<Arc<UploadProgress>>,
 }
 
-/// What it takes to send a request once more.
+/// The copy of a request, from which it is sent again.
 #[derive(Debug)]
-pub(super) struct Spare {
+pub(super) struct RequestCopy {
     method: Method,
     target: Uri,
     headers: HeaderMap,
-    body: SpareBody,
+    body: CopiedBody,
 }
 
 #[derive(Debug)]
-enum SpareBody {
-    /// It is here, or there is none.
+enum CopiedBody {
+    /// All of it is in memory, or it is empty.
     Whole(Bytes),
-    /// It is kept as it passes.
-    Kept(Kept),
+    /// It is copied as it passes.
+    Buffered(ReplayBuffer),
 }
 
-/// How a request is made ready.
+/// Builds the request that is sent from the client's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Making<'a> {
+pub(super) struct RequestBuilder<'a> {
     pub(super) caller: &'a Caller,
     pub(super) arrival: &'a Arrival,
     /// Headers that limits, scopes and keys are read from.
@@ -57,9 +57,12 @@ pub(super) struct Making<'a> {
     pub(super) buffers: &'a Arc<Buffers>,
 }
 
-impl Making<'_> {
-    /// Returns the request as it is sent, and a spare one if the request may be retried.
-    pub(super) fn make(self, request: Request<RequestBody>) -> (Outgoing, Option<Spare>) {
+impl RequestBuilder<'_> {
+    /// Returns the request to send, and a copy if it may be retried.
+    pub(super) fn build(
+        self,
+        request: Request<RequestBody>,
+    ) -> (UpstreamRequest, Option<RequestCopy>) {
         let (mut parts, body) = request.into_parts();
         let provenance = Provenance {
             caller: self.caller,
@@ -70,7 +73,7 @@ impl Making<'_> {
         };
         headers::to_upstream(&mut parts.headers, provenance, self.names, self.upgrade);
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
-            // Said outright, or hyper would drop the body of a GET whose length is not known.
+            // Explicit, because hyper drops the body of a GET of unknown length.
             parts
                 .headers
                 .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -83,55 +86,62 @@ impl Making<'_> {
         let keep = self.keep.filter(|&cap| declared <= cap as u64);
         match keep {
             None => {
-                let (body, upload) = Upload::new(body);
+                let (body, upload) = UpstreamBody::new(body);
                 let request = Some(assemble(parts.method, target, parts.headers, body));
-                (Outgoing { request, upload }, None)
+                (UpstreamRequest { request, upload }, None)
             }
             Some(cap) => {
                 let body = if let Some(bytes) = body.whole() {
                     // Not charged here: the idempotency stage has charged for it, or it was read with the head and
                     // shares its memory.
-                    SpareBody::Whole(bytes.clone())
+                    CopiedBody::Whole(bytes.clone())
                 } else {
                     let client = self.caller.id();
                     let charge = self.buffers.charge(client, Buffered::Retry);
-                    SpareBody::Kept(Kept::new(body, cap, charge))
+                    CopiedBody::Buffered(ReplayBuffer::new(body, cap, charge))
                 };
-                let spare = Spare {
+                let copy = RequestCopy {
                     method: parts.method,
                     target,
                     headers: parts.headers,
                     body,
                 };
-                let first = spare.again().expect("all of it is here before it is sent");
-                (first, Some(spare))
+                let first = copy
+                    .again()
+                    .expect("the copy is complete before it is sent");
+                (first, Some(copy))
             }
         }
     }
 }
 
-impl Spare {
-    /// The request once more, unless part of its body is gone.
-    pub(super) fn again(&self) -> Option<Outgoing> {
+impl RequestCopy {
+    /// Returns the request again, unless part of its body was dropped.
+    pub(super) fn again(&self) -> Option<UpstreamRequest> {
         let (body, upload) = match &self.body {
-            SpareBody::Whole(bytes) => Upload::new(bytes.clone().into()),
-            SpareBody::Kept(kept) => Upload::replaying(kept.replay()?),
+            CopiedBody::Whole(bytes) => UpstreamBody::new(bytes.clone().into()),
+            CopiedBody::Buffered(kept) => UpstreamBody::replaying(kept.replay()?),
         };
         let (method, target) = (self.method.clone(), self.target.clone());
         let request = Some(assemble(method, target, self.headers.clone(), body));
-        Some(Outgoing { request, upload })
+        Some(UpstreamRequest { request, upload })
     }
 
-    /// Whether it can be sent once more.
+    /// Whether the request can be sent again.
     pub(super) fn is_whole(&self) -> bool {
         match &self.body {
-            SpareBody::Whole(_) => true,
-            SpareBody::Kept(kept) => kept.is_whole(),
+            CopiedBody::Whole(_) => true,
+            CopiedBody::Buffered(kept) => kept.is_whole(),
         }
     }
 }
 
-fn assemble(method: Method, target: Uri, headers: HeaderMap, body: Upload) -> Request<Upload> {
+fn assemble(
+    method: Method,
+    target: Uri,
+    headers: HeaderMap,
+    body: UpstreamBody,
+) -> Request<UpstreamBody> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
     *request.uri_mut() = target;

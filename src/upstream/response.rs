@@ -14,36 +14,36 @@ use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use super::error::ForwardError;
-use super::patience::Patience;
 use super::pool::Lease;
-use super::target::Visit;
-use super::{Relay, headers, tunnel};
+use super::target::AttemptGuard;
+use super::timeouts::RequestTimeouts;
+use super::{RelayedBody, headers, tunnel};
 use crate::body::ResponseBody;
 use crate::context::Arrival;
 use crate::metrics::InFlight;
 use crate::wire::upgrade::Upgrade;
 
 /// What the body of a response holds until it is complete.
-pub(super) struct Relaying {
+pub(super) struct Exchange {
     pub(super) lease: Lease,
-    pub(super) patience: Patience,
+    pub(super) timeouts: RequestTimeouts,
     pub(super) in_flight: InFlight,
-    pub(super) visit: Visit,
+    pub(super) guard: AttemptGuard,
 }
 
 /// Returns the response that the client receives.
 pub(super) fn to_client(
     response: Response<Incoming>,
-    relaying: Relaying,
+    exchange: Exchange,
     arrival: &Arrival,
     client_upgrade: Option<Upgrade>,
 ) -> Result<Response<ResponseBody>, ForwardError> {
-    let Relaying {
+    let Exchange {
         lease,
-        patience,
+        timeouts,
         in_flight,
-        mut visit,
-    } = relaying;
+        mut guard,
+    } = exchange;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client_upgrade else {
             return Err(ForwardError::InvalidResponse(
@@ -52,8 +52,8 @@ pub(super) fn to_client(
         };
         let mut response = response;
         let upstream = hyper::upgrade::on(&mut response);
-        visit.succeeded();
-        let held = (lease, in_flight, visit);
+        guard.succeeded();
+        let held = (lease, in_flight, guard);
         tunnel::open(&arrival.connection, client, upstream, held);
         let (mut parts, _) = response.into_parts();
         headers::to_client(&mut parts.headers, true);
@@ -62,7 +62,7 @@ pub(super) fn to_client(
     let (mut parts, body) = response.into_parts();
     headers::to_client(&mut parts.headers, false);
     parts.extensions = http::Extensions::new();
-    let relay = Relay::new(body, lease, &patience, (in_flight, visit));
+    let relay = RelayedBody::new(body, lease, &timeouts, (in_flight, guard));
     Ok(Response::from_parts(parts, ResponseBody::streaming(relay)))
 }
 
