@@ -40,7 +40,7 @@ use self::flow::Flow;
 use self::linger::Lingering;
 use crate::metrics::Http2Metrics;
 use crate::settings::{Caps, Deadlines};
-use crate::wire::{ClientSocket, ResponseBody, Rewound, Violation};
+use crate::http1::{ClientSocket, ResponseBody, Rewound, Violation};
 
 pub use self::body::{Body, BodyError};
 

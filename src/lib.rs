@@ -38,7 +38,7 @@ pub mod settings;
 
 // HTTP towards clients
 pub mod http2;
-pub mod wire;
+pub mod http1;
 
 // What the stages share
 pub mod body;

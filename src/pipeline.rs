@@ -47,7 +47,7 @@ use crate::store::{BucketStore, RecordStore};
 use crate::throttle::Throttle;
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::{Forwarder, UpstreamState};
-use crate::wire::Violation;
+use crate::http1::Violation;
 
 pub use open::OpenError;
 pub use record::RecordedBody;

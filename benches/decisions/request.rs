@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use criterion::Criterion;
 use http::{HeaderMap, HeaderValue};
 use tidegate::client::Trust;
+use tidegate::http1::head::{self, Limits};
 use tidegate::path::normalise;
-use tidegate::wire::head::{self, Limits};
 
 const SHORT_HEAD: &[u8] = b"GET /api/v2/devices HTTP/1.1\r\nHost: api.example\r\n\r\n";
 

@@ -14,8 +14,8 @@ use thiserror::Error;
 use super::BoxError;
 use crate::access_log::Notes;
 use crate::problem::Problem;
-use crate::wire::Violation;
-use crate::{http2, wire};
+use crate::http1::Violation;
+use crate::{http1, http2};
 
 /// The body of a request: all of it, or what the client sends as it arrives.
 ///
@@ -42,7 +42,7 @@ struct Streaming {
 
 /// The connection that delivers a body. The first two enforce `body_timeout`.
 enum Transport {
-    Http1(wire::Body),
+    Http1(http1::Body),
     Http2(http2::Body),
     Application(UnsyncBoxBody<Bytes, BoxError>),
 }
@@ -55,7 +55,7 @@ pub enum RequestBodyError {
     TooLarge(u64),
     /// The client disconnected, timed out or violated HTTP/1.
     #[error("the client's request body failed")]
-    Http1(#[source] wire::BodyError),
+    Http1(#[source] http1::BodyError),
     /// The client reset the stream, disconnected, timed out or violated HTTP/2.
     #[error("the client's request body failed")]
     Http2(#[source] http2::BodyError),
@@ -72,7 +72,7 @@ impl RequestBody {
 
     /// Creates a body of an HTTP/1 connection, of up to `limit` bytes. A body that has already arrived is not counted:
     /// the check of the head rejects a larger declared length.
-    pub fn http1(body: wire::Body, limit: u64) -> Self {
+    pub fn http1(body: http1::Body, limit: u64) -> Self {
         match body.into_whole() {
             Ok(bytes) => bytes.into(),
             Err(body) => Self::streaming(Transport::Http1(body), limit),
@@ -233,8 +233,8 @@ impl RequestBodyError {
     pub fn violation(&self) -> Option<Violation> {
         match self {
             Self::Http2(http2::BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
-            Self::Http1(wire::BodyError::Violation(violation)) => Some(*violation),
-            Self::Http1(wire::BodyError::Closed)
+            Self::Http1(http1::BodyError::Violation(violation)) => Some(*violation),
+            Self::Http1(http1::BodyError::Closed)
             | Self::Http2(http2::BodyError::Stream(_))
             | Self::Application(_)
             | Self::TooLarge(_) => None,

@@ -20,7 +20,7 @@ use crate::http2;
 use crate::net::keep_alive;
 use crate::pipeline::Pipeline;
 use crate::settings::{Caps, Deadlines};
-use crate::wire::{self, ClientSocket, Protocol, Rewound, Turns, sniff};
+use crate::http1::{self, ClientSocket, Protocol, Rewound, Turns, sniff};
 
 /// The terms on which a worker serves its connections.
 pub(super) struct Terms {
@@ -126,14 +126,14 @@ where
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
-        let service = |request: Request<wire::Body>, violation| {
+        let service = |request: Request<http1::Body>, violation| {
             let request = request.map(|body| RequestBody::http1(body, terms.caps.body_bytes));
             // Boxed, because an idle connection would reserve memory for it.
             Box::pin(terms.pipeline.respond(&connection, request, violation))
         };
         let stop = terms.drain.watch();
         let (caps, deadlines, turns) = (&terms.caps, terms.deadlines, &terms.turns);
-        wire::serve(io, early, caps, deadlines, turns, stop, service).await?;
+        http1::serve(io, early, caps, deadlines, turns, stop, service).await?;
         Ok(())
     })
 }

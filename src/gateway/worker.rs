@@ -17,7 +17,7 @@ use super::drain::Drain;
 use crate::context::ConnectionPermit;
 use crate::pipeline::Pipeline;
 use crate::upstream::health::Checks;
-use crate::wire::Turns;
+use crate::http1::Turns;
 
 /// How long a worker that cannot accept waits before it tries again: out of file descriptors, mostly,
 /// and only closing connections helps against that.

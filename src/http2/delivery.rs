@@ -17,7 +17,7 @@ use bytes::Bytes;
 use h2::SendStream;
 use parking_lot::Mutex;
 
-use crate::wire::ResponseBody;
+use crate::http1::ResponseBody;
 
 /// A response that is queued to its end.
 #[derive(Debug)]

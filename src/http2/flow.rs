@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::wire::SocketState;
+use crate::http1::SocketState;
 
 /// Grants of capacity on one connection. Only the worker's thread uses it.
 #[derive(Debug)]

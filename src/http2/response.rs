@@ -23,7 +23,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
 use super::flow::Flow;
-use crate::wire::date;
+use crate::http1::date;
 
 /// Bytes for which a stream asks at once, so that the streams of a connection take turns.
 const TURN: usize = 16 * 1024;

@@ -23,7 +23,7 @@ use crate::clock::{Clock, Moment};
 use crate::config::Policy;
 use crate::metrics::Metrics;
 use crate::request_id::{RequestId, X_REQUEST_ID};
-use crate::wire;
+use crate::http1;
 
 /// Status under which a request is recorded whose client disconnected before the response, as in nginx.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -334,7 +334,7 @@ impl http_body::Body for RecordedBody {
     }
 }
 
-impl wire::ResponseBody for RecordedBody {
+impl http1::ResponseBody for RecordedBody {
     fn delivered(mut self: Pin<&mut Self>) {
         self.is_delivered = true;
     }

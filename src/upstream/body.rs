@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::replay::ReplayBody;
 use crate::body::{RequestBody, RequestBodyError};
-use crate::wire::Violation;
+use crate::http1::Violation;
 
 /// The body of a request to upstream.
 #[derive(Debug)]

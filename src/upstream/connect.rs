@@ -20,7 +20,7 @@ use super::dial::dial;
 use super::socket::Socket;
 use super::{Server, Upstream};
 use crate::net::keep_alive;
-use crate::wire::Gathered;
+use crate::http1::Gathered;
 
 /// Bytes of a response's head that are taken; more is a bad answer.
 const MAX_HEAD_BYTES: usize = 64 * 1024;

@@ -17,7 +17,7 @@ use crate::context::Undone;
 use crate::metrics::UpstreamFailure;
 use crate::problem::{Problem, SHORTLY, TimeoutPhase};
 use crate::retry::Failure;
-use crate::wire::Violation;
+use crate::http1::Violation;
 
 /// Why a request has no response to forward.
 #[derive(Debug, Error)]

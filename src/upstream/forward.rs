@@ -19,7 +19,7 @@ use crate::buffers::Buffers;
 use crate::context::{Arrival, Failed, RequestContext, Resend, Undone};
 use crate::failpoint::failpoint;
 use crate::intake::headers::{HeaderNames, asks_for_upgrade};
-use crate::wire::upgrade;
+use crate::http1::upgrade;
 
 /// Sends requests upstream.
 #[derive(Debug)]

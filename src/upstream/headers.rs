@@ -11,13 +11,13 @@ use http::header::{
 use smallvec::SmallVec;
 
 use crate::client::{Caller, X_FORWARDED_FOR};
+use crate::http1::NEVER_TRAILERS;
 pub(super) use crate::intake::headers::KEEP_ALIVE;
 use crate::intake::headers::{
     FROM_TRUSTED_PEERS, HOP_BY_HOP, HeaderNames, X_FORWARDED_HOST, X_FORWARDED_PROTO,
     remove_named_in_connection, tokens,
 };
 use crate::request_id::{RequestId, X_REQUEST_ID};
-use crate::wire::NEVER_TRAILERS;
 
 /// What the gateway tells upstream about a request.
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ use super::{RelayedBody, headers, tunnel};
 use crate::body::ResponseBody;
 use crate::context::Arrival;
 use crate::metrics::InFlight;
-use crate::wire::upgrade::Upgrade;
+use crate::http1::upgrade::Upgrade;
 
 /// What the body of a response holds until it is complete.
 pub(super) struct Exchange {

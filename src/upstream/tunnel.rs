@@ -8,7 +8,7 @@ use super::pool::Lease;
 use super::target::AttemptGuard;
 use crate::context::Connection;
 use crate::metrics::InFlight;
-use crate::wire::upgrade::Upgrade;
+use crate::http1::upgrade::Upgrade;
 
 /// Joins the client's connection to upstream's once both have left HTTP.
 pub(super) fn open(

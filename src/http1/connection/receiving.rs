@@ -40,7 +40,7 @@ enum Asking {
 
 impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     /// Receives the body of the request that has arrived, for whoever has the other end of `sender`.
-    pub(in crate::wire) fn receive(&mut self, coming: Coming, sender: Sender, expects: bool) {
+    pub(in crate::http1) fn receive(&mut self, coming: Coming, sender: Sender, expects: bool) {
         self.receiving = Some(Receiving {
             coming,
             sender,
@@ -54,7 +54,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     }
 
     /// Receives the rest of the request's body, as long as somebody wants it.
-    pub(in crate::wire) fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(in crate::http1) fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(receiving) = &self.receiving {
             if receiving.sender.is_let_go() {
                 self.since = None;
@@ -68,7 +68,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     }
 
     /// Receives the rest of the request's body, wanted or not.
-    pub(in crate::wire) fn poll_past_request(
+    pub(in crate::http1) fn poll_past_request(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
@@ -78,7 +78,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
 
     /// Whether another request can follow the one at hand: not if the client was told otherwise, if nobody
     /// knows where it would begin, or if too much would have to be read to get there.
-    pub(in crate::wire) fn can_go_on(&self) -> bool {
+    pub(in crate::http1) fn can_go_on(&self) -> bool {
         if self.is_last || self.state != State::Open {
             return false;
         }

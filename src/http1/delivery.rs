@@ -18,7 +18,7 @@ mod tests {
 
     use super::*;
 
-    impl ResponseBody for crate::wire::Body {
+    impl ResponseBody for crate::http1::Body {
         fn delivered(self: Pin<&mut Self>) {}
     }
 
