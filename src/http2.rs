@@ -38,9 +38,10 @@ use tokio_util::task::TaskTracker;
 use self::delivery::{QueueEnd, Queued};
 use self::flow::Flow;
 use self::linger::Lingering;
+use crate::http1::{ResponseBody, Rewind, Violation};
 use crate::metrics::Http2Metrics;
+use crate::net::ClientSocket;
 use crate::settings::{Caps, Deadlines};
-use crate::http1::{ClientSocket, ResponseBody, Rewound, Violation};
 
 pub use self::body::{Body, BodyError};
 
@@ -84,7 +85,7 @@ pub enum ServeError {
 /// `service` responds to a request. A request that is not complete comes with its violation. The service's future
 /// is dropped if the client resets the stream or disconnects.
 pub async fn serve<IO, S, Responding, B>(
-    io: Rewound<IO>,
+    io: Rewind<IO>,
     caps: &Caps,
     deadlines: Deadlines,
     tasks: &TaskTracker,

@@ -37,8 +37,8 @@ pub mod retry;
 pub mod settings;
 
 // HTTP towards clients
-pub mod http2;
 pub mod http1;
+pub mod http2;
 
 // What the stages share
 pub mod body;

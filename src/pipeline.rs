@@ -30,6 +30,7 @@ use crate::clock::Clock;
 use crate::config::Policy;
 use crate::context::{Arrival, Connection, Failed, RequestContext, Resend};
 use crate::hash_keys::HashKeySource;
+use crate::http1::Violation;
 use crate::idempotency::Idempotency;
 use crate::intake;
 use crate::metrics::Metrics;
@@ -47,7 +48,6 @@ use crate::store::{BucketStore, RecordStore};
 use crate::throttle::Throttle;
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::{Forwarder, UpstreamState};
-use crate::http1::Violation;
 
 pub use open::OpenError;
 pub use record::RecordedBody;

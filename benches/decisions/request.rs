@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use criterion::Criterion;
 use http::{HeaderMap, HeaderValue};
 use tidegate::client::Trust;
-use tidegate::http1::head::{self, Limits};
+use tidegate::http1::head::{self, HeadLimits};
 use tidegate::path::normalise;
 
 const SHORT_HEAD: &[u8] = b"GET /api/v2/devices HTTP/1.1\r\nHost: api.example\r\n\r\n";
@@ -31,7 +31,7 @@ pub(crate) fn bench(criterion: &mut Criterion) {
 }
 
 fn head(criterion: &mut Criterion) {
-    let limits = Limits {
+    let limits = HeadLimits {
         bytes: 32 * 1024,
         lines: 100,
     };
@@ -39,11 +39,11 @@ fn head(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("head");
     for (name, bytes) in [("short", SHORT_HEAD), ("browser", BROWSER_HEAD)] {
         assert!(
-            matches!(head::read(bytes, limits, &mut lines), Ok(Some(head)) if head.len == bytes.len()),
+            matches!(head::parse(bytes, limits, &mut lines), Ok(Some(head)) if head.len == bytes.len()),
             "{name} is a whole head"
         );
         group.bench_function(name, |bencher| {
-            bencher.iter(|| head::read(black_box(bytes), limits, &mut lines));
+            bencher.iter(|| head::parse(black_box(bytes), limits, &mut lines));
         });
     }
     group.finish();

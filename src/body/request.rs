@@ -13,8 +13,8 @@ use thiserror::Error;
 
 use super::BoxError;
 use crate::access_log::Notes;
-use crate::problem::Problem;
 use crate::http1::Violation;
+use crate::problem::Problem;
 use crate::{http1, http2};
 
 /// The body of a request: all of it, or what the client sends as it arrives.

@@ -16,11 +16,11 @@ use tokio_util::task::TaskTracker;
 use super::drain::Drain;
 use crate::body::RequestBody;
 use crate::context::{Connection, ConnectionPermit};
+use crate::http1::{self, FlushBatch, Protocol, Rewind, detect};
 use crate::http2;
-use crate::net::keep_alive;
+use crate::net::{ClientSocket, keep_alive};
 use crate::pipeline::Pipeline;
 use crate::settings::{Caps, Deadlines};
-use crate::http1::{self, ClientSocket, Protocol, Rewound, Turns, sniff};
 
 /// The terms on which a worker serves its connections.
 pub(super) struct Terms {
@@ -29,7 +29,7 @@ pub(super) struct Terms {
     pub(super) deadlines: Deadlines,
     pub(super) caps: Caps,
     pub(super) drain: Drain,
-    pub(super) turns: Turns,
+    pub(super) flush_batch: FlushBatch,
     pub(super) tasks: TaskTracker,
 }
 
@@ -98,14 +98,14 @@ where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
-        let outcome = match sniff(&mut io, terms.deadlines.head).await {
+        let outcome = match detect(&mut io, terms.deadlines.head).await {
             Ok((Protocol::Http1, early)) => speak_http1(io, early, connection, terms).await,
             Ok((Protocol::Http2, early)) => {
-                let io = Rewound::new(io, early, terms.deadlines.write);
+                let io = Rewind::new(io, early, terms.deadlines.write);
                 speak_http2(io, connection, terms).await
             }
-            Err(unsniffed) => {
-                tracing::debug!(error = %unsniffed, "a connection came to nothing");
+            Err(error) => {
+                tracing::debug!(%error, "a connection came to nothing");
                 return;
             }
         };
@@ -132,14 +132,14 @@ where
             Box::pin(terms.pipeline.respond(&connection, request, violation))
         };
         let stop = terms.drain.watch();
-        let (caps, deadlines, turns) = (&terms.caps, terms.deadlines, &terms.turns);
-        http1::serve(io, early, caps, deadlines, turns, stop, service).await?;
+        let (caps, deadlines, batch) = (&terms.caps, terms.deadlines, &terms.flush_batch);
+        http1::serve(io, early, caps, deadlines, batch, stop, service).await?;
         Ok(())
     })
 }
 
 fn speak_http2<IO>(
-    io: Rewound<IO>,
+    io: Rewind<IO>,
     connection: Connection,
     terms: &Terms,
 ) -> Boxed<'_, Result<(), BoxError>>

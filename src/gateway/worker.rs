@@ -15,9 +15,9 @@ use super::Stop;
 use super::connection::{self, Terms};
 use super::drain::Drain;
 use crate::context::ConnectionPermit;
+use crate::http1::FlushBatch;
 use crate::pipeline::Pipeline;
 use crate::upstream::health::Checks;
-use crate::http1::Turns;
 
 /// How long a worker that cannot accept waits before it tries again: out of file descriptors, mostly,
 /// and only closing connections helps against that.
@@ -68,7 +68,7 @@ impl Worker {
             deadlines,
             caps,
             drain: drain.clone(),
-            turns: Turns::default(),
+            flush_batch: FlushBatch::default(),
             tasks: tasks.clone(),
         });
         tokio::spawn(tick());

@@ -1,8 +1,8 @@
-//! A request's body on its way from the connection that reads it to whoever wants it.
+//! Request body as the service receives it, and the trait of response bodies.
 //!
-//! A small body is mostly here together with its head, and is then handed over whole. Any other passes
-//! through a place for one part: the connection reads on when a part is asked for and not before, so a
-//! client is read from as fast as its body is used up, and nothing piles up in between.
+//! A small body usually arrives together with its head and is passed on whole. Any other body passes through a channel
+//! with a slot for one part. The connection reads only when the service waits for a part, so it reads from the client
+//! as fast as the service consumes, and nothing accumulates in between.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,78 +15,87 @@ use thiserror::Error;
 
 use super::violation::Violation;
 
-/// A request's body.
+/// A request body.
 #[derive(Debug)]
 pub struct Body(Source);
 
 #[derive(Debug)]
 enum Source {
     Whole(Bytes),
-    Coming(Receiver),
+    Channel(Receiver),
 }
 
-/// Why a request's body ended early.
+/// Why a request body ended early.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum BodyError {
-    /// It is none, or did not come in time.
+    /// The body is invalid or did not arrive in time.
     #[error(transparent)]
     Violation(#[from] Violation),
-    /// The client broke off, or the gateway did.
+    /// The client or the gateway closed the connection.
     #[error("the connection was closed before the request was complete")]
     Closed,
 }
 
-/// The end that takes parts.
+/// The body of a response that learns whether the response was sent.
+pub trait ResponseBody: http_body::Body<Data = Bytes> {
+    /// Called once, when the last byte of the response was written to the socket. A body that is dropped without
+    /// this call belongs to a truncated response.
+    fn delivered(self: Pin<&mut Self>);
+}
+
+/// The end of the channel that the service reads.
 #[derive(Debug)]
 struct Receiver {
-    shared: Arc<Mutex<Place>>,
-    /// Bytes that are still to come, where that was declared.
-    left: Option<u64>,
+    channel: Arc<Mutex<Channel>>,
+    /// Bytes that remain, if the client declared a length.
+    remaining: Option<u64>,
     ended: bool,
 }
 
-/// The end that gives parts. If it goes before the body's end, so does the body.
+/// The end of the channel that the connection writes. Dropping it before the end of the body ends the body with
+/// [`BodyError::Closed`].
 #[derive(Debug)]
-pub(super) struct Sender(Arc<Mutex<Place>>);
+pub(super) struct BodySender(Arc<Mutex<Channel>>);
 
-/// What is asked of the connection.
+/// What the service needs from the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
     /// The next part.
     More,
-    /// Nothing any more: the body was let go of.
+    /// Nothing, because the body was dropped.
     Nothing,
 }
 
-/// The place for one part, and who waits at either side of it.
+/// A channel with a slot for one part.
 #[derive(Debug, Default)]
-struct Place {
+struct Channel {
     part: Option<Bytes>,
     end: Option<Result<(), BodyError>>,
-    /// Waits for a part.
-    taker: Option<Waker>,
-    /// Waits to be asked for one.
-    giver: Option<Waker>,
-    let_go: bool,
+    /// Set while the service waits for a part.
+    receiver: Option<Waker>,
+    /// Set while the connection waits for demand.
+    sender: Option<Waker>,
+    /// Whether the service dropped the body.
+    dropped: bool,
 }
 
 impl Body {
-    /// A body that is coming, of which so many bytes were declared.
-    pub(super) fn coming(left: Option<u64>) -> (Sender, Self) {
-        let shared = Arc::new(Mutex::new(Place::default()));
+    /// Returns a body that receives its parts from the sender. `remaining` is its length, if declared.
+    pub(super) fn channel(remaining: Option<u64>) -> (BodySender, Self) {
+        let channel = Arc::new(Mutex::new(Channel::default()));
         let receiver = Receiver {
-            shared: Arc::clone(&shared),
-            left,
+            channel: Arc::clone(&channel),
+            remaining,
             ended: false,
         };
-        (Sender(shared), Self(Source::Coming(receiver)))
+        (BodySender(channel), Self(Source::Channel(receiver)))
     }
 
-    /// All of it, if it is here already.
+    /// Returns all bytes if the body arrived with its head, otherwise the body.
     pub fn into_whole(self) -> Result<Bytes, Self> {
         match self.0 {
             Source::Whole(bytes) => Ok(bytes),
-            Source::Coming(_) => Err(self),
+            Source::Channel(_) => Err(self),
         }
     }
 }
@@ -97,57 +106,58 @@ impl From<Bytes> for Body {
     }
 }
 
-impl Sender {
-    /// What is asked for, once something is.
+impl BodySender {
+    /// Waits until the service waits for a part or drops the body.
     pub(super) fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
-        let mut place = self.0.lock();
-        if place.let_go {
+        let mut channel = self.0.lock();
+        if channel.dropped {
             return Poll::Ready(Demand::Nothing);
         }
-        // Also where a part is asked for: it may be let go of before it is here.
-        place.giver = Some(cx.waker().clone());
-        if place.taker.is_some() {
+        // Also registered while the service waits, because it may drop the body before the part arrives.
+        channel.sender = Some(cx.waker().clone());
+        if channel.receiver.is_some() {
             Poll::Ready(Demand::More)
         } else {
             Poll::Pending
         }
     }
 
-    /// Whether nobody wants the body any more.
-    pub(super) fn is_let_go(&self) -> bool {
-        self.0.lock().let_go
+    /// Whether the service dropped the body.
+    pub(super) fn is_dropped(&self) -> bool {
+        self.0.lock().dropped
     }
 
-    /// Gives the part that was asked for.
-    pub(super) fn give(&self, part: Bytes) {
-        let mut place = self.0.lock();
-        place.part = Some(part);
-        place.wake_taker();
+    /// Passes on a part. There must be [demand](Self::poll_demand) for it.
+    pub(super) fn send(&self, part: Bytes) {
+        let mut channel = self.0.lock();
+        channel.part = Some(part);
+        channel.wake_receiver();
     }
 
-    /// Ends the body, well or badly.
+    /// Ends the body.
     pub(super) fn end(self, end: Result<(), BodyError>) {
         self.0.lock().end(end);
     }
 }
 
-impl Drop for Sender {
+impl Drop for BodySender {
     fn drop(&mut self) {
         self.0.lock().end(Err(BodyError::Closed));
     }
 }
 
-impl Place {
+impl Channel {
+    /// Sets the end of the body, unless it is set already.
     fn end(&mut self, end: Result<(), BodyError>) {
         if self.end.is_none() {
             self.end = Some(end);
-            self.wake_taker();
+            self.wake_receiver();
         }
     }
 
-    fn wake_taker(&mut self) {
-        if let Some(taker) = self.taker.take() {
-            taker.wake();
+    fn wake_receiver(&mut self) {
+        if let Some(receiver) = self.receiver.take() {
+            receiver.wake();
         }
     }
 }
@@ -157,21 +167,23 @@ impl Receiver {
         if self.ended {
             return Poll::Ready(None);
         }
-        let mut place = self.shared.lock();
-        if let Some(part) = place.part.take() {
-            self.left = self.left.map(|left| left - part.len() as u64);
-            self.ended = place.end == Some(Ok(()));
+        let mut channel = self.channel.lock();
+        if let Some(part) = channel.part.take() {
+            self.remaining = self
+                .remaining
+                .map(|remaining| remaining - part.len() as u64);
+            self.ended = channel.end == Some(Ok(()));
             return Poll::Ready(Some(Ok(part)));
         }
-        if let Some(end) = place.end {
+        if let Some(end) = channel.end {
             self.ended = true;
             return Poll::Ready(end.err().map(Err));
         }
-        // Who asks again is known to be waiting.
-        if place.taker.replace(cx.waker().clone()).is_none()
-            && let Some(giver) = place.giver.take()
+        // Only the first poll creates demand. The sender knows of it until the next part.
+        if channel.receiver.replace(cx.waker().clone()).is_none()
+            && let Some(sender) = channel.sender.take()
         {
-            giver.wake();
+            sender.wake();
         }
         Poll::Pending
     }
@@ -179,10 +191,10 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let mut place = self.shared.lock();
-        place.let_go = true;
-        if let Some(giver) = place.giver.take() {
-            giver.wake();
+        let mut channel = self.channel.lock();
+        channel.dropped = true;
+        if let Some(sender) = channel.sender.take() {
+            sender.wake();
         }
     }
 }
@@ -198,7 +210,7 @@ impl http_body::Body for Body {
         match &mut self.0 {
             Source::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Source::Coming(receiver) => receiver
+            Source::Channel(receiver) => receiver
                 .poll_part(cx)
                 .map(|part| part.map(|part| part.map(Frame::data))),
         }
@@ -207,15 +219,15 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Source::Whole(bytes) => bytes.is_empty(),
-            Source::Coming(receiver) => receiver.ended || receiver.left == Some(0),
+            Source::Channel(receiver) => receiver.ended || receiver.remaining == Some(0),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Coming(receiver) => receiver
-                .left
+            Source::Channel(receiver) => receiver
+                .remaining
                 .map_or_else(SizeHint::new, SizeHint::with_exact),
         }
     }
@@ -228,11 +240,31 @@ mod tests {
     use std::task::Wake;
 
     use http_body::Body as _;
-    use http_body_util::BodyExt as _;
+    use http_body_util::combinators::BoxBody;
+    use http_body_util::{BodyExt as _, Full, StreamBody};
 
     use super::*;
 
-    async fn demand(sender: &Sender) -> Demand {
+    impl ResponseBody for Body {
+        fn delivered(self: Pin<&mut Self>) {}
+    }
+
+    impl ResponseBody for Full<Bytes> {
+        fn delivered(self: Pin<&mut Self>) {}
+    }
+
+    impl<E> ResponseBody for BoxBody<Bytes, E> {
+        fn delivered(self: Pin<&mut Self>) {}
+    }
+
+    impl<S> ResponseBody for StreamBody<S>
+    where
+        StreamBody<S>: http_body::Body<Data = Bytes>,
+    {
+        fn delivered(self: Pin<&mut Self>) {}
+    }
+
+    async fn demand(sender: &BodySender) -> Demand {
         poll_fn(|cx| sender.poll_demand(cx)).await
     }
 
@@ -242,25 +274,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn parts_are_given_when_they_are_asked_for_and_not_before() {
-        let (sender, mut body) = Body::coming(None);
+    async fn parts_are_sent_only_on_demand() {
+        let (sender, mut body) = Body::channel(None);
         poll_fn(|cx| {
             assert!(sender.poll_demand(cx).is_pending());
             Poll::Ready(())
         })
         .await;
-        let taking = tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             let first = part(&mut body).await;
             let second = part(&mut body).await;
             (first, second, part(&mut body).await)
         });
         assert_eq!(demand(&sender).await, Demand::More);
-        sender.give("one".into());
+        sender.send("one".into());
         assert_eq!(demand(&sender).await, Demand::More);
-        sender.give("two".into());
+        sender.send("two".into());
         assert_eq!(demand(&sender).await, Demand::More);
         sender.end(Ok(()));
-        let (first, second, end) = taking.await.unwrap();
+        let (first, second, end) = reading.await.unwrap();
         assert_eq!(first, Some(Ok("one".into())));
         assert_eq!(second, Some(Ok("two".into())));
         assert_eq!(end, None);
@@ -268,18 +300,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_declared_body_knows_its_end_with_its_last_part() {
-        let (sender, mut body) = Body::coming(Some(3));
+        let (sender, mut body) = Body::channel(Some(3));
         assert_eq!(body.size_hint().exact(), Some(3));
-        sender.give("one".into());
+        sender.send("one".into());
         assert!(!body.is_end_stream());
         assert_eq!(part(&mut body).await, Some(Ok("one".into())));
         assert!(body.is_end_stream());
     }
 
     #[tokio::test]
-    async fn a_body_whose_connection_is_gone_has_broken_off_after_what_there_was() {
-        let (sender, mut body) = Body::coming(Some(6));
-        sender.give("one".into());
+    async fn a_body_whose_connection_is_gone_fails_after_the_parts_received() {
+        let (sender, mut body) = Body::channel(Some(6));
+        sender.send("one".into());
         drop(sender);
         assert_eq!(part(&mut body).await, Some(Ok("one".into())));
         assert_eq!(part(&mut body).await, Some(Err(BodyError::Closed)));
@@ -287,24 +319,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_told_when_a_body_is_let_go_of_while_it_is_asked_for() {
-        let (sender, mut body) = Body::coming(None);
-        let taking = tokio::spawn(async move { part(&mut body).await });
+    async fn the_sender_is_notified_when_a_body_with_demand_is_dropped() {
+        let (sender, mut body) = Body::channel(None);
+        let reading = tokio::spawn(async move { part(&mut body).await });
         assert_eq!(demand(&sender).await, Demand::More);
-        let told = tokio::spawn(poll_fn(move |cx| match sender.poll_demand(cx) {
+        let notified = tokio::spawn(poll_fn(move |cx| match sender.poll_demand(cx) {
             Poll::Ready(Demand::Nothing) => Poll::Ready(()),
             _ => Poll::Pending,
         }));
         tokio::task::yield_now().await;
-        taking.abort();
-        told.await.unwrap();
+        reading.abort();
+        notified.await.unwrap();
     }
 
     #[tokio::test]
-    async fn asking_again_wakes_nobody() {
-        let (sender, mut body) = Body::coming(None);
-        let asked = Arc::new(Counted::default());
-        let waker = Waker::from(Arc::clone(&asked));
+    async fn a_repeated_poll_does_not_wake_the_sender() {
+        let (sender, mut body) = Body::channel(None);
+        let counter = Arc::new(WakeCounter::default());
+        let waker = Waker::from(Arc::clone(&counter));
         let mut connection = Context::from_waker(&waker);
         let mut idle = Context::from_waker(Waker::noop());
         assert!(sender.poll_demand(&mut connection).is_pending());
@@ -312,25 +344,25 @@ mod tests {
             assert!(Pin::new(&mut body).poll_frame(&mut idle).is_pending());
             assert!(sender.poll_demand(&mut connection).is_ready());
         }
-        assert_eq!(asked.0.load(Ordering::Relaxed), 1);
+        assert_eq!(counter.0.load(Ordering::Relaxed), 1);
     }
 
-    /// Counts how often it is woken.
+    /// Counts its wake-ups.
     #[derive(Default)]
-    struct Counted(AtomicU32);
+    struct WakeCounter(AtomicU32);
 
-    impl Wake for Counted {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[tokio::test]
-    async fn a_connection_is_told_when_a_body_is_let_go_of() {
-        let (sender, body) = Body::coming(None);
-        let asked = tokio::spawn(async move { demand(&sender).await });
+    async fn the_sender_is_notified_when_a_body_is_dropped() {
+        let (sender, body) = Body::channel(None);
+        let demanded = tokio::spawn(async move { demand(&sender).await });
         tokio::task::yield_now().await;
         drop(body);
-        assert_eq!(asked.await.unwrap(), Demand::Nothing);
+        assert_eq!(demanded.await.unwrap(), Demand::Nothing);
     }
 }

@@ -1,10 +1,8 @@
-//! One connection that speaks HTTP/1: the steps of an exchange, each to be polled until it is done.
+//! State machine of one HTTP/1 connection: the steps of an exchange, each polled until it is done.
 //!
-//! A client is kept to its deadlines here, since only here is it known what is being waited for: a first
-//! head, the rest of a head, a body, the next request, that an answer is taken, or nothing because the
-//! service has yet to answer. And it is closed slowly where a hasty close would destroy the answer.
-
-mod receiving;
+//! The timeouts of a client apply here, because only the connection knows what it waits for: the first head, the rest
+//! of a head, a body, the next request, or a socket that accepts bytes. No timeout runs while the service works. The
+//! connection lingers on close where an immediate close would destroy the response.
 
 use std::io;
 use std::pin::Pin;
@@ -15,273 +13,384 @@ use bytes::{Bytes, BytesMut};
 use http::response::Parts;
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
-use self::receiving::Receiving;
-use super::alarm::{Alarm, Stall};
-use super::encode::{self, Asked, Framing};
-use super::head::Limits;
-use super::inbound::{Inbound, Message};
+use super::body::{BodyError, Demand};
+use super::detect::Rewind;
+use super::encoder::{Encoder, RequestTraits, Sent};
+use super::head::HeadLimits;
 use super::linger::Linger;
-use super::outbound::Outbound;
-use super::rewound::Rewound;
-use super::sending::{Sending, Sent};
-use super::socket::ClientSocket;
+use super::reader::{Expectation, Message, PendingBody, Reader};
+use super::timers::{Timer, WriteTimeout};
 use super::violation::Violation;
+use super::write::WriteBuffer;
+use crate::net::ClientSocket;
 use crate::settings::{Caps, Deadlines};
+
+/// Bytes of a dropped body that are read to reuse the connection.
+const MAX_DISCARD: u64 = 64 * 1024;
 
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct Connection<IO> {
     io: IO,
-    inbound: Inbound,
-    outbound: Outbound,
+    reader: Reader,
+    write_buffer: WriteBuffer,
     deadlines: Deadlines,
-    alarm: Alarm,
-    stall: Stall,
+    timer: Timer,
+    write_timeout: WriteTimeout,
     linger: Linger,
-    /// The body that the client is sending.
-    receiving: Option<Receiving>,
-    /// Since when the client is waited for.
-    since: Option<Instant>,
-    /// Whether that is for the rest of a head.
-    amid_head: bool,
+    /// The request body that is being received.
+    pending: Option<PendingBody>,
+    /// Start of the current wait for the client.
+    waiting_since: Option<Instant>,
+    /// Whether that wait is for the rest of a head.
+    waits_for_head: bool,
     /// Whether a request was received before.
-    used: bool,
-    /// What became of the client's side.
-    state: State,
-    /// Whether the client was told that this is its last answer.
+    is_reused: bool,
+    state: ReadState,
+    /// Whether the client was notified that no further request is served.
     is_last: bool,
 }
 
-/// What became of the client's side.
+/// State of the read side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// More may come.
+enum ReadState {
     Open,
-    /// What came was no request, not in time or too much: nobody knows where the next one would begin.
-    Broken,
-    /// The client has closed it.
-    Ended,
-}
-
-/// What came of waiting for a request.
-#[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly always it is the large one"
-)]
-pub(super) enum Arrived {
-    /// A request.
-    Request(Message),
-    /// Something else.
-    Refused(Violation),
-    /// Nothing, and there is nothing to wait for.
-    Nothing,
+    /// A request was invalid, late or too large, so the start of the next one is unknown.
+    Invalid,
+    /// The client closed its side.
+    Closed,
 }
 
 impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
-    /// Takes charge of a connection of which `early` was already read.
+    /// Returns the connection `io`, from which `early` was already read.
     pub(super) fn new(io: IO, early: BytesMut, caps: &Caps, deadlines: Deadlines) -> Self {
-        let limits = Limits {
+        let limits = HeadLimits {
             bytes: caps.head_bytes,
             lines: caps.header_lines,
         };
         Self {
             io,
-            inbound: Inbound::new(early, limits),
-            outbound: Outbound::default(),
+            reader: Reader::new(early, limits),
+            write_buffer: WriteBuffer::default(),
             deadlines,
-            alarm: Alarm::default(),
-            stall: Stall::new(deadlines.write),
+            timer: Timer::default(),
+            write_timeout: WriteTimeout::new(deadlines.write),
             linger: Linger::default(),
-            receiving: None,
-            since: Some(Instant::now()),
-            amid_head: false,
-            used: false,
-            state: State::Open,
+            pending: None,
+            waiting_since: Some(Instant::now()),
+            waits_for_head: false,
+            is_reused: false,
+            state: ReadState::Open,
             is_last: false,
         }
     }
 
-    /// Waits for a request; once `stops` says so, only for the rest of one that has begun.
+    /// Waits for a request. After `stops` returns true, waits only for the rest of a request that has started. Returns
+    /// `None` if no request follows.
     pub(super) fn poll_request(
         &mut self,
         cx: &mut Context<'_>,
         stops: &mut impl FnMut(&mut Context<'_>) -> bool,
-    ) -> Poll<io::Result<Arrived>> {
-        let is_behind = self.poll_out_of_the_way(cx)?.is_ready();
-        if self.state != State::Open || (!is_behind && stops(cx)) {
-            return Poll::Ready(Ok(Arrived::Nothing));
+    ) -> Poll<io::Result<Option<Result<Message, Violation>>>> {
+        let is_discarded = self.poll_discard(cx)?.is_ready();
+        if self.state != ReadState::Open || (!is_discarded && stops(cx)) {
+            return Poll::Ready(Ok(None));
         }
-        if !is_behind {
+        if !is_discarded {
             return Poll::Pending;
         }
-        let arrived = match self.inbound.poll_head(&mut self.io, cx)? {
-            Poll::Ready(Some(Ok(message))) => Arrived::Request(message),
-            Poll::Ready(Some(Err(violation))) => Arrived::Refused(violation),
-            Poll::Ready(None) => {
-                self.state = State::Ended;
-                Arrived::Nothing
+        let received = match self.reader.poll_head(&mut self.io, cx)? {
+            Poll::Ready(received) => {
+                if received.is_none() {
+                    self.state = ReadState::Closed;
+                }
+                received
             }
-            Poll::Pending => ready!(self.poll_late(cx, stops)),
+            Poll::Pending => ready!(self.poll_head_timeout(cx, stops)).map(Err),
         };
-        if let Arrived::Refused(_) = arrived {
-            self.state = State::Broken;
+        if let Some(Err(_)) = received {
+            self.state = ReadState::Invalid;
         }
-        self.used = true;
-        self.since = None;
-        self.amid_head = false;
-        Poll::Ready(Ok(arrived))
+        self.is_reused = true;
+        self.waiting_since = None;
+        self.waits_for_head = false;
+        Poll::Ready(Ok(received))
     }
 
-    /// What follows when the request that is waited for does not come in time, or is not waited for.
-    fn poll_late(
+    /// Waits until the timeout of the next head expires or the connection stops. Returns the violation of a client that
+    /// has sent a part of the head.
+    fn poll_head_timeout(
         &mut self,
         cx: &mut Context<'_>,
         stops: &mut impl FnMut(&mut Context<'_>) -> bool,
-    ) -> Poll<Arrived> {
-        let amid_head = self.inbound.head_begun();
-        if !amid_head && stops(cx) {
-            return Poll::Ready(Arrived::Nothing);
+    ) -> Poll<Option<Violation>> {
+        let head_started = self.reader.head_started();
+        if !head_started && stops(cx) {
+            return Poll::Ready(None);
         }
-        // The first head has its time from where this began, any other from its first byte.
-        if self.used && amid_head != self.amid_head {
-            self.since = None;
+        // The timeout of the first head starts with the connection, that of a later one with its first byte.
+        if self.is_reused && head_started != self.waits_for_head {
+            self.waiting_since = None;
         }
-        self.amid_head = amid_head;
-        let limit = if amid_head || !self.used {
+        self.waits_for_head = head_started;
+        let limit = if head_started || !self.is_reused {
             self.deadlines.head
         } else {
             self.deadlines.idle
         };
-        ready!(self.poll_waited(cx, limit));
-        Poll::Ready(if amid_head {
-            Arrived::Refused(Violation::HeadTimeout)
-        } else {
-            Arrived::Nothing
-        })
+        ready!(self.poll_client_timeout(cx, limit));
+        Poll::Ready(head_started.then_some(Violation::HeadTimeout))
     }
 
-    /// Waits for the answer, and meanwhile for what the service waits for.
-    pub(super) fn poll_answer<T>(
+    /// Starts to receive the rest of a request body.
+    pub(super) fn receive(&mut self, pending: Option<PendingBody>) {
+        self.pending = pending;
+    }
+
+    /// Waits for the response, and passes the request body to the service meanwhile.
+    pub(super) fn poll_response<T>(
         &mut self,
         cx: &mut Context<'_>,
-        mut answering: Pin<&mut impl Future<Output = T>>,
+        mut responding: Pin<&mut impl Future<Output = T>>,
     ) -> Poll<io::Result<T>> {
         loop {
-            if let Poll::Ready(answer) = answering.as_mut().poll(cx) {
-                return Poll::Ready(Ok(answer));
+            if let Poll::Ready(response) = responding.as_mut().poll(cx) {
+                return Poll::Ready(Ok(response));
             }
-            if !self.look_after_client(cx)? {
+            if !self.poll_client(cx)? {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Puts down the head of an answer. `last` if no request is to be taken after this one.
-    pub(super) fn begin(
+    /// Encodes the head of a response. `last` is set if no further request is to be served.
+    pub(super) fn start_response(
         &mut self,
         parts: &Parts,
         exact: Option<u64>,
-        asked: &Asked,
+        request: RequestTraits,
         last: bool,
-    ) -> Framing {
-        self.ask_no_more();
-        let last = last || !self.can_go_on();
-        let (out, now) = (self.outbound.end(), Instant::now());
-        let framing = encode::head(out, parts, exact, asked, last, now);
-        if framing == Framing::Close {
+    ) -> Encoder {
+        // `100 Continue` cannot follow a response.
+        if let Some(pending) = &mut self.pending
+            && pending.expect == Expectation::Continue
+        {
+            pending.expect = Expectation::Unmet;
+        }
+        let last = last || !self.is_reusable();
+        let (out, now) = (self.write_buffer.tail(), Instant::now());
+        let encoder = Encoder::head(out, parts, exact, request, last, now);
+        if encoder.is_until_close() {
             self.io.reset_on_close();
         }
-        self.is_last = last || framing == Framing::Close;
-        framing
+        self.is_last = last || encoder.is_until_close();
+        encoder
     }
 
-    /// Sends an answer's body, and meanwhile goes on receiving its request's.
+    /// Sends the body of a response, and continues to receive the request body meanwhile.
     pub(super) fn poll_send<B: Body<Data = Bytes>>(
         &mut self,
         cx: &mut Context<'_>,
         mut body: Pin<&mut B>,
-        sending: &mut Sending,
+        encoder: &mut Encoder,
     ) -> Poll<io::Result<Sent>> {
         loop {
-            let over = sending.over();
-            if over.is_some() || self.outbound.is_full() {
+            let outcome = encoder.outcome();
+            if outcome.is_some() || self.write_buffer.is_full() {
                 if self.poll_flush(cx)?.is_pending() {
-                    while self.look_after_client(cx)? {}
+                    while self.poll_client(cx)? {}
                     return Poll::Pending;
                 }
-                if let Some(sent) = over {
-                    if sent == Sent::Whole && sending.is_to_close() {
+                if let Some(sent) = outcome {
+                    if sent == Sent::Complete && encoder.is_until_close() {
                         self.io.end_on_close();
                     }
                     return Poll::Ready(Ok(sent));
                 }
             }
-            let added = sending.poll_add(cx, body.as_mut(), &mut self.outbound);
-            if added.is_pending() {
-                // What there is goes out while the rest is waited for.
+            let frame = encoder.poll_encode(cx, body.as_mut(), &mut self.write_buffer);
+            if frame.is_pending() {
+                // Sends what is encoded while the rest of the body is awaited.
                 let _blocked = self.poll_flush(cx)?;
-                if !self.look_after_client(cx)? {
+                if !self.poll_client(cx)? {
                     return Poll::Pending;
                 }
             }
         }
     }
 
-    /// Sends everything that was put down.
+    /// Sends all buffered bytes.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.outbound.is_empty() {
-            let sent = self.outbound.poll_send(&mut self.io, cx);
-            ready!(self.stall.watch(&mut self.alarm, cx, &self.io, sent))?;
+        while !self.write_buffer.is_empty() {
+            let written = self.write_buffer.poll_write(&mut self.io, cx);
+            ready!(self.check_write(cx, written))?;
         }
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
-        self.stall.watch(&mut self.alarm, cx, &self.io, flushed)
+        self.check_write(cx, flushed)
     }
 
-    /// Closes the connection when the client has had the time to read its answer.
+    /// Applies the write timeout to the outcome of a write.
+    fn check_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        (self.write_timeout).check(&mut self.timer, cx, &self.io, written)
+    }
+
+    /// Receives the rest of the request body while the service reads it.
+    pub(super) fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(pending) = &self.pending {
+            if pending.sender.is_dropped() {
+                self.waiting_since = None;
+                break;
+            }
+            if !self.feed(cx)? {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads and discards the rest of a body that the service dropped, within one body timeout.
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(pending) = &mut self.pending {
+            if pending.discarded > MAX_DISCARD {
+                self.state = ReadState::Invalid;
+                self.pending = None;
+                break;
+            }
+            let decoder = &mut pending.decoder;
+            match self.reader.poll_body(decoder, &mut self.io, cx)? {
+                Poll::Ready(Ok(Some(data))) => pending.discarded += data.len() as u64,
+                Poll::Ready(Ok(None)) => self.end_body(Ok(())),
+                Poll::Ready(Err(error)) => self.end_body(Err(error)),
+                Poll::Pending => {
+                    ready!(self.poll_client_timeout(cx, self.deadlines.body));
+                    self.end_body(Err(Violation::BodyTimeout.into()));
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether another request can follow the current one. This is not the case if the client was notified of the
+    /// close, if the start of the next request is unknown, or if too many bytes precede it.
+    pub(super) fn is_reusable(&self) -> bool {
+        if self.is_last || self.state != ReadState::Open {
+            return false;
+        }
+        let Some(pending) = &self.pending else {
+            return true;
+        };
+        let is_small = |remaining| remaining <= MAX_DISCARD;
+        pending.expect == Expectation::None
+            && (!pending.sender.is_dropped() || pending.decoder.remaining().is_none_or(is_small))
+    }
+
+    /// Closes the connection after the client had time to read its response.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // After the client's end there is nothing to await.
-        if self.state == State::Ended {
+        if self.state == ReadState::Closed {
             let shut = Pin::new(&mut self.io).poll_shutdown(cx);
-            return self.stall.watch(&mut self.alarm, cx, &self.io, shut);
+            return self.check_write(cx, shut);
         }
         let expected =
-            self.state == State::Broken || self.receiving.is_some() || self.inbound.has_more();
+            self.state == ReadState::Invalid || self.pending.is_some() || !self.reader.is_empty();
         self.linger
-            .poll(&mut self.io, &mut self.alarm, cx, expected)
+            .poll(&mut self.io, &mut self.timer, cx, expected)
     }
 
-    /// The connection, with what was received behind the last request.
-    pub(super) fn into_tunnel(self) -> Rewound<IO> {
-        Rewound::new(self.io, self.inbound.into_received(), self.deadlines.write)
+    /// Returns the connection, with the bytes received after the last request.
+    pub(super) fn into_tunnel(self) -> Rewind<IO> {
+        Rewind::new(self.io, self.reader.into_buffer(), self.deadlines.write)
     }
 
-    /// Goes on receiving while something else is waited for; whether the service was given something.
-    fn look_after_client(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        let has_given = if self.receiving.is_some() {
+    /// Receives from the client while the connection waits for the service or the socket. Returns whether the service
+    /// received a part or the end of the request body.
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let was_fed = if self.pending.is_some() {
             self.feed(cx)?
-        } else if self.state == State::Open
-            && self.inbound.poll_hang_up(&mut self.io, cx)?.is_ready()
+        } else if self.state == ReadState::Open
+            && self.reader.poll_closed(&mut self.io, cx)?.is_ready()
         {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
-                "the client hung up before it was answered",
+                "the client closed the connection before the response",
             ));
         } else {
             false
         };
-        // It may have been asked for its body.
-        if !self.outbound.is_empty() || self.stall.is_blocked() {
+        // `feed` may have added `100 Continue`.
+        if !self.write_buffer.is_empty() || self.write_timeout.is_blocked() {
             let _blocked = self.poll_flush(cx)?;
         }
-        Ok(has_given)
+        Ok(was_fed)
     }
 
-    /// Ready once the client has been waited for so long.
-    fn poll_waited(&mut self, cx: &mut Context<'_>, limit: Duration) -> Poll<()> {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        self.alarm.poll(cx, since + limit)
+    /// Passes the next part of the request body to the service if it waits for one. Returns whether the service
+    /// received a part or the end.
+    fn feed(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let Some(pending) = &mut self.pending else {
+            return Ok(false);
+        };
+        let Poll::Ready(Demand::More) = pending.sender.poll_demand(cx) else {
+            // The service is not reading the body, so `body_timeout` does not run.
+            self.waiting_since = None;
+            return Ok(false);
+        };
+        if pending.expect == Expectation::Continue {
+            pending.expect = Expectation::None;
+            if self.reader.is_empty() {
+                let out = self.write_buffer.tail();
+                out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            }
+        }
+        // A body in many small parts must not starve the other tasks of the worker.
+        let Poll::Ready(budget) = poll_proceed(cx) else {
+            return Ok(false);
+        };
+        let decoder = &mut pending.decoder;
+        let end = match self.reader.poll_body(decoder, &mut self.io, cx)? {
+            Poll::Ready(Ok(Some(data))) => {
+                pending.sender.send(data);
+                (pending.decoder.remaining() == Some(0)).then_some(Ok(()))
+            }
+            Poll::Ready(Ok(None)) => Some(Ok(())),
+            Poll::Ready(Err(error)) => Some(Err(error)),
+            Poll::Pending => {
+                if (self.poll_client_timeout(cx, self.deadlines.body)).is_pending() {
+                    return Ok(false);
+                }
+                Some(Err(Violation::BodyTimeout.into()))
+            }
+        };
+        budget.made_progress();
+        self.waiting_since = None;
+        if let Some(end) = end {
+            self.end_body(end);
+        }
+        Ok(true)
+    }
+
+    /// Ends the request body.
+    fn end_body(&mut self, end: Result<(), BodyError>) {
+        match end {
+            Ok(()) => {}
+            Err(BodyError::Violation(_)) => self.state = ReadState::Invalid,
+            Err(BodyError::Closed) => self.state = ReadState::Closed,
+        }
+        self.waiting_since = None;
+        if let Some(pending) = self.pending.take() {
+            pending.sender.end(end);
+        }
+    }
+
+    /// Waits until the current wait for the client has taken `limit`.
+    fn poll_client_timeout(&mut self, cx: &mut Context<'_>, limit: Duration) -> Poll<()> {
+        let since = *self.waiting_since.get_or_insert_with(Instant::now);
+        self.timer.poll(cx, since + limit)
     }
 }

@@ -1,66 +1,75 @@
-//! The strict reading of a request's head.
+//! Strict parser of HTTP/1 request heads.
 //!
-//! Most parsers follow "be liberal in what you accept": they take bare LF for a line end, keep one of
-//! two equal Content-Lengths, prefer Transfer-Encoding to a Content-Length beside it, and take `gzip,
-//! chunked`. Each of these is a head that another server reads differently, which is all that request
-//! smuggling needs. So a head is read here by RFC 9112 without its leniencies, and only one with a
-//! single possible reading is a request.
+//! Most parsers follow "be liberal in what you accept": they accept a bare LF as a line end, keep one of two equal
+//! `Content-Length` lines, prefer `Transfer-Encoding` to a `Content-Length` beside it, and accept `gzip, chunked`.
+//! Another server can read each of these heads differently, which makes request smuggling possible. This parser
+//! follows RFC 9112 without its leniencies and accepts only heads with a single possible reading.
 //!
-//! One empty line before the request line is let through, as section 2.2 asks (some old clients send
-//! one after a body); a second is refused. What a header means, Host's value included, is not judged
-//! here: that is the same question under HTTP/2, and has its own place.
+//! One empty line before the request line is accepted, as section 2.2 requires (some old clients send one after a
+//! body). A second is rejected. The meaning of a header, including the value of `Host`, is not checked here, because
+//! the same checks apply to HTTP/2.
+
+mod octets;
 
 use std::ops::Range;
 
-use super::octets::{control, control_or_space, token_end, trim};
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Uri};
+
+pub(super) use self::octets::is_token;
+use self::octets::{find_control, find_control_or_space, token_end, trim};
 use super::violation::Violation;
 
-/// How large a head may be.
+/// Headers that the gateway is likely to add to a request. The map has capacity for them.
+const ADDED_HEADERS: usize = 6;
+
+/// Limits of a request head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes, from the first to the empty line's last.
+pub struct HeadLimits {
+    /// Bytes up to and including the empty line.
     pub bytes: usize,
-    /// Header lines.
+    /// Number of header lines.
     pub lines: usize,
 }
 
-/// A valid head: where its parts are, and what they say of the connection.
+/// A valid head: the positions of its parts, and what it states about the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a wish of the client's, and none excludes another"
+    reason = "each flag is independent of the others"
 )]
 pub struct Head {
-    /// How many bytes it has.
+    /// Length in bytes.
     pub len: usize,
-    /// Where its method is.
+    /// Position of the method.
     pub method: Range<usize>,
-    /// Where its target is.
+    /// Position of the request target.
     pub target: Range<usize>,
-    /// Its version.
+    /// HTTP version of the request.
     pub version: Version,
-    /// What body follows.
+    /// Framing of the body that follows.
     pub framing: Framing,
-    /// Whether the client waits to be asked for the body.
-    pub expects: bool,
-    /// Whether the client takes trailers.
-    pub trailers: bool,
-    /// Whether the client means to send another request after this one.
+    /// Whether the client waits for `100 Continue` before it sends the body.
+    pub expects_continue: bool,
+    /// Whether the client accepts trailers.
+    pub accepts_trailers: bool,
+    /// Whether the client may send another request on the connection.
     pub keep_alive: bool,
     /// Whether the bytes after this message may belong to another protocol.
     pub upgrade: bool,
 }
 
-/// Where a header line's name and value are, the latter without the white space around it.
+/// Positions of the name and the value of a header line. The value excludes surrounding white space.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// The name, in the case it was sent in.
+pub struct HeaderLine {
+    /// Position of the name, whose case is unchanged.
     pub name: Range<usize>,
-    /// The value.
+    /// Position of the value.
     pub value: Range<usize>,
 }
 
-/// The versions that are spoken.
+/// Supported HTTP/1 versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// HTTP/1.0.
@@ -69,51 +78,86 @@ pub enum Version {
     Http11,
 }
 
-/// How a message's body is delimited.
+/// How the body of a request is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// No body.
+    /// The request has no body.
     None,
-    /// So many bytes.
+    /// `Content-Length`, in bytes.
     Length(u64),
     /// `Transfer-Encoding: chunked`.
     Chunked,
 }
 
-/// Reads the head that `bytes` begin with, and its header lines into `lines`; `None` if it is not all
-/// there yet.
-pub fn read(
+/// Parses the head at the start of `bytes`, and its header lines into `lines`. Returns `None` if it is incomplete.
+pub fn parse(
     bytes: &[u8],
-    limits: Limits,
-    lines: &mut Vec<Line>,
+    limits: HeadLimits,
+    lines: &mut Vec<HeaderLine>,
 ) -> Result<Option<Head>, Violation> {
     let within = &bytes[..bytes.len().min(limits.bytes)];
-    match whole(within, limits.lines, lines) {
+    match parse_head(within, limits.lines, lines) {
         Ok(head) => Ok(Some(head)),
-        Err(Stop::Bad(violation)) => Err(violation),
-        Err(Stop::Incomplete) if within.len() == limits.bytes => Err(Violation::HeadTooLarge),
-        Err(Stop::Incomplete) => Ok(None),
+        Err(ParseError::Invalid(violation)) => Err(violation),
+        Err(ParseError::Incomplete) if within.len() == limits.bytes => Err(Violation::HeadTooLarge),
+        Err(ParseError::Incomplete) => Ok(None),
     }
 }
 
-enum Stop {
+impl Head {
+    /// Returns the request whose head is `bytes` with these header lines. Its values share the memory of `bytes`.
+    pub(super) fn request(
+        &self,
+        bytes: &Bytes,
+        lines: &[HeaderLine],
+    ) -> Result<Request<()>, Violation> {
+        let mut request = Request::new(());
+        *request.method_mut() =
+            Method::from_bytes(&bytes[self.method.clone()]).map_err(|_| Violation::RequestLine)?;
+        *request.uri_mut() = Uri::from_maybe_shared(bytes.slice(self.target.clone()))
+            .map_err(|_| Violation::Target)?;
+        *request.version_mut() = match self.version {
+            Version::Http10 => http::Version::HTTP_10,
+            Version::Http11 => http::Version::HTTP_11,
+        };
+        *request.headers_mut() = header_map(bytes, lines)?;
+        Ok(request)
+    }
+}
+
+fn header_map(bytes: &Bytes, lines: &[HeaderLine]) -> Result<HeaderMap, Violation> {
+    let mut headers = HeaderMap::try_with_capacity(lines.len() + ADDED_HEADERS)
+        .map_err(|_| Violation::TooManyHeaders)?;
+    for line in lines {
+        let name =
+            HeaderName::from_bytes(&bytes[line.name.clone()]).map_err(|_| Violation::Name)?;
+        let value = HeaderValue::from_maybe_shared(bytes.slice(line.value.clone()))
+            .map_err(|_| Violation::Control)?;
+        headers
+            .try_append(name, value)
+            .map_err(|_| Violation::TooManyHeaders)?;
+    }
+    Ok(headers)
+}
+
+enum ParseError {
     Incomplete,
-    Bad(Violation),
+    Invalid(Violation),
 }
 
-impl From<Violation> for Stop {
+impl From<Violation> for ParseError {
     fn from(violation: Violation) -> Self {
-        Self::Bad(violation)
+        Self::Invalid(violation)
     }
 }
 
-fn whole(bytes: &[u8], limit: usize, lines: &mut Vec<Line>) -> Result<Head, Stop> {
+fn parse_head(bytes: &[u8], limit: usize, lines: &mut Vec<HeaderLine>) -> Result<Head, ParseError> {
     lines.clear();
     let (line, mut at) = request_line(bytes)?;
-    let mut fields = Fields::default();
+    let mut fields = ConnectionFields::default();
     loop {
         match bytes.get(at) {
-            None => return Err(Stop::Incomplete),
+            None => return Err(ParseError::Incomplete),
             Some(b'\r' | b'\n') => break,
             Some(_) => {}
         }
@@ -121,7 +165,7 @@ fn whole(bytes: &[u8], limit: usize, lines: &mut Vec<Line>) -> Result<Head, Stop
             return Err(Violation::TooManyHeaders.into());
         }
         let (line, next) = header_line(bytes, at)?;
-        fields.note(&bytes[line.name.clone()], &bytes[line.value.clone()])?;
+        fields.read(&bytes[line.name.clone()], &bytes[line.value.clone()])?;
         lines.push(line);
         at = next;
     }
@@ -130,8 +174,8 @@ fn whole(bytes: &[u8], limit: usize, lines: &mut Vec<Line>) -> Result<Head, Stop
     Ok(Head {
         len,
         framing: fields.framing(line.version)?,
-        expects: fields.expects && http11,
-        trailers: fields.trailers && http11,
+        expects_continue: fields.expects_continue && http11,
+        accepts_trailers: fields.accepts_trailers && http11,
         keep_alive: !fields.close && (http11 || fields.keep_alive),
         upgrade: fields.upgrade && http11,
         method: line.method,
@@ -146,25 +190,25 @@ struct RequestLine {
     version: Version,
 }
 
-fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), Stop> {
+fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), ParseError> {
     let start = match bytes.first() {
         Some(b'\r' | b'\n') => line_end(bytes, 0)?,
         _ => 0,
     };
     let method_end = token_end(bytes, start);
-    space(bytes, start, method_end, Violation::RequestLine)?;
+    expect_space(bytes, start, method_end, Violation::RequestLine)?;
     let target_start = method_end + 1;
-    let target_end = control_or_space(bytes, target_start);
-    space(bytes, target_start, target_end, Violation::Target)?;
-    // A target that is no text has no reading as a URL.
+    let target_end = find_control_or_space(bytes, target_start);
+    expect_space(bytes, target_start, target_end, Violation::Target)?;
+    // A target that is not UTF-8 cannot be parsed as a URL.
     let target = &bytes[target_start..target_end];
     if !target.is_ascii() && str::from_utf8(target).is_err() {
         return Err(Violation::Target.into());
     }
     let version_start = target_end + 1;
-    let version_end = control_or_space(bytes, version_start);
-    let next = line_end(bytes, version_end).map_err(|stop| match stop {
-        Stop::Bad(Violation::Control) => Violation::RequestLine.into(),
+    let version_end = find_control_or_space(bytes, version_start);
+    let next = line_end(bytes, version_end).map_err(|error| match error {
+        ParseError::Invalid(Violation::Control) => Violation::RequestLine.into(),
         other => other,
     })?;
     let line = RequestLine {
@@ -175,10 +219,15 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), Stop> {
     Ok((line, next))
 }
 
-/// Holds that the part of the request line from `start` is not empty and ends in one space.
-fn space(bytes: &[u8], start: usize, end: usize, otherwise: Violation) -> Result<(), Stop> {
+/// Checks that the part of the request line from `start` to `end` is not empty and is followed by a space.
+fn expect_space(
+    bytes: &[u8],
+    start: usize,
+    end: usize,
+    otherwise: Violation,
+) -> Result<(), ParseError> {
     match bytes.get(end) {
-        None => Err(Stop::Incomplete),
+        None => Err(ParseError::Incomplete),
         Some(b' ') if end > start => Ok(()),
         Some(b'\n') => Err(Violation::BareLf.into()),
         Some(b' ' | b'\r') => Err(Violation::RequestLine.into()),
@@ -199,11 +248,11 @@ fn version(bytes: &[u8]) -> Result<Version, Violation> {
     }
 }
 
-/// The header line at `start`, and where the next line begins.
-fn header_line(bytes: &[u8], start: usize) -> Result<(Line, usize), Stop> {
+/// Parses the header line at `start`. Returns it and the start of the next line.
+fn header_line(bytes: &[u8], start: usize) -> Result<(HeaderLine, usize), ParseError> {
     let name_end = token_end(bytes, start);
     match bytes.get(name_end) {
-        None => return Err(Stop::Incomplete),
+        None => return Err(ParseError::Incomplete),
         Some(b':') if name_end > start => {}
         Some(b':') => return Err(Violation::EmptyName.into()),
         Some(b' ' | b'\t') if name_end == start => return Err(Violation::Folded.into()),
@@ -212,51 +261,51 @@ fn header_line(bytes: &[u8], start: usize) -> Result<(Line, usize), Stop> {
         Some(_) => return Err(Violation::Name.into()),
     }
     let value_start = name_end + 1;
-    let mut value_end = control(bytes, value_start);
+    let mut value_end = find_control(bytes, value_start);
     while bytes.get(value_end) == Some(&b'\t') {
-        value_end = control(bytes, value_end + 1);
+        value_end = find_control(bytes, value_end + 1);
     }
     let next = line_end(bytes, value_end)?;
-    let line = Line {
+    let line = HeaderLine {
         name: start..name_end,
         value: trim(bytes, value_start..value_end),
     };
     Ok((line, next))
 }
 
-/// Where the line after the CRLF at `at` begins.
-fn line_end(bytes: &[u8], at: usize) -> Result<usize, Stop> {
+/// Returns the start of the line after the CRLF at `at`.
+fn line_end(bytes: &[u8], at: usize) -> Result<usize, ParseError> {
     match (bytes.get(at), bytes.get(at + 1)) {
         (Some(b'\r'), Some(b'\n')) => Ok(at + 2),
-        (None, _) | (Some(b'\r'), None) => Err(Stop::Incomplete),
+        (None, _) | (Some(b'\r'), None) => Err(ParseError::Incomplete),
         (Some(b'\r'), Some(_)) => Err(Violation::BareCr.into()),
         (Some(b'\n'), _) => Err(Violation::BareLf.into()),
         (Some(_), _) => Err(Violation::Control.into()),
     }
 }
 
-/// What the headers say of the connection and of the body.
+/// The headers that determine the framing of the body and the use of the connection.
 #[derive(Default)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is one header's word, and none excludes another"
+    reason = "each flag is independent of the others"
 )]
-struct Fields {
+struct ConnectionFields {
     host: bool,
     length: Option<u64>,
     chunked: bool,
     upgrade: bool,
-    expects: bool,
-    trailers: bool,
+    expects_continue: bool,
+    accepts_trailers: bool,
     close: bool,
     keep_alive: bool,
 }
 
-impl Fields {
-    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
+impl ConnectionFields {
+    fn read(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
         match name.len() {
             2 if is(name, b"te") => {
-                self.trailers |= options(value).any(|option| is(option, b"trailers"));
+                self.accepts_trailers |= list(value).any(|item| is(item, b"trailers"));
             }
             4 if is(name, b"host") => {
                 if self.host {
@@ -265,13 +314,13 @@ impl Fields {
                 self.host = true;
             }
             6 if is(name, b"expect") => {
-                self.expects = is(value, b"100-continue");
+                self.expects_continue = is(value, b"100-continue");
             }
             7 if is(name, b"upgrade") => self.upgrade = true,
             10 if is(name, b"connection") => {
-                for option in options(value) {
-                    self.close |= is(option, b"close");
-                    self.keep_alive |= is(option, b"keep-alive");
+                for item in list(value) {
+                    self.close |= is(item, b"close");
+                    self.keep_alive |= is(item, b"keep-alive");
                 }
             }
             14 if is(name, b"content-length") => {
@@ -306,17 +355,18 @@ impl Fields {
     }
 }
 
-/// The parts of a list.
-fn options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// Returns the items of a comma-separated list.
+fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&octet| octet == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Whether this is that word, in whatever case.
-fn is(this: &[u8], word: &[u8]) -> bool {
-    this.eq_ignore_ascii_case(word)
+/// Compares without regard to case.
+fn is(text: &[u8], word: &[u8]) -> bool {
+    text.eq_ignore_ascii_case(word)
 }
 
-/// A number of nothing but digits. The two largest mean something else to other parsers, and overflow.
+/// Parses a number that consists of digits only. The two largest values of a `u64` are rejected, because other parsers
+/// reserve them for bodies without a length.
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

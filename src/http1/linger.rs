@@ -1,12 +1,10 @@
-//! The close that lets the client read the answer first.
+//! Lingering close, which lets the client read the response first.
 //!
-//! A socket that is closed with unread bytes in it sends a reset, and the reset may overtake the answer
-//! in the client's kernel and destroy it there: a client that was refused while still sending its body
-//! would see a broken connection and not the refusal (RFC 9112, section 9.6). So the sending side is
-//! closed first, and what the client still sends is read and thrown away, for a bounded time and up to
-//! a bounded amount: past those, the client is not listening anyway. A client that listens stops when it
-//! sees the answer, with as much on the way as the buffers of two kernels hold, so the amount is more
-//! than that.
+//! Closing a socket with unread bytes sends a reset. The reset can overtake the response in the client's kernel and
+//! destroy it: a client that is rejected while it still sends its body would see a broken connection and not the
+//! rejection (RFC 9112, section 9.6). So the write side is closed first, and what the client still sends is read and
+//! discarded, up to a bound of time and bytes. A client that reads stops sending when it sees the response. The buffers
+//! of two kernels can hold the bytes it has sent by then, so the bound is larger than these buffers.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,22 +15,25 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::alarm::Alarm;
+use super::timers::Timer;
 
+/// Limit of the time of a close.
 const TIME: Duration = Duration::from_secs(2);
 
-/// Linux lets the buffers of a connection grow to 4 MiB on one side and 6 MiB on the other.
+/// Limit of the bytes read. On Linux the buffers of a connection grow to 4 MiB on one side and 6 MiB on the other.
 const BYTES: usize = 16 << 20;
 
-/// Bytes thrown away at a time.
+/// Bytes read at a time.
 const SCRATCH: usize = 16 * 1024;
 
-/// A close under way.
+/// State of a lingering close.
 #[derive(Debug)]
 pub(super) struct Linger {
     due: Option<Instant>,
+    /// Whether the write side is closed.
     shut: bool,
-    left: usize,
+    /// Bytes that may still be read.
+    remaining: usize,
 }
 
 impl Default for Linger {
@@ -40,18 +41,18 @@ impl Default for Linger {
         Self {
             due: None,
             shut: false,
-            left: BYTES,
+            remaining: BYTES,
         }
     }
 }
 
 impl Linger {
-    /// Closes the sending side, then reads until the client closes too. Where nothing more is
-    /// `expected`, only what is there already is read: a close that owes nothing is immediate.
+    /// Closes the write side, then reads until the client closes. If no more bytes are `expected`, only bytes that have
+    /// arrived are read, so the close is immediate.
     pub(super) fn poll<IO: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,
-        alarm: &mut Alarm,
+        timer: &mut Timer,
         cx: &mut Context<'_>,
         expected: bool,
     ) -> Poll<io::Result<()>> {
@@ -60,21 +61,21 @@ impl Linger {
             match Pin::new(&mut *io).poll_shutdown(cx) {
                 Poll::Ready(outcome) => outcome?,
                 Poll::Pending => {
-                    ready!(alarm.poll(cx, due));
+                    ready!(timer.poll(cx, due));
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
             }
             self.shut = true;
         }
         let mut scratch = [MaybeUninit::uninit(); SCRATCH];
-        while self.left > 0 {
+        while self.remaining > 0 {
             let mut buf = ReadBuf::uninit(&mut scratch);
             match Pin::new(&mut *io).poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
-                    self.left = self.left.saturating_sub(buf.filled().len());
+                    self.remaining = self.remaining.saturating_sub(buf.filled().len());
                 }
                 Poll::Pending if expected => {
-                    ready!(alarm.poll(cx, due));
+                    ready!(timer.poll(cx, due));
                     break;
                 }
                 Poll::Ready(_) | Poll::Pending => break,
@@ -93,14 +94,14 @@ mod tests {
     use super::*;
 
     async fn close(io: &mut (impl AsyncRead + AsyncWrite + Unpin), expected: bool) {
-        let (mut linger, mut alarm) = (Linger::default(), Alarm::default());
-        poll_fn(|cx| linger.poll(io, &mut alarm, cx, expected))
+        let (mut linger, mut timer) = (Linger::default(), Timer::default());
+        poll_fn(|cx| linger.poll(io, &mut timer, cx, expected))
             .await
             .unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_close_that_owes_nothing_is_immediate() {
+    async fn a_close_that_expects_nothing_is_immediate() {
         let (mut gateway, _client) = duplex(64);
         let start = Instant::now();
         close(&mut gateway, false).await;
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_neither_sends_nor_closes_is_waited_for_so_long_and_no_longer() {
+    async fn a_client_that_neither_sends_nor_closes_delays_the_close_by_its_time_limit() {
         let (mut gateway, _client) = duplex(64);
         let start = Instant::now();
         close(&mut gateway, true).await;
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_the_client_ends_the_close() {
+    async fn a_client_that_closes_ends_the_close() {
         let (mut gateway, mut client) = duplex(64);
         let start = Instant::now();
         client.write_all(b"the rest of a body").await.unwrap();

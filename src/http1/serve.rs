@@ -1,4 +1,4 @@
-//! The life of a connection: one exchange after the other.
+//! Serves the exchanges of a connection one after the other.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,39 +7,37 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::response::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::body::Body;
-use super::connection::{Arrived, Connection};
-use super::delivery::ResponseBody;
-use super::encode::Asked;
+use super::body::{Body, ResponseBody};
+use super::connection::Connection;
+use super::encoder::{RequestTraits, Sent};
 use super::head::Version;
-use super::sending::{Sending, Sent};
-use super::socket::ClientSocket;
-use super::turns::Turns;
-use super::upgrade::{self, Handover};
+use super::reader::Message;
+use super::upgrade::{self, UpgradeSender};
 use super::violation::Violation;
+use super::write::FlushBatch;
+use crate::net::ClientSocket;
 use crate::settings::{Caps, Deadlines};
 
-/// Serves HTTP/1 on a connection of which `early` was already read, until either side ends it or `stop` is
-/// ready and the current request has its response.
+/// Serves HTTP/1 on a connection from which `early` was already read. Returns when either side ends the connection, or
+/// when `stop` is ready and the current request has its response.
 ///
-/// `service` responds to a request. What is not a request comes with its violation and an empty request in its
-/// place. The service's future is dropped if the client disconnects. Connections that share a thread share their
-/// `turns`.
-pub async fn serve<IO, Answering, B>(
+/// `service` responds to a request. A message that fails to parse is passed as an empty request with its violation. The
+/// service's future is dropped if the client disconnects. The connections of a thread share their `batch`.
+pub async fn serve<IO, F, B>(
     io: IO,
     early: BytesMut,
     caps: &Caps,
     deadlines: Deadlines,
-    turns: &Turns,
+    batch: &FlushBatch,
     stop: impl Future<Output = ()>,
-    mut service: impl FnMut(Request<Body>, Option<Violation>) -> Answering,
+    mut service: impl FnMut(Request<Body>, Option<Violation>) -> F,
 ) -> io::Result<()>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Send + Unpin + 'static,
-    Answering: Future<Output = Response<B>> + Unpin,
+    F: Future<Output = Response<B>> + Unpin,
     B: ResponseBody,
 {
     let mut connection = Connection::new(io, early, caps, deadlines);
@@ -50,123 +48,124 @@ where
         stopping
     };
     loop {
-        let arrived = poll_fn(|cx| connection.poll_request(cx, &mut stops)).await?;
-        let Some((exchange, request)) = Exchange::begin(arrived, &mut connection) else {
+        // Moved as a whole, so that an idle connection does not reserve memory for a request.
+        let received = poll_fn(|cx| connection.poll_request(cx, &mut stops)).await?;
+        let Some((request, exchange)) = Exchange::start(received, &mut connection) else {
             break;
         };
-        let mut answering = service(request, exchange.violation);
+        let mut responding = service(request, exchange.violation);
         let (response, last) = poll_fn(|cx| {
-            let response = ready!(connection.poll_answer(cx, Pin::new(&mut answering)))?;
+            let response = ready!(connection.poll_response(cx, Pin::new(&mut responding)))?;
             Poll::Ready(io::Result::Ok((
                 response,
                 !exchange.keep_alive || stops(cx),
             )))
         })
         .await?;
-        drop(answering);
+        drop(responding);
         let (parts, body) = response.into_parts();
         if parts.status.is_informational() {
-            // Only one of them is an answer, and only to a request that asks for it.
-            if let (StatusCode::SWITCHING_PROTOCOLS, Some(handover)) =
-                (parts.status, exchange.handover)
+            // 101 is the only informational status that ends an exchange, and only if the request asks for an upgrade.
+            if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) =
+                (parts.status, exchange.upgrade)
             {
-                return switch(connection, &parts, body, &exchange.asked, handover).await;
+                return switch(connection, &parts, body, exchange.traits, sender).await;
             }
             return Ok(());
         }
         let exact = body.size_hint().exact();
-        let framing = connection.begin(&parts, exact, &exchange.asked, last);
+        let mut encoder = connection.start_response(&parts, exact, exchange.traits, last);
         drop(parts);
-        let mut sending = Sending::new(framing);
-        turns.wait().await;
+        batch.wait().await;
         {
             let mut body = pin!(body);
-            let sent = poll_fn(|cx| connection.poll_send(cx, body.as_mut(), &mut sending)).await?;
-            if sent == Sent::CutShort {
-                // What was sent must not look complete, so there is no orderly end.
+            let sent = poll_fn(|cx| connection.poll_send(cx, body.as_mut(), &mut encoder)).await?;
+            if sent == Sent::Truncated {
+                // Without an orderly close, so that the response does not look complete.
                 return Ok(());
             }
             body.delivered();
         }
         poll_fn(|cx| connection.poll_received(cx)).await?;
-        if !connection.can_go_on() {
+        if !connection.is_reusable() {
             break;
         }
     }
     poll_fn(|cx| connection.poll_close(cx)).await
 }
 
-/// Responds that the protocol is switched, and hands the connection over where its request ends. A request whose
-/// end cannot be reached does not get this response: its body would become part of the tunnel.
+/// Sends a response with status 101, and hands over the connection at the end of the request. If the end of the request
+/// cannot be reached, the response is not sent: the request body would become part of the tunnel.
 async fn switch<IO>(
     mut connection: Connection<IO>,
     parts: &Parts,
     body: impl ResponseBody,
-    asked: &Asked,
-    handover: Handover,
+    request: RequestTraits,
+    sender: UpgradeSender,
 ) -> io::Result<()>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Send + Unpin + 'static,
 {
-    if !connection.can_go_on() {
+    if !connection.is_reusable() {
         return Ok(());
     }
-    connection.begin(parts, None, asked, false);
+    connection.start_response(parts, None, request, false);
     poll_fn(|cx| connection.poll_flush(cx)).await?;
     pin!(body).delivered();
-    poll_fn(|cx| connection.poll_past_request(cx)).await?;
-    if connection.can_go_on() {
-        // If nobody takes it, it is closed.
-        let _gone = handover.send(Box::new(connection.into_tunnel()));
+    poll_fn(|cx| connection.poll_received(cx)).await?;
+    poll_fn(|cx| connection.poll_discard(cx)).await?;
+    if connection.is_reusable() {
+        // If the receiver was dropped, the connection is closed.
+        let _dropped = sender.send(Box::new(connection.into_tunnel()));
     }
     Ok(())
 }
 
-/// A request that is being answered.
+/// A request in flight.
 struct Exchange {
-    asked: Asked,
+    traits: RequestTraits,
     keep_alive: bool,
-    handover: Option<Handover>,
+    upgrade: Option<UpgradeSender>,
     violation: Option<Violation>,
 }
 
 impl Exchange {
-    /// The exchange that begins with what `arrived`, if anything did.
-    fn begin<IO>(arrived: Arrived, connection: &mut Connection<IO>) -> Option<(Self, Request<Body>)>
+    /// Starts the exchange of a received message, whose body `connection` receives.
+    fn start<IO>(
+        received: Option<Result<Message, Violation>>,
+        connection: &mut Connection<IO>,
+    ) -> Option<(Request<Body>, Self)>
     where
         IO: AsyncRead + AsyncWrite + ClientSocket + Unpin,
     {
-        let message = match arrived {
-            Arrived::Request(message) => message,
-            Arrived::Refused(violation) => return Some(Self::refused(violation)),
-            Arrived::Nothing => return None,
+        let message = match received? {
+            Ok(message) => message,
+            Err(violation) => return Some(Self::rejected(violation)),
         };
-        let (body, coming) = message.body.into_body();
-        if let Some((coming, sender)) = coming {
-            connection.receive(coming, sender, message.expects);
-        }
-        let mut request = message.request.map(|()| body);
+        connection.receive(message.pending);
+        let mut request = message.request;
         let exchange = Self {
-            asked: message.asked,
+            traits: message.traits,
             keep_alive: message.keep_alive,
-            handover: message.upgrade.then(|| upgrade::offer(&mut request)),
+            upgrade: message.upgrade.then(|| upgrade::offer(&mut request)),
             violation: None,
         };
-        Some((exchange, request))
+        Some((request, exchange))
     }
 
-    fn refused(violation: Violation) -> (Self, Request<Body>) {
+    /// Returns the exchange of a message that fails to parse.
+    fn rejected(violation: Violation) -> (Request<Body>, Self) {
         let exchange = Self {
-            asked: Asked {
-                method: Method::GET,
+            traits: RequestTraits {
+                is_head: false,
                 version: Version::Http11,
-                trailers: false,
+                accepts_trailers: false,
             },
             keep_alive: false,
-            handover: None,
+            upgrade: None,
             violation: Some(violation),
         };
-        (exchange, Request::new(Bytes::new().into()))
+        (Request::new(Bytes::new().into()), exchange)
     }
 }
 

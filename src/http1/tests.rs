@@ -1,7 +1,7 @@
-//! A server spoken to in raw bytes.
+//! Tests that send raw bytes to a server.
 
-mod deadlines;
-mod readers;
+mod comparison;
+mod timeouts;
 
 use std::future::pending;
 use std::io;
@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
+use crate::net::ClientSocket;
 use crate::settings::{Caps, Deadlines};
 
 const DEADLINES: Deadlines = Deadlines {
@@ -34,7 +35,7 @@ const DEADLINES: Deadlines = Deadlines {
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// How long requests to `/slow` take, longer than any deadline.
+/// Duration of requests to `/slow`, longer than any timeout.
 const SLOW: Duration = Duration::from_secs(500);
 
 struct Server {
@@ -50,7 +51,7 @@ impl Server {
 
     fn with_early(early: &[u8]) -> Self {
         let (gateway, client) = duplex(64 * 1024);
-        let (connection, served) = listen(gateway, early);
+        let (connection, served) = start(gateway, early);
         Self {
             client,
             connection,
@@ -63,16 +64,16 @@ impl Server {
         self
     }
 
-    /// Everything the gateway sends until it closes.
-    async fn answers(&mut self) -> String {
+    /// Reads until the gateway closes.
+    async fn responses(&mut self) -> String {
         let mut all = Vec::new();
         let reading = self.client.read_to_end(&mut all);
         timeout(3 * SLOW, reading).await.unwrap().unwrap();
         String::from_utf8(all).unwrap()
     }
 
-    /// What the gateway sends until it has said `end`.
-    async fn answer_to(&mut self, end: &str) -> String {
+    /// Reads until `end`.
+    async fn response_until(&mut self, end: &str) -> String {
         let mut all = String::new();
         while !all.ends_with(end) {
             let byte = timeout(3 * SLOW, self.client.read_u8()).await.unwrap();
@@ -86,8 +87,8 @@ impl Server {
     }
 }
 
-/// Speaks HTTP/1 on a connection, counting the requests that are served.
-fn listen<IO>(io: IO, early: &[u8]) -> (JoinHandle<io::Result<()>>, Arc<AtomicUsize>)
+/// Serves HTTP/1 on a connection and counts the requests served.
+fn start<IO>(io: IO, early: &[u8]) -> (JoinHandle<io::Result<()>>, Arc<AtomicUsize>)
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
@@ -98,7 +99,7 @@ where
         if violation.is_none() {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        Box::pin(answer(request, violation))
+        Box::pin(respond(request, violation))
     };
     let connection = async move {
         serve(
@@ -106,7 +107,7 @@ where
             early,
             &Caps::default(),
             DEADLINES,
-            &Turns::default(),
+            &FlushBatch::default(),
             pending(),
             service,
         )
@@ -121,14 +122,17 @@ fn response(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>>
     response
 }
 
-fn refusal(violation: Violation) -> Response<Full<Bytes>> {
+fn rejection(violation: Violation) -> Response<Full<Bytes>> {
     response(violation.status(), violation.to_string())
 }
 
-/// Answers with the request's body, refusing what is to be refused.
-async fn answer(mut request: Request<Body>, violation: Option<Violation>) -> Response<Full<Bytes>> {
+/// Responds with the body of the request, or rejects it.
+async fn respond(
+    mut request: Request<Body>,
+    violation: Option<Violation>,
+) -> Response<Full<Bytes>> {
     if let Some(violation) = violation {
-        return refusal(violation);
+        return rejection(violation);
     }
     match request.uri().path() {
         "/slow" => sleep(SLOW).await,
@@ -138,9 +142,9 @@ async fn answer(mut request: Request<Body>, violation: Option<Violation>) -> Res
             let upgrade = upgrade::on(&mut request).expect("an upgrade");
             tokio::spawn(async move {
                 let mut tunnel = upgrade.await.unwrap();
-                let mut said = [0; 5];
-                tunnel.read_exact(&mut said).await.unwrap();
-                tunnel.write_all(&said).await.unwrap();
+                let mut received = [0; 5];
+                tunnel.read_exact(&mut received).await.unwrap();
+                tunnel.write_all(&received).await.unwrap();
                 tunnel.shutdown().await.unwrap();
             });
             return response(StatusCode::SWITCHING_PROTOCOLS, "");
@@ -149,45 +153,45 @@ async fn answer(mut request: Request<Body>, violation: Option<Violation>) -> Res
     }
     match request.into_body().collect().await {
         Ok(body) => response(StatusCode::OK, body.to_bytes()),
-        Err(BodyError::Violation(violation)) => refusal(violation),
+        Err(BodyError::Violation(violation)) => rejection(violation),
         Err(error @ BodyError::Closed) => response(StatusCode::BAD_REQUEST, error.to_string()),
     }
 }
 
-fn statuses(answers: &str) -> Vec<&str> {
-    answers
+fn statuses(responses: &str) -> Vec<&str> {
+    responses
         .split("HTTP/1.1 ")
         .skip(1)
-        .map(|answer| &answer[..3])
+        .map(|response| &response[..3])
         .collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn pipelined_requests_are_all_answered_in_order() {
+async fn pipelined_requests_get_their_responses_in_order() {
     let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nfirst";
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
                    6\r\nsecond\r\n0\r\n\r\n";
     let last = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let mut server = Server::start();
     server.send([post, chunked, GET, last].concat()).await;
-    let answers = server.answers().await;
-    assert_eq!(statuses(&answers), ["200"; 4]);
-    assert!(answers.find("first") < answers.find("second"));
+    let responses = server.responses().await;
+    assert_eq!(statuses(&responses), ["200"; 4]);
+    assert!(responses.find("first") < responses.find("second"));
     server.connection.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_read_early_belongs_to_the_first_request() {
+async fn early_bytes_belong_to_the_first_request() {
     let mut server = Server::with_early(b"GET / HTTP/1.0\r\n\r\n");
-    assert!(server.answers().await.contains(" 200 OK"));
+    assert!(server.responses().await.contains(" 200 OK"));
     let mut server = Server::with_early(&GET.as_bytes()[..7]);
     server.send(&GET[7..]).await;
-    assert!(server.answer_to("\r\n\r\n").await.contains(" 200 OK"));
+    assert!(server.response_until("\r\n\r\n").await.contains(" 200 OK"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_head_is_refused_and_what_follows_it_never_served() {
-    let bad = [
+async fn an_invalid_head_is_rejected_and_nothing_after_it_is_served() {
+    let invalid = [
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
@@ -202,17 +206,17 @@ async fn a_bad_head_is_refused_and_what_follows_it_never_served() {
         "GET / HTTP/1.1\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
     ];
-    for bad in bad {
+    for head in invalid {
         let mut server = Server::start();
-        server.send([GET, GET, bad, GET].concat()).await;
-        let answers = server.answers().await;
-        assert_eq!(statuses(&answers), ["200", "200", "400"], "{bad:?}");
+        server.send([GET, GET, head, GET].concat()).await;
+        let responses = server.responses().await;
+        assert_eq!(statuses(&responses), ["200", "200", "400"], "{head:?}");
         assert_eq!(server.served(), 2);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_status_says_what_kind_of_fault_it_was() {
+async fn the_status_follows_the_kind_of_violation() {
     for (head, status) in [
         ("GET / HTTP/1.2\r\nHost: a\r\n\r\n".to_owned(), "505"),
         (
@@ -226,21 +230,21 @@ async fn the_status_says_what_kind_of_fault_it_was() {
     ] {
         let mut server = Server::start();
         server.send(head).await;
-        assert_eq!(statuses(&server.answers().await), [status]);
+        assert_eq!(statuses(&server.responses().await), [status]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_waits_its_turn_behind_a_slow_answer() {
+async fn a_rejection_follows_a_slow_response() {
     let mut server = Server::start();
     server.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").await;
     sleep(Duration::from_secs(1)).await;
     server.send("GET / HTTP/1.1\n\n").await;
-    assert_eq!(statuses(&server.answers().await), ["200", "400"]);
+    assert_eq!(statuses(&server.responses().await), ["200", "400"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_fails_where_its_chunks_break() {
+async fn a_body_with_invalid_chunks_fails() {
     for body in [
         "0x5\r\n",
         "5;\n",
@@ -255,68 +259,68 @@ async fn a_body_fails_where_its_chunks_break() {
         let mut server = Server::start();
         let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         server.send([head, body, GET].concat()).await;
-        assert_eq!(statuses(&server.answers().await), ["400"], "{body:?}");
+        assert_eq!(statuses(&server.responses().await), ["400"], "{body:?}");
         assert_eq!(server.served(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_reaches_a_client_that_is_still_sending() {
+async fn a_rejection_reaches_a_client_that_is_still_sending() {
     let mut server = Server::start();
     let head = "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
     server.send(head).await;
     server.send(vec![b'x'; 200_000]).await;
-    let answers = server.answers().await;
-    assert_eq!(statuses(&answers), ["413"]);
-    assert!(answers.ends_with("unread"));
+    let responses = server.responses().await;
+    assert_eq!(statuses(&responses), ["413"]);
+    assert!(responses.ends_with("unread"));
     assert_eq!(server.served(), 1);
 }
 
 #[tokio::test]
-async fn a_refusal_is_not_destroyed_by_a_reset() {
+async fn a_rejection_is_not_destroyed_by_a_reset() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap())
         .await
         .unwrap();
     let (gateway, _) = listener.accept().await.unwrap();
-    let (connection, _) = listen(gateway, b"");
-    // More than is taken at once, so that some of it is unread when the answer is out.
+    let (connection, _) = start(gateway, b"");
+    // More than one read, so that some of it is unread when the response is sent.
     let head = "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
     client.write_all(head.as_bytes()).await.unwrap();
     for _ in 0..20 {
         client.write_all(&[b'x'; 10_000]).await.unwrap();
         sleep(Duration::from_millis(1)).await;
     }
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).await.unwrap();
-    assert_eq!(statuses(&answer), ["413"]);
+    let mut response = String::new();
+    client.read_to_string(&mut response).await.unwrap();
+    assert_eq!(statuses(&response), ["413"]);
     drop(client);
     connection.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tunnel_begins_with_what_was_sent_behind_the_upgrade() {
+async fn a_tunnel_begins_with_the_bytes_after_the_upgrade() {
     let mut server = Server::start();
     let upgrade = "GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
     server.send([upgrade, "\0\n\0\n!"].concat()).await;
-    let answers = server.answers().await;
-    assert_eq!(statuses(&answers), ["101"]);
-    assert!(answers.ends_with("\r\n\r\n\0\n\0\n!"));
+    let responses = server.responses().await;
+    assert_eq!(statuses(&responses), ["101"]);
+    assert!(responses.ends_with("\r\n\r\n\0\n\0\n!"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_follows_an_upgrade_that_was_not_made_is_held_to_the_grammar() {
+async fn bytes_after_a_declined_upgrade_are_parsed() {
     let upgrade = "GET /slow HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
     let mut server = Server::start();
     server
         .send([upgrade, GET, "GET / HTTP/1.1\n\n"].concat())
         .await;
-    assert_eq!(statuses(&server.answers().await), ["200", "200", "400"]);
+    assert_eq!(statuses(&server.responses().await), ["200", "200", "400"]);
     assert_eq!(server.served(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_hangs_up_is_noticed_while_an_upgrade_is_undecided() {
+async fn a_client_that_closes_while_an_upgrade_is_undecided_is_noticed() {
     let upgrade = "GET /slow HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
     let mut server = Server::start();
     let start = Instant::now();

@@ -1,4 +1,7 @@
-//! A client's connection, handed over to whoever agreed to leave HTTP on it.
+//! Upgrade of a client connection to another protocol.
+//!
+//! A request that asks for an upgrade has a receiver in its extensions. A service that responds with 101 takes it and
+//! receives the connection after the response is sent. Any other response drops the sender.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,41 +14,41 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
-/// A connection that is no longer HTTP.
+/// A connection after its upgrade.
 pub type Tunnel = Box<dyn Duplex>;
 
-/// What can be read from and written to.
+/// A stream that can be read and written.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Duplex for IO {}
 
-/// The client's connection, once it was told that the protocol is switched.
+/// A future of the client's connection, which completes when `101 Switching Protocols` is sent.
 pub struct Upgrade(oneshot::Receiver<Tunnel>);
 
-/// The client was answered otherwise, or is gone.
+/// The client received another response, or closed the connection.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("the client's connection did not leave HTTP")]
+#[error("the client's connection was not upgraded")]
 pub struct NotUpgraded;
 
-/// The place in a request where whoever agrees to its upgrade finds the connection.
+/// The extension of a request that holds its upgrade. Extensions are `Clone`, so the upgrade is shared.
 #[derive(Clone)]
-struct Offer(Arc<Mutex<Option<Upgrade>>>);
+struct UpgradeSlot(Arc<Mutex<Option<Upgrade>>>);
 
-/// Where the connection is handed over.
-pub(super) type Handover = oneshot::Sender<Tunnel>;
+/// Sends the connection to the [`Upgrade`] of its request.
+pub(super) type UpgradeSender = oneshot::Sender<Tunnel>;
 
-/// Puts into `request`, which asks for an upgrade, what it takes to agree to it.
-pub(super) fn offer<B>(request: &mut Request<B>) -> Handover {
-    let (handover, upgrade) = oneshot::channel();
-    let offer = Offer(Arc::new(Mutex::new(Some(Upgrade(upgrade)))));
-    request.extensions_mut().insert(offer);
-    handover
+/// Adds an upgrade to a request that asks for one.
+pub(super) fn offer<B>(request: &mut Request<B>) -> UpgradeSender {
+    let (sender, upgrade) = oneshot::channel();
+    let slot = UpgradeSlot(Arc::new(Mutex::new(Some(Upgrade(upgrade)))));
+    request.extensions_mut().insert(slot);
+    sender
 }
 
-/// The connection that `request` came by, for whoever answers it with `101 Switching Protocols`; to be had
-/// once, and only of a request that asks for an upgrade.
+/// Takes the upgrade of a request, for a service that responds with `101 Switching Protocols`. Returns `None` if the
+/// request does not ask for an upgrade, or the upgrade was taken.
 pub fn on<B>(request: &mut Request<B>) -> Option<Upgrade> {
-    let Offer(upgrade) = request.extensions_mut().remove()?;
+    let UpgradeSlot(upgrade) = request.extensions_mut().remove()?;
     upgrade.lock().take()
 }
 
@@ -53,8 +56,8 @@ impl Future for Upgrade {
     type Output = Result<Tunnel, NotUpgraded>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let handed_over = Pin::new(&mut self.0).poll(cx);
-        handed_over.map(|tunnel| tunnel.map_err(|_| NotUpgraded))
+        let received = Pin::new(&mut self.0).poll(cx);
+        received.map(|tunnel| tunnel.map_err(|_| NotUpgraded))
     }
 }
 

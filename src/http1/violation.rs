@@ -1,15 +1,14 @@
-//! What can be wrong with the bytes of a request, and the status that says so.
+//! Reasons to reject the bytes of a request, and the status of the response.
 //!
-//! One variant for each rule, because the answer to a refused request and the log line about it are
-//! only useful when they name the rule. The value is a `Copy` code without the offending bytes: those
-//! are the client's, and nothing here may echo them.
+//! Each rule has its own variant, so that the response and the log name the violated rule. The value is a `Copy` code
+//! without the offending bytes, because the gateway must not echo bytes of the client.
 
 use http::StatusCode;
 use thiserror::Error;
 
 use crate::problem::Problem;
 
-/// A breach of HTTP/1's grammar, or of the limits and deadlines set for it.
+/// A violation of the HTTP/1 grammar, or of a configured limit or timeout.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Violation {
@@ -31,7 +30,7 @@ pub enum Violation {
     /// A control character in a header value.
     #[error("a header value holds a control character")]
     Control,
-    /// A header continued on a line that begins with white space.
+    /// A header continues on a line that begins with white space.
     #[error("a header is folded over several lines")]
     Folded,
     /// White space between a header's name and its colon.
@@ -55,7 +54,7 @@ pub enum Violation {
     /// More than one Transfer-Encoding line.
     #[error("transfer-encoding is given more than once")]
     TransferEncodingRepeated,
-    /// Transfer-Encoding from a client that speaks HTTP/1.0.
+    /// Transfer-Encoding in an HTTP/1.0 request.
     #[error("transfer-encoding is not part of http/1.0")]
     TransferEncodingOnHttp10,
     /// Content-Length and Transfer-Encoding in one head.
@@ -67,16 +66,16 @@ pub enum Violation {
     /// More than one Host line.
     #[error("the host header is given more than once")]
     HostRepeated,
-    /// A head of more bytes than allowed.
+    /// The head exceeds its limit of bytes.
     #[error("the request head is too large")]
     HeadTooLarge,
-    /// More header lines than allowed.
+    /// The head exceeds its limit of header lines.
     #[error("the request has too many header lines")]
     TooManyHeaders,
-    /// A head that was begun and not finished in time.
+    /// The head was incomplete when `header_timeout` expired.
     #[error("the request head did not arrive in time")]
     HeadTimeout,
-    /// A body that stopped arriving.
+    /// No part of the body arrived within `body_timeout`.
     #[error("the request body did not arrive in time")]
     BodyTimeout,
     /// A chunk's size is not 1 to 16 hexadecimal digits.
@@ -94,7 +93,7 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The status of the answer.
+    /// Returns the status of the response.
     pub fn status(self) -> StatusCode {
         match self {
             Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,

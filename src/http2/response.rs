@@ -23,7 +23,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
 use super::flow::Flow;
-use crate::http1::date;
+use crate::http1::date_header;
 
 /// Bytes for which a stream asks at once, so that the streams of a connection take turns.
 const TURN: usize = 16 * 1024;
@@ -111,7 +111,7 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
         }
     }
     if !headers.contains_key(DATE) {
-        headers.insert(DATE, date::header(Instant::now()));
+        headers.insert(DATE, date_header(Instant::now()));
     }
 }
 

@@ -21,9 +21,9 @@ use crate::body::{BodyError, ResponseBody};
 use crate::client::ClientId;
 use crate::clock::{Clock, Moment};
 use crate::config::Policy;
+use crate::http1;
 use crate::metrics::Metrics;
 use crate::request_id::{RequestId, X_REQUEST_ID};
-use crate::http1;
 
 /// Status under which a request is recorded whose client disconnected before the response, as in nginx.
 const CLIENT_CLOSED_REQUEST: u16 = 499;

@@ -19,8 +19,7 @@ use super::body::UpstreamBody;
 use super::dial::dial;
 use super::socket::Socket;
 use super::{Server, Upstream};
-use crate::net::keep_alive;
-use crate::http1::Gathered;
+use crate::net::{FlattenWrites, keep_alive};
 
 /// Bytes of a response's head that are taken; more is a bad answer.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -170,7 +169,7 @@ where
     let (sender, connection) = http1::Builder::new()
         .max_header_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        .handshake(TokioIo::new(Gathered(io)))
+        .handshake(TokioIo::new(FlattenWrites(io)))
         .await?;
     let driver = tokio::spawn(async move {
         // A request in flight receives the error through its response. An idle connection has no receiver.

@@ -14,10 +14,10 @@ use super::connect::ConnectError;
 use super::target::Unavailable;
 use super::timeouts::TimeoutError;
 use crate::context::Undone;
+use crate::http1::Violation;
 use crate::metrics::UpstreamFailure;
 use crate::problem::{Problem, SHORTLY, TimeoutPhase};
 use crate::retry::Failure;
-use crate::http1::Violation;
 
 /// Why a request has no response to forward.
 #[derive(Debug, Error)]

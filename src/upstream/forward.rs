@@ -18,8 +18,8 @@ use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::Buffers;
 use crate::context::{Arrival, Failed, RequestContext, Resend, Undone};
 use crate::failpoint::failpoint;
-use crate::intake::headers::{HeaderNames, asks_for_upgrade};
 use crate::http1::upgrade;
+use crate::intake::headers::{HeaderNames, asks_for_upgrade};
 
 /// Sends requests upstream.
 #[derive(Debug)]

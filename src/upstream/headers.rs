@@ -11,7 +11,7 @@ use http::header::{
 use smallvec::SmallVec;
 
 use crate::client::{Caller, X_FORWARDED_FOR};
-use crate::http1::NEVER_TRAILERS;
+use crate::http1::FORBIDDEN_TRAILERS;
 pub(super) use crate::intake::headers::KEEP_ALIVE;
 use crate::intake::headers::{
     FROM_TRUSTED_PEERS, HOP_BY_HOP, HeaderNames, X_FORWARDED_HOST, X_FORWARDED_PROTO,
@@ -105,7 +105,7 @@ pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
 
 /// Makes upstream's trailers into those sent to the client.
 pub fn trailers_to_client(trailers: &mut HeaderMap) {
-    for name in NEVER_TRAILERS {
+    for name in FORBIDDEN_TRAILERS {
         trailers.remove(name);
     }
 }

@@ -20,8 +20,8 @@ use super::timeouts::RequestTimeouts;
 use super::{RelayedBody, headers, tunnel};
 use crate::body::ResponseBody;
 use crate::context::Arrival;
-use crate::metrics::InFlight;
 use crate::http1::upgrade::Upgrade;
+use crate::metrics::InFlight;
 
 /// What the body of a response holds until it is complete.
 pub(super) struct Exchange {

@@ -7,8 +7,8 @@ use tokio::io::copy_bidirectional;
 use super::pool::Lease;
 use super::target::AttemptGuard;
 use crate::context::Connection;
-use crate::metrics::InFlight;
 use crate::http1::upgrade::Upgrade;
+use crate::metrics::InFlight;
 
 /// Joins the client's connection to upstream's once both have left HTTP.
 pub(super) fn open(

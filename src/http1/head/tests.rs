@@ -2,29 +2,29 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LIMITS: Limits = Limits {
+const LIMITS: HeadLimits = HeadLimits {
     bytes: 4096,
     lines: 20,
 };
 
-fn read(bytes: &[u8], limits: Limits) -> Result<Option<Head>, Violation> {
-    super::read(bytes, limits, &mut Vec::new())
+fn parse(bytes: &[u8], limits: HeadLimits) -> Result<Option<Head>, Violation> {
+    super::parse(bytes, limits, &mut Vec::new())
 }
 
 fn accepted(head: &str) -> Head {
-    let read = read(head.as_bytes(), LIMITS);
-    let Ok(Some(head_read)) = read else {
-        panic!("{head:?} gave {read:?}");
+    let outcome = parse(head.as_bytes(), LIMITS);
+    let Ok(Some(parsed)) = outcome else {
+        panic!("{head:?} gave {outcome:?}");
     };
-    assert_eq!(head_read.len, head.len(), "{head:?}");
-    head_read
+    assert_eq!(parsed.len, head.len(), "{head:?}");
+    parsed
 }
 
 fn rejected(head: &str, violation: Violation) {
-    assert_eq!(read(head.as_bytes(), LIMITS), Err(violation), "{head:?}");
+    assert_eq!(parse(head.as_bytes(), LIMITS), Err(violation), "{head:?}");
 }
 
-/// A request with these header lines besides its Host.
+/// Returns a request with these header lines besides `Host`.
 fn with(lines: &str) -> String {
     format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n")
 }
@@ -39,9 +39,9 @@ fn an_ordinary_head_is_accepted() {
 }
 
 #[test]
-fn what_follows_the_head_is_not_looked_at() {
+fn bytes_after_the_head_are_not_parsed() {
     let stream = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n\n\0 more";
-    let head = read(stream, LIMITS).unwrap().unwrap();
+    let head = parse(stream, LIMITS).unwrap().unwrap();
     assert_eq!(head.len, stream.len() - 7);
 }
 
@@ -56,7 +56,7 @@ fn one_empty_line_may_come_first_and_no_more() {
 }
 
 #[test]
-fn the_framing_is_told() {
+fn the_framing_follows_the_headers() {
     assert_eq!(
         accepted(&with("Content-Length: 5")).framing,
         Framing::Length(5)
@@ -141,12 +141,12 @@ fn a_transfer_encoding_other_than_chunked_is_rejected() {
         "chunked x",
         "\u{b}chunked",
     ] {
-        let refused = if value.contains('\u{b}') {
+        let violation = if value.contains('\u{b}') {
             Violation::Control
         } else {
             Violation::TransferEncoding
         };
-        rejected(&with(&format!("Transfer-Encoding: {value}")), refused);
+        rejected(&with(&format!("Transfer-Encoding: {value}")), violation);
     }
     rejected(
         &with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"),
@@ -266,14 +266,14 @@ fn a_target_holds_visible_characters_only() {
         );
     }
     assert_eq!(
-        read(b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", LIMITS),
+        parse(b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", LIMITS),
         Err(Violation::Target)
     );
     accepted("GET /é HTTP/1.1\r\nHost: a\r\n\r\n");
 }
 
 #[test]
-fn another_version_is_told_apart_from_nonsense() {
+fn an_unsupported_version_differs_from_a_malformed_one() {
     rejected("GET / HTTP/2.0\r\nHost: a\r\n\r\n", Violation::Version);
     rejected("GET / HTTP/1.2\r\nHost: a\r\n\r\n", Violation::Version);
     rejected("GET / HTTP/0.9\r\n\r\n", Violation::Version);
@@ -302,7 +302,7 @@ fn a_message_that_may_be_followed_by_another_protocol_is_marked() {
 }
 
 #[test]
-fn a_client_says_whether_it_stays() {
+fn keep_alive_follows_the_version_and_the_connection_header() {
     let stays = |lines: &str, version: &str| {
         accepted(&format!("GET / {version}\r\nHost: a\r\n{lines}\r\n")).keep_alive
     };
@@ -325,26 +325,26 @@ fn a_client_says_whether_it_stays() {
 }
 
 #[test]
-fn only_http_1_1_can_be_asked_to_continue_or_sent_trailers() {
+fn only_http_1_1_expects_continue_or_accepts_trailers() {
     let lines = "Host: a\r\nExpect: 100-Continue\r\nTE: gzip, Trailers\r\n\r\n";
     let new = accepted(&format!("GET / HTTP/1.1\r\n{lines}"));
-    assert!(new.expects && new.trailers);
+    assert!(new.expects_continue && new.accepts_trailers);
     let old = accepted(&format!("GET / HTTP/1.0\r\n{lines}"));
-    assert!(!old.expects && !old.trailers);
+    assert!(!old.expects_continue && !old.accepts_trailers);
     let neither = accepted(&with("Expect: 100\r\nTE: trailersx"));
-    assert!(!neither.expects && !neither.trailers);
+    assert!(!neither.expects_continue && !neither.accepts_trailers);
 }
 
 #[test]
-fn a_head_has_at_most_so_many_bytes() {
+fn a_head_over_its_byte_limit_is_rejected() {
     let head = with("X: y");
-    let limits = |bytes| Limits { bytes, lines: 20 };
+    let limits = |bytes| HeadLimits { bytes, lines: 20 };
     assert!(matches!(
-        read(head.as_bytes(), limits(head.len())),
+        parse(head.as_bytes(), limits(head.len())),
         Ok(Some(_))
     ));
     assert_eq!(
-        read(head.as_bytes(), limits(head.len() - 1)),
+        parse(head.as_bytes(), limits(head.len() - 1)),
         Err(Violation::HeadTooLarge)
     );
     let endless = "x".repeat(1 << 20);
@@ -353,13 +353,13 @@ fn a_head_has_at_most_so_many_bytes() {
 }
 
 #[test]
-fn a_head_has_at_most_so_many_lines() {
+fn a_head_over_its_line_limit_is_rejected() {
     let lines = |count: usize| "X: y\r\n".repeat(count) + "X: y";
     accepted(&with(&lines(LIMITS.lines - 2)));
     rejected(&with(&lines(LIMITS.lines - 1)), Violation::TooManyHeaders);
 }
 
-/// Heads near the border of what is allowed.
+/// Generates heads of which some are valid and some nearly are.
 fn heads() -> impl Strategy<Value = Vec<u8>> {
     let method = prop::sample::select(vec!["GET", "POST", "CONNECT", "x!~", "", "G T"]);
     let target = prop::sample::select(vec!["/", "/a?b", "*", "http://a/", "/é", "", "/\u{7f}"]);
@@ -402,14 +402,14 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// What is accepted is what another parser reads: the same parts, of the same length.
+/// Checks that httparse parses an accepted head into the same parts.
 fn agrees_with_httparse(bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut lines = Vec::new();
-    let Ok(Some(head)) = super::read(bytes, LIMITS, &mut lines) else {
+    let Ok(Some(head)) = super::parse(bytes, LIMITS, &mut lines) else {
         return Ok(());
     };
-    let mut room = [httparse::EMPTY_HEADER; 20];
-    let mut request = httparse::Request::new(&mut room);
+    let mut headers = [httparse::EMPTY_HEADER; 20];
+    let mut request = httparse::Request::new(&mut headers);
     prop_assert_eq!(
         request.parse(bytes),
         Ok(httparse::Status::Complete(head.len))
@@ -418,7 +418,7 @@ fn agrees_with_httparse(bytes: &[u8]) -> Result<(), TestCaseError> {
     prop_assert_eq!(request.path.unwrap().as_bytes(), &bytes[head.target]);
     let minor = u8::from(head.version == Version::Http11);
     prop_assert_eq!(request.version, Some(minor));
-    let parts = |line: &Line| {
+    let parts = |line: &HeaderLine| {
         let [name, value] = [&line.name, &line.value].map(|part| bytes[part.clone()].to_vec());
         (name, value)
     };
@@ -468,12 +468,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn whatever_is_accepted_has_the_same_reading_behind(head in heads()) {
+    fn an_accepted_head_has_the_same_parts_for_httparse(head in heads()) {
         agrees_with_httparse(&head)?;
     }
 
     #[test]
-    fn whatever_is_accepted_after_damage_has_the_same_reading_behind(
+    fn an_accepted_damaged_head_has_the_same_parts_for_httparse(
         mut head in heads(),
         damage in any::<prop::sample::Index>(),
         octet in any::<u8>(),
@@ -490,9 +490,9 @@ proptest! {
 
     #[test]
     fn a_part_of_a_valid_head_is_never_a_head(head in heads()) {
-        if let Ok(Some(whole)) = read(&head, LIMITS) {
+        if let Ok(Some(whole)) = parse(&head, LIMITS) {
             for part in 0..whole.len {
-                prop_assert_eq!(read(&head[..part], LIMITS), Ok(None));
+                prop_assert_eq!(parse(&head[..part], LIMITS), Ok(None));
             }
         }
     }

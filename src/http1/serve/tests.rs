@@ -1,7 +1,7 @@
-//! Exchanges whose two sides do not keep step.
+//! Exchanges in which request and response overlap or end early.
 
-mod tunnels;
-mod unwanted;
+mod dropped_bodies;
+mod upgrades;
 
 use std::future::pending;
 use std::time::Duration;
@@ -19,25 +19,25 @@ use tokio::time::sleep;
 use super::super::body::BodyError;
 use super::*;
 
-type Answer<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
+type Responding<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
 
-/// A client, and the server it speaks to.
+/// A client and its server.
 struct Pair {
     client: DuplexStream,
     serving: JoinHandle<io::Result<()>>,
 }
 
 impl Pair {
-    fn start<B>(service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static) -> Self
+    fn start<B>(service: impl FnMut(Request<Body>) -> Responding<B> + Send + 'static) -> Self
     where
         B: ResponseBody + Send + 'static,
     {
         Self::until(pending(), service)
     }
 
-    /// A server that stops when it is told to.
+    /// Starts a server and returns the sender that stops it.
     fn stoppable<B>(
-        service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static,
+        service: impl FnMut(Request<Body>) -> Responding<B> + Send + 'static,
     ) -> (oneshot::Sender<()>, Self)
     where
         B: ResponseBody + Send + 'static,
@@ -51,7 +51,7 @@ impl Pair {
 
     fn until<B>(
         stop: impl Future<Output = ()> + Send + 'static,
-        mut service: impl FnMut(Request<Body>) -> Answer<B> + Send + 'static,
+        mut service: impl FnMut(Request<Body>) -> Responding<B> + Send + 'static,
     ) -> Self
     where
         B: ResponseBody + Send + 'static,
@@ -65,7 +65,7 @@ impl Pair {
                 BytesMut::new(),
                 &caps,
                 deadlines,
-                &Turns::default(),
+                &FlushBatch::default(),
                 stop,
                 service,
             )
@@ -78,21 +78,21 @@ impl Pair {
         self.client.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// What comes until nothing more does for a while, without the dates.
-    async fn hear(&mut self) -> String {
-        let (mut all, mut some) = (Vec::new(), vec![0; 64 * 1024]);
+    /// Reads until nothing arrives for 10 ms. Returns what was read, without dates.
+    async fn receive(&mut self) -> String {
+        let (mut all, mut part) = (Vec::new(), vec![0; 64 * 1024]);
         let silence = Duration::from_millis(10);
         while let Ok(Ok(count @ 1..)) =
-            tokio::time::timeout(silence, self.client.read(&mut some)).await
+            tokio::time::timeout(silence, self.client.read(&mut part)).await
         {
-            all.extend_from_slice(&some[..count]);
+            all.extend_from_slice(&part[..count]);
         }
         let all = String::from_utf8(all).unwrap();
         let lines = all.split_inclusive("\r\n");
         lines.filter(|line| !line.starts_with("date: ")).collect()
     }
 
-    /// Holds that nothing more comes; how the server took the end.
+    /// Checks that nothing more arrives. Returns the result of the server.
     async fn closes(mut self) -> io::Result<()> {
         let mut rest = Vec::new();
         self.client.read_to_end(&mut rest).await.unwrap();
@@ -109,14 +109,14 @@ fn post(target: &str, length: usize) -> String {
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const EMPTY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// Answers at once, whatever body is coming, and lets go of it.
-fn unread(request: Request<Body>) -> Answer<Full<Bytes>> {
+/// Responds immediately and drops the body.
+fn unread(request: Request<Body>) -> Responding<Full<Bytes>> {
     drop(request);
     Box::pin(async { Response::new(Full::default()) })
 }
 
-/// Answers with the request's body.
-fn echo(request: Request<Body>) -> Answer<Full<Bytes>> {
+/// Responds with the body of the request.
+fn echo(request: Request<Body>) -> Responding<Full<Bytes>> {
     Box::pin(async {
         let body = request.into_body().collect().await;
         Response::new(Full::new(body.map_or_else(
@@ -127,52 +127,52 @@ fn echo(request: Request<Body>) -> Answer<Full<Bytes>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_is_asked_for_when_it_is_wanted_and_not_here() {
+async fn continue_is_sent_when_the_service_reads_a_body_that_is_not_here() {
     let head = post("/", 5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
     let echoed = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
     let mut pair = Pair::start(echo);
     pair.send(&head).await;
-    assert_eq!(pair.hear().await, "HTTP/1.1 100 Continue\r\n\r\n");
+    assert_eq!(pair.receive().await, "HTTP/1.1 100 Continue\r\n\r\n");
     pair.send("hello").await;
-    assert_eq!(pair.hear().await, echoed);
+    assert_eq!(pair.receive().await, echoed);
     pair.send(format!("{head}hello")).await;
-    assert_eq!(pair.hear().await, echoed);
+    assert_eq!(pair.receive().await, echoed);
     pair.send(format!("{head}hel")).await;
-    assert_eq!(pair.hear().await, "");
+    assert_eq!(pair.receive().await, "");
     pair.send("lo").await;
-    assert_eq!(pair.hear().await, echoed);
+    assert_eq!(pair.receive().await, echoed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_was_neither_asked_for_nor_sent_costs_the_connection() {
+async fn an_expected_body_without_continue_closes_the_connection() {
     let mut pair = Pair::start(unread);
     pair.send(post("/", 5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n"))
         .await;
-    let answer = pair.hear().await;
-    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    let response = pair.receive().await;
+    assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
     pair.closes().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_may_come_before_its_request_is_complete() {
-    let mut pair = Pair::start(|request: Request<Body>| -> Answer<_> {
+async fn a_response_may_start_before_its_request_is_complete() {
+    let mut pair = Pair::start(|request: Request<Body>| -> Responding<_> {
         Box::pin(async { Response::new(request.into_body()) })
     });
     pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
         .await;
     assert_eq!(
-        pair.hear().await,
+        pair.receive().await,
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n"
     );
     pair.send("3\r\ntwo\r\n").await;
-    assert_eq!(pair.hear().await, "3\r\ntwo\r\n");
+    assert_eq!(pair.receive().await, "3\r\ntwo\r\n");
     pair.send(format!("0\r\n\r\n{GET}")).await;
-    let rest = pair.hear().await;
+    let rest = pair.receive().await;
     assert!(rest.starts_with("0\r\n\r\nHTTP/1.1 200 OK"), "{rest}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_there_was_of_an_answer_goes_out_before_it_breaks_off() {
+async fn the_start_of_a_truncated_response_is_sent() {
     for (version, expected) in [
         (
             "1.1",
@@ -180,44 +180,44 @@ async fn what_there_was_of_an_answer_goes_out_before_it_breaks_off() {
         ),
         ("1.0", "HTTP/1.0 200 OK\r\n\r\nhalf"),
     ] {
-        let mut pair = Pair::start(|_| -> Answer<_> {
+        let mut pair = Pair::start(|_| -> Responding<_> {
             let half = Ok(Frame::data(Bytes::from_static(b"half")));
-            let body = StreamBody::new(stream::iter([half, Err("a fault")]));
+            let body = StreamBody::new(stream::iter([half, Err("failed")]));
             Box::pin(async { Response::new(body) })
         });
         pair.send(format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"))
             .await;
-        assert_eq!(pair.hear().await, expected);
+        assert_eq!(pair.receive().await, expected);
         pair.closes().await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_to_stop_finishes_what_has_begun() {
+async fn a_stopping_connection_finishes_a_request_that_has_started() {
     let (stop, mut pair) = Pair::stoppable(echo);
     pair.send(&GET[..10]).await;
-    assert_eq!(pair.hear().await, "");
+    assert_eq!(pair.receive().await, "");
     stop.send(()).unwrap();
     pair.send(&GET[10..]).await;
-    let answer = pair.hear().await;
-    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    let response = pair.receive().await;
+    assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
     pair.closes().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_at_rest_that_is_to_stop_is_closed() {
+async fn a_stopping_idle_connection_is_closed() {
     let (stop, mut pair) = Pair::stoppable(echo);
     pair.send(GET).await;
-    assert_eq!(pair.hear().await, EMPTY);
+    assert_eq!(pair.receive().await, EMPTY);
     stop.send(()).unwrap();
     pair.closes().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_to_stop_does_not_wait_for_a_body_that_nobody_wants() {
+async fn a_stopping_connection_does_not_wait_for_a_dropped_body() {
     let (stop, mut pair) = Pair::stoppable(unread);
     pair.send(post("/", 5)).await;
-    assert_eq!(pair.hear().await, EMPTY);
+    assert_eq!(pair.receive().await, EMPTY);
     let start = tokio::time::Instant::now();
     stop.send(()).unwrap();
     pair.client.read_to_end(&mut Vec::new()).await.unwrap();
@@ -225,36 +225,36 @@ async fn a_connection_that_is_to_stop_does_not_wait_for_a_body_that_nobody_wants
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_client_may_stay() {
+async fn an_http_1_0_client_can_keep_the_connection_alive() {
     let mut pair = Pair::start(echo);
     let request = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
     for _ in 0..2 {
         pair.send(request).await;
-        let answer = pair.hear().await;
+        let response = pair.receive().await;
         assert!(
-            answer.contains("\r\nconnection: keep-alive\r\n"),
-            "{answer}"
+            response.contains("\r\nconnection: keep-alive\r\n"),
+            "{response}"
         );
     }
     pair.send("GET / HTTP/1.0\r\n\r\n").await;
-    assert!(!pair.hear().await.contains("connection"));
+    assert!(!pair.receive().await.contains("connection"));
     pair.closes().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_service_does_ends_with_the_client() {
+async fn the_service_is_dropped_when_the_client_closes() {
     let (gone, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let pair = Pair::start(move |_| -> Answer<Full<Bytes>> {
+    let pair = Pair::start(move |_| -> Responding<Full<Bytes>> {
         let gone = gone.clone();
         Box::pin(async move {
-            // Sends when it is dropped, and not before.
-            struct Told(tokio::sync::mpsc::UnboundedSender<()>);
-            impl Drop for Told {
+            /// Sends when it is dropped.
+            struct OnDrop(tokio::sync::mpsc::UnboundedSender<()>);
+            impl Drop for OnDrop {
                 fn drop(&mut self) {
                     let _ = self.0.send(());
                 }
             }
-            let _told = Told(gone);
+            let _on_drop = OnDrop(gone);
             pending().await
         })
     });
@@ -272,32 +272,32 @@ async fn what_the_service_does_ends_with_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_breaks_off_is_told_to_the_service_and_the_client_answered() {
+async fn a_truncated_body_fails_for_the_service_and_the_client_gets_a_response() {
     let mut pair = Pair::start(echo);
     pair.send(post("/", 5) + "he").await;
     pair.client.shutdown().await.unwrap();
-    let answer = pair.hear().await;
+    let response = pair.receive().await;
     assert!(
-        answer.ends_with("before the request was complete"),
-        "{answer}"
+        response.ends_with("before the request was complete"),
+        "{response}"
     );
     pair.closes().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_is_not_asked_for_its_body_once_its_answer_has_begun() {
-    let mut pair = Pair::start(|request: Request<Body>| -> Answer<_> {
+async fn continue_is_not_sent_after_the_response_has_started() {
+    let mut pair = Pair::start(|request: Request<Body>| -> Responding<_> {
         Box::pin(async { Response::new(request.into_body()) })
     });
     pair.send(post("/", 5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n"))
         .await;
     assert_eq!(
-        pair.hear().await,
+        pair.receive().await,
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n"
     );
     let start = tokio::time::Instant::now();
     pair.send("hello").await;
-    assert_eq!(pair.hear().await, "hello");
+    assert_eq!(pair.receive().await, "hello");
     pair.closes().await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(1));
 }

@@ -1,8 +1,8 @@
-//! What is read here is what hyper, which is less strict, reads too.
+//! Compares the accepted requests with those of hyper, which is less strict.
 
 use super::*;
 
-/// Chunked bodies near the border of what is allowed.
+/// Generates chunked bodies of which some are valid and some nearly are.
 fn chunked_bodies() -> impl Strategy<Value = String> {
     let chunk = prop::sample::select(vec![
         "1\r\nx\r\n",
@@ -26,7 +26,7 @@ fn chunked_bodies() -> impl Strategy<Value = String> {
     (prop::collection::vec(chunk, 0..4), end).prop_map(|(chunks, end)| chunks.concat() + end)
 }
 
-/// What hyper, which reads less strictly, takes the same bytes for: the bodies of its requests.
+/// Returns the bodies of the requests that hyper reads.
 async fn read_by_hyper(stream: &[u8]) -> Vec<Bytes> {
     let (gateway, mut client) = duplex(64 * 1024);
     let (bodies, mut seen) = tokio::sync::mpsc::unbounded_channel();
@@ -44,7 +44,7 @@ async fn read_by_hyper(stream: &[u8]) -> Vec<Bytes> {
         .serve_connection(io, service);
     client.write_all(stream).await.unwrap();
     client.shutdown().await.unwrap();
-    let _whatever_it_thinks_of_it = serving.await;
+    let _outcome = serving.await;
     let mut all = Vec::new();
     while let Some(body) = seen.recv().await {
         all.push(body);
@@ -52,7 +52,7 @@ async fn read_by_hyper(stream: &[u8]) -> Vec<Bytes> {
     all
 }
 
-/// What is taken for requests here, and why nothing more is.
+/// Returns the bodies of the requests that this codec reads, and the violation that ended them.
 async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     let (gateway, mut client) = duplex(64 * 1024);
     let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
@@ -74,12 +74,12 @@ async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     client.write_all(stream).await.unwrap();
     client.shutdown().await.unwrap();
     let caps = Caps::default();
-    let _whatever = serve(
+    let _outcome = serve(
         gateway,
         [][..].into(),
         &caps,
         DEADLINES,
-        &Turns::default(),
+        &FlushBatch::default(),
         pending(),
         service,
     )
@@ -88,7 +88,7 @@ async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     while let Some(event) = seen.recv().await {
         match event {
             Ok(body) => bodies.push(body),
-            Err(why) => violation = why,
+            Err(reason) => violation = reason,
         }
     }
     (bodies, violation)
@@ -96,7 +96,7 @@ async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
 
 proptest! {
     #[test]
-    fn whatever_is_taken_for_requests_is_the_same_to_hyper(
+    fn accepted_requests_are_the_same_for_hyper(
         bodies in prop::collection::vec(chunked_bodies(), 1..4),
         damage in prop::option::of((any::<prop::sample::Index>(), b' '..=b'~')),
     ) {
@@ -115,7 +115,7 @@ proptest! {
         let ((here, violation), there) =
             runtime.block_on(async { (read_here(&stream).await, read_by_hyper(&stream).await) });
         prop_assert!(there.starts_with(&here), "{here:?} is not {there:?}");
-        // What is let through is all there is, unless something was refused.
+        // Without a violation, all requests are accepted.
         prop_assert!(violation.is_some() || here.len() == there.len(), "{here:?}, {there:?}");
     }
 }

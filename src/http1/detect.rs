@@ -1,0 +1,271 @@
+//! Detection of the protocol of a connection, and `Rewind`, which replays the bytes read for it.
+//!
+//! Without TLS only the first bytes show whether a client uses HTTP/1 or HTTP/2. A client with prior knowledge of
+//! HTTP/2 begins with a fixed preface, and no valid HTTP/1 request does. The first byte that differs decides, so
+//! detection never delays an HTTP/1 request.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+
+use super::timers::{Timer, WriteTimeout};
+use crate::net::ClientSocket;
+
+/// The preface of HTTP/2 (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Capacity for the first bytes, such that an ordinary request is read at once.
+const CAPACITY: usize = 1_024;
+
+/// The protocol of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.0, HTTP/1.1 or an unknown protocol.
+    Http1,
+    /// HTTP/2 with prior knowledge.
+    Http2,
+}
+
+/// Why detection failed. The connection is then closed without a response.
+#[derive(Debug, Error)]
+pub enum DetectError {
+    /// The client closed the connection.
+    #[error("the client closed the connection before its protocol was known")]
+    Closed,
+    /// The timeout expired.
+    #[error("timeout before the protocol of the client was known")]
+    Timeout,
+    /// Reading failed.
+    #[error("reading the first bytes failed")]
+    Io(#[from] io::Error),
+}
+
+/// Reads the first bytes until they show the protocol. Returns them too, because they belong to the first request.
+pub async fn detect<IO>(io: &mut IO, within: Duration) -> Result<(Protocol, BytesMut), DetectError>
+where
+    IO: AsyncRead + Unpin,
+{
+    let mut early = BytesMut::with_capacity(CAPACITY);
+    let detected = async {
+        loop {
+            if io.read_buf(&mut early).await? == 0 {
+                return Err(DetectError::Closed);
+            }
+            if early.starts_with(PREFACE) {
+                return Ok(Protocol::Http2);
+            }
+            if !PREFACE.starts_with(&early) {
+                return Ok(Protocol::Http1);
+            }
+        }
+    };
+    let protocol = timeout(within, detected)
+        .await
+        .map_err(|_elapsed| DetectError::Timeout)??;
+    Ok((protocol, early))
+}
+
+/// A connection whose first bytes are read again, for HTTP/2 and upgraded connections. Writes are subject to the
+/// write timeout, as on HTTP/1.
+#[derive(Debug)]
+pub struct Rewind<IO> {
+    io: IO,
+    early: BytesMut,
+    timer: Timer,
+    write_timeout: WriteTimeout,
+    state: Arc<SocketState>,
+}
+
+/// State of a socket that another type owns.
+#[derive(Debug, Default)]
+pub struct SocketState {
+    is_blocked: AtomicBool,
+    is_ended: AtomicBool,
+}
+
+impl SocketState {
+    /// Whether the socket accepts no bytes.
+    pub fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client has closed its side.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Relaxed)
+    }
+}
+
+impl<IO> Rewind<IO> {
+    /// Returns the connection `io`, from which `early` was already read, with this write timeout.
+    pub fn new(io: IO, early: BytesMut, write_timeout: Duration) -> Self {
+        Self {
+            io,
+            early,
+            timer: Timer::default(),
+            write_timeout: WriteTimeout::new(write_timeout),
+            state: Arc::default(),
+        }
+    }
+
+    /// Returns the state of the socket, to be read while another type owns the connection.
+    pub fn state(&self) -> Arc<SocketState> {
+        Arc::clone(&self.state)
+    }
+}
+
+impl<IO: ClientSocket> Rewind<IO> {
+    /// Applies the write timeout to the outcome of a write.
+    fn check<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let written = (self.write_timeout).check(&mut self.timer, cx, &self.io, written);
+        let is_blocked = self.write_timeout.is_blocked();
+        self.state.is_blocked.store(is_blocked, Ordering::Relaxed);
+        written
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Rewind<IO> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.early.is_empty() {
+            let (before, capacity) = (buf.filled().len(), buf.remaining());
+            let read = Pin::new(&mut self.io).poll_read(cx, buf);
+            if let Poll::Ready(Ok(())) = read
+                && capacity > 0
+                && buf.filled().len() == before
+            {
+                self.state.is_ended.store(true, Ordering::Relaxed);
+            }
+            return read;
+        }
+        let count = self.early.len().min(buf.remaining());
+        buf.put_slice(&self.early[..count]);
+        self.early.advance(count);
+        if self.early.is_empty() {
+            self.early = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncWrite + ClientSocket + Unpin> AsyncWrite for Rewind<IO> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.io).poll_write(cx, buf);
+        this.check(cx, written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
+        this.check(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.io).poll_flush(cx);
+        this.check(cx, flushed)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let shut = Pin::new(&mut this.io).poll_shutdown(cx);
+        this.check(cx, shut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    async fn detected(sent: &[u8]) -> Result<(Protocol, BytesMut), DetectError> {
+        let (mut gateway, mut client) = duplex(64);
+        client.write_all(sent).await.unwrap();
+        detect(&mut gateway, SECOND).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_preface_is_http_2() {
+        let sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0";
+        let (protocol, early) = detected(sent).await.unwrap();
+        assert_eq!(protocol, Protocol::Http2);
+        assert_eq!(&early[..], sent);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_byte_that_differs_makes_it_http_1() {
+        for sent in ["G", "PU", "PRI * HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n\r\nSX"] {
+            let (protocol, early) = detected(sent.as_bytes()).await.unwrap();
+            assert_eq!(protocol, Protocol::Http1);
+            assert_eq!(&early[..], sent.as_bytes());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stops_within_the_preface_times_out() {
+        assert!(matches!(
+            detected(b"PRI *").await,
+            Err(DetectError::Timeout)
+        ));
+        assert!(matches!(detected(b"").await, Err(DetectError::Timeout)));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_closes_is_not_a_timeout() {
+        let (mut gateway, client) = duplex(64);
+        drop(client);
+        assert!(matches!(
+            detect(&mut gateway, SECOND).await,
+            Err(DetectError::Closed)
+        ));
+    }
+
+    #[tokio::test]
+    async fn early_bytes_are_read_again_before_the_rest() {
+        let (gateway, mut client) = duplex(64);
+        client.write_all(b" world").await.unwrap();
+        drop(client);
+        let mut rewind = Rewind::new(gateway, b"hello"[..].into(), Duration::from_secs(1));
+        let mut all = Vec::new();
+        rewind.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, b"hello world");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_is_disconnected() {
+        let (gateway, _client) = duplex(4);
+        let mut rewind = Rewind::new(gateway, BytesMut::new(), Duration::from_secs(1));
+        let outcome = rewind.write_all(b"more than fits").await;
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}

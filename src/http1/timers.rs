@@ -1,0 +1,208 @@
+//! Timers of a connection, and the cached `Date` header.
+//!
+//! A connection has one timer for all its timeouts. A deadline moves with every request, and resetting a tokio timer
+//! costs more than reading a clock. So the timer is not reset when the deadline moves away from it. It is reset when it
+//! fires early, or when an earlier deadline is needed. All deadlines of a connection are polled by its own task, so one
+//! timer wakes for the nearest.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::HeaderValue;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::net::ClientSocket;
+
+/// The timer of a connection. It is allocated for the first deadline.
+#[derive(Debug, Default)]
+pub(super) struct Timer {
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timer {
+    /// Waits until `due`.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if sleep.deadline() > due {
+            sleep.as_mut().reset(due);
+        }
+        loop {
+            ready!(sleep.as_mut().poll(cx));
+            if sleep.deadline() >= due {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(due);
+        }
+    }
+}
+
+/// Write timeout: the longest time in which a client may receive nothing of what is sent.
+///
+/// A blocked socket does not show that its client reads nothing. The kernel buffers megabytes for a slow reader, and
+/// accepts more only after it has sent a large part of them. So while the socket is blocked, the number of bytes that
+/// the client has not acknowledged is sampled four times per timeout. Every decrease is progress.
+#[derive(Debug)]
+pub(super) struct WriteTimeout {
+    limit: Duration,
+    blocked: Option<Blocked>,
+}
+
+/// State of a socket that accepts no bytes.
+#[derive(Debug)]
+struct Blocked {
+    /// Time of the last known progress.
+    progress: Instant,
+    /// Time of the next sample.
+    next: Instant,
+    unacknowledged: Option<u32>,
+}
+
+impl WriteTimeout {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            blocked: None,
+        }
+    }
+
+    /// Whether the socket accepts no bytes.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked.is_some()
+    }
+
+    /// Returns the outcome of a write to `io`, or an error if the timeout has expired.
+    pub(super) fn check<T>(
+        &mut self,
+        timer: &mut Timer,
+        cx: &mut Context<'_>,
+        io: &impl ClientSocket,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.blocked = None;
+            return written;
+        }
+        let limit = self.limit;
+        let blocked = self.blocked.get_or_insert_with(|| {
+            let progress = Instant::now();
+            Blocked {
+                progress,
+                next: progress + limit / 4,
+                unacknowledged: None,
+            }
+        });
+        loop {
+            ready!(timer.poll(cx, blocked.next));
+            let now = Instant::now();
+            let unacknowledged = io.unacknowledged();
+            if unacknowledged.is_some() && unacknowledged < blocked.unacknowledged {
+                blocked.progress = now;
+            }
+            blocked.unacknowledged = unacknowledged;
+            let due = blocked.progress + limit;
+            if now >= due {
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "write timeout: the client receives nothing of the response",
+                )));
+            }
+            blocked.next = due.min(now + limit / 4);
+        }
+    }
+}
+
+/// A formatted date and the end of its second.
+struct CachedDate {
+    value: HeaderValue,
+    until: Instant,
+}
+
+thread_local! {
+    static DATE: RefCell<Option<CachedDate>> = const { RefCell::new(None) };
+}
+
+/// Appends the date at `now` to `out`.
+pub(super) fn append_date(out: &mut Vec<u8>, now: Instant) {
+    with_date(now, |value| out.extend_from_slice(value.as_bytes()));
+}
+
+/// Returns the date at `now` as a header value.
+pub(crate) fn date_header(now: Instant) -> HeaderValue {
+    with_date(now, HeaderValue::clone)
+}
+
+/// Reads the date at `now`, which is formatted once per second and worker.
+fn with_date<T>(now: Instant, read: impl FnOnce(&HeaderValue) -> T) -> T {
+    DATE.with_borrow_mut(|cached| {
+        let current = match cached.take() {
+            Some(current) if now < current.until => current,
+            _ => CachedDate::at(now),
+        };
+        read(&cached.insert(current).value)
+    })
+}
+
+impl CachedDate {
+    fn at(now: Instant) -> Self {
+        let time = SystemTime::now();
+        let into_second = time
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.subsec_nanos());
+        Self {
+            value: HeaderValue::try_from(httpdate::fmt_http_date(time))
+                .expect("an HTTP date is visible ASCII"),
+            until: now + Duration::from_nanos(u64::from(1_000_000_000 - into_second)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_moved_away_is_still_met_exactly() {
+        let mut timer = Timer::default();
+        let start = Instant::now();
+        poll_fn(|cx| {
+            assert!(timer.poll(cx, start + SECOND).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        poll_fn(|cx| timer.poll(cx, start + 5 * SECOND)).await;
+        assert_eq!(start.elapsed(), 5 * SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_nearer_deadline_brings_the_timer_forward() {
+        let mut timer = Timer::default();
+        let start = Instant::now();
+        poll_fn(|cx| {
+            assert!(timer.poll(cx, start + 5 * SECOND).is_pending());
+            timer.poll(cx, start + SECOND)
+        })
+        .await;
+        assert_eq!(start.elapsed(), SECOND);
+    }
+
+    #[tokio::test]
+    async fn the_date_is_that_of_the_current_second() {
+        let start = SystemTime::now();
+        let (mut out, now) = (Vec::new(), Instant::now());
+        append_date(&mut out, now);
+        append_date(&mut out, now + Duration::from_millis(1_001));
+        let (first, second) = std::str::from_utf8(&out).unwrap().split_at(out.len() / 2);
+        for date in [first, second] {
+            let date = httpdate::parse_http_date(date).unwrap();
+            assert!(date + Duration::from_secs(1) > start, "{date:?}");
+            assert!(date <= SystemTime::now(), "{date:?}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Write side of a connection: the buffer of a response, and the batching of flushes.
+//!
+//! A head and the few hundred bytes of an ordinary body are copied into one buffer and sent with one `write`, which is
+//! cheaper than `writev`. A large part of a body is not copied. It is sent with `writev` after the buffered bytes, and
+//! no more is accepted until both are sent.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use tokio::io::AsyncWrite;
+
+use crate::failpoint::failpoint;
+
+/// The largest part of a body that is copied, in bytes.
+const MAX_COPY: usize = 2_048;
+
+/// Number of buffered bytes from which on the buffer is full.
+const FULL: usize = 16 * 1024;
+
+/// Capacity kept for the next response, in bytes: enough for an ordinary one, and small for an idle connection.
+const KEPT_CAPACITY: usize = 4_096;
+
+/// Number of responses that a worker holds back at most, so that none waits long for others.
+const MAX_BATCH: usize = 32;
+
+/// Encoded bytes that are not sent yet.
+#[derive(Debug, Default)]
+pub(super) struct WriteBuffer {
+    copied: Vec<u8>,
+    /// How many of the copied bytes are sent.
+    sent: usize,
+    /// A large part, which follows the copied bytes.
+    large: Bytes,
+    /// Bytes that follow the large part.
+    after: Vec<u8>,
+}
+
+impl WriteBuffer {
+    /// Returns the vector to which the next bytes are appended.
+    pub(super) fn tail(&mut self) -> &mut Vec<u8> {
+        if self.large.is_empty() {
+            &mut self.copied
+        } else {
+            &mut self.after
+        }
+    }
+
+    /// Adds a part of a body. The buffer must not be [full](Self::is_full).
+    pub(super) fn push(&mut self, part: Bytes) {
+        debug_assert!(self.large.is_empty(), "a part would be lost");
+        if part.len() <= MAX_COPY {
+            self.copied.extend_from_slice(&part);
+        } else {
+            self.large = part;
+        }
+    }
+
+    /// Adds a part of a body as a chunk. The buffer must not be [full](Self::is_full).
+    pub(super) fn push_chunk(&mut self, part: Bytes) {
+        chunk_size(&mut self.copied, part.len());
+        self.push(part);
+        self.tail().extend_from_slice(b"\r\n");
+    }
+
+    /// Whether bytes must be sent before more of a body is added.
+    pub(super) fn is_full(&self) -> bool {
+        !self.large.is_empty() || self.copied.len() >= FULL
+    }
+
+    /// Whether all bytes are sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.copied.is_empty() && self.large.is_empty()
+    }
+
+    /// Sends some of the bytes. The buffer must not be empty.
+    pub(super) fn poll_write<IO: AsyncWrite + Unpin>(
+        &mut self,
+        io: &mut IO,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let copied = &self.copied[self.sent..];
+        failpoint!("mid-reply", {
+            Pin::new(&mut *io).poll_write(cx, &copied[..copied.len() / 2])
+        });
+        let io = Pin::new(io);
+        let sent = if self.large.is_empty() {
+            ready!(io.poll_write(cx, copied))?
+        } else {
+            let pieces = [copied, &self.large, &self.after].map(IoSlice::new);
+            ready!(io.poll_write_vectored(cx, &pieces))?
+        };
+        if sent == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.advance(sent);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Removes the first `count` bytes.
+    fn advance(&mut self, count: usize) {
+        let copied = count.min(self.copied.len() - self.sent);
+        self.sent += copied;
+        if self.sent < self.copied.len() {
+            return;
+        }
+        self.sent = 0;
+        self.copied.clear();
+        self.copied.shrink_to(KEPT_CAPACITY);
+        if self.large.is_empty() {
+            return;
+        }
+        let large = (count - copied).min(self.large.len());
+        self.large.advance(large);
+        if self.large.is_empty() {
+            self.large = Bytes::new();
+            self.copied = std::mem::take(&mut self.after);
+            self.advance(count - copied - large);
+        }
+    }
+}
+
+/// Appends the size line of a chunk.
+fn chunk_size(out: &mut Vec<u8>, size: usize) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
+    for digit in (0..digits).rev() {
+        out.push(DIGITS[size >> (4 * digit) & 0xf]);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Batches the flushes of one worker's connections.
+///
+/// A send wakes the client process. A client that is woken for one response, reads it and sleeps again has to be woken
+/// again for the next. So a finished response first yields to all tasks that were ready before it, and their responses
+/// are sent directly after each other. With one client thread and 32 connections this reduced the CPU time of a replay
+/// from 15.7 µs to 14.0 µs (medians of 10 alternating runs of 2 s). With a client that is always busy it makes no
+/// difference.
+#[derive(Debug, Default)]
+pub struct FlushBatch {
+    waiting: AtomicUsize,
+}
+
+/// Counts a response as waiting until it is dropped.
+struct BatchSlot<'a>(&'a FlushBatch);
+
+impl FlushBatch {
+    /// Yields once to the tasks that are ready, unless [`MAX_BATCH`] responses wait already.
+    pub(super) async fn wait(&self) {
+        let Some(_slot) = self.acquire() else {
+            return;
+        };
+        let mut yielded = false;
+        poll_fn(|cx| {
+            if yielded {
+                return Poll::Ready(());
+            }
+            yielded = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn acquire(&self) -> Option<BatchSlot<'_>> {
+        // Only the worker's thread uses the counter, so load and add need not be one operation.
+        if self.waiting.load(Ordering::Relaxed) >= MAX_BATCH {
+            return None;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Some(BatchSlot(self))
+    }
+}
+
+impl Drop for BatchSlot<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt as _, duplex};
+
+    use super::*;
+
+    /// Sends what `fill` adds over a connection that buffers `narrow` bytes. Returns the bytes that arrive.
+    fn send(narrow: usize, fill: impl FnOnce(&mut WriteBuffer)) -> Vec<u8> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let (mut near, mut far) = duplex(narrow);
+            let mut buffer = WriteBuffer::default();
+            fill(&mut buffer);
+            let receiving = tokio::spawn(async move {
+                let mut all = Vec::new();
+                far.read_to_end(&mut all).await.unwrap();
+                all
+            });
+            while !buffer.is_empty() {
+                poll_fn(|cx| buffer.poll_write(&mut near, cx))
+                    .await
+                    .unwrap();
+            }
+            drop(near);
+            receiving.await.unwrap()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn everything_arrives_once_and_in_order(
+            narrow in 1usize..3 * MAX_COPY,
+            head in prop::collection::vec(any::<u8>(), 0..2 * MAX_COPY),
+            part in prop::collection::vec(any::<u8>(), 0..3 * MAX_COPY),
+            end in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let arrived = send(narrow, |buffer| {
+                buffer.tail().extend_from_slice(&head);
+                buffer.push(part.clone().into());
+                buffer.tail().extend_from_slice(&end);
+            });
+            prop_assert_eq!(arrived, [head, part, end].concat());
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_framed_whatever_its_size() {
+        for size in [1, 15, 16, MAX_COPY, MAX_COPY + 1, 70_000] {
+            let part = vec![b'x'; size];
+            let arrived = send(1_000, |buffer| buffer.push_chunk(part.clone().into()));
+            let framed = [format!("{size:x}\r\n").as_bytes(), &part, b"\r\n"].concat();
+            assert!(arrived == framed, "{size}");
+        }
+    }
+
+    #[test]
+    fn a_large_part_is_sent_before_the_next_is_accepted() {
+        let mut buffer = WriteBuffer::default();
+        buffer.push(vec![b'x'; MAX_COPY].into());
+        assert!(!buffer.is_full());
+        buffer.push(vec![b'x'; MAX_COPY + 1].into());
+        assert!(buffer.is_full());
+    }
+
+    #[test]
+    fn the_size_of_a_chunk_is_hexadecimal() {
+        for size in [0, 1, 9, 10, 15, 16, 255, 256, 65_535, 65_536, usize::MAX] {
+            let mut out = Vec::new();
+            chunk_size(&mut out, size);
+            assert_eq!(out, format!("{size:x}\r\n").into_bytes());
+        }
+    }
+
+    #[tokio::test]
+    async fn tasks_that_were_ready_before_run_first() {
+        let (batch, order) = (
+            Arc::new(FlushBatch::default()),
+            Arc::new(Mutex::new(Vec::new())),
+        );
+        let tasks = (0..3).map(|number| {
+            let (batch, order) = (Arc::clone(&batch), Arc::clone(&order));
+            tokio::spawn(async move {
+                order.lock().push(("made", number));
+                batch.wait().await;
+                order.lock().push(("sent", number));
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        let steps = ["made", "sent"].map(|step| (0..3).map(move |number| (step, number)));
+        let expected: Vec<_> = steps.into_iter().flatten().collect();
+        assert_eq!(*order.lock(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_full_batch_accepts_no_response_until_a_slot_is_released() {
+        let batch = FlushBatch::default();
+        let mut slots: Vec<_> = (0..MAX_BATCH).map(|_| batch.acquire().unwrap()).collect();
+        assert!(batch.acquire().is_none());
+        slots.pop();
+        assert!(batch.acquire().is_some());
+        drop(slots);
+        assert_eq!(batch.waiting.load(Ordering::Relaxed), 0);
+    }
+}
