@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::quota::Wait;
 use super::{BucketKey, Exceed, Limit, Reading};
 use crate::clock::Moment;
 
@@ -114,7 +113,7 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Ve
                 taken.push(after);
                 waits.push(None);
             }
-            Err(Wait(wait)) => {
+            Err(wait) => {
                 taken.push(full_at);
                 waits.push(Some(wait));
             }
@@ -163,19 +162,22 @@ pub fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment {
     })
 }
 
-/// One charge by itself: the bucket's state after it and the delay it asks for, or the wait.
-fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Duration), Wait> {
+/// Takes the tokens of one charge. Returns the state of the bucket after it and the delay of the request, or as an
+/// error the wait.
+fn take(
+    charge: &Charge<'_>,
+    full_at: Moment,
+    now: Moment,
+) -> Result<(Moment, Duration), Duration> {
     let quota = charge.limit.quota;
     match (quota.take(full_at, now, charge.cost), charge.limit.exceed) {
         (Ok(after), _) => Ok((after, Duration::ZERO)),
-        (Err(Wait(wait)), Exceed::Delay { max }) if wait <= max => {
-            let slot = now.after(wait);
-            quota
-                .take(full_at, slot, charge.cost)
-                .map(|after| (after, wait))
+        (Err(wait), Exceed::Delay { max }) if wait <= max => {
+            let after = quota.take(full_at, now.after(wait), charge.cost)?;
+            Ok((after, wait))
         }
-        // Once the slot is no further away than `max`, the request would be let in to wait for it.
-        (Err(Wait(wait)), Exceed::Delay { max }) => Err(Wait(wait.saturating_sub(max))),
+        // The limit admits the request once its slot is no further away than `max`.
+        (Err(wait), Exceed::Delay { max }) => Err(wait.saturating_sub(max)),
         (Err(wait), Exceed::Reject) => Err(wait),
     }
 }

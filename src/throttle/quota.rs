@@ -1,12 +1,13 @@
-//! How much, how fast: `burst + 1` at once, then one per interval.
+//! Quotas, and the arithmetic of one bucket: `burst + 1` tokens at once, then one per interval.
 //!
-//! A bucket's whole state is one number, the moment it will be full again. The decision is governor's
-//! GCRA; it is asked here as a pure function of state and time, so that one reading of the clock serves
-//! all limits of a request and whoever keeps the state (see [`crate::store`]) can decide several buckets
-//! before it commits any. A governor limiter that owned its state could do neither.
+//! The state of a bucket is one number: the time at which it is full again. [`Quota::take`] is a pure function of state
+//! and time, because a request is charged to all of its limits or to none, at one time, wherever the states are (see
+//! [`crate::store`]). The decision is governor's GCRA. A long-lived governor limiter does not fit: it commits each bucket
+//! by itself, reads its clock for each bucket, and has no bound on the number of buckets. So `take` builds a limiter
+//! around the debt of one bucket, on the stack.
 //!
-//! What a quota promises: in any interval `t` at most `burst + 1 + t / interval` tokens are given out,
-//! and the wait it names is exact to the nanosecond.
+//! A quota gives out at most `burst + 1 + t / interval` tokens in any interval `t`, and the wait it returns is exact to
+//! the nanosecond.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use governor::RateLimiter;
 use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
-use governor::state::StateStore;
+use governor::state::{NotKeyed, StateStore};
 use thiserror::Error;
 
 use crate::clock::Moment;
@@ -26,13 +27,11 @@ pub const MAX_BURST: u32 = i32::MAX as u32;
 /// The longest a bucket may take from empty to full.
 pub const MAX_REFILL: Duration = Duration::from_hours(365 * 24);
 
-/// A token bucket's size and speed.
+/// Capacity and refill rate of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Nanoseconds a token takes to come back.
-    interval: u64,
-    /// Tokens in a full bucket: `burst + 1`.
-    capacity: NonZeroU32,
+    /// Interval and capacity. governor's "burst size" is the capacity, `burst + 1`.
+    governor: governor::Quota,
     /// Nanoseconds in which the configured rate gives `capacity` tokens, rounded up once.
     window: u64,
 }
@@ -54,26 +53,21 @@ pub enum QuotaError {
     RefillTooLong,
 }
 
-/// Too few tokens: come back after this long, exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait(pub Duration);
-
-/// The state of a bucket, as `RateLimit` headers show it.
+/// The state of a bucket, as the `RateLimit` headers contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Whole tokens left.
     pub remaining: u32,
-    /// Time to the next token; zero if the bucket is full. If the bucket `rejects`, its own wait.
+    /// Time until the next token; zero if the bucket is full. If the bucket `rejects`, its wait.
     pub next: Duration,
     /// Whether this bucket rejected the request.
     pub rejects: bool,
 }
 
 impl Quota {
-    /// `count` requests per `period`, and `burst` more at once.
+    /// Creates a quota of `count` requests per `period` and `burst` more at once.
     ///
-    /// A period that `count` does not divide is rounded up to the next nanosecond a token, so the
-    /// quota is never exceeded, not even in the long run.
+    /// The interval of a token is rounded up to a nanosecond, so the configured rate is never exceeded.
     pub fn new(count: NonZeroU32, period: Duration, burst: u32) -> Result<Self, QuotaError> {
         let period = period.as_nanos();
         if period == 0 {
@@ -86,26 +80,28 @@ impl Quota {
             return Err(QuotaError::BurstTooLarge);
         }
         let interval = period.div_ceil(u128::from(count.get()));
-        let capacity = burst + 1;
-        if interval * u128::from(capacity) > MAX_REFILL.as_nanos() {
+        let capacity = NonZeroU32::MIN.saturating_add(burst);
+        if interval * u128::from(capacity.get()) > MAX_REFILL.as_nanos() {
             return Err(QuotaError::RefillTooLong);
         }
-        let window = (period * u128::from(capacity)).div_ceil(u128::from(count.get()));
+        let interval = u64::try_from(interval).expect("bounded by MAX_REFILL");
+        let window = (period * u128::from(capacity.get())).div_ceil(u128::from(count.get()));
         Ok(Self {
-            interval: u64::try_from(interval).expect("bounded by MAX_REFILL"),
-            capacity: NonZeroU32::new(capacity).expect("burst + 1 is at least 1"),
+            governor: governor::Quota::with_period(Duration::from_nanos(interval))
+                .expect("an interval is at least a nanosecond")
+                .allow_burst(capacity),
             window: u64::try_from(window).expect("no longer than the refill time"),
         })
     }
 
-    /// The time a token takes to come back.
+    /// The time in which one token is refilled.
     pub const fn interval(self) -> Duration {
-        Duration::from_nanos(self.interval)
+        self.governor.replenish_interval()
     }
 
-    /// Tokens in a full bucket.
+    /// Tokens in a full bucket: `burst + 1`.
     pub const fn capacity(self) -> NonZeroU32 {
-        self.capacity
+        self.governor.burst_size()
     }
 
     /// The time in which the configured rate gives as many tokens as a full bucket has. The refill time can be longer
@@ -114,47 +110,41 @@ impl Quota {
         Duration::from_nanos(self.window)
     }
 
-    /// The time an empty bucket takes to fill.
+    /// The time in which an empty bucket is refilled.
     pub const fn refill(self) -> Duration {
-        Duration::from_nanos(self.interval * self.capacity.get() as u64)
+        self.governor.burst_size_replenished_in()
     }
 
-    /// Takes `cost` tokens at `now` from the bucket that will be full at `full_at`, and says when it
-    /// will then be full; or how long until that many are there.
+    /// Takes `cost` tokens at `now` from the bucket that is full at `full_at`. Returns the time at which it is full
+    /// after that, or as an error the time until it has `cost` tokens.
     ///
-    /// A cost above the capacity can never be met: it waits forever.
-    pub fn take(self, full_at: Moment, now: Moment, cost: NonZeroU32) -> Result<Moment, Wait> {
-        if cost > self.capacity {
-            return Err(Wait(Duration::MAX));
+    /// A cost above the capacity is never met, and its wait is [`Duration::MAX`].
+    pub fn take(self, full_at: Moment, now: Moment, cost: NonZeroU32) -> Result<Moment, Duration> {
+        // governor checks this too, but multiplies first, which can overflow.
+        if cost > self.capacity() {
+            return Err(Duration::MAX);
         }
-        let quota = governor::Quota::with_period(self.interval())
-            .expect("an interval is at least a nanosecond")
-            .allow_burst(self.capacity);
-        let bucket = Bucket(Cell::new(full_at));
-        let limiter =
-            RateLimiter::<_, _, _, NoOpMiddleware<Moment>>::new(quota, bucket, Dial::at_start());
-        limiter.clock().turn_to(now);
-        let outcome = if cost == NonZeroU32::MIN {
-            limiter.check_key(&())
-        } else {
-            limiter
-                .check_key_n(&(), cost)
-                .expect("the cost is within the capacity")
-        };
-        match outcome {
-            Ok(()) => Ok(limiter.into_state_store().0.get()),
-            Err(not_until) => Err(Wait(not_until.wait_time_from(now))),
+        let limiter = RateLimiter::<_, _, _, NoOpMiddleware<Nanos>>::new(
+            self.governor,
+            Debt::at(now, full_at),
+            FrozenClock,
+        );
+        let checked = limiter.check_n(cost);
+        match checked.expect("the cost is within the capacity") {
+            Ok(()) => Ok(now.after(limiter.into_state_store().0.get().into())),
+            Err(not_until) => Err(not_until.wait_time_from(FrozenClock::TIME)),
         }
     }
 
-    /// Returns the state at `now` of the bucket that will be full at `full_at`.
+    /// Returns the state at `now` of the bucket that is full at `full_at`.
     pub fn read(self, full_at: Moment, now: Moment) -> Reading {
-        let owed = full_at.as_nanos().saturating_sub(now.as_nanos());
-        let capacity = u64::from(self.capacity.get());
-        let taken = owed.div_ceil(self.interval).min(capacity);
+        let debt = full_at.as_nanos().saturating_sub(now.as_nanos());
+        let interval = Nanos::from(self.interval()).as_u64();
+        let capacity = u64::from(self.capacity().get());
+        let taken = debt.div_ceil(interval).min(capacity);
         let next = match taken {
             0 => 0,
-            taken => owed - (taken - 1) * self.interval,
+            taken => debt - (taken - 1) * interval,
         };
         Reading {
             remaining: u32::try_from(capacity - taken).expect("at most the capacity, a u32"),
@@ -164,59 +154,42 @@ impl Quota {
     }
 }
 
-/// The state of one bucket, lent to governor for one decision.
-struct Bucket(Cell<Moment>);
+/// The state of one bucket during one decision: the nanoseconds until it is full.
+struct Debt(Cell<Nanos>);
 
-impl StateStore for Bucket {
-    type Key = ();
+impl Debt {
+    fn at(now: Moment, full_at: Moment) -> Self {
+        let debt = full_at.as_nanos().saturating_sub(now.as_nanos());
+        Self(Cell::new(debt.into()))
+    }
+}
 
-    fn measure_and_replace<T, F, E>(&self, (): &(), decide: F) -> Result<T, E>
+impl StateStore for Debt {
+    type Key = NotKeyed;
+
+    fn measure_and_replace<T, F, E>(&self, _: &NotKeyed, decide: F) -> Result<T, E>
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        let (outcome, full_at) = decide(Some(self.0.get().as_nanos().into()))?;
-        self.0.set(Moment::from_nanos(full_at.as_u64()));
+        let (outcome, debt) = decide(Some(self.0.get()))?;
+        self.0.set(debt);
         Ok(outcome)
     }
 }
 
-/// A clock that shows what it was turned to. Limiters count from the moment they are made, so it starts
-/// at zero: the states then are moments of the gateway's own clock.
-struct Dial(Cell<Moment>);
+/// The clock of a limiter that makes one decision. It stands still, because a debt is relative to the time of the
+/// decision.
+struct FrozenClock;
 
-impl Dial {
-    fn at_start() -> Self {
-        Self(Cell::default())
-    }
-
-    fn turn_to(&self, now: Moment) {
-        self.0.set(now);
-    }
+impl FrozenClock {
+    const TIME: Nanos = Nanos::new(0);
 }
 
-impl governor::clock::Clock for Dial {
-    type Instant = Moment;
+impl governor::clock::Clock for FrozenClock {
+    type Instant = Nanos;
 
-    fn now(&self) -> Moment {
-        self.0.get()
-    }
-}
-
-impl std::ops::Add<Nanos> for Moment {
-    type Output = Self;
-
-    fn add(self, ahead: Nanos) -> Self {
-        Self::from_nanos(self.as_nanos().saturating_add(ahead.as_u64()))
-    }
-}
-
-impl governor::clock::Reference for Moment {
-    fn duration_since(&self, earlier: Self) -> Nanos {
-        self.as_nanos().saturating_sub(earlier.as_nanos()).into()
-    }
-
-    fn saturating_sub(&self, back: Nanos) -> Self {
-        Self::from_nanos(self.as_nanos().saturating_sub(back.as_u64()))
+    fn now(&self) -> Nanos {
+        Self::TIME
     }
 }
 
@@ -269,11 +242,11 @@ mod tests {
         let emptied = quota.take(at(0), at(0), four).unwrap();
         assert_eq!(
             quota.take(emptied, at(1_000), four),
-            Err(Wait(Duration::from_secs(3)))
+            Err(Duration::from_secs(3))
         );
         assert!(quota.take(emptied, at(4_000), four).is_ok());
         let five = NonZeroU32::new(5).unwrap();
-        assert_eq!(quota.take(at(0), at(0), five), Err(Wait(Duration::MAX)));
+        assert_eq!(quota.take(at(0), at(0), five), Err(Duration::MAX));
     }
 
     #[test]
@@ -281,7 +254,7 @@ mod tests {
         let slow = quota(1, MAX_REFILL, 0);
         assert_eq!(
             slow.take(at(0), at(0), NonZeroU32::MAX),
-            Err(Wait(Duration::MAX))
+            Err(Duration::MAX)
         );
     }
 
