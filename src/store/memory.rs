@@ -1,15 +1,13 @@
-//! Buckets in memory: a bounded table over dashmap.
+//! Buckets in memory, in a bounded table of shards.
 //!
-//! Three promises shape it. *Atomic*: a request's buckets may lie in several shards, so all of those
-//! are locked, in ascending order, before any is read; the clock is read under the locks, so no admission
-//! is stamped earlier than one it waited for. *Bounded*: each shard holds its share of `max_clients` and
-//! no more; room is made by dropping buckets that are full again, which are indistinguishable from absent
-//! ones. *Forgets nothing that matters*: where no bucket is full, a newcomer is counted in one of
-//! [`OVERFLOW_BUCKETS`] shared ones (per limit, picked by the seeded hash), and a bucket that later finds
-//! room takes the shared one's state along.
+//! *Atomic*: the buckets of a request can be in several shards. All of them are locked, in ascending order, before any
+//! is read. The clock is read under the locks, so no admission has an earlier time than one it waited for.
+//! *Bounded*: each shard tracks its part of `max_clients`. It evicts only buckets that are full, which are equal to absent
+//! ones. If no bucket is full, a new one shares one of [`OVERFLOW_BUCKETS`], chosen per limit by the seeded hash. A
+//! bucket that is tracked later starts with the state of the shared one.
 //!
-//! dashmap is used for its sharded table and locks (`raw-api`); its own entry calls lock one shard at a
-//! time and could not decide two buckets together.
+//! A concurrent map such as dashmap does not fit here: it locks one entry at a time, so it can neither charge two
+//! buckets together nor keep the order of eviction under the same lock as the table.
 
 pub mod records;
 mod shard;
@@ -18,11 +16,10 @@ mod taken;
 use std::future::{Future, ready};
 use std::time::Duration;
 
-use dashmap::DashMap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use self::shard::{Margin, Shard};
+use self::shard::Shard;
 use crate::clock::{Clock, Moment};
 use crate::throttle::decision::{USUAL_LIMITS, limit_debt};
 use crate::throttle::{BucketKey, Buckets, Charge, Judgement, LimitId, Outcome, Verdict, decide};
@@ -32,98 +29,89 @@ pub(in crate::store) use self::taken::TakenAsHash;
 /// Shared buckets of a limit, for clients that cannot be tracked one by one.
 pub const OVERFLOW_BUCKETS: usize = 65_536;
 
-/// Buckets a shard is sized for: small enough that no clean-up under its lock takes long.
+/// Buckets that a shard is sized for: so few that no clean-up holds its lock for long.
 const BUCKETS_PER_SHARD: usize = 4_096;
 
 /// All buckets of a gateway.
 pub struct MemoryBuckets {
     clock: Clock,
-    table: DashMap<BucketKey, Moment, TakenAsHash>,
-    /// Beside each shard of the table, what it takes to keep it bounded. Locked only under the shard's
-    /// own lock, so never contended.
-    margins: Box<[Mutex<Margin>]>,
+    /// A power of two of them.
+    shards: Box<[Mutex<Shard>]>,
     capacity: usize,
 }
 
 impl MemoryBuckets {
-    /// Room for `max_clients` buckets, all limits together.
+    /// Creates a table that tracks up to `max_clients` buckets of all limits together.
     pub fn new(max_clients: usize, clock: Clock) -> Self {
         let shards = (max_clients / BUCKETS_PER_SHARD)
             .next_power_of_two()
             .clamp(2, 4_096);
-        let margins = (0..shards)
-            .map(|index| {
-                let share = max_clients / shards + usize::from(index < max_clients % shards);
-                Mutex::new(Margin::new(share, OVERFLOW_BUCKETS / shards))
-            })
-            .collect();
         Self {
             clock,
-            // The whole table is laid out at once: pages are touched only as clients come, and growing
-            // later would hold old and new copies of a shard at the same time. A quarter more than is
-            // ever filled, because in a table nearly full removals leave marks that make it grow.
-            table: DashMap::with_capacity_and_hasher_and_shard_amount(
-                (max_clients + max_clients / 4).max(shards),
-                TakenAsHash,
-                shards,
-            ),
-            margins,
+            shards: (0..shards)
+                .map(|index| {
+                    let capacity = max_clients / shards + usize::from(index < max_clients % shards);
+                    Mutex::new(Shard::new(capacity, OVERFLOW_BUCKETS / shards))
+                })
+                .collect(),
             capacity: max_clients,
         }
     }
 
-    /// Buckets tracked now.
+    /// The number of tracked buckets.
     pub fn tracked(&self) -> usize {
-        self.table.len()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Buckets tracked at most.
+    /// The largest number of tracked buckets.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Every tracked bucket that is not full, with the nanoseconds it takes to fill.
+    /// Returns every tracked bucket that is not full, with the nanoseconds until it is.
     pub fn drained(&self) -> Vec<(BucketKey, u64)> {
         let mut drained = Vec::new();
-        for (table, margin) in self.table.shards().iter().zip(&self.margins) {
-            let shard = Shard::new(table.write(), margin);
-            let now = self.clock.now();
-            drained.extend(shard.drained(now));
+        for shard in &self.shards {
+            let shard = shard.lock();
+            drained.extend(shard.drained(self.clock.now()));
         }
         drained
     }
 
-    /// Takes up buckets that will be full after these times, as far as there is room for them.
+    /// Tracks buckets that are full after these times, as far as there is capacity.
     pub fn restore(&self, drained: impl IntoIterator<Item = (BucketKey, Duration)>) {
         for (bucket, left) in drained {
-            let index = self.shard_of(bucket);
-            let mut shard = Shard::new(self.table.shards()[index].write(), &self.margins[index]);
             if !left.is_zero() {
+                let mut shard = self.lock(bucket);
                 shard.restore(bucket, self.clock.now().after(left));
             }
         }
     }
 
-    /// Somebody else saw that `bucket` will be full no sooner than `full_at`.
+    /// Raises the debt of `bucket` so that it is full no sooner than `full_at`, as observed elsewhere.
     pub fn observe(&self, limit: LimitId, bucket: BucketKey, full_at: Moment) {
-        let index = self.shard_of(bucket);
-        let mut shard = Shard::new(self.table.shards()[index].write(), &self.margins[index]);
+        let mut shard = self.lock(bucket);
         let now = self.clock.now();
         if full_at > now && full_at > shard.full_at(limit, bucket) {
             shard.put(limit, bucket, full_at, now);
         }
     }
 
-    /// Returns when `bucket` will be full, and whether it is tracked by itself. A bucket that is not tracked has the
-    /// state of its shared one.
+    /// Returns the time at which `bucket` is full, and whether it is tracked by itself. A bucket that is not tracked has
+    /// the state of its shared one.
     pub(in crate::store) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> (Moment, bool) {
-        let index = self.shard_of(bucket);
-        let shard = Shard::new(self.table.shards()[index].write(), &self.margins[index]);
+        let shard = self.lock(bucket);
         (shard.full_at(limit, bucket), shard.tracks(bucket))
     }
 
+    /// Returns the index of the shard of `bucket`. The hash map of the shard uses the lower bits and the upper seven.
     fn shard_of(&self, bucket: BucketKey) -> usize {
-        self.table.determine_map(&bucket)
+        let hash = usize::try_from(bucket.high >> 32).expect("32 bits");
+        hash & (self.shards.len() - 1)
+    }
+
+    fn lock(&self, bucket: BucketKey) -> MutexGuard<'_, Shard> {
+        self.shards[self.shard_of(bucket)].lock()
     }
 
     /// Makes all charges, or none; see [`Buckets::charge`].
@@ -149,10 +137,9 @@ impl MemoryBuckets {
         }
     }
 
-    /// Makes the only charge of a request, the usual case: there is no lock order, and no second lookup.
+    /// Makes the only charge of a request. This is the usual case: one lock, and nothing to sort.
     fn charge_one(&self, charge: &Charge<'_>) -> Verdict {
-        let index = self.shard_of(charge.bucket);
-        let mut shard = Shard::new(self.table.shards()[index].write(), &self.margins[index]);
+        let mut shard = self.lock(charge.bucket);
         let now = self.clock.now();
         let before = shard.full_at(charge.limit.id, charge.bucket);
         let mut full_at = [limit_debt(charge.limit, before, now)];
@@ -165,23 +152,23 @@ impl MemoryBuckets {
 
     /// Makes all charges of a request, or none.
     fn charge_several(&self, charges: &[Charge<'_>]) -> Verdict {
-        let mut wanted: SmallVec<[usize; USUAL_LIMITS]> = charges
+        let mut indexes: SmallVec<[usize; USUAL_LIMITS]> = charges
             .iter()
             .map(|charge| self.shard_of(charge.bucket))
             .collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        // Ascending order, each shard once: two requests can never hold what the other waits for.
-        let mut shards: SmallVec<[Shard<'_>; USUAL_LIMITS]> = wanted
+        indexes.sort_unstable();
+        indexes.dedup();
+        // Each shard once and in ascending order, so two requests never wait for each other.
+        let mut shards: SmallVec<[MutexGuard<'_, Shard>; USUAL_LIMITS]> = indexes
             .iter()
-            .map(|&index| Shard::new(self.table.shards()[index].write(), &self.margins[index]))
+            .map(|&index| self.shards[index].lock())
             .collect();
         let now = self.clock.now();
 
         let place = |charge: &Charge<'_>| {
-            wanted
+            indexes
                 .binary_search(&self.shard_of(charge.bucket))
-                .expect("every charge's shard was asked for")
+                .expect("the shard of every charge is locked")
         };
         let before: SmallVec<[Moment; USUAL_LIMITS]> = charges
             .iter()
