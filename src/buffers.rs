@@ -1,12 +1,14 @@
 //! Bounds on the memory that held bodies take.
 //!
-//! Keyed request bodies, copies for retries, responses being recorded and copies of stored responses are held in memory. Each is charged by the
-//! bytes allocated for it, in total and per client, before the allocation. `max_buffered` always applies.
-//! `max_buffered_per_client` applies while more than half of `max_buffered` is in use: a client alone is not limited
-//! without need, and one client cannot fill what others need. A bound per request would not do: HTTP/2 multiplies it.
+//! Keyed request bodies, copies for retries, responses being recorded and copies of stored responses are held in memory.
+//! Each is charged by the bytes allocated for it, in total and per client, before the allocation. `max_buffered` always
+//! applies. `max_buffered_per_client` applies while more than half of `max_buffered` is in use: a client alone is not
+//! limited without need, and one client cannot fill what others need. A bound per request would not do: HTTP/2
+//! multiplies it.
 //!
 //! A body of up to 1 KiB is not charged: it is smaller than most heads, and a charge would cost every keyed request more
-//! than the body does. Not charged either: heads, read buffers, HTTP/2 windows and parts that pass through. Each connection bounds its own.
+//! than the body does. Heads, read buffers, HTTP/2 windows and parts that pass through are not charged either: each
+//! connection bounds its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,7 +76,7 @@ struct Shared {
     /// The largest body that is not charged, in bytes.
     free: usize,
     total: AtomicUsize,
-    /// Clients that hold at least one byte.
+    /// Bytes charged per client, for clients that hold at least one.
     clients: DashMap<ClientId, usize>,
     /// Bodies that would have exceeded a bound, by [`Buffered`].
     exceeded: [AtomicU64; Buffered::ALL.len()],
@@ -173,12 +175,10 @@ impl Shared {
     }
 
     fn release(&self, client: ClientId, bytes: usize) {
-        if let Entry::Occupied(mut entry) = self.clients.entry(client) {
-            *entry.get_mut() -= bytes;
-            if *entry.get() == 0 {
-                entry.remove();
-            }
-        }
+        self.clients.remove_if_mut(&client, |_, held| {
+            *held -= bytes;
+            *held == 0
+        });
         self.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

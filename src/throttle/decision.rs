@@ -164,11 +164,7 @@ pub fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment {
 
 /// Takes the tokens of one charge. Returns the state of the bucket after it and the delay of the request, or as an
 /// error the wait.
-fn take(
-    charge: &Charge<'_>,
-    full_at: Moment,
-    now: Moment,
-) -> Result<(Moment, Duration), Duration> {
+fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Duration), Duration> {
     let quota = charge.limit.quota;
     match (quota.take(full_at, now, charge.cost), charge.limit.exceed) {
         (Ok(after), _) => Ok((after, Duration::ZERO)),

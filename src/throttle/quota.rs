@@ -252,10 +252,7 @@ mod tests {
     #[test]
     fn a_cost_too_large_to_multiply_is_refused_and_not_wrapped_into_a_small_one() {
         let slow = quota(1, MAX_REFILL, 0);
-        assert_eq!(
-            slow.take(at(0), at(0), NonZeroU32::MAX),
-            Err(Duration::MAX)
-        );
+        assert_eq!(slow.take(at(0), at(0), NonZeroU32::MAX), Err(Duration::MAX));
     }
 
     #[test]
