@@ -55,8 +55,8 @@ impl Buckets for BucketStore {
 
     fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
         match self {
-            Self::Memory(buckets) => Some(buckets.judge(enforced, watched)),
-            Self::Redis(_) => None,
+            Self::Memory(buckets) => buckets.try_charge(enforced, watched),
+            Self::Redis(buckets) => buckets.try_charge(enforced, watched),
         }
     }
 }

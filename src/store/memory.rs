@@ -114,7 +114,7 @@ impl MemoryBuckets {
         self.shards[self.shard_of(bucket)].lock()
     }
 
-    /// Makes all charges, or none; see [`Buckets::charge`].
+    /// Makes all charges, or none if any is rejected.
     pub fn charge_now(&self, charges: &[Charge<'_>]) -> Verdict {
         match charges {
             [charge] => self.charge_one(charge),
@@ -122,15 +122,14 @@ impl MemoryBuckets {
         }
     }
 
-    /// Makes all `enforced` charges, or none, and then each of the `watched` ones.
-    pub fn judge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
+    fn charge_all(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
         let verdict = self.charge_now(enforced);
-        let exceeds = |charge| {
+        let is_rejected = |charge| {
             let verdict = self.charge_now(std::slice::from_ref(charge));
             matches!(verdict.outcome, Outcome::Refused { .. })
         };
-        let exceeded = watched.iter().enumerate();
-        let exceeded = exceeded.filter_map(|(place, charge)| exceeds(charge).then_some(place));
+        let watched = watched.iter().enumerate();
+        let exceeded = watched.filter_map(|(index, charge)| is_rejected(charge).then_some(index));
         Judgement {
             verdict,
             exceeded: exceeded.collect(),
@@ -194,11 +193,11 @@ impl Buckets for MemoryBuckets {
         enforced: &[Charge<'_>],
         watched: &[Charge<'_>],
     ) -> impl Future<Output = Judgement> + Send {
-        ready(self.judge(enforced, watched))
+        ready(self.charge_all(enforced, watched))
     }
 
     fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
-        Some(self.judge(enforced, watched))
+        Some(self.charge_all(enforced, watched))
     }
 }
 

@@ -82,20 +82,18 @@ pub enum Outcome {
     Unavailable,
 }
 
-/// Whoever keeps the buckets.
+/// A store of buckets.
 pub trait Buckets: Send + Sync + 'static {
-    /// Makes all `enforced` charges, or none if any is refused, as one atomic step; and each of the
-    /// `watched` ones by itself, which changes nothing for anybody else.
+    /// Makes all `enforced` charges in one atomic step, or none if any is rejected. Then makes each of the `watched`
+    /// charges by itself; they do not change the outcome.
     fn charge(
         &self,
         enforced: &[Charge<'_>],
         watched: &[Charge<'_>],
     ) -> impl Future<Output = Judgement> + Send;
 
-    /// Charges at once, if the buckets are in memory; `None` otherwise.
-    fn try_charge(&self, _enforced: &[Charge<'_>], _watched: &[Charge<'_>]) -> Option<Judgement> {
-        None
-    }
+    /// Does the same as [`charge`](Self::charge) at once, or nothing and returns `None` if the buckets are not in memory.
+    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement>;
 }
 
 /// Decides `charges` at `now`, given the time at which each bucket is full. If the request is admitted, `full_at` holds

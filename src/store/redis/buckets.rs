@@ -294,6 +294,10 @@ impl Buckets for RedisBuckets {
         }
         judgement
     }
+
+    fn try_charge(&self, _: &[Charge<'_>], _: &[Charge<'_>]) -> Option<Judgement> {
+        None
+    }
 }
 
 impl Clone for RedisBuckets {
