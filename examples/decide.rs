@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let left = verdict.readings[0].remaining;
         match verdict.outcome {
             Outcome::Admitted { .. } => println!("{seconds:>7.1}  ok      {left:>11}"),
-            Outcome::Refused { wait, .. } => println!(
+            Outcome::Rejected { wait, .. } => println!(
                 "{seconds:>7.1}  429     {left:>11}  {:<7}{:>13}",
                 format!("{wait:?}"),
                 whole_seconds(wait)

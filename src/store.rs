@@ -19,7 +19,7 @@ use crate::idempotency::{
     Answer, Bid, Census, Claim, Finding, Kept, KeyHash, Permit, RecordId, Records, ScopeHash,
     StoreError,
 };
-use crate::throttle::{Buckets, Charge, Judgement};
+use crate::throttle::{Buckets, Charge, ChargeResult};
 use disk::DiskRecords;
 use memory::records::MemoryRecords;
 
@@ -45,7 +45,7 @@ impl BucketStore {
 }
 
 impl Buckets for BucketStore {
-    async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
+    async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> ChargeResult {
         match self {
             Self::Memory(buckets) => buckets.charge(enforced, watched).await,
             // Boxed, or every request would have room for it, those that are decided in memory included.
@@ -53,7 +53,7 @@ impl Buckets for BucketStore {
         }
     }
 
-    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
+    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<ChargeResult> {
         match self {
             Self::Memory(buckets) => buckets.try_charge(enforced, watched),
             Self::Redis(buckets) => buckets.try_charge(enforced, watched),

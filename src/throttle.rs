@@ -16,7 +16,7 @@ mod stage;
 
 pub use crate::problem::RetryAfterForm;
 pub use bucket::{BucketKey, Side};
-pub use decision::{Buckets, Charge, Judgement, Outcome, Verdict, decide};
+pub use decision::{Buckets, Charge, ChargeResult, Decision, Outcome, decide};
 pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError};
 pub use quota::{Quota, QuotaError, Reading};
 pub use stage::{Admission, RouteLimits, Throttle};

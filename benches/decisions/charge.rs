@@ -16,8 +16,8 @@ use tidegate::clock::Clock;
 use tidegate::hash_keys::Seed;
 use tidegate::store::memory::MemoryBuckets;
 use tidegate::throttle::{
-    BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
-    RetryAfterForm, Side, Verdict,
+    BucketKey, Charge, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome,
+    Quota, RetryAfterForm, Side,
 };
 
 /// Room for a million clients under one limit, with what their uneven spread over shards takes.
@@ -118,15 +118,15 @@ impl Throttle {
     /// Has every one of `clients` charged once.
     fn tracking(self, clients: u32) -> Self {
         for client in 0..clients {
-            let verdict = self.charge(client);
-            assert!(matches!(verdict.outcome, Outcome::Admitted { .. }));
+            let decision = self.charge(client);
+            assert!(matches!(decision.outcome, Outcome::Admitted { .. }));
         }
         let expected = self.limits.len() * usize::try_from(clients).expect("a u32 fits");
         assert_eq!(self.buckets.tracked(), expected, "every client is tracked");
         self
     }
 
-    fn charge(&self, client: u32) -> Verdict {
+    fn charge(&self, client: u32) -> Decision {
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + client);
         let client = ClientId::of(IpAddr::V4(address), 64);
         let charges: SmallVec<[Charge<'_>; 4]> = self

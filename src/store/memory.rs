@@ -9,9 +9,9 @@
 //! A concurrent map such as dashmap does not fit here: it locks one entry at a time, so it can neither charge two
 //! buckets together nor keep the order of eviction under the same lock as the table.
 
+mod hashers;
 pub mod records;
 mod shard;
-mod taken;
 
 use std::future::{Future, ready};
 use std::time::Duration;
@@ -22,9 +22,11 @@ use smallvec::SmallVec;
 use self::shard::Shard;
 use crate::clock::{Clock, Moment};
 use crate::throttle::decision::{USUAL_LIMITS, limit_debt};
-use crate::throttle::{BucketKey, Buckets, Charge, Judgement, LimitId, Outcome, Verdict, decide};
+use crate::throttle::{
+    BucketKey, Buckets, Charge, ChargeResult, Decision, LimitId, Outcome, decide,
+};
 
-pub(in crate::store) use self::taken::TakenAsHash;
+pub(in crate::store) use self::hashers::BuildIdentityHasher;
 
 /// Shared buckets of a limit, for clients that cannot be tracked one by one.
 pub const OVERFLOW_BUCKETS: usize = 65_536;
@@ -115,42 +117,42 @@ impl MemoryBuckets {
     }
 
     /// Makes all charges, or none if any is rejected.
-    pub fn charge_now(&self, charges: &[Charge<'_>]) -> Verdict {
+    pub fn charge_now(&self, charges: &[Charge<'_>]) -> Decision {
         match charges {
             [charge] => self.charge_one(charge),
             _ => self.charge_several(charges),
         }
     }
 
-    fn charge_all(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
-        let verdict = self.charge_now(enforced);
+    fn charge_all(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> ChargeResult {
+        let decision = self.charge_now(enforced);
         let is_rejected = |charge| {
-            let verdict = self.charge_now(std::slice::from_ref(charge));
-            matches!(verdict.outcome, Outcome::Refused { .. })
+            let decision = self.charge_now(std::slice::from_ref(charge));
+            matches!(decision.outcome, Outcome::Rejected { .. })
         };
         let watched = watched.iter().enumerate();
         let exceeded = watched.filter_map(|(index, charge)| is_rejected(charge).then_some(index));
-        Judgement {
-            verdict,
+        ChargeResult {
+            decision,
             exceeded: exceeded.collect(),
         }
     }
 
     /// Makes the only charge of a request. This is the usual case: one lock, and nothing to sort.
-    fn charge_one(&self, charge: &Charge<'_>) -> Verdict {
+    fn charge_one(&self, charge: &Charge<'_>) -> Decision {
         let mut shard = self.lock(charge.bucket);
         let now = self.clock.now();
         let before = shard.full_at(charge.limit.id, charge.bucket);
         let mut full_at = [limit_debt(charge.limit, before, now)];
-        let verdict = decide(std::slice::from_ref(charge), &mut full_at, now);
+        let decision = decide(std::slice::from_ref(charge), &mut full_at, now);
         if full_at[0] != before {
             shard.put(charge.limit.id, charge.bucket, full_at[0], now);
         }
-        verdict
+        decision
     }
 
     /// Makes all charges of a request, or none.
-    fn charge_several(&self, charges: &[Charge<'_>]) -> Verdict {
+    fn charge_several(&self, charges: &[Charge<'_>]) -> Decision {
         let mut indexes: SmallVec<[usize; USUAL_LIMITS]> = charges
             .iter()
             .map(|charge| self.shard_of(charge.bucket))
@@ -177,13 +179,13 @@ impl MemoryBuckets {
         let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = limited
             .map(|(charge, &before)| limit_debt(charge.limit, before, now))
             .collect();
-        let verdict = decide(charges, &mut full_at, now);
+        let decision = decide(charges, &mut full_at, now);
         for ((charge, before), full_at) in charges.iter().zip(before).zip(full_at) {
             if full_at != before {
                 shards[place(charge)].put(charge.limit.id, charge.bucket, full_at, now);
             }
         }
-        verdict
+        decision
     }
 }
 
@@ -192,11 +194,11 @@ impl Buckets for MemoryBuckets {
         &self,
         enforced: &[Charge<'_>],
         watched: &[Charge<'_>],
-    ) -> impl Future<Output = Judgement> + Send {
+    ) -> impl Future<Output = ChargeResult> + Send {
         ready(self.charge_all(enforced, watched))
     }
 
-    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement> {
+    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<ChargeResult> {
         Some(self.charge_all(enforced, watched))
     }
 }

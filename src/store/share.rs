@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::memory::TakenAsHash;
+use super::memory::BuildIdentityHasher;
 use crate::idempotency::ClientHash;
 
 /// The share of one client in a store of `max_keys` keys.
@@ -21,7 +21,7 @@ pub(super) struct Share {
 
 /// The number of keys that each client holds. A client without keys takes no memory.
 #[derive(Debug, Default)]
-pub(super) struct ClientCounts(HashMap<ClientHash, u64, TakenAsHash>);
+pub(super) struct ClientCounts(HashMap<ClientHash, u64, BuildIdentityHasher>);
 
 impl Share {
     /// Returns the share in a store of `max_keys` keys.

@@ -1,10 +1,9 @@
-//! Which bucket a request draws from.
+//! Names of buckets.
 //!
-//! A bucket is known by a 128-bit keyed hash of its limit's name and what the limit is counted by, and
-//! not by those themselves: every bucket then takes the same few bytes however long the headers a
-//! caller makes up, and a caller who does not know the seed can neither aim at another's bucket nor
-//! pile its own onto one shard. The limit's name and not its position takes part, so buckets outlive a
-//! reordered configuration.
+//! The name of a bucket is a 128-bit keyed hash of the name of its limit and of the values that the limit is counted by.
+//! Every bucket takes the same few bytes, whatever the length of the headers. A client that does not know the seed can
+//! neither choose the bucket of another client nor put its own buckets into one shard. The position of the limit is
+//! not part of the name, so buckets stay valid when the configuration is reordered.
 
 use http::HeaderMap;
 use siphasher::sip128::Hasher128 as _;
@@ -17,18 +16,18 @@ use crate::intake::headers::canonical;
 /// The name of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BucketKey {
-    /// Picks the bucket's place in a table.
+    /// Hash of the bucket in tables.
     pub high: u64,
-    /// Tells it from others that fell on that place.
+    /// Distinguishes buckets with the same hash.
     pub low: u64,
 }
 
-/// Which of a limit's two buckets for a caller.
+/// One of the two buckets that a limit has per key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one requests draw from.
+    /// The bucket of requests.
     Main,
-    /// Its twin of the same quota, for the CORS preflights a browser sends ahead of them.
+    /// A separate bucket of the same quota for CORS preflights, so that they use no tokens of requests.
     Preflight,
 }
 

@@ -1,8 +1,8 @@
-//! All limits of a request, decided together.
+//! Decides all limits of a request together.
 //!
-//! The rule: every limit is asked at the same moment, and only if all agree is any charged. A limit
-//! that delays agrees as long as its slot is no further away than its `max`; the request then waits for
-//! the latest of its slots. A limit that refuses names its wait, and the request's is the longest.
+//! Every limit is checked at the same time, and all are charged if all admit the request, otherwise none. A limit that
+//! delays admits the request if its slot is no further away than `max`; the request then waits for the latest of its
+//! slots. A limit that rejects has a wait, and the wait of the request is the longest.
 
 use std::cmp::Reverse;
 use std::future::Future;
@@ -14,31 +14,31 @@ use smallvec::SmallVec;
 use super::{BucketKey, Exceed, Limit, Reading};
 use crate::clock::Moment;
 
-/// A request's limits are few; this many need no allocation.
+/// The number of limits of a request up to which nothing is allocated.
 pub const USUAL_LIMITS: usize = 4;
 
-/// One bucket asked for its tokens.
+/// Tokens to take from one bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The limit whose quota counts.
+    /// The limit that the bucket belongs to.
     pub limit: &'a Limit,
-    /// The bucket charged.
+    /// The bucket of the request under that limit.
     pub bucket: BucketKey,
-    /// Tokens taken.
+    /// The number of tokens.
     pub cost: NonZeroU32,
 }
 
-/// What became of a request's charges.
+/// The decision on the charges of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// Whether it may pass.
+pub struct Decision {
+    /// Whether the request is admitted.
     pub outcome: Outcome,
     /// The state of each bucket after the decision, in the order of the charges.
     pub readings: SmallVec<[Reading; USUAL_LIMITS]>,
 }
 
-impl Verdict {
-    /// Returns whether the request may pass, now or later.
+impl Decision {
+    /// Returns whether the request is admitted, at once or after a delay.
     pub fn is_admitted(&self) -> bool {
         matches!(self.outcome, Outcome::Admitted { .. })
     }
@@ -54,31 +54,31 @@ impl Verdict {
     }
 }
 
-/// What became of all that a request is charged.
+/// The result of all charges of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judgement {
-    /// On the charges that count.
-    pub verdict: Verdict,
-    /// The watched charges that would have been refused, by their places.
+pub struct ChargeResult {
+    /// The decision on the enforced charges.
+    pub decision: Decision,
+    /// Indexes of the watched charges that would have been rejected.
     pub exceeded: SmallVec<[usize; USUAL_LIMITS]>,
 }
 
-/// Whether a request may pass.
+/// Whether a request is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It may, after this long; all its charges were made.
+    /// All charges were made.
     Admitted {
-        /// Zero unless a limit delays.
+        /// Delay of the request; zero unless a limit delays.
         delay: Duration,
     },
-    /// It may not; none of its charges was made.
-    Refused {
-        /// Time until all its limits would admit it.
+    /// No charge was made.
+    Rejected {
+        /// Time until all limits would admit the request.
         wait: Duration,
-        /// Index of the charge with the longest wait, and of equal ones the first.
+        /// Index of the charge with the longest wait; of equal waits, the first.
         by: usize,
     },
-    /// Nobody can tell, and a limit is not to be passed then. None of its charges was made.
+    /// The store cannot be queried, and a limit rejects requests then. No charge was made.
     Unavailable,
 }
 
@@ -90,16 +90,16 @@ pub trait Buckets: Send + Sync + 'static {
         &self,
         enforced: &[Charge<'_>],
         watched: &[Charge<'_>],
-    ) -> impl Future<Output = Judgement> + Send;
+    ) -> impl Future<Output = ChargeResult> + Send;
 
     /// Does the same as [`charge`](Self::charge) at once, or nothing and returns `None` if the buckets are not in memory.
-    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<Judgement>;
+    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<ChargeResult>;
 }
 
 /// Decides `charges` at `now`, given the time at which each bucket is full. If the request is admitted, `full_at` holds
 /// the new states, which the caller commits together. Otherwise it is unchanged, and each reading that rejects has the
 /// wait of its own limit.
-pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Verdict {
+pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Decision {
     debug_assert_eq!(charges.len(), full_at.len());
     let mut taken: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
     let mut waits: SmallVec<[Option<Duration>; USUAL_LIMITS]> = SmallVec::new();
@@ -124,7 +124,7 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Ve
         .filter_map(|(by, wait)| wait.map(|wait| (wait, by)))
         .min_by_key(|&(wait, _)| Reverse(wait));
     let outcome = if let Some((wait, by)) = longest {
-        Outcome::Refused { wait, by }
+        Outcome::Rejected { wait, by }
     } else {
         full_at.copy_from_slice(&taken);
         Outcome::Admitted { delay }
@@ -143,7 +143,7 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Ve
             }
         })
         .collect();
-    Verdict { outcome, readings }
+    Decision { outcome, readings }
 }
 
 /// Limits the debt of a bucket to what `limit` allows: an empty bucket, charged for a slot as far away as the
@@ -218,10 +218,10 @@ mod tests {
 
     #[test]
     fn a_request_without_limits_passes_at_once() {
-        let verdict = decide(&[], &mut [], at(5));
+        let decision = decide(&[], &mut [], at(5));
         let delay = Duration::ZERO;
-        assert_eq!(verdict.outcome, Outcome::Admitted { delay });
-        assert!(verdict.readings.is_empty());
+        assert_eq!(decision.outcome, Outcome::Admitted { delay });
+        assert!(decision.readings.is_empty());
     }
 
     #[test]
@@ -231,13 +231,13 @@ mod tests {
             limit(SECOND, 0, Exceed::Reject),
         );
         let mut full_at = [at(0), at(1_400)];
-        let verdict = decide(&charges([&wide, &tight]), &mut full_at, at(1_000));
+        let decision = decide(&charges([&wide, &tight]), &mut full_at, at(1_000));
         let wait = millis(400);
-        assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 1 });
+        assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 1 });
         assert_eq!(full_at, [at(0), at(1_400)]);
 
-        let verdict = decide(&charges([&wide, &tight]), &mut full_at, at(1_400));
-        assert!(matches!(verdict.outcome, Outcome::Admitted { .. }));
+        let decision = decide(&charges([&wide, &tight]), &mut full_at, at(1_400));
+        assert!(matches!(decision.outcome, Outcome::Admitted { .. }));
         assert_eq!(full_at, [at(2_400), at(2_400)]);
     }
 
@@ -245,29 +245,29 @@ mod tests {
     fn the_longest_wait_is_the_one_named() {
         let limits = [1, 3, 2].map(|seconds| limit(SECOND * seconds, 0, Exceed::Reject));
         let mut full_at = [at(1_000), at(3_000), at(2_000)];
-        let verdict = decide(&charges(limits.each_ref()), &mut full_at, at(0));
+        let decision = decide(&charges(limits.each_ref()), &mut full_at, at(0));
         let wait = SECOND * 3;
-        assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 1 });
-        let told: Vec<_> = verdict
+        assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 1 });
+        let told: Vec<_> = decision
             .readings
             .iter()
             .map(|reading| reading.next)
             .collect();
         assert_eq!(told, [SECOND, SECOND * 3, SECOND * 2]);
-        assert_eq!(verdict.rejecting()[..], [1, 2, 0]);
+        assert_eq!(decision.rejecting()[..], [1, 2, 0]);
     }
 
     #[test]
     fn of_equal_waits_the_first_limit_is_named() {
         let limits = [2, 2, 1].map(|seconds| limit(SECOND * seconds, 0, Exceed::Reject));
         let mut full_at = [at(2_000), at(2_000), at(0)];
-        let verdict = decide(&charges(limits.each_ref()), &mut full_at, at(0));
+        let decision = decide(&charges(limits.each_ref()), &mut full_at, at(0));
         let wait = SECOND * 2;
-        assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 0 });
-        assert_eq!(verdict.rejecting()[..], [0, 1]);
+        assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 0 });
+        assert_eq!(decision.rejecting()[..], [0, 1]);
         let mut full_at = [at(0); 3];
-        let verdict = decide(&charges(limits.each_ref()), &mut full_at, at(0));
-        assert!(verdict.is_admitted() && verdict.rejecting().is_empty());
+        let decision = decide(&charges(limits.each_ref()), &mut full_at, at(0));
+        assert!(decision.is_admitted() && decision.rejecting().is_empty());
     }
 
     #[test]
@@ -277,8 +277,8 @@ mod tests {
             limit(SECOND, 0, Exceed::Reject),
         );
         let mut full_at = [at(1_500), at(1_000)];
-        let verdict = decide(&charges([&wide, &tight]), &mut full_at, at(0));
-        let [wide, tight] = verdict.readings[..] else {
+        let decision = decide(&charges([&wide, &tight]), &mut full_at, at(0));
+        let [wide, tight] = decision.readings[..] else {
             panic!("one reading a limit")
         };
         assert_eq!((wide.remaining, wide.next), (2, millis(500)));
@@ -297,7 +297,7 @@ mod tests {
             delay: SECOND * seconds,
         };
         // The slot three seconds away is out of reach until it is two seconds away.
-        let refused = Outcome::Refused {
+        let refused = Outcome::Rejected {
             wait: SECOND,
             by: 0,
         };
@@ -312,9 +312,9 @@ mod tests {
     fn the_latest_slot_of_several_counts() {
         let limits = [1, 3, 2].map(|seconds| delaying(SECOND * seconds, 0, SECOND * 10));
         let mut full_at = [at(1_000), at(3_000), at(2_000)];
-        let verdict = decide(&charges(limits.each_ref()), &mut full_at, at(500));
+        let decision = decide(&charges(limits.each_ref()), &mut full_at, at(500));
         let delay = millis(2_500);
-        assert_eq!(verdict.outcome, Outcome::Admitted { delay });
+        assert_eq!(decision.outcome, Outcome::Admitted { delay });
         assert_eq!(full_at, [at(2_000), at(6_000), at(4_000)]);
     }
 
@@ -326,9 +326,9 @@ mod tests {
         );
         for (limit, wait) in [(&rejecting, SECOND), (&outflow, SECOND)] {
             let mut full_at = [limit_debt(limit, at(500_000), at(0))];
-            let verdict = decide(&charges([limit]), &mut full_at, at(0));
-            assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 0 });
-            assert_eq!(verdict.readings[0].remaining, 0);
+            let decision = decide(&charges([limit]), &mut full_at, at(0));
+            assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 0 });
+            assert_eq!(decision.readings[0].remaining, 0);
         }
     }
 
@@ -337,9 +337,9 @@ mod tests {
         let outflow = delaying(SECOND, 0, SECOND * 5);
         let mut full_at = [at(0)];
         for slot in 0..6 {
-            let verdict = decide(&charges([&outflow]), &mut full_at, at(0));
+            let decision = decide(&charges([&outflow]), &mut full_at, at(0));
             let delay = SECOND * slot;
-            assert_eq!(verdict.outcome, Outcome::Admitted { delay });
+            assert_eq!(decision.outcome, Outcome::Admitted { delay });
         }
         assert_eq!(full_at, [at(6_000)]);
         assert_eq!(limit_debt(&outflow, full_at[0], at(0)), at(6_000));
@@ -352,9 +352,9 @@ mod tests {
             limit(SECOND, 0, Exceed::Reject),
         );
         let mut full_at = [at(5_000), at(1_000)];
-        let verdict = decide(&charges([&outflow, &tight]), &mut full_at, at(0));
+        let decision = decide(&charges([&outflow, &tight]), &mut full_at, at(0));
         let wait = SECOND;
-        assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 1 });
+        assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 1 });
         assert_eq!(full_at, [at(5_000), at(1_000)]);
     }
 
@@ -364,9 +364,9 @@ mod tests {
             let small = limit(SECOND, 1, exceed);
             let mut charges = charges([&small]);
             charges[0].cost = NonZeroU32::new(3).unwrap();
-            let verdict = decide(&charges, &mut [at(0)], at(0));
+            let decision = decide(&charges, &mut [at(0)], at(0));
             let wait = Duration::MAX;
-            assert_eq!(verdict.outcome, Outcome::Refused { wait, by: 0 });
+            assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 0 });
         }
     }
 }

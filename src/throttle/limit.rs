@@ -1,4 +1,4 @@
-//! A named limit: a quota, what it is counted by, and what happens beyond it.
+//! A named limit: a quota, the key that it is counted by, and the action when it is exceeded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,33 +8,33 @@ use http::HeaderName;
 use super::Quota;
 use crate::problem::RetryAfterForm;
 
-/// A limit's place in the policy. A bucket's name is made from the limit's own, not from this.
+/// Index of a limit in the policy. It is not part of the names of buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LimitId(pub u16);
 
 /// One `[limit.NAME]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Its place in the policy.
+    /// Index of the limit in the policy.
     pub id: LimitId,
-    /// The name a person gave it; also its name in `RateLimit` headers and metrics.
+    /// Name in the configuration, in `RateLimit` headers and in metrics.
     pub name: Arc<str>,
-    /// How much, how fast.
+    /// Capacity and refill rate of each bucket.
     pub quota: Quota,
-    /// What a bucket is counted by; never empty.
+    /// The parts of the key that buckets are counted by; never empty.
     pub key: Box<[KeyPart]>,
-    /// What happens to a request beyond the quota.
+    /// Action on a request that exceeds the quota.
     pub exceed: Exceed,
-    /// Whether the limit acts or only watches.
+    /// Whether the limit is enforced.
     pub mode: Mode,
-    /// How the wait is written in `Retry-After`.
+    /// Format of `Retry-After`.
     pub retry_after: RetryAfterForm,
-    /// What happens to a request while the store of the buckets cannot be asked.
+    /// Action on a request while the store of the buckets cannot be queried.
     pub on_store_error: OnStoreError,
 }
 
 impl Limit {
-    /// A limit that holds each client to `quota` and refuses what goes beyond it.
+    /// Creates a limit that rejects requests of a client beyond `quota`.
     pub fn per_client(name: &str, quota: Quota) -> Self {
         Self {
             id: LimitId(0),
@@ -59,46 +59,46 @@ impl Limit {
     }
 }
 
-/// One thing a limit's buckets are told apart by.
+/// One part of the key that the buckets of a limit are counted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
     /// The client's address.
     Client,
-    /// Nothing: one bucket for everybody.
+    /// One bucket for all clients.
     Global,
-    /// The value of a request header; the client's address where the header is missing.
+    /// The value of a request header, or the client's address if the header is missing.
     Header(HeaderName),
 }
 
-/// What happens to a request beyond the quota.
+/// Action on a request that exceeds the quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceed {
-    /// It is refused.
+    /// Rejects the request.
     Reject,
-    /// It waits for its slot, and is refused only if that is further away than `max`.
+    /// Delays the request to its slot, or rejects it if the slot is further away than `max`.
     Delay {
-        /// The longest a request is made to wait.
+        /// Longest delay of a request.
         max: Duration,
     },
 }
 
-/// Whether a limit acts or only watches.
+/// Whether a limit is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Requests beyond the quota are refused (or delayed).
+    /// Requests that exceed the quota are rejected or delayed.
     Enforce,
-    /// Requests beyond the quota are counted, and pass.
+    /// Requests that exceed the quota are counted and admitted.
     Shadow,
 }
 
-/// What happens to a request while the store of the buckets cannot be asked.
+/// Action on a request while the store of the buckets cannot be queried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreError {
-    /// It is held to a bucket of this gateway's own: the quota is then each gateway's, not the fleet's.
+    /// Charges a bucket of this gateway alone: each gateway of a fleet then admits the whole quota.
     #[default]
     Local,
-    /// It passes: to be available matters more than the limit.
+    /// Admits the request.
     Open,
-    /// It is refused: the limit matters more than to be available.
+    /// Rejects the request.
     Closed,
 }

@@ -1,10 +1,10 @@
 //! Quotas, and the arithmetic of one bucket: `burst + 1` tokens at once, then one per interval.
 //!
 //! The state of a bucket is one number: the time at which it is full again. [`Quota::take`] is a pure function of state
-//! and time, because a request is charged to all of its limits or to none, at one time, wherever the states are (see
-//! [`crate::store`]). The decision is governor's GCRA. A long-lived governor limiter does not fit: it commits each bucket
-//! by itself, reads its clock for each bucket, and has no bound on the number of buckets. So `take` builds a limiter
-//! around the debt of one bucket, on the stack.
+//! and time, because a request is charged to all of its limits or to none, at one time, whichever store has the states.
+//! The decision is governor's GCRA. A long-lived governor limiter does not fit: it commits each bucket by itself, reads
+//! its clock for each bucket, and its tables have no bound. So `take` builds a limiter on the stack, around the debt of
+//! one bucket. This takes 2.8 ns per decision, where GCRA written out takes 2.0 ns and a whole charge over 100 ns.
 //!
 //! A quota gives out at most `burst + 1 + t / interval` tokens in any interval `t`, and the wait it returns is exact to
 //! the nanosecond.

@@ -16,7 +16,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use self::upstream::Field;
-use super::{Limit, Outcome, Quota, Reading, Verdict};
+use super::{Decision, Limit, Outcome, Quota, Reading};
 use crate::clock::Clock;
 use crate::respond::Dialect;
 use crate::respond::retry_after::whole_seconds;
@@ -43,20 +43,20 @@ pub(super) fn policy(limits: &[Arc<Limit>]) -> HeaderValue {
     value(line.freeze())
 }
 
-/// Writes the state of `limits` after `verdict` into the headers of a response, and merges what upstream sent. `policy`
+/// Writes the state of `limits` after `decision` into the headers of a response, and merges what upstream sent. `policy`
 /// is the result of [`policy`] for these limits.
 pub(super) fn write(
     headers: &mut HeaderMap,
     dialect: Dialect,
     limits: &[Arc<Limit>],
     policy: &HeaderValue,
-    verdict: &Verdict,
+    decision: &Decision,
     clock: &Clock,
 ) {
     match dialect {
-        Dialect::Draft => write_members(headers, limits, policy, verdict),
-        Dialect::Legacy => write_tightest(headers, &LEGACY, limits, verdict, clock),
-        Dialect::X => write_tightest(headers, &X, limits, verdict, clock),
+        Dialect::Draft => write_members(headers, limits, policy, decision),
+        Dialect::Legacy => write_tightest(headers, &LEGACY, limits, decision, clock),
+        Dialect::X => write_tightest(headers, &X, limits, decision, clock),
         Dialect::Off => {}
     }
 }
@@ -65,10 +65,10 @@ fn write_members(
     headers: &mut HeaderMap,
     limits: &[Arc<Limit>],
     policy: &HeaderValue,
-    verdict: &Verdict,
+    decision: &Decision,
 ) {
     let mut line = BytesMut::with_capacity(32 * limits.len());
-    put_states(&mut line, verdict, |index| &limits[index].name);
+    put_states(&mut line, decision, |index| &limits[index].name);
     let has_policies = headers.append(RATE_LIMIT_POLICY, policy.clone());
     let has_states = headers.append(RATE_LIMIT, value(line.freeze()));
     if !has_policies && !has_states {
@@ -80,7 +80,7 @@ fn write_members(
     let names = upstream::distinct_names(limits, &[&policies, &states]);
     let (mut policy_line, mut state_line) = (policies.line, states.line);
     put_policies(&mut policy_line, limits, |index| &names[index]);
-    put_states(&mut state_line, verdict, |index| &names[index]);
+    put_states(&mut state_line, decision, |index| &names[index]);
     headers.insert(RATE_LIMIT_POLICY, value(policy_line.freeze()));
     headers.insert(RATE_LIMIT, value(state_line.freeze()));
 }
@@ -89,20 +89,20 @@ fn write_tightest(
     headers: &mut HeaderMap,
     names: &[HeaderName; 3],
     limits: &[Arc<Limit>],
-    verdict: &Verdict,
+    decision: &Decision,
     clock: &Clock,
 ) {
-    let tightest = match verdict.outcome {
-        Outcome::Refused { by, .. } => Some(by),
+    let tightest = match decision.outcome {
+        Outcome::Rejected { by, .. } => Some(by),
         Outcome::Admitted { .. } | Outcome::Unavailable => {
-            (0..verdict.readings.len()).min_by_key(|&index| {
-                let reading = &verdict.readings[index];
+            (0..decision.readings.len()).min_by_key(|&index| {
+                let reading = &decision.readings[index];
                 (reading.remaining, Reverse(reading.next))
             })
         }
     };
     let Some((limit, reading)) =
-        tightest.and_then(|index| limits.get(index).zip(verdict.readings.get(index)))
+        tightest.and_then(|index| limits.get(index).zip(decision.readings.get(index)))
     else {
         return;
     };
@@ -145,18 +145,18 @@ fn put_policies<'a>(line: &mut BytesMut, limits: &[Arc<Limit>], name: impl Fn(us
 
 /// Appends the members of `RateLimit`: those that rejected the request, longest wait first, and then the others in route
 /// order.
-fn put_states<'a>(line: &mut BytesMut, verdict: &Verdict, name: impl Fn(usize) -> &'a str) {
-    let readings = &verdict.readings;
+fn put_states<'a>(line: &mut BytesMut, decision: &Decision, name: impl Fn(usize) -> &'a str) {
+    let readings = &decision.readings;
     let mut put_state = |index: usize| {
         begin_member(line, name(index));
         put(line, "r", readings[index].remaining);
         put(line, "t", reset(&readings[index]));
     };
     let all = 0..readings.len();
-    if verdict.is_admitted() || readings.len() == 1 {
+    if decision.is_admitted() || readings.len() == 1 {
         all.for_each(put_state);
     } else {
-        verdict.rejecting().into_iter().for_each(&mut put_state);
+        decision.rejecting().into_iter().for_each(&mut put_state);
         all.filter(|&index| !readings[index].rejects)
             .for_each(put_state);
     }

@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 
 use super::decision::USUAL_LIMITS;
 use super::{
-    BucketKey, Buckets, Charge, Judgement, KeyPart, Limit, Mode, Outcome, Side, Verdict, rate_limit,
+    BucketKey, Buckets, Charge, ChargeResult, Decision, KeyPart, Limit, Mode, Outcome, Side,
+    rate_limit,
 };
 use crate::access_log::CountedBy;
 use crate::clock::Clock;
@@ -51,7 +52,7 @@ pub struct RouteLimits {
 #[derive(Debug, Default)]
 pub struct Admission {
     /// `None` if the response shows no limit. Boxed, because the request keeps it until its response.
-    verdict: Option<Box<Verdict>>,
+    decision: Option<Box<Decision>>,
 }
 
 /// Charges of the limits of a route, in their order.
@@ -92,12 +93,12 @@ impl RouteLimits {
 
     /// Writes the `RateLimit` headers of the response to an admitted request.
     pub fn write_headers(&self, admission: &Admission, headers: &mut HeaderMap) {
-        if let Some(verdict) = &admission.verdict {
-            self.write(headers, verdict);
+        if let Some(decision) = &admission.decision {
+            self.write(headers, decision);
         }
     }
 
-    fn write(&self, headers: &mut HeaderMap, verdict: &Verdict) {
+    fn write(&self, headers: &mut HeaderMap, decision: &Decision) {
         let Self {
             dialect,
             enforced,
@@ -105,7 +106,7 @@ impl RouteLimits {
             clock,
             ..
         } = self;
-        rate_limit::write(headers, *dialect, enforced, policy, verdict, clock);
+        rate_limit::write(headers, *dialect, enforced, policy, decision, clock);
     }
 
     fn is_empty(&self) -> bool {
@@ -131,18 +132,18 @@ impl<S: Buckets> Throttle<S> {
         }
         let charges = self.charges(ctx, limits, headers);
         let (enforced, watched) = charges.split_at(limits.enforced.len());
-        let judgement = match self.buckets.try_charge(enforced, watched) {
-            Some(judgement) => judgement,
+        let charged = match self.buckets.try_charge(enforced, watched) {
+            Some(charged) => charged,
             None => Box::pin(self.charge_remote(charges, limits.enforced.len())).await,
         };
-        let (admission, delay) = limits.decide(judgement, ctx)?;
+        let (admission, delay) = limits.decide(charged, ctx)?;
         if !delay.is_zero() {
             Box::pin(tokio::time::sleep(delay)).await;
         }
         Ok(admission)
     }
 
-    async fn charge_remote(&self, charges: Charges<'_>, enforced: usize) -> Judgement {
+    async fn charge_remote(&self, charges: Charges<'_>, enforced: usize) -> ChargeResult {
         let (enforced, watched) = charges.split_at(enforced);
         self.buckets.charge(enforced, watched).await
     }
@@ -183,13 +184,13 @@ impl<S: Buckets> Throttle<S> {
 }
 
 impl RouteLimits {
-    /// Returns what becomes of a request after this judgement: its admission and delay, or why it is rejected.
+    /// Returns what becomes of a request after this charged: its admission and delay, or why it is rejected.
     fn decide(
         &self,
-        judgement: Judgement,
+        charged: ChargeResult,
         ctx: &RequestContext,
     ) -> Result<(Admission, Duration), Problem> {
-        for index in judgement.exceeded {
+        for index in charged.exceeded {
             self.limit_metrics[self.enforced.len() + index]
                 .shadow_refused
                 .inc();
@@ -197,28 +198,31 @@ impl RouteLimits {
         if self.enforced.is_empty() {
             return Ok((Admission::default(), Duration::ZERO));
         }
-        let verdict = judgement.verdict;
-        let has_headers = self.dialect != Dialect::Off && !verdict.readings.is_empty();
-        match verdict.outcome {
+        let decision = charged.decision;
+        let has_headers = self.dialect != Dialect::Off && !decision.readings.is_empty();
+        match decision.outcome {
             Outcome::Admitted { delay } => {
                 if !delay.is_zero() {
                     self.metrics.delayed.inc();
                 }
-                let verdict = has_headers.then(|| Box::new(verdict));
-                Ok((Admission { verdict }, delay))
+                let decision = has_headers.then(|| Box::new(decision));
+                Ok((Admission { decision }, delay))
             }
-            Outcome::Refused { wait, by } => {
+            Outcome::Rejected { wait, by } => {
                 self.limit_metrics[by].refused.inc();
                 let limit = &self.enforced[by];
                 ctx.note(|facts| facts.rejected_by = Some((Arc::clone(&limit.name), wait)));
                 let mut problem = rate_limited(limit, wait);
                 if self.enforced.len() > 1 {
-                    let others = verdict.rejecting().into_iter().filter(|&index| index != by);
+                    let others = decision
+                        .rejecting()
+                        .into_iter()
+                        .filter(|&index| index != by);
                     let names = others.map(|index| Arc::clone(&self.enforced[index].name));
                     problem.violated.extend(names);
                 }
                 if has_headers {
-                    self.write(&mut problem.headers, &verdict);
+                    self.write(&mut problem.headers, &decision);
                 }
                 Err(problem)
             }

@@ -68,7 +68,7 @@ proptest! {
                     }
                     admissions[client].push((now, now, 1));
                 }
-                Outcome::Refused { wait, .. } => prop_assert!(Some(nanos(wait)) >= longest),
+                Outcome::Rejected { wait, .. } => prop_assert!(Some(nanos(wait)) >= longest),
                 Outcome::Unavailable => prop_assert!(false, "memory is always there"),
             }
             for ((credit, &quota), reading) in owed[client].iter().zip(&quotas).zip(&verdict.readings) {

@@ -67,10 +67,10 @@ proptest! {
             .map(|asked| now.after(Duration::from_nanos(asked.owed)))
             .collect();
         let ask = |at: Moment| decide(&charges, &mut state.clone(), at).outcome;
-        if let Outcome::Refused { wait, by } = ask(now) {
+        if let Outcome::Rejected { wait, by } = ask(now) {
             prop_assert!(!wait.is_zero());
             let outcome = ask(now.after(wait.saturating_sub(NANOSECOND)));
-            prop_assert_eq!(outcome, Outcome::Refused { wait: NANOSECOND, by });
+            prop_assert_eq!(outcome, Outcome::Rejected { wait: NANOSECOND, by });
             let outcome = ask(now.after(wait));
             prop_assert!(matches!(outcome, Outcome::Admitted { .. }), "{:?}", outcome);
         }
@@ -138,7 +138,7 @@ proptest! {
         let limit = limit(0, quota, Exceed::Reject);
         let all = charge(&limit, BUCKET, quota.capacity().get());
         prop_assert!(admitted(&buckets.charge_now(&[all])));
-        let Outcome::Refused { wait, .. } = buckets.charge_now(&[all]).outcome else {
+        let Outcome::Rejected { wait, .. } = buckets.charge_now(&[all]).outcome else {
             panic!("the bucket was just emptied");
         };
         let told = retry_after::header(wait, form, clock.wall());

@@ -21,8 +21,8 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tidegate::clock::Clock;
 use tidegate::throttle::{
-    BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
-    RetryAfterForm, Verdict,
+    BucketKey, Charge, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome,
+    Quota, RetryAfterForm,
 };
 
 /// This many cases, with failures remembered.
@@ -93,7 +93,7 @@ fn standing_clock() -> Clock {
     Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000))
 }
 
-fn admitted(verdict: &Verdict) -> bool {
+fn admitted(verdict: &Decision) -> bool {
     matches!(verdict.outcome, Outcome::Admitted { .. })
 }
 

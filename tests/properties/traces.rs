@@ -118,7 +118,7 @@ proptest! {
                         credit.spend(charge.limit.quota, step.cost);
                     }
                 }
-                (Outcome::Refused { wait, by }, Some(longest)) => {
+                (Outcome::Rejected { wait, by }, Some(longest)) => {
                     prop_assert_eq!(nanos(wait), longest);
                     prop_assert_eq!(waits[by], Answer::Waits { at_least: longest });
                 }

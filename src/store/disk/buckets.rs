@@ -221,8 +221,8 @@ mod tests {
     use super::*;
     use crate::store::memory::records::Room;
     use crate::throttle::{
-        Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
-        RetryAfterForm, Verdict,
+        Charge, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
+        RetryAfterForm,
     };
 
     const HOUR: Duration = Duration::from_hours(1);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// Charges one request of `client` to `limit`.
-    fn charge(buckets: &MemoryBuckets, limit: &Limit, client: u64) -> Verdict {
+    fn charge(buckets: &MemoryBuckets, limit: &Limit, client: u64) -> Decision {
         buckets.charge_now(&[Charge {
             limit,
             bucket: BucketKey {
@@ -307,7 +307,7 @@ mod tests {
             let token = per_minute.quota.interval();
             let rejected = charge(buckets, &per_minute, 1);
             let (wait, by) = (token, 0);
-            assert_eq!(rejected.outcome, Outcome::Refused { wait, by });
+            assert_eq!(rejected.outcome, Outcome::Rejected { wait, by });
             assert_eq!(rejected.readings[0].next, token);
             clock.advance(token);
             assert!(charge(buckets, &per_minute, 1).is_admitted());

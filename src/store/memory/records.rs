@@ -29,7 +29,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::counts::{Full, KeyCounts};
 use self::shard::{Met, Settled, Shard, Tokens};
-use super::taken::{Spread, TakenAsHash};
+use super::hashers::{BuildFibonacciHasher, BuildIdentityHasher};
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, Permit, RecordId,
@@ -78,7 +78,7 @@ struct Ledger {
     shards: Box<[Mutex<Shard>]>,
     counts: KeyCounts,
     /// By the token of the claim that led to it, which no other claim ever has.
-    answers: Cache<u64, Stored, Spread>,
+    answers: Cache<u64, Stored, BuildFibonacciHasher>,
     clock: Clock,
     tokens: AtomicU64,
     evictions: AtomicU64,
@@ -134,7 +134,7 @@ impl MemoryRecords {
                     // The other policy would turn away answers asked for less often than those there are.
                     .eviction_policy(moka::policy::EvictionPolicy::lru())
                     .eviction_listener(evicted)
-                    .build_with_hasher(Spread),
+                    .build_with_hasher(BuildFibonacciHasher),
                 clock,
                 tokens: AtomicU64::new(0),
                 evictions: AtomicU64::new(0),
@@ -195,7 +195,7 @@ impl MemoryRecords {
 impl Ledger {
     fn shard(&self, scope: ScopeHash) -> MutexGuard<'_, Shard> {
         // The upper bits, as the tables of the shards go by the lower ones.
-        let hash = TakenAsHash.hash_one(scope) >> 32;
+        let hash = BuildIdentityHasher.hash_one(scope) >> 32;
         let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
         self.shards[index].lock()
     }

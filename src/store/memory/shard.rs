@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::taken::TakenAsHash;
+use super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
 use crate::throttle::{BucketKey, LimitId};
 
@@ -21,7 +21,7 @@ const EVICTED_PER_INSERT: usize = 2;
 /// A shard of the bucket table.
 pub(super) struct Shard {
     /// The time at which each tracked bucket is full.
-    buckets: HashMap<BucketKey, Moment, TakenAsHash>,
+    buckets: HashMap<BucketKey, Moment, BuildIdentityHasher>,
     /// Buckets that the shard may track.
     capacity: usize,
     /// For each tracked bucket a time before which it is not full, earliest first.
@@ -39,7 +39,10 @@ impl Shard {
             // Allocated at once: the system provides pages only as they are used, and a growing table would take
             // memory twice. A quarter more than is ever used: in a table that is nearly full, removed entries make
             // it grow.
-            buckets: HashMap::with_capacity_and_hasher(capacity + capacity / 4, TakenAsHash),
+            buckets: HashMap::with_capacity_and_hasher(
+                capacity + capacity / 4,
+                BuildIdentityHasher,
+            ),
             capacity,
             refills: BinaryHeap::with_capacity(capacity),
             shared: HashMap::new(),

@@ -40,8 +40,8 @@ fn standing_clock() -> Clock {
     Clock::virtual_from(SystemTime::UNIX_EPOCH)
 }
 
-fn admitted(verdict: &Verdict) -> bool {
-    matches!(verdict.outcome, Outcome::Admitted { .. })
+fn admitted(decision: &Decision) -> bool {
+    matches!(decision.outcome, Outcome::Admitted { .. })
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_refused_request_costs_nothing_from_any_limit() {
         let refused = buckets.charge_now(&charges);
         assert_eq!(
             refused.outcome,
-            Outcome::Refused {
+            Outcome::Rejected {
                 wait: Duration::from_secs(1),
                 by: 1
             }

@@ -38,7 +38,7 @@ use crate::clock::{Clock, Moment};
 use crate::store::Part;
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::decision::USUAL_LIMITS;
-use crate::throttle::{Buckets, Charge, Judgement, Outcome, Verdict};
+use crate::throttle::{Buckets, Charge, ChargeResult, Decision, Outcome};
 
 /// How long a refusal by a cluster is relied on. It may be for a charge that is about to be taken back, so
 /// whoever comes back is asked for again, if not every time.
@@ -81,7 +81,7 @@ impl Beside {
     /// Makes all `charges` in the local buckets or none, and notes them for Redis.
     ///
     /// A bucket beyond `max_clients` is not noted: its state is that of a bucket which it shares with other clients.
-    fn charge_locally(&self, charges: &[Charge<'_>]) -> Verdict {
+    fn charge_locally(&self, charges: &[Charge<'_>]) -> Decision {
         let verdict = self.local.charge_now(charges);
         if verdict.is_admitted() {
             let now = self.clock.now();
@@ -155,7 +155,7 @@ impl RedisBuckets {
     }
 
     /// Decides by the states that Redis returned, and by local ones where it returned none.
-    fn judge(&self, wanted: &Wanted<'_>, states: &States, now: Moment) -> (Judgement, States) {
+    fn judge(&self, wanted: &Wanted<'_>, states: &States, now: Moment) -> (ChargeResult, States) {
         let beside = &*self.beside;
         let (enforced, watched) = states.split_at(wanted.enforced.len());
         let mut after = States::from_slice(enforced);
@@ -174,7 +174,13 @@ impl RedisBuckets {
             }
             after.extend(state);
         }
-        (Judgement { verdict, exceeded }, after)
+        (
+            ChargeResult {
+                decision: verdict,
+                exceeded,
+            },
+            after,
+        )
     }
 
     /// Updates the local table and the cache of rejections with the states that Redis returned.
@@ -183,10 +189,10 @@ impl RedisBuckets {
         wanted: &Wanted<'_>,
         before: &States,
         after: &States,
-        judgement: &Judgement,
+        judgement: &ChargeResult,
         span: Span,
     ) {
-        let refused = matches!(judgement.verdict.outcome, Outcome::Refused { .. });
+        let refused = matches!(judgement.decision.outcome, Outcome::Rejected { .. });
         for (place, charge) in wanted.all().enumerate() {
             let (Some(before), Some(after)) = (before[place], after[place]) else {
                 continue;
@@ -237,7 +243,7 @@ impl RedisBuckets {
 }
 
 impl Buckets for RedisBuckets {
-    async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Judgement {
+    async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> ChargeResult {
         let charges: SmallVec<[Charge<'_>; USUAL_LIMITS]> = enforced
             .iter()
             .chain(watched)
@@ -279,7 +285,7 @@ impl Buckets for RedisBuckets {
                 || answers
                     .iter()
                     .flatten()
-                    .all(|told| told.admitted == judgement.verdict.is_admitted()),
+                    .all(|told| told.admitted == judgement.decision.is_admitted()),
             "the script and `decide` come to one decision: {answers:?}, {judgement:?}"
         );
         let span = Span {
@@ -289,13 +295,13 @@ impl Buckets for RedisBuckets {
             reliable: if clustered { HEARSAY } else { NEWS },
         };
         self.learn(&wanted, &before, &after, &judgement, span);
-        if !judgement.verdict.is_admitted() {
+        if !judgement.decision.is_admitted() {
             self.take_back(&wanted, &groups, &answers).await;
         }
         judgement
     }
 
-    fn try_charge(&self, _: &[Charge<'_>], _: &[Charge<'_>]) -> Option<Judgement> {
+    fn try_charge(&self, _: &[Charge<'_>], _: &[Charge<'_>]) -> Option<ChargeResult> {
         None
     }
 }

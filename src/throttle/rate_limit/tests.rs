@@ -49,7 +49,7 @@ fn rejecting(remaining: u32, millis: u64) -> Reading {
 }
 
 /// The headers written, each as `name: value`, by name.
-fn written(dialect: Dialect, limits: &[Arc<Limit>], verdict: &Verdict) -> Vec<String> {
+fn written(dialect: Dialect, limits: &[Arc<Limit>], verdict: &Decision) -> Vec<String> {
     let mut headers = HeaderMap::new();
     let clock = Clock::real();
     write(
@@ -71,7 +71,7 @@ fn written(dialect: Dialect, limits: &[Arc<Limit>], verdict: &Verdict) -> Vec<St
 #[test]
 fn the_draft_names_each_limit_in_route_order() {
     let limits = device_and_hourly();
-    let mut verdict = Verdict {
+    let mut verdict = Decision {
         outcome: AT_ONCE,
         readings: smallvec![reading(2, 300)],
     };
@@ -122,7 +122,7 @@ fn a_window_is_rounded_up_to_whole_seconds() {
 fn only_a_full_bucket_has_no_time_to_its_next_token() {
     let limits = device_and_hourly();
     let told = |reading: Reading| {
-        let verdict = Verdict {
+        let verdict = Decision {
             outcome: AT_ONCE,
             readings: smallvec![reading],
         };
@@ -137,7 +137,7 @@ fn only_a_full_bucket_has_no_time_to_its_next_token() {
 #[test]
 fn one_line_dialects_show_the_tightest_limit() {
     let limits = device_and_hourly();
-    let mut verdict = Verdict {
+    let mut verdict = Decision {
         outcome: AT_ONCE,
         readings: smallvec![reading(2, 300), reading(1, 36_000)],
     };
@@ -157,8 +157,8 @@ fn one_line_dialects_show_the_tightest_limit() {
 #[test]
 fn on_a_refusal_the_tightest_limit_is_the_one_that_refused() {
     let limits = device_and_hourly();
-    let verdict = Verdict {
-        outcome: Outcome::Refused {
+    let verdict = Decision {
+        outcome: Outcome::Rejected {
             wait: Duration::from_millis(1_200),
             by: 0,
         },
@@ -179,7 +179,7 @@ fn on_a_refusal_the_tightest_limit_is_the_one_that_refused() {
 #[test]
 fn off_writes_nothing() {
     let limits = device_and_hourly();
-    let verdict = Verdict {
+    let verdict = Decision {
         outcome: AT_ONCE,
         readings: smallvec![reading(2, 300), reading(99, 36_000)],
     };
@@ -189,8 +189,8 @@ fn off_writes_nothing() {
 #[test]
 fn members_that_reject_come_first_longest_wait_first() {
     let limits = ["a", "b", "c", "d", "e"].map(|name| limit(name, 1, Duration::from_secs(1), 3));
-    let verdict = Verdict {
-        outcome: Outcome::Refused {
+    let verdict = Decision {
+        outcome: Outcome::Rejected {
             wait: Duration::from_secs(9),
             by: 2,
         },
@@ -228,7 +228,7 @@ fn every_field_that_states_limits_is_recognised() {
 #[test]
 fn every_header_written_is_among_those_a_browser_is_let_read() {
     let limits = device_and_hourly();
-    let verdict = Verdict {
+    let verdict = Decision {
         outcome: AT_ONCE,
         readings: smallvec![reading(2, 300), reading(99, 36_000)],
     };

@@ -32,7 +32,7 @@ pub(crate) async fn whoever_waits_as_told_is_admitted(kind: Kind) {
     let tap = Tap::new(Duration::from_millis(120), 0);
     let mut refusals = 0;
     for _ in 0..5 {
-        while let Outcome::Refused { wait, .. } = tap.draw(&gateway).await {
+        while let Outcome::Rejected { wait, .. } = tap.draw(&gateway).await {
             refusals += 1;
             sleep(wait).await;
         }
@@ -93,11 +93,11 @@ pub(crate) async fn a_request_takes_what_it_costs(kind: Kind) {
     let gateway = Bench::new(kind).gateway();
     let tap = Tap::new(HOUR, 4);
     for remaining in [3, 1] {
-        let verdict = gateway.charge(&[tap.charge(2)], &[]).await.verdict;
+        let verdict = gateway.charge(&[tap.charge(2)], &[]).await.decision;
         assert_eq!(verdict.outcome, AT_ONCE);
         assert_eq!(verdict.readings[0].remaining, remaining);
     }
-    let dear = gateway.charge(&[tap.charge(2)], &[]).await.verdict;
+    let dear = gateway.charge(&[tap.charge(2)], &[]).await.decision;
     assert!(refused(dear.outcome).0 <= HOUR);
     // One is left, and whoever wants no more gets it, though the bucket has just refused.
     assert_eq!(tap.draw(&gateway).await, AT_ONCE);
@@ -107,7 +107,7 @@ pub(crate) async fn a_request_takes_what_it_costs(kind: Kind) {
 pub(crate) async fn a_cost_beyond_the_bucket_is_never_met(kind: Kind) {
     let gateway = Bench::new(kind).gateway();
     for tap in [Tap::new(HOUR, 1), Tap::new(HOUR, 1).delaying(HOUR * 9)] {
-        let verdict = gateway.charge(&[tap.charge(3)], &[]).await.verdict;
+        let verdict = gateway.charge(&[tap.charge(3)], &[]).await.decision;
         assert!(refused(verdict.outcome).0 > HOUR * 1_000_000);
         assert_eq!(tap.draw(&gateway).await, AT_ONCE);
     }
@@ -135,8 +135,8 @@ pub(crate) async fn a_watched_limit_is_counted_by_itself(kind: Kind) {
     let mut exceeded: Vec<Vec<usize>> = Vec::new();
     for request in 0..6 {
         let judgement = judge(&gateway, &[&tight], &[&other, &watched]).await;
-        assert_eq!(judgement.verdict.outcome == AT_ONCE, request == 0);
-        assert_eq!(judgement.verdict.readings.len(), 1);
+        assert_eq!(judgement.decision.outcome == AT_ONCE, request == 0);
+        assert_eq!(judgement.decision.readings.len(), 1);
         exceeded.push(judgement.exceeded.to_vec());
     }
     // Every request is counted, those too that the enforced limit refused.
@@ -144,7 +144,7 @@ pub(crate) async fn a_watched_limit_is_counted_by_itself(kind: Kind) {
     assert_eq!(exceeded, beyond);
     // And by nothing else: without an enforced limit all pass.
     let judgement = judge(&gateway, &[], &[&watched, &watched]).await;
-    assert_eq!(judgement.verdict.outcome, AT_ONCE);
+    assert_eq!(judgement.decision.outcome, AT_ONCE);
     assert_eq!(judgement.exceeded[..], [0, 1]);
 }
 

@@ -11,7 +11,7 @@ use tidegate::store::memory::MemoryBuckets;
 use tidegate::store::redis::Redis;
 use tidegate::store::redis::settings::{Node, Nodes, RedisSettings};
 use tidegate::throttle::{
-    BucketKey, Buckets as _, Charge, Exceed, Judgement, Limit, LimitId, Outcome, Quota, Verdict,
+    BucketKey, Buckets as _, Charge, ChargeResult, Decision, Exceed, Limit, LimitId, Outcome, Quota,
 };
 
 use crate::redis::{RedisCluster, RedisServer};
@@ -183,7 +183,10 @@ impl Tap {
 
     /// A request that has only this limit and costs several tokens.
     pub(crate) async fn draw_at_cost(&self, from: &BucketStore, cost: u32) -> Outcome {
-        from.charge(&[self.charge(cost)], &[]).await.verdict.outcome
+        from.charge(&[self.charge(cost)], &[])
+            .await
+            .decision
+            .outcome
     }
 
     /// A request that has only this limit.
@@ -193,12 +196,12 @@ impl Tap {
 }
 
 /// A request with these limits, all enforced.
-pub(crate) async fn draw(from: &BucketStore, taps: &[&Tap]) -> Verdict {
-    judge(from, taps, &[]).await.verdict
+pub(crate) async fn draw(from: &BucketStore, taps: &[&Tap]) -> Decision {
+    judge(from, taps, &[]).await.decision
 }
 
 /// A request with limits that are enforced and others that are watched.
-pub(crate) async fn judge(from: &BucketStore, enforced: &[&Tap], watched: &[&Tap]) -> Judgement {
+pub(crate) async fn judge(from: &BucketStore, enforced: &[&Tap], watched: &[&Tap]) -> ChargeResult {
     let (enforced, watched) = (charges(enforced), charges(watched));
     from.charge(&enforced, &watched).await
 }
@@ -218,7 +221,7 @@ pub(crate) fn only_bucket(server: &RedisServer) -> String {
 #[track_caller]
 pub(crate) fn refused(outcome: Outcome) -> (Duration, usize) {
     match outcome {
-        Outcome::Refused { wait, by } => (wait, by),
+        Outcome::Rejected { wait, by } => (wait, by),
         other => panic!("not refused: {other:?}"),
     }
 }

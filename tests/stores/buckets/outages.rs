@@ -85,7 +85,7 @@ async fn what_is_not_available_charges_nothing_and_readings_keep_their_order() {
         let outcome = draw(&gateway, &[&local, &closed]).await.outcome;
         assert_eq!(outcome, Outcome::Unavailable);
     }
-    let left = |verdict: &tidegate::throttle::Verdict| -> Vec<_> {
+    let left = |verdict: &tidegate::throttle::Decision| -> Vec<_> {
         verdict.readings.iter().map(|it| it.remaining).collect()
     };
     let verdict = draw(&gateway, &[&open, &local, &tight]).await;
@@ -104,7 +104,7 @@ async fn watched_limits_go_on_being_counted() {
     let watched = tap(1, OnStoreError::Closed);
     for request in 0..4 {
         let judgement = judge(&gateway, &[], &[&watched]).await;
-        assert_eq!(judgement.verdict.outcome, AT_ONCE);
+        assert_eq!(judgement.decision.outcome, AT_ONCE);
         assert_eq!(judgement.exceeded.is_empty(), request < 2);
     }
 }

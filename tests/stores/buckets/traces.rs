@@ -148,7 +148,7 @@ impl Trace {
         let charges: Vec<_> = taps.iter().map(|tap| tap.charge(request.cost)).collect();
         let (before, restarts) = (self.calm(), self.restarts);
         let asked = Instant::now();
-        let outcome = gateway.buckets.charge(&charges, &[]).await.verdict.outcome;
+        let outcome = gateway.buckets.charge(&charges, &[]).await.decision.outcome;
         let admission = Admission {
             asked,
             answered: Instant::now(),
@@ -288,7 +288,7 @@ impl Trace {
                 _ => {
                     let request = self.any_request();
                     let outcome = self.send(request).await;
-                    if let Outcome::Refused { wait, .. } = outcome
+                    if let Outcome::Rejected { wait, .. } = outcome
                         && wait < LONGEST_WAIT
                         && self.rng.u32(..8) == 0
                     {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::super::taken::TakenAsHash;
+use super::super::hashers::BuildIdentityHasher;
 use super::SHARDS;
 use crate::idempotency::ClientHash;
 use crate::store::share::{ClientCounts, Share};
@@ -44,7 +44,7 @@ impl KeyCounts {
 
     fn of(&self, client: ClientHash) -> MutexGuard<'_, ClientCounts> {
         // The upper bits, because the map of a shard uses the lower ones.
-        let hash = TakenAsHash.hash_one(client) >> 32;
+        let hash = BuildIdentityHasher.hash_one(client) >> 32;
         let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
         self.clients[index].lock()
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::super::taken::TakenAsHash;
+use super::super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
 use crate::idempotency::{
     Answer, Bid, Census, Claim, ClientHash, Finding, Fingerprint, Flight, KeyHash, OnUnknown,
@@ -18,9 +18,9 @@ use crate::idempotency::{
 /// A shard of the table.
 #[derive(Default)]
 pub(super) struct Shard {
-    records: HashMap<RecordId, Record, TakenAsHash>,
+    records: HashMap<RecordId, Record, BuildIdentityHasher>,
     /// How many keys each scope has here.
-    scopes: HashMap<ScopeHash, u32, TakenAsHash>,
+    scopes: HashMap<ScopeHash, u32, BuildIdentityHasher>,
     /// When settled records expire, earliest first. An entry whose record has since been replaced is
     /// known by its token, and passed over.
     expiries: BinaryHeap<Reverse<(Moment, RecordId, u64)>>,

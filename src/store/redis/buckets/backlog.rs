@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::Moment;
-use crate::store::memory::TakenAsHash;
+use crate::store::memory::BuildIdentityHasher;
 use crate::throttle::BucketKey;
 
 /// Number of parts, each with its own lock.
@@ -22,7 +22,7 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Backlog(Box<[Mutex<Shard>]>);
 
-type Shard = HashMap<BucketKey, Moment, TakenAsHash>;
+type Shard = HashMap<BucketKey, Moment, BuildIdentityHasher>;
 
 impl Backlog {
     pub(super) fn new() -> Self {

@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 
 use super::Wanted;
 use crate::clock::Moment;
-use crate::store::memory::TakenAsHash;
-use crate::throttle::{BucketKey, Charge, Judgement, Outcome, Verdict, decide};
+use crate::store::memory::BuildIdentityHasher;
+use crate::throttle::{BucketKey, Charge, ChargeResult, Decision, Outcome, decide};
 
 /// Parts with locks of their own.
 const SHARDS: usize = 64;
@@ -42,7 +42,7 @@ pub(super) struct Refusals(Box<[Mutex<Shard>]>);
 struct Shard {
     /// The time of Redis that all of this is from.
     epoch: u64,
-    bounds: HashMap<BucketKey, Bounds, TakenAsHash>,
+    bounds: HashMap<BucketKey, Bounds, BuildIdentityHasher>,
 }
 
 /// When a bucket will be full.
@@ -84,7 +84,12 @@ impl Refusals {
 
     /// Returns the decision on a request if the cache is certain of it: its only enforced charge is rejected (or
     /// there is none), and so is every watched one. A watched charge that is not rejected has to be made in Redis.
-    pub(super) fn judge(&self, wanted: &Wanted<'_>, epoch: u64, now: Moment) -> Option<Judgement> {
+    pub(super) fn judge(
+        &self,
+        wanted: &Wanted<'_>,
+        epoch: u64,
+        now: Moment,
+    ) -> Option<ChargeResult> {
         let verdict = match wanted.enforced {
             [] => decide(&[], &mut [], now),
             [charge] if charge.cost == NonZeroU32::MIN => self.refuse(charge, epoch, now)?,
@@ -92,18 +97,18 @@ impl Refusals {
         };
         let mut watched = wanted.watched.iter();
         let all = watched.all(|charge| self.refuse(charge, epoch, now).is_some());
-        all.then(|| Judgement {
-            verdict,
+        all.then(|| ChargeResult {
+            decision: verdict,
             exceeded: (0..wanted.watched.len()).collect(),
         })
     }
 
     /// Returns the rejection of `charge` if it is certain.
-    fn refuse(&self, charge: &Charge<'_>, epoch: u64, now: Moment) -> Option<Verdict> {
+    fn refuse(&self, charge: &Charge<'_>, epoch: u64, now: Moment) -> Option<Decision> {
         let bounds = self.bounds(charge.bucket, epoch, now)?;
         let refused = |full_at: Moment| {
             let verdict = decide(std::slice::from_ref(charge), &mut [full_at], now);
-            matches!(verdict.outcome, Outcome::Refused { .. }).then_some(verdict)
+            matches!(verdict.outcome, Outcome::Rejected { .. }).then_some(verdict)
         };
         refused(bounds.no_sooner)?;
         refused(bounds.no_later)
@@ -202,8 +207,8 @@ mod tests {
             enforced: &[charge],
             watched: &[],
         };
-        match refusals.judge(&wanted, epoch, now)?.verdict.outcome {
-            Outcome::Refused { wait, .. } => Some(wait),
+        match refusals.judge(&wanted, epoch, now)?.decision.outcome {
+            Outcome::Rejected { wait, .. } => Some(wait),
             other => panic!("{other:?}"),
         }
     }

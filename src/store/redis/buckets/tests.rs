@@ -108,7 +108,7 @@ fn request(limits: usize) -> impl Strategy<Value = Request> {
 struct Model(HashMap<BucketKey, Moment>);
 
 impl Model {
-    fn charge(&mut self, charges: &[Charge<'_>], now: Moment) -> Verdict {
+    fn charge(&mut self, charges: &[Charge<'_>], now: Moment) -> Decision {
         let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = charges
             .iter()
             .map(|charge| self.0.get(&charge.bucket).copied().unwrap_or_default())
@@ -120,13 +120,13 @@ impl Model {
         verdict
     }
 
-    fn judge(&mut self, wanted: &Wanted<'_>, now: Moment) -> Judgement {
+    fn judge(&mut self, wanted: &Wanted<'_>, now: Moment) -> ChargeResult {
         let verdict = self.charge(wanted.enforced, now);
         let watched = wanted.watched.iter().enumerate();
         let exceeded = watched
             .filter(|(_, charge)| !self.charge(std::slice::from_ref(charge), now).is_admitted());
-        Judgement {
-            verdict,
+        ChargeResult {
+            decision: verdict,
             exceeded: exceeded.map(|(place, _)| place).collect(),
         }
     }
@@ -195,7 +195,7 @@ fn the_script_decides_as_the_arithmetic_does_at_every_step() {
             let before = told.owed.iter().map(|&owed| Some(base.after(owed)));
             let (judgement, _) = buckets.judge(&wanted, &before.collect(), base);
             let expected = model.judge(&wanted, now);
-            prop_assert_eq!(told.admitted, expected.verdict.is_admitted());
+            prop_assert_eq!(told.admitted, expected.decision.is_admitted());
             prop_assert_eq!(&judgement, &expected);
 
             // Every bucket that is not full is kept until it is, and not for long after.

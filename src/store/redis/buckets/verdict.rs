@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::Beside;
 use crate::clock::Moment;
 use crate::throttle::decision::USUAL_LIMITS;
-use crate::throttle::{Charge, OnStoreError, Outcome, Verdict, decide};
+use crate::throttle::{Charge, Decision, OnStoreError, Outcome, decide};
 
 /// The times at which the buckets of a request are full, where Redis returned them.
 pub(super) type States = SmallVec<[Option<Moment>; USUAL_LIMITS]>;
@@ -28,7 +28,7 @@ impl<'a> Picked<'a> {
     }
 
     /// Copies the readings of these buckets into `verdict`, and their outcome if that is admitted so far.
-    fn tell(&self, decided: &Verdict, verdict: &mut Verdict) {
+    fn tell(&self, decided: &Decision, verdict: &mut Decision) {
         for (&place, reading) in self.places.iter().zip(&decided.readings) {
             verdict.readings[place] = *reading;
         }
@@ -37,9 +37,9 @@ impl<'a> Picked<'a> {
                 let delay = delay.max(other);
                 Outcome::Admitted { delay }
             }
-            (Outcome::Admitted { .. }, Outcome::Refused { wait, by }) => {
+            (Outcome::Admitted { .. }, Outcome::Rejected { wait, by }) => {
                 let by = self.places[by];
-                Outcome::Refused { wait, by }
+                Outcome::Rejected { wait, by }
             }
             (Outcome::Admitted { .. }, Outcome::Unavailable) => Outcome::Unavailable,
             (decided, _) => decided,
@@ -54,7 +54,7 @@ pub(super) fn judge(
     states: &mut States,
     now: Moment,
     beside: &Beside,
-) -> Verdict {
+) -> Decision {
     let (mut counted, mut local) = (Picked::default(), Picked::default());
     let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
     for (place, charge) in charges.iter().enumerate() {
@@ -66,7 +66,7 @@ pub(super) fn judge(
             }
             (None, OnStoreError::Open) => continue,
             (None, OnStoreError::Closed) => {
-                return Verdict {
+                return Decision {
                     outcome: Outcome::Unavailable,
                     readings: SmallVec::new(),
                 };
@@ -136,7 +136,7 @@ mod tests {
         let mut states = States::from_slice(&[Some(rejecting), None]);
         let verdict = judge(&charges, &mut states, clock.now(), &beside);
         let (wait, by) = (SECOND * 60, 1);
-        assert_eq!(verdict.outcome, Outcome::Refused { wait, by });
+        assert_eq!(verdict.outcome, Outcome::Rejected { wait, by });
         let next: Vec<_> = verdict.readings.iter().map(|it| it.next).collect();
         assert_eq!(next, [SECOND * 5, SECOND * 60]);
 

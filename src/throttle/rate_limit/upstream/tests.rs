@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::super::{RATE_LIMIT, RATE_LIMIT_POLICY, policy, write};
 use super::*;
 use crate::respond::Dialect;
-use crate::throttle::{Outcome, Quota, Reading, Verdict};
+use crate::throttle::{Decision, Outcome, Quota, Reading};
 
 fn limits(names: &[&str]) -> Vec<Arc<Limit>> {
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap();
@@ -28,7 +28,7 @@ fn merge(limits: &[Arc<Limit>], policies: &[String], states: &[String]) -> [Stri
         next: Duration::from_secs(1),
         rejects: false,
     };
-    let verdict = Verdict {
+    let verdict = Decision {
         outcome: Outcome::Admitted {
             delay: Duration::ZERO,
         },

@@ -1,28 +1,29 @@
-//! Hashing what needs none: names that are keyed hashes already are taken for their own hash, and numbers
-//! of our own are only spread. Nobody who does not know the secret that names are made with can aim them at
-//! a place in a table.
+//! Hashers for keys that need no further hashing.
+//!
+//! Names that are keyed hashes are used as their own hash: a client that does not know the secret cannot choose them.
+//! Numbers that the gateway counts up are spread by one multiplication.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use crate::idempotency::{ClientHash, RecordId, ScopeHash};
 use crate::throttle::BucketKey;
 
-/// Takes a name for its own hash.
+/// Builds hashers that return the one `u64` written to them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::store) struct TakenAsHash;
+pub(in crate::store) struct BuildIdentityHasher;
 
 #[derive(Default)]
-pub(in crate::store) struct Taken(u64);
+pub(in crate::store) struct IdentityHasher(u64);
 
-impl BuildHasher for TakenAsHash {
-    type Hasher = Taken;
+impl BuildHasher for BuildIdentityHasher {
+    type Hasher = IdentityHasher;
 
-    fn build_hasher(&self) -> Taken {
-        Taken::default()
+    fn build_hasher(&self) -> IdentityHasher {
+        IdentityHasher::default()
     }
 }
 
-impl Hasher for Taken {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -36,23 +37,23 @@ impl Hasher for Taken {
     }
 }
 
-/// Spreads numbers that are counted up, by one multiplication. Nobody outside has a say in them, so no
-/// secret is needed.
+/// Builds hashers that spread consecutive numbers by Fibonacci hashing. Clients cannot choose these numbers, so the hash
+/// has no secret.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Spread;
+pub(super) struct BuildFibonacciHasher;
 
 #[derive(Default)]
-pub(super) struct Spreading(u64);
+pub(super) struct FibonacciHasher(u64);
 
-impl BuildHasher for Spread {
-    type Hasher = Spreading;
+impl BuildHasher for BuildFibonacciHasher {
+    type Hasher = FibonacciHasher;
 
-    fn build_hasher(&self) -> Spreading {
-        Spreading::default()
+    fn build_hasher(&self) -> FibonacciHasher {
+        FibonacciHasher::default()
     }
 }
 
-impl Hasher for Spreading {
+impl Hasher for FibonacciHasher {
     fn finish(&self) -> u64 {
         self.0
     }
