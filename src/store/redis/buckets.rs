@@ -17,7 +17,6 @@ mod scripts;
 mod verdict;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -30,8 +29,7 @@ use self::refusals::{Refusals, Span};
 use self::scripts::Told;
 use self::verdict::States;
 use super::Redis;
-use super::core::Core;
-use super::link::Link;
+use super::client::{Client, ClientState};
 use super::script::Call;
 use super::settings::Nodes;
 use crate::clock::{Clock, Moment};
@@ -51,10 +49,10 @@ const NEWS: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct RedisBuckets {
     redis: Redis,
-    link: Link,
+    link: Client,
     beside: Arc<Beside>,
     /// For refunds, which do not end with their request.
-    errands: Arc<Link>,
+    errands: Arc<Client>,
 }
 
 /// What a gateway keeps beside Redis.
@@ -122,13 +120,13 @@ type Answers = SmallVec<[Option<Told>; 1]>;
 impl RedisBuckets {
     /// Returns the buckets in `redis`, with local ones for `max_clients`.
     pub(super) fn new(redis: &Redis, max_clients: usize) -> Self {
-        let clock = redis.0.core.clock.clone();
+        let clock = redis.0.state.clock.clone();
         let local = MemoryBuckets::new(max_clients, clock.clone());
         Self {
             redis: redis.clone(),
-            link: redis.link(),
+            link: redis.client(Part::Limits),
             beside: Arc::new(Beside::new(local, clock)),
-            errands: Arc::new(redis.link()),
+            errands: Arc::new(redis.client(Part::Limits)),
         }
     }
 
@@ -137,15 +135,15 @@ impl RedisBuckets {
         &self.beside.local
     }
 
-    fn core(&self) -> &Core {
-        self.link.core()
+    fn core(&self) -> &ClientState {
+        self.link.state()
     }
 
     /// Charges all groups, after reporting what their buckets owe at least.
     async fn ask(&self, wanted: &Wanted<'_>, groups: &Groups, owed: &[Duration]) -> Answers {
         let ask = async |group: &Group| {
             let call = scripts::charge(wanted, group, owed);
-            let told = self.link.ask::<Told>(Part::Limits, &call).await.ok();
+            let told = self.link.run::<Told>(&call).await.ok();
             told.filter(|told| told.owed.len() == group.places.len())
         };
         match &groups[..] {
@@ -233,9 +231,9 @@ impl RedisBuckets {
         }
         let (done, finished) = oneshot::channel::<()>();
         let link = Arc::clone(&self.errands);
-        self.core().finish_later(async move {
+        self.core().spawn_tracked(async move {
             // A refund that fails costs its client these tokens, until they have come back.
-            join_all(calls.iter().map(|call| link.ask::<u8>(Part::Limits, call))).await;
+            join_all(calls.iter().map(|call| link.run::<u8>(call))).await;
             drop(done);
         });
         let _ = finished.await;
@@ -252,7 +250,7 @@ impl Buckets for RedisBuckets {
         let (enforced, watched) = charges.split_at(enforced.len());
         let wanted = Wanted { enforced, watched };
         let core = self.core();
-        let epoch = core.epoch.load(Ordering::Acquire);
+        let epoch = core.epoch();
         let asked = core.clock.now();
         // While Redis is not in use, the `on_store_error` of each limit decides.
         if !core.breaker(Part::Limits).is_open()

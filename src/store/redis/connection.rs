@@ -1,12 +1,14 @@
-//! A connection to one server or to a cluster, which are spoken to alike.
+//! Connections to a single Redis server or to a cluster, with one interface for both.
 
 use std::fmt;
+use std::future::Future;
+use std::io;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubStream};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
-use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
+use redis::cluster_routing::RoutingInfo;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
@@ -17,170 +19,159 @@ use thiserror::Error;
 
 use super::settings::{Node, Nodes, RedisSettings};
 
-/// How often a cluster is asked again when it says that a key is elsewhere by now.
+/// A server of a connection; `Random` for the only server of a connection without a cluster.
+pub(super) use redis::cluster_routing::SingleNodeRoutingInfo as Server;
+
+/// Number of times that a cluster is queried again after a redirection.
 const REDIRECTIONS: u32 = 3;
 
-/// Before it is asked again, in milliseconds: it is moving keys, which is soon over.
+/// Shortest and longest pause after a redirection, in milliseconds. The cluster is moving keys then.
 const REDIRECTION_PAUSE: (u64, u64) = (2, 16);
 
-/// How long a connection is silent before it is looked after.
+/// Idle time before the first TCP keepalive probe, and between two of them.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Who is connected to.
+/// The configured servers, with credentials and TLS.
 #[derive(Clone)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one of them in a process"
-)]
-pub(super) enum Client {
-    Single(redis::Client),
-    Cluster {
-        whole: ClusterClient,
-        /// Those that were named, one by one.
-        nodes: Vec<redis::Client>,
-    },
+pub(super) struct Endpoint {
+    /// The only server, or the configured nodes of the cluster. Never empty.
+    nodes: Vec<redis::Client>,
+    cluster: Option<ClusterClient>,
+    /// Bound of the time to connect or to subscribe.
+    timeout: Duration,
 }
 
-/// A connection; its clones are the same one.
+/// A multiplexed connection; its clones share the sockets.
 #[derive(Clone)]
 pub(super) enum Connection {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-/// A server among those a connection leads to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
-    /// The only one.
-    Only,
-    /// One of a cluster.
-    Node { host: String, port: u16 },
-}
-
-/// Why there is nobody to connect to.
+/// Why the settings allow no connection.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The certificates cannot be read.
+    /// The file of CA certificates cannot be read.
     #[error("cannot read the certificates in {path}")]
     Certificates {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// Why.
+        /// The error of the file system.
         #[source]
-        error: std::io::Error,
+        error: io::Error,
     },
-    /// The client takes none of it.
+    /// The Redis library rejects the settings.
     #[error("cannot set up a client for Redis")]
     Refused(#[source] RedisError),
 }
 
-impl Client {
+impl Endpoint {
     pub(super) fn new(settings: &RedisSettings) -> Result<Self, ClientError> {
-        // TLS takes whichever provider the process has named; another may be linked in.
+        // The Redis library uses the default TLS provider of the process, which must be set if several are linked.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let root_cert = match &settings.ca_file {
-            None => None,
-            Some(path) => Some(
-                std::fs::read(path).map_err(|error| ClientError::Certificates {
-                    path: path.display().to_string(),
-                    error,
-                })?,
-            ),
+        let read = |path: &std::path::PathBuf| {
+            std::fs::read(path).map_err(|error| ClientError::Certificates {
+                path: path.display().to_string(),
+                error,
+            })
         };
         let certificates = TlsCertificates {
             client_tls: None,
-            root_cert,
+            root_cert: settings.ca_file.as_ref().map(read).transpose()?,
         };
         Self::with(settings, &certificates).map_err(ClientError::Refused)
     }
 
     fn with(settings: &RedisSettings, certificates: &TlsCertificates) -> Result<Self, RedisError> {
-        let single = |node| single(node, settings, certificates.clone());
-        match &settings.nodes {
-            Nodes::Single(node) => single(node).map(Self::Single),
-            Nodes::Cluster(nodes) => Ok(Self::Cluster {
-                whole: cluster(nodes, settings, certificates.clone())?,
-                nodes: nodes.iter().map(single).collect::<Result<_, _>>()?,
-            }),
-        }
+        let nodes = settings.nodes.all().iter();
+        Ok(Self {
+            nodes: nodes
+                .map(|node| single(node, settings, certificates.clone()))
+                .collect::<Result<_, _>>()?,
+            cluster: match &settings.nodes {
+                Nodes::Single(_) => None,
+                Nodes::Cluster(nodes) => Some(cluster(nodes, settings, certificates.clone())?),
+            },
+            timeout: settings.records_timeout,
+        })
     }
 
-    /// What is told on `channel`, for as long as the connection for it stands.
+    /// Opens a connection for messages on `channel`. The stream ends when the connection is lost.
     pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
-        let client = match self {
-            Self::Single(client) => client,
-            // Every node of a cluster tells all that is told; another one is tried every time.
-            Self::Cluster { nodes, .. } => fastrand::choice(nodes).expect("there is one at least"),
+        // Each node of a cluster delivers all messages. A random one, in case one of them is down.
+        let node = fastrand::choice(&self.nodes).expect("there is a node");
+        let subscribe = async {
+            let mut subscription = node.get_async_pubsub().await?;
+            subscription.subscribe(channel).await?;
+            Ok(subscription.into_on_message())
         };
-        let mut listening = client.get_async_pubsub().await?;
-        listening.subscribe(channel).await?;
-        Ok(listening.into_on_message())
+        in_time(self.timeout, subscribe).await
     }
 
-    /// Connects, within so long.
-    pub(super) async fn connect(&self, within: Duration) -> Result<Connection, RedisError> {
-        match self {
-            Self::Single(client) => {
-                // Each request has a deadline of its own.
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(Some(within))
-                    .set_response_timeout(None);
-                let connection = client.get_multiplexed_async_connection_with_config(&config);
-                connection.await.map(Connection::Single)
-            }
-            Self::Cluster { whole, .. } => {
-                let connecting = tokio::time::timeout(within, whole.get_async_connection());
-                let connection = connecting.await.unwrap_or_else(|_| {
-                    let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-                    Err(late.into())
-                });
-                connection.map(Connection::Cluster)
-            }
+    pub(super) async fn connect(&self) -> Result<Connection, RedisError> {
+        if let Some(cluster) = &self.cluster {
+            let connection = in_time(self.timeout, cluster.get_async_connection()).await;
+            return connection.map(Connection::Cluster);
         }
+        // Each call has its own deadline.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(None);
+        let connection = self.nodes[0].get_multiplexed_async_connection_with_config(&config);
+        connection.await.map(Connection::Single)
     }
 }
 
 impl Connection {
-    /// All servers that hold something of their own.
-    pub(super) async fn places(&mut self) -> Result<Vec<Place>, RedisError> {
+    /// Returns all servers that hold data of their own.
+    pub(super) async fn servers(&mut self) -> Result<Vec<Server>, RedisError> {
         let Self::Cluster(connection) = self else {
-            return Ok(vec![Place::Only]);
+            return Ok(vec![Server::Random]);
         };
-        let mut asked = redis::cmd("CLUSTER");
-        asked.arg("SLOTS");
-        let told: Vec<Value> = asked.query_async(connection).await?;
-        let mut places: Vec<_> = told.into_iter().filter_map(primary).collect();
-        places.sort();
-        places.dedup();
-        if places.is_empty() {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let ranges: Vec<Value> = command.query_async(connection).await?;
+        let mut primaries: Vec<_> = ranges.into_iter().filter_map(primary).collect();
+        primaries.sort();
+        primaries.dedup();
+        if primaries.is_empty() {
             let unfit = "a cluster that does not say where its servers are";
             return Err((redis::ErrorKind::Client, unfit).into());
         }
-        Ok(places)
+        let server = |(host, port)| Server::ByAddress { host, port };
+        Ok(primaries.into_iter().map(server).collect())
     }
 
-    /// Has one of them do something.
-    pub(super) async fn ask_at(
+    /// Runs a command on one of the [`servers`](Self::servers).
+    pub(super) async fn query_server(
         &mut self,
-        place: &Place,
+        server: &Server,
         command: Cmd,
     ) -> Result<Value, RedisError> {
-        match (self, place) {
-            (Self::Cluster(connection), Place::Node { host, port }) => {
-                let there = SingleNodeRoutingInfo::ByAddress {
-                    host: host.clone(),
-                    port: *port,
-                };
-                let answer = connection.route_command(command, RoutingInfo::SingleNode(there));
-                answer.await?.extract_error()
+        match self {
+            Self::Single(connection) => command.query_async(connection).await,
+            Self::Cluster(connection) => {
+                let route = RoutingInfo::SingleNode(server.clone());
+                let reply = connection.route_command(command, route);
+                reply.await?.extract_error()
             }
-            (connection, _) => command.query_async(connection).await,
         }
     }
 }
 
-/// The primary of a range of slots: the first server named behind the first and the last of them.
-fn primary(range: Value) -> Option<Place> {
+/// Fails with [`io::ErrorKind::TimedOut`] if `step` takes longer than `within`.
+pub(super) async fn in_time<T>(
+    within: Duration,
+    step: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+    tokio::time::timeout(within, step)
+        .await
+        .unwrap_or_else(late)
+}
+
+/// Returns host and port of the primary of a range of slots: the server after the first and the last slot.
+fn primary(range: Value) -> Option<(String, u16)> {
     let Value::Array(range) = range else {
         return None;
     };
@@ -188,13 +179,12 @@ fn primary(range: Value) -> Option<Place> {
         return None;
     };
     let mut server = server.into_iter();
-    Some(Place::Node {
-        host: String::from_redis_value(server.next()?).ok()?,
-        port: u16::from_redis_value(server.next()?).ok()?,
-    })
+    let host = String::from_redis_value(server.next()?).ok()?;
+    let port = u16::from_redis_value(server.next()?).ok()?;
+    Some((host, port))
 }
 
-/// Nothing waits to be sent along with something else, and a peer that is gone without a word is found out.
+/// Returns socket options without Nagle's algorithm, and with detection of a server that is gone without a reset.
 fn tcp(settings: &RedisSettings) -> TcpSettings {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE)
@@ -205,7 +195,6 @@ fn tcp(settings: &RedisSettings) -> TcpSettings {
         .set_user_timeout(settings.records_timeout * 4)
 }
 
-/// A client for one server.
 fn single(
     node: &Node,
     settings: &RedisSettings,
@@ -219,7 +208,6 @@ fn single(
     }
 }
 
-/// A client for a whole cluster.
 fn cluster(
     nodes: &[Node],
     settings: &RedisSettings,
@@ -241,7 +229,7 @@ fn cluster(
     builder.build()
 }
 
-/// How `node` is connected to.
+/// Returns the address of `node` with its credentials.
 fn info(node: &Node, settings: &RedisSettings) -> Result<ConnectionInfo, RedisError> {
     let host = node.host.to_string();
     let address = if node.tls {
@@ -298,9 +286,9 @@ impl ConnectionLike for Connection {
     }
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Client(..)")
+        f.write_str("Endpoint(..)")
     }
 }
 

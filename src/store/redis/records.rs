@@ -30,7 +30,8 @@ use std::time::Duration;
 use self::ledger::{Attempts, Idle, Ledger, Pending};
 use self::steps::{Freed, Reply};
 use super::Redis;
-use super::link::{Failure, Link};
+use super::client::Client;
+use super::error::CallError;
 use crate::idempotency::{
     Answer, Bid, Census, Claim, Ending, Finding, Kept, KeyHash, Permit, RecordId, Records,
     ScopeHash, StoreError, Ticket,
@@ -39,9 +40,9 @@ use crate::store::{Health, Part};
 
 /// All records of a fleet, as one gateway sees them. A clone has a connection of its own.
 pub struct RedisRecords {
-    link: Link,
+    link: Client,
     /// The connection that waits for replicas.
-    witness: Link,
+    witness: Client,
     ledger: Arc<Ledger>,
     /// Looks after the Redis for as long as there are records.
     redis: Redis,
@@ -50,14 +51,14 @@ pub struct RedisRecords {
 impl RedisRecords {
     /// The records in `redis`.
     pub(super) fn new(redis: Redis) -> Self {
-        let core = &redis.0.core;
-        let ledger = Ledger::new(redis.link());
-        core.keep_doing(leases::renew(Arc::downgrade(&ledger), core.settings.lease));
-        core.keep_doing(watches::look(Arc::downgrade(&ledger)));
-        core.keep_doing(watches::listen(Arc::downgrade(&ledger)));
+        let core = &redis.0.state;
+        let ledger = Ledger::new(redis.client(Part::Records));
+        core.spawn(leases::renew(Arc::downgrade(&ledger), core.settings.lease));
+        core.spawn(watches::look(Arc::downgrade(&ledger)));
+        core.spawn(watches::listen(Arc::downgrade(&ledger)));
         Self {
-            link: redis.link(),
-            witness: redis.link(),
+            link: redis.client(Part::Records),
+            witness: redis.client(Part::Records),
             ledger,
             redis,
         }
@@ -70,7 +71,7 @@ impl RedisRecords {
 
     /// Returns when nothing is left to be told to Redis of what was dropped.
     pub async fn settled(&self) {
-        while !self.ledger.core().loose_ends.is_empty() {
+        while !self.ledger.core().tracked.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -85,13 +86,14 @@ impl RedisRecords {
         let call = steps::claim(&ledger.names(), bid, token, lease, counted, full.is_some());
         // Taken before the call, so that the lease ends here no later than in Redis.
         let lapses = ledger.core().clock.now().after(lease);
-        let reply = match self.link.ask::<Reply>(Part::Records, &call).await {
+        let reply = match self.link.run::<Reply>(&call).await {
             Ok(reply) => reply,
             Err(failure) => {
                 // In these cases Redis has stored no claim.
-                pending.is_open = !matches!(failure, Failure::Down(_) | Failure::Full(_));
+                pending.is_open =
+                    !matches!(failure, CallError::Unavailable(_) | CallError::Full(_));
                 return match failure {
-                    Failure::Full(why) => {
+                    CallError::Full(why) => {
                         tracing::debug!(%why, "a key was refused");
                         Ok(Claim::StoreFull)
                     }
@@ -133,7 +135,7 @@ impl RedisRecords {
             return Ok(());
         };
         let record = self.ledger.names().record(id);
-        let have = self.witness.replicas(&record, wanted).await;
+        let have = self.witness.wait_for_replicas(&record, wanted).await;
         match have? {
             have if have >= wanted.get() => Ok(()),
             have => Err(StoreError::new(format!(
@@ -166,7 +168,7 @@ impl RedisRecords {
         let call = steps::settle(&ledger.names(), ticket, token, Some(kept), counted);
         let mut attempts = Attempts::default();
         loop {
-            let why = match self.link.ask::<bool>(Part::Records, &call).await {
+            let why = match self.link.run::<bool>(&call).await {
                 Ok(true) => {
                     let (bid, keep) = (&ticket.bid, Some(ticket.bid.terms.ttl));
                     let (replicated, ()) = tokio::join!(
@@ -247,7 +249,7 @@ impl Records for RedisRecords {
             return Ok(false);
         }
         let call = steps::free(&self.ledger.names(), id);
-        let freed: Freed = self.link.ask(Part::Records, &call).await?;
+        let freed: Freed = self.link.run(&call).await?;
         if let Some(client) = freed.client {
             self.ledger.recount(&self.link, client, id, None).await;
         }

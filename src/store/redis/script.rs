@@ -1,50 +1,41 @@
 //! The scripts that run inside Redis.
 //!
-//! A script is one atomic step. It is called by its hash; a server that does not know it, because it was
-//! restarted, is asked again with the text of it, and knows it from then on.
+//! A script is one atomic step. It is called by its hash. A server that does not have it, because it was restarted,
+//! gets the call again with the text of the script. `redis::Script` was rejected: it copies each key and argument
+//! into a vector of its own before it writes the command.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value};
 
-/// A script, by its text and its hash.
+/// A script: its text and its hash.
 #[derive(Debug)]
 pub(super) struct Script {
     text: &'static str,
-    hash: LazyLock<String>,
+    hash: OnceLock<String>,
 }
 
-/// A script, the names it works on, and what it is told.
+/// A call of a script, with its keys and arguments.
 #[derive(Debug)]
 pub(super) struct Call {
     script: &'static Script,
     command: Cmd,
 }
 
-/// Defines scripts by their files.
-macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {
-        $(
-            $(#[$doc])*
-            pub(super) static $name: Script = Script {
-                text: include_str!($file),
-                hash: LazyLock::new(|| {
-                    redis::Script::new(include_str!($file)).get_hash().to_owned()
-                }),
-            };
-        )*
-    };
-}
-
 impl Script {
-    /// A call with these names, to be given its arguments. On a cluster the first name says where it goes, and
-    /// the others are to be there, too.
-    pub(super) fn on<N: ToRedisArgs>(&'static self, names: &[N]) -> Call {
+    const fn new(text: &'static str) -> Self {
+        let hash = OnceLock::new();
+        Self { text, hash }
+    }
+
+    /// Returns a call with these keys and without arguments. On a cluster, all keys must be in one slot.
+    pub(super) fn on<N: ToRedisArgs>(&'static self, keys: &[N]) -> Call {
+        let hash = || redis::Script::new(self.text).get_hash().to_owned();
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&*self.hash).arg(names.len());
-        for name in names {
-            command.arg(name);
+        command.arg(self.hash.get_or_init(hash)).arg(keys.len());
+        for key in keys {
+            command.arg(key);
         }
         Call {
             script: self,
@@ -54,31 +45,30 @@ impl Script {
 }
 
 impl Call {
-    /// The same with one more argument.
+    /// Adds an argument.
     #[must_use]
     pub(super) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
         self.command.arg(argument);
         self
     }
 
-    /// Has it run.
     pub(super) async fn run(
         &self,
         connection: &mut impl ConnectionLike,
     ) -> Result<Value, RedisError> {
         match self.command.query_async(connection).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.whole().query_async(connection).await
+                self.with_text().query_async(connection).await
             }
             done => done,
         }
     }
 
     /// Returns the call with the text of the script, for a server that may not have it.
-    pub(super) fn whole(&self) -> Cmd {
+    pub(super) fn with_text(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(self.script.text);
-        // Behind the command and the hash.
+        // The first two are the name of the command and the hash.
         for argument in self.command.args_iter().skip(2) {
             if let Arg::Simple(argument) = argument {
                 command.arg(argument);
@@ -88,29 +78,27 @@ impl Call {
     }
 }
 
-scripts! {
-    /// Checks whether Redis can be used, and returns the secret and the record format of the fleet.
-    PLANT = "lua/plant.lua";
-    /// Charges buckets.
-    CHARGE = "lua/charge.lua";
-    /// Takes charges back.
-    REFUND = "lua/refund.lua";
-    /// Counts a key of a client.
-    ADMIT = "lua/admit.lua";
-    /// Changes the count of a key of a client.
-    RECOUNT = "lua/recount.lua";
-    /// Answers a bid.
-    CLAIM = "lua/claim.lua";
-    /// Ends a claim with a record.
-    SETTLE = "lua/settle.lua";
-    /// Ends a claim as if it had never been.
-    RELEASE = "lua/release.lua";
-    /// Makes a claim hold longer.
-    RENEW = "lua/renew.lua";
-    /// Says what became of a claim.
-    PEEK = "lua/peek.lua";
-    /// Writes a record again, unchanged, so that its connection can wait for replicas.
-    CONFIRM = "lua/confirm.lua";
-    /// Frees an unknown key.
-    FREE = "lua/free.lua";
-}
+/// Checks that scripts can write. Stores the secret of the fleet if there is none, and returns it with the record format.
+pub(super) static PLANT: Script = Script::new(include_str!("lua/plant.lua"));
+/// Charges buckets.
+pub(super) static CHARGE: Script = Script::new(include_str!("lua/charge.lua"));
+/// Refunds charges.
+pub(super) static REFUND: Script = Script::new(include_str!("lua/refund.lua"));
+/// Counts a key of a client.
+pub(super) static ADMIT: Script = Script::new(include_str!("lua/admit.lua"));
+/// Changes the count of a key of a client.
+pub(super) static RECOUNT: Script = Script::new(include_str!("lua/recount.lua"));
+/// Claims a key.
+pub(super) static CLAIM: Script = Script::new(include_str!("lua/claim.lua"));
+/// Ends a claim with a record.
+pub(super) static SETTLE: Script = Script::new(include_str!("lua/settle.lua"));
+/// Ends a claim without a record.
+pub(super) static RELEASE: Script = Script::new(include_str!("lua/release.lua"));
+/// Extends the lease of a claim.
+pub(super) static RENEW: Script = Script::new(include_str!("lua/renew.lua"));
+/// Reads a record.
+pub(super) static PEEK: Script = Script::new(include_str!("lua/peek.lua"));
+/// Writes a record again, unchanged, so that its connection can wait for replicas.
+pub(super) static CONFIRM: Script = Script::new(include_str!("lua/confirm.lua"));
+/// Frees a key whose outcome is unknown.
+pub(super) static FREE: Script = Script::new(include_str!("lua/free.lua"));

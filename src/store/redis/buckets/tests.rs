@@ -272,7 +272,7 @@ impl Refunded {
             let call = scripts::refund(wanted, &groups[0], answers[0].as_ref().unwrap(), PREFIX);
             for done in [1, 0] {
                 let link = &self.buckets.link;
-                assert_eq!(link.ask::<u8>(Part::Limits, &call).await.unwrap(), done);
+                assert_eq!(link.run::<u8>(&call).await.unwrap(), done);
             }
         });
     }

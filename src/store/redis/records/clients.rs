@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, ParsingError, Value};
 
-use super::super::link::Link;
+use super::super::client::Client;
 use super::super::script::{ADMIT, Call, RECOUNT};
 use super::ledger::{Ledger, Pending};
 use super::names::Names;
 use super::steps::millis;
 use crate::idempotency::{Bid, ClientHash, RecordId};
-use crate::store::Part;
 
 /// A key that may have been counted for a claim.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +39,7 @@ impl Ledger {
     /// Counts the key of `bid` for its client. Returns the time until a key expires if the client may claim no new key.
     pub(super) async fn admit(
         &self,
-        link: &Link,
+        link: &Client,
         bid: &Bid,
         pending: &mut Pending<'_>,
     ) -> Option<Duration> {
@@ -57,7 +56,7 @@ impl Ledger {
             id: bid.id,
             ttl: bid.terms.ttl,
         });
-        let full = match link.attempt(Part::Records, &call).await {
+        let full = match link.run_optional(&call).await {
             Some(Admission::New) | None => return None,
             Some(Admission::Known) => None,
             Some(Admission::Full(no_sooner)) => Some(no_sooner),
@@ -69,14 +68,14 @@ impl Ledger {
     /// Counts a claimed key until its record expires, or no longer if `keep` is `None`.
     pub(super) async fn recount(
         &self,
-        link: &Link,
+        link: &Client,
         client: ClientHash,
         id: RecordId,
         keep: Option<Duration>,
     ) {
         if self.max_keys_per_client().is_some() {
             let call = recount(&self.names(), client, id).arg(keep.map_or(0, millis));
-            let _: Option<bool> = link.attempt(Part::Records, &call.arg("")).await;
+            let _: Option<bool> = link.run_optional(&call.arg("")).await;
         }
     }
 
@@ -84,7 +83,7 @@ impl Ledger {
     pub(super) async fn discount(&self, counted: Counted) {
         let Counted { client, id, ttl } = counted;
         let call = recount(&self.names(), client, id).arg(0).arg(millis(ttl));
-        let _: Option<bool> = self.background.attempt(Part::Records, &call).await;
+        let _: Option<bool> = self.background.run_optional(&call).await;
     }
 }
 

@@ -11,7 +11,6 @@ use super::ledger::Ledger;
 use super::steps;
 use crate::clock::Moment;
 use crate::idempotency::{RecordId, Ticket};
-use crate::store::Part;
 
 /// How often in the time a claim holds it is seen to.
 const LOOKS_PER_LEASE: u32 = 8;
@@ -86,7 +85,7 @@ async fn renew_one(ledger: &Arc<Ledger>, number: u64, id: RecordId) {
     let asked = ledger.core().clock.now();
     let lease = ledger.core().settings.lease;
     let call = steps::renew(&ledger.names(), id, ledger.token(number), lease);
-    match ledger.background.ask::<bool>(Part::Records, &call).await {
+    match ledger.background.run::<bool>(&call).await {
         Ok(true) => ledger.leases.renewed(number, asked.after(lease)),
         // It will be found out when the execution ends.
         Ok(false) => tracing::debug!(key = %id.key, "a claim was lost"),

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::super::core::Core;
-use super::super::link::Link;
+use super::super::client::{Client, ClientState};
 use super::clients::Counted;
 use super::leases::Leases;
 use super::names::{Names, Token};
@@ -16,7 +15,6 @@ use crate::clock::Moment;
 use crate::idempotency::{
     Bid, ClientHash, Desk, Ending, Flight, Permit, RecordId, StoreError, Ticket,
 };
-use crate::store::Part;
 use crate::store::flights::Flights;
 
 /// Between two attempts to record something: so long at first, and twice as long every time.
@@ -34,7 +32,7 @@ pub(super) struct Ledger {
     pub(super) leases: Leases,
     pub(super) watches: Watches,
     /// For what is not done for a request.
-    pub(super) background: Link,
+    pub(super) background: Client,
 }
 
 /// A claim whose reply is outstanding. When it is dropped, it is cancelled, and its key is counted no longer.
@@ -76,7 +74,7 @@ impl Attempts {
 
 impl Ledger {
     /// Of a gateway that has nothing underway yet; `background` is for what is not done for a request.
-    pub(super) fn new(background: Link) -> Arc<Self> {
+    pub(super) fn new(background: Client) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
             myself: Weak::clone(myself),
             gateway: draw(),
@@ -88,8 +86,8 @@ impl Ledger {
         })
     }
 
-    pub(super) fn core(&self) -> &Core {
-        self.background.core()
+    pub(super) fn core(&self) -> &ClientState {
+        self.background.state()
     }
 
     pub(super) fn names(&self) -> Names<'_> {
@@ -107,7 +105,7 @@ impl Ledger {
     pub(super) fn uncount_later(self: &Arc<Self>, client: ClientHash, id: RecordId) {
         if self.max_keys_per_client().is_some() {
             let ledger = Arc::clone(self);
-            self.core().finish_later(async move {
+            self.core().spawn_tracked(async move {
                 ledger.recount(&ledger.background, client, id, None).await;
             });
         }
@@ -157,7 +155,7 @@ impl Ledger {
     /// Ends a claim in Redis without a response.
     pub(super) async fn conclude(
         &self,
-        link: &Link,
+        link: &Client,
         ticket: &Ticket,
         idle: Idle,
     ) -> Result<(), StoreError> {
@@ -174,7 +172,7 @@ impl Ledger {
             Idle::Unknown => (&ticket.bid, Some(ticket.bid.terms.ttl)),
         };
         let (concluded, ()) = tokio::join!(
-            link.ask::<bool>(Part::Records, &call),
+            link.run::<bool>(&call),
             self.recount(link, bid.client, bid.id, keep),
         );
         Ok(concluded.map(|_| ())?)
@@ -188,7 +186,7 @@ impl Ledger {
         then: Option<Ending>,
     ) {
         let ledger = Arc::clone(&self);
-        self.core().finish_later(async move {
+        self.core().spawn_tracked(async move {
             let mut attempts = Attempts::default();
             let conclude = async || ledger.conclude(&ledger.background, &ticket, idle).await;
             while conclude().await.is_err() && !ledger.has_lapsed(&ticket) {
@@ -227,12 +225,12 @@ impl Drop for Pending<'_> {
             .clock
             .now()
             .after(ledger.core().settings.lease);
-        self.ledger.core().finish_later(async move {
+        self.ledger.core().spawn_tracked(async move {
             let token = ledger.token(number);
             let mut attempts = Attempts::default();
             while is_open {
                 let call = steps::release(&ledger.names(), id, token, true);
-                let released = ledger.background.ask::<bool>(Part::Records, &call).await;
+                let released = ledger.background.run::<bool>(&call).await;
                 // A claim that is not cancelled by then lapses, and its key is unknown.
                 is_open = released.is_err() && ledger.core().clock.now() < ends;
                 if is_open {

@@ -9,19 +9,19 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use redis::{FromRedisValue, RedisError};
 
-use super::super::connection::{Connection, Place};
-use super::super::link::{Failure, Link};
+use super::super::client::Client;
+use super::super::connection::{Connection, Server};
+use super::super::error::CallError;
 use super::names::Names;
 use super::steps::{self, Peek};
 use crate::idempotency::{Answer, Census, Finding, KeyHash, RecordId, State, StoreError};
-use crate::store::Part;
 
 /// Names looked at in one step.
 const STEP: usize = 500;
 
 /// Returns up to `most` records of `key`, in all scopes, without their responses.
 pub(super) async fn find(
-    link: &Link,
+    link: &Client,
     names: &Names<'_>,
     key: KeyHash,
     most: usize,
@@ -46,12 +46,12 @@ pub(super) async fn find(
 
 /// Reads one record, without its response.
 pub(super) async fn look_at(
-    link: &Link,
+    link: &Client,
     names: &Names<'_>,
     id: RecordId,
 ) -> Result<Option<Finding>, StoreError> {
     let call = steps::peek_start(names, id);
-    let Peek(peeked) = link.ask(Part::Records, &call).await?;
+    let Peek(peeked) = link.run(&call).await?;
     let Some(peeked) = peeked else {
         return Ok(None);
     };
@@ -74,24 +74,24 @@ pub(super) async fn look_at(
 
 /// Reads the response of a completed record.
 pub(super) async fn response(
-    link: &Link,
+    link: &Client,
     names: &Names<'_>,
     id: RecordId,
 ) -> Result<Option<Arc<Answer>>, StoreError> {
     let call = steps::peek(names, id);
-    let Peek(peeked) = link.ask(Part::Records, &call).await?;
+    let Peek(peeked) = link.run(&call).await?;
     let bytes = peeked.and_then(|peeked| peeked.answer);
     let response = bytes.map(|bytes| steps::read_answer(id, &bytes));
     response.transpose()
 }
 
 /// How much there is; a record that a walk comes by twice counts twice.
-pub(super) async fn count(link: &Link, names: &Names<'_>) -> Result<Census, StoreError> {
+pub(super) async fn count(link: &Client, names: &Names<'_>) -> Result<Census, StoreError> {
     let mut census = Census::default();
     let mut walk = Walk::new(link, names, None).await?;
     while let Some(ids) = walk.step().await? {
         let calls: Vec<_> = ids.iter().map(|&id| steps::size_up(names, id)).collect();
-        let peeks = calls.iter().map(|call| link.ask(Part::Records, call));
+        let peeks = calls.iter().map(|call| link.run(call));
         for peeked in try_join_all(peeks).await? {
             let Peek(Some(peeked)) = peeked else { continue };
             match peeked.state {
@@ -112,19 +112,19 @@ struct Walk<'a> {
     names: &'a Names<'a>,
     pattern: String,
     /// The servers that are still to be walked through, the one at hand last.
-    places: Vec<Place>,
+    places: Vec<Server>,
     cursor: u64,
 }
 
 impl<'a> Walk<'a> {
     async fn new(
-        link: &Link,
+        link: &Client,
         names: &'a Names<'a>,
         key: Option<KeyHash>,
     ) -> Result<Self, StoreError> {
-        let connection = link.connection(Part::Records).await;
+        let connection = link.connection().await;
         let mut connection = connection?;
-        let places = connection.places().await.map_err(|error| failed(&error))?;
+        let places = connection.servers().await.map_err(failed)?;
         Ok(Self {
             connection,
             names,
@@ -143,9 +143,8 @@ impl<'a> Walk<'a> {
         command.arg(self.cursor);
         command.arg("MATCH").arg(&self.pattern);
         command.arg("COUNT").arg(STEP);
-        let scanned = self.connection.ask_at(place, command).await;
-        let scanned =
-            <(u64, Vec<Vec<u8>>)>::from_redis_value(scanned.map_err(|error| failed(&error))?);
+        let scanned = self.connection.query_server(place, command).await;
+        let scanned = <(u64, Vec<Vec<u8>>)>::from_redis_value(scanned.map_err(failed)?);
         let (cursor, found) = scanned.map_err(StoreError::new)?;
         self.cursor = cursor;
         if cursor == 0 {
@@ -156,6 +155,6 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn failed(error: &RedisError) -> StoreError {
-    StoreError::new(Failure::from(error))
+fn failed(error: RedisError) -> StoreError {
+    StoreError::new(CallError::from(error))
 }

@@ -126,7 +126,7 @@ async fn subscribe(ledger: &Weak<Ledger>) -> Option<Option<BoxStream<'static, [u
     if core.breaker(Part::Records).is_open() {
         return Some(None);
     }
-    let told = match core.subscribe(&ledger.names().channel()).await {
+    let told = match core.endpoint.subscribe(&ledger.names().channel()).await {
         Ok(told) => told,
         Err(error) => {
             tracing::debug!(%error, "Redis cannot be heard");
@@ -142,7 +142,7 @@ async fn subscribe(ledger: &Weak<Ledger>) -> Option<Option<BoxStream<'static, [u
 
 async fn look_at(ledger: &Ledger, id: RecordId, owner: Token) {
     let call = steps::peek(&ledger.names(), id);
-    let Ok(Peek(peeked)) = ledger.background.ask(Part::Records, &call).await else {
+    let Ok(Peek(peeked)) = ledger.background.run(&call).await else {
         return;
     };
     let ending = match peeked {

@@ -1,0 +1,370 @@
+//! A client of Redis: one connection that is replaced when it is lost, deadlines, and reports to the circuit breaker.
+//!
+//! All requests of a worker share one multiplexed connection. It lives on the runtime that uses the client, so no
+//! request crosses threads, and a clone of a store opens its own. A task of its own connects, because that takes
+//! several round trips, more than the deadline of a limit: the task continues when the request has timed out. All
+//! requests that arrive meanwhile wait for this attempt and share its failure.
+//!
+//! `redis::aio::ConnectionManager` was rejected: it has no step between connecting and the first command, where the
+//! fleet secret is checked, it supports no clusters, and it neither repeats a command nor reconnects after a timeout.
+
+use std::future::Future;
+use std::io;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use parking_lot::{Mutex, RwLock};
+use redis::{FromRedisValue, Pipeline, RedisError, Value};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::task::TaskTracker;
+
+use super::connection::{Connection, Endpoint, in_time};
+use super::error::CallError;
+use super::health::StoreBreaker;
+use super::script::{CONFIRM, Call};
+use super::settings::RedisSettings;
+use crate::clock::Clock;
+use crate::hash_keys::{HashKeySource, HashKeys, Secret};
+use crate::store::Part;
+
+/// State that all clients of one Redis share.
+#[derive(Debug)]
+pub(super) struct ClientState {
+    pub(super) settings: RedisSettings,
+    pub(super) clock: Clock,
+    pub(super) endpoint: Endpoint,
+    limits: StoreBreaker,
+    records: StoreBreaker,
+    /// The secret of the fleet; one of our own until Redis has returned it.
+    hash_keys: Arc<RwLock<HashKeys>>,
+    /// Number of times that Redis was found restarted or replaced. Connections of an earlier epoch are not used.
+    epoch: AtomicU64,
+    /// Wakes the monitor before its next probe is due.
+    pub(super) probe_requested: Notify,
+    /// The runtime of the monitor, for tasks that are no part of a request.
+    background: Handle,
+    /// Tasks that shutdown waits for.
+    pub(super) tracked: TaskTracker,
+}
+
+impl ClientState {
+    pub(super) fn new(
+        settings: RedisSettings,
+        endpoint: Endpoint,
+        clock: Clock,
+        background: Handle,
+    ) -> Self {
+        Self {
+            endpoint,
+            limits: StoreBreaker::new(Part::Limits, &settings.nodes),
+            records: StoreBreaker::new(Part::Records, &settings.nodes),
+            settings,
+            clock,
+            hash_keys: Arc::new(RwLock::new(Secret::random().into())),
+            epoch: AtomicU64::new(0),
+            probe_requested: Notify::new(),
+            background,
+            tracked: TaskTracker::new(),
+        }
+    }
+
+    pub(super) fn breaker(&self, part: Part) -> &StoreBreaker {
+        match part {
+            Part::Limits => &self.limits,
+            Part::Records => &self.records,
+        }
+    }
+
+    /// Returns the configured timeout of one call for `part`.
+    pub(super) fn timeout(&self, part: Part) -> Duration {
+        match part {
+            Part::Limits => self.settings.limits_timeout,
+            Part::Records => self.settings.records_timeout,
+        }
+    }
+
+    pub(super) fn hash_keys(&self) -> HashKeySource {
+        HashKeySource::Shared(Arc::clone(&self.hash_keys))
+    }
+
+    pub(super) fn secret(&self) -> Secret {
+        self.hash_keys.read().secret
+    }
+
+    pub(super) fn adopt(&self, secret: Secret) {
+        *self.hash_keys.write() = secret.into();
+    }
+
+    /// Returns the key of a value that all gateways share. All of them are in one slot, so one script can use them.
+    pub(super) fn fleet_key(&self, name: &str) -> String {
+        format!("{}:{{fleet}}:{name}", self.settings.prefix)
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Invalidates all connections and all cached rejections, because Redis was restarted or replaced.
+    pub(super) fn begin_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Makes the monitor probe Redis now.
+    pub(super) fn request_probe(&self) {
+        self.probe_requested.notify_one();
+    }
+
+    /// Runs `task` in the background. Shutdown waits up to 2 s for it.
+    pub(super) fn spawn_tracked(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tracked.spawn_on(task, &self.background);
+    }
+
+    /// Runs `task` in the background until shutdown.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.background.spawn(task);
+    }
+
+    /// Connects to the Redis that the monitor has probed. A server with another fleet secret, or without one, is not
+    /// used before the monitor has probed it.
+    async fn connect(&self) -> Result<Connection, CallError> {
+        let mut connection = self.endpoint.connect().await?;
+        let mut get = redis::cmd("GET");
+        get.arg(self.fleet_key("secret"));
+        let stored = get.query_async(&mut connection);
+        let stored: Option<Vec<u8>> = in_time(self.timeout(Part::Records), stored).await?;
+        if stored.as_deref() != Some(self.secret().as_bytes()) {
+            self.request_probe();
+            let reason = "it has another fleet secret, so it was emptied or replaced";
+            return Err(CallError::ConnectionLost(reason.into()));
+        }
+        Ok(connection)
+    }
+}
+
+/// Calls Redis for one part of the store. Clones share the connection.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    state: Arc<ClientState>,
+    part: Part,
+    current: Arc<Mutex<Option<Connecting>>>,
+}
+
+/// An attempt to connect and, when it has succeeded, its connection.
+#[derive(Clone, Debug)]
+struct Connecting {
+    epoch: u64,
+    connection: Shared<BoxFuture<'static, Result<Connection, CallError>>>,
+}
+
+impl Client {
+    /// Returns a client that connects on its first call.
+    pub(super) fn new(state: Arc<ClientState>, part: Part) -> Self {
+        Self {
+            state,
+            part,
+            current: Arc::default(),
+        }
+    }
+
+    /// Returns a client of the same Redis and part with its own connection.
+    pub(super) fn another(&self) -> Self {
+        Self::new(Arc::clone(&self.state), self.part)
+    }
+
+    pub(super) fn state(&self) -> &Arc<ClientState> {
+        &self.state
+    }
+
+    /// Runs a script.
+    pub(super) async fn run<T: FromRedisValue>(&self, call: &Call) -> Result<T, CallError> {
+        self.check()?;
+        match self.run_within(self.timeout(), call).await {
+            Ok(value) => {
+                self.breaker().succeeded();
+                let unexpected = |error| format!("Redis returned an unexpected reply: {error}");
+                T::from_redis_value(value)
+                    .map_err(|error| CallError::Failed(unexpected(error).into()))
+            }
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Runs a script on which no request depends. A failure is counted in the metrics, and does not open the breaker.
+    pub(super) async fn run_optional<T: FromRedisValue>(&self, call: &Call) -> Option<T> {
+        self.check().ok()?;
+        let reason = match self.run_within(self.timeout(), call).await {
+            Ok(value) => match T::from_redis_value(value) {
+                Ok(reply) => return Some(reply),
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        self.breaker().count_failure();
+        tracing::debug!(reason, "optional Redis script failed");
+        None
+    }
+
+    /// Returns a connection that has just replied, for commands that are not scripts.
+    pub(super) async fn connection(&self) -> Result<Connection, CallError> {
+        let mut ping = redis::pipe();
+        ping.cmd("PING").ignore();
+        let (connection, ()) = self.query(&ping, self.timeout()).await?;
+        Ok(connection)
+    }
+
+    /// Waits until `wanted` replicas have `record`, and returns how many do.
+    ///
+    /// WAIT counts from the last write of its own connection, so this connection writes the expiry of `record` again.
+    /// WAIT also holds up later commands on its connection, so the connection is used for nothing else.
+    pub(super) async fn wait_for_replicas(
+        &self,
+        record: &str,
+        wanted: NonZeroU32,
+    ) -> Result<u32, CallError> {
+        let within = self.timeout();
+        let millis = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        let mut pipeline = redis::pipe();
+        // On a cluster, the key of the first command selects the server for both.
+        pipeline.add_command(CONFIRM.on(&[record]).with_text());
+        pipeline.cmd("WAIT").arg(wanted.get()).arg(millis);
+        // WAIT alone can take `within`.
+        let (_, (exists, have)) = self.query::<(bool, u32)>(&pipeline, within * 2).await?;
+        if exists {
+            Ok(have)
+        } else {
+            Err(CallError::Failed("the record is gone".into()))
+        }
+    }
+
+    /// Runs a script, once more on a new connection if the connection is lost: servers close idle connections.
+    ///
+    /// Every script may run twice. A repeated charge costs its client tokens; the others recognise their own effect.
+    async fn run_within(&self, within: Duration, call: &Call) -> Result<Value, CallError> {
+        let deadline = Instant::now() + within;
+        let late = |_| CallError::Timeout(within);
+        let mut retried = false;
+        loop {
+            let connected = timeout_at(deadline, self.connect()).await.map_err(late)?;
+            let (used, mut connection) = connected?;
+            let reply = timeout_at(deadline, call.run(&mut connection)).await;
+            match reply.map_err(late).and_then(|reply| Ok(reply?)) {
+                Err(error) if self.retries(&used, &error, &mut retried) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Runs commands that may run twice, with `within` for each attempt after connecting. Returns the connection too.
+    async fn query<T: FromRedisValue>(
+        &self,
+        commands: &Pipeline,
+        within: Duration,
+    ) -> Result<(Connection, T), CallError> {
+        self.check()?;
+        let mut retried = false;
+        loop {
+            let connected = self.connect().await;
+            let (used, mut connection) = connected.map_err(|error| self.failed(error))?;
+            let reply = timeout(within, commands.query_async(&mut connection)).await;
+            let reply = reply.map_err(|_| CallError::Timeout(within));
+            match reply.and_then(|reply: Result<T, RedisError>| Ok(reply?)) {
+                Ok(reply) => return Ok((connection, reply)),
+                Err(error) if self.retries(&used, &error, &mut retried) => {}
+                // A slow replica is no failure of the server.
+                Err(error @ CallError::Timeout(_)) => return Err(error),
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    /// Returns the connection, and the attempt that it comes from.
+    async fn connect(&self) -> Result<(Connecting, Connection), CallError> {
+        let used = self.connecting();
+        match used.connection.clone().await {
+            Ok(connection) => Ok((used, connection)),
+            Err(error) => {
+                self.forget(&used);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the current attempt to connect, or starts one.
+    fn connecting(&self) -> Connecting {
+        let epoch = self.state.epoch();
+        let mut current = self.current.lock();
+        if let Some(known) = current.as_ref().filter(|known| known.epoch == epoch) {
+            return known.clone();
+        }
+        let (state, slot) = (Arc::clone(&self.state), Arc::clone(&self.current));
+        let connecting = tokio::spawn(async move {
+            let connection = state.connect().await;
+            if connection.is_err() {
+                // All requests that wait for it may have timed out. The next one connects anew.
+                slot.lock().take_if(|current| current.epoch == epoch);
+            }
+            connection
+        });
+        let cancelled = |error| Err(RedisError::from(io::Error::other(error)).into());
+        let connection = connecting.map(move |done| done.unwrap_or_else(cancelled));
+        let connection = connection.boxed().shared();
+        current.insert(Connecting { epoch, connection }).clone()
+    }
+
+    /// Drops a connection, unless another has replaced it since.
+    fn forget(&self, used: &Connecting) {
+        let is_used = |current: &mut Connecting| current.connection.ptr_eq(&used.connection);
+        self.current.lock().take_if(is_used);
+    }
+
+    /// Returns whether to repeat what failed with `error`. Drops a connection that was lost, or that timed out: its
+    /// other end may be gone without a reset.
+    fn retries(&self, used: &Connecting, error: &CallError, retried: &mut bool) -> bool {
+        let is_lost = matches!(error, CallError::ConnectionLost(_));
+        if is_lost || matches!(error, CallError::Timeout(_)) {
+            self.forget(used);
+        }
+        if is_lost {
+            // Redis may have been restarted without its data.
+            self.state.request_probe();
+        }
+        is_lost && !std::mem::replace(retried, true)
+    }
+
+    /// Fails while the breaker is open.
+    fn check(&self) -> Result<(), CallError> {
+        match self.breaker().degraded() {
+            None => Ok(()),
+            Some(reason) => Err(CallError::Unavailable(reason)),
+        }
+    }
+
+    /// Reports `error` to the breaker, and returns it.
+    fn failed(&self, error: CallError) -> CallError {
+        let breaker = self.breaker();
+        let opened = match error {
+            // A full Redis can still replay records and end claims.
+            CallError::Full(_) if self.part == Part::Records => false,
+            CallError::ConnectionLost(_) => breaker.failed(&error) | breaker.open(&error),
+            _ => breaker.failed(&error),
+        };
+        if opened {
+            self.state.request_probe();
+        }
+        error
+    }
+
+    fn breaker(&self) -> &StoreBreaker {
+        self.state.breaker(self.part)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.state.timeout(self.part)
+    }
+}

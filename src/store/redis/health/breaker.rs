@@ -1,0 +1,252 @@
+//! The circuit breaker of one part of the store.
+//!
+//! Limits and records each have one, because they differ in their timeout and in what they require of Redis: a full
+//! Redis can still replay, and one that replies in 100 ms is too slow for limits only. Requests only open a breaker.
+//! The [monitor](super::Monitor) closes it after a successful probe, so no request is spent on probing. The breaker
+//! of upstream servers has other rules (a failure ratio, half-open requests, retry times), and a store must not
+//! depend on `upstream`, so they share no code.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::store::redis::settings::Nodes;
+use crate::store::{Health, Part};
+
+/// Consecutive failures that open the breaker.
+const FAILURES: u32 = 3;
+
+/// A breaker that opens within this time after it closed has relapsed.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// Minimum open time after the first relapse. It doubles with each further one.
+const RELAPSE: Duration = Duration::from_millis(50);
+
+/// Upper bound of the minimum open time.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Whether Redis is called for one part of the store.
+#[derive(Debug)]
+pub(crate) struct StoreBreaker {
+    part: Part,
+    /// The configured addresses, for the log.
+    nodes: Arc<str>,
+    open: AtomicBool,
+    consecutive_failures: AtomicU32,
+    all_failures: AtomicU64,
+    history: Mutex<BreakerHistory>,
+}
+
+#[derive(Debug)]
+struct BreakerHistory {
+    /// Why the breaker is open; `None` if it is closed, or if Redis was never probed.
+    reason: Option<Arc<str>>,
+    opened: Instant,
+    closed: Option<Instant>,
+    /// Consecutive relapses.
+    relapses: u32,
+}
+
+impl StoreBreaker {
+    /// Returns a breaker that is open until the first successful probe.
+    pub(crate) fn new(part: Part, nodes: &Nodes) -> Self {
+        Self {
+            part,
+            nodes: nodes.to_string().into(),
+            open: AtomicBool::new(true),
+            consecutive_failures: AtomicU32::new(0),
+            all_failures: AtomicU64::new(0),
+            history: Mutex::new(BreakerHistory {
+                reason: None,
+                opened: Instant::now(),
+                closed: None,
+                relapses: 0,
+            }),
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Returns why the breaker is open, or `None` if it is closed.
+    pub(crate) fn degraded(&self) -> Option<Arc<str>> {
+        let reason = || self.history.lock().reason.clone();
+        let unknown = || "it was never reached".into();
+        self.is_open().then(|| reason().unwrap_or_else(unknown))
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        Health {
+            part: self.part,
+            degraded: self.degraded(),
+            failures: self.all_failures.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Reports a successful call.
+    pub(crate) fn succeeded(&self) {
+        // Read first: a write by every call would move the cache line between the workers.
+        if self.consecutive_failures.load(Ordering::Relaxed) != 0 {
+            self.consecutive_failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a failure that does not open the breaker.
+    pub(crate) fn count_failure(&self) {
+        self.all_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reports a failed call. Returns whether the breaker opened.
+    pub(crate) fn failed(&self, reason: &dyn fmt::Display) -> bool {
+        self.count_failure();
+        let failures = self.consecutive_failures.fetch_add(1, Ordering::Relaxed) + 1;
+        failures >= FAILURES && self.open(reason)
+    }
+
+    /// Opens the breaker. Returns whether it was closed.
+    pub(crate) fn open(&self, reason: &dyn fmt::Display) -> bool {
+        let mut history = self.history.lock();
+        let was_closed = !self.open.swap(true, Ordering::AcqRel);
+        // Before the first successful probe, the first reason is logged too.
+        if was_closed || history.reason.is_none() {
+            let reason: Arc<str> = reason.to_string().into();
+            self.log_degraded(&reason);
+            let closed = history.closed;
+            let relapsed = closed.is_some_and(|closed| closed.elapsed() < STEADY);
+            history.relapses = if relapsed { history.relapses + 1 } else { 0 };
+            history.opened = Instant::now();
+            history.reason = Some(reason);
+        }
+        was_closed
+    }
+
+    /// Opens the breaker for a reason that lasts until an operator acts. It replaces any other reason.
+    pub(super) fn open_permanently(&self, reason: &dyn fmt::Display) {
+        let mut history = self.history.lock();
+        if history.reason.as_deref() != Some(&*reason.to_string()) {
+            history.reason = None;
+        }
+        drop(history);
+        self.open(reason);
+    }
+
+    /// Closes the breaker, unless it relapsed a short time ago. Returns whether it is closed.
+    pub(super) fn close(&self) -> bool {
+        let mut history = self.history.lock();
+        if !self.is_open() {
+            return true;
+        }
+        let least = RELAPSE.saturating_mul(1 << history.relapses.min(10));
+        if history.relapses > 0 && history.opened.elapsed() < least.min(LONGEST) {
+            return false;
+        }
+        self.consecutive_failures.store(0, Ordering::Relaxed);
+        self.open.store(false, Ordering::Release);
+        // The first time, nothing has failed before.
+        if history.reason.take().is_some() {
+            match self.part {
+                Part::Limits => tracing::info!("Redis decides on limits again"),
+                Part::Records => tracing::info!("Redis keeps idempotency keys again"),
+            }
+            history.closed = Some(Instant::now());
+        }
+        true
+    }
+
+    fn log_degraded(&self, reason: &str) {
+        let nodes = &*self.nodes;
+        match self.part {
+            Part::Limits => tracing::error!(
+                nodes,
+                reason,
+                "the store is degraded: Redis does not decide on limits, and each is kept as its \
+                 `on_store_error` says"
+            ),
+            Part::Records => tracing::error!(
+                nodes,
+                reason,
+                "the store is degraded: Redis does not keep idempotency keys, and requests with one \
+                 are refused"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes() -> Nodes {
+        Nodes::Cluster(Vec::new())
+    }
+
+    fn closed() -> StoreBreaker {
+        let breaker = StoreBreaker::new(Part::Limits, &nodes());
+        breaker.close();
+        breaker
+    }
+
+    #[test]
+    fn it_is_open_until_redis_was_reached() {
+        let breaker = StoreBreaker::new(Part::Records, &nodes());
+        assert!(breaker.is_open());
+        breaker.close();
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn failures_in_a_row_open_it_and_a_success_between_them_does_not() {
+        let breaker = closed();
+        for _ in 0..5 {
+            assert!(!breaker.failed(&"late"));
+            assert!(!breaker.failed(&"late"));
+            breaker.succeeded();
+        }
+        assert!(!breaker.is_open());
+        breaker.failed(&"late");
+        breaker.failed(&"late");
+        assert!(breaker.failed(&"late"));
+        assert!(breaker.is_open());
+        assert_eq!(breaker.degraded().as_deref(), Some("late"));
+        assert_eq!(breaker.health().failures, 13);
+        assert!(!breaker.failed(&"late"), "it is open already");
+    }
+
+    #[test]
+    fn the_first_reason_stays_until_it_is_closed() {
+        let breaker = closed();
+        assert!(breaker.open(&"gone"));
+        assert!(!breaker.open(&"late"));
+        assert_eq!(breaker.degraded().as_deref(), Some("gone"));
+        breaker.close();
+        assert_eq!(breaker.degraded(), None);
+    }
+
+    #[test]
+    fn a_permanent_reason_replaces_an_earlier_one() {
+        let breaker = StoreBreaker::new(Part::Records, &nodes());
+        breaker.open(&"gone");
+        breaker.open_permanently(&"format 1");
+        assert_eq!(breaker.degraded().as_deref(), Some("format 1"));
+        breaker.open(&"gone");
+        assert_eq!(breaker.degraded().as_deref(), Some("format 1"));
+        assert!(breaker.is_open());
+    }
+
+    #[test]
+    fn one_that_was_closed_in_vain_stays_open_permanently_a_while() {
+        let breaker = closed();
+        breaker.open(&"gone");
+        assert!(breaker.close());
+        breaker.open(&"gone again");
+        let since = Instant::now();
+        while !breaker.close() {
+            assert!(since.elapsed() < LONGEST * 20, "never closed");
+        }
+        assert!(since.elapsed() >= RELAPSE, "{:?}", since.elapsed());
+    }
+}
