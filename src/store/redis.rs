@@ -39,7 +39,6 @@ use crate::clock::Clock;
 use crate::hash_keys::HashKeySource;
 use crate::store::{Health, Part};
 
-pub use connection::ClientError;
 pub use health::Unfit;
 
 /// How long startup waits for the first probe. After that the gateway starts without Redis.
@@ -62,9 +61,18 @@ struct Running {
 /// Why a gateway cannot start with this Redis. An unreachable Redis is no error: the gateway starts without it.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The settings allow no connection.
-    #[error(transparent)]
-    Client(#[from] ClientError),
+    /// The file of CA certificates cannot be read.
+    #[error("cannot read the certificates in {path}")]
+    Certificates {
+        /// The path of the file.
+        path: String,
+        /// The error of the file system.
+        #[source]
+        error: io::Error,
+    },
+    /// The Redis library rejects the settings.
+    #[error("cannot set up a client for Redis")]
+    Settings(#[source] redis::RedisError),
     /// The server was reached and cannot be used.
     #[error("the Redis at {nodes} cannot be used: {unfit}")]
     Unfit {

@@ -368,3 +368,49 @@ impl Client {
         self.state.timeout(self.part)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::super::script::CHARGE;
+    use super::*;
+
+    /// A client of a server that accepts connections and never replies. Connecting fails after 300 ms.
+    fn unresponsive() -> (TcpListener, Client) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let settings = RedisSettings {
+            records_timeout: Duration::from_millis(300),
+            ..RedisSettings::for_test(listener.local_addr().unwrap().port())
+        };
+        let endpoint = Endpoint::new(&settings).unwrap();
+        let state = ClientState::new(settings, endpoint, Clock::real(), Handle::current());
+        (listener, Client::new(Arc::new(state), Part::Limits))
+    }
+
+    #[tokio::test]
+    async fn a_failed_attempt_is_dropped_also_if_all_requests_have_timed_out() {
+        let (_listener, client) = unresponsive();
+        let within = Duration::from_millis(10);
+        let error = client.run_within(within, &CHARGE.on(&["bucket"])).await;
+        assert!(matches!(error, Err(CallError::Timeout(it)) if it == within));
+        let attempt = client.current.lock().clone().expect("it continues");
+        let error = attempt.connection.await.map(|_| ()).unwrap_err();
+        assert!(matches!(error, CallError::ConnectionLost(_)), "{error}");
+        assert!(client.current.lock().is_none());
+    }
+
+    #[tokio::test]
+    async fn requests_that_arrive_while_connecting_share_one_attempt_and_its_failure() {
+        let (listener, client) = unresponsive();
+        let call = CHARGE.on(&["bucket"]);
+        let run = || client.run_within(Duration::from_secs(30), &call);
+        let (first, second) = tokio::join!(run(), run());
+        for error in [first.unwrap_err(), second.unwrap_err()] {
+            assert!(matches!(error, CallError::ConnectionLost(_)), "{error}");
+        }
+        assert!(listener.accept().is_ok());
+        assert!(listener.accept().is_err(), "there was one attempt");
+    }
+}

@@ -15,8 +15,8 @@ use redis::{
     Pipeline, ProtocolVersion, RedisConnectionInfo, RedisError, RedisFuture, TlsCertificates,
     Value,
 };
-use thiserror::Error;
 
+use super::OpenError;
 use super::settings::{Node, Nodes, RedisSettings};
 
 /// A server of a connection; `Random` for the only server of a connection without a cluster.
@@ -48,29 +48,12 @@ pub(super) enum Connection {
     Cluster(ClusterConnection),
 }
 
-/// Why the settings allow no connection.
-#[derive(Debug, Error)]
-pub enum ClientError {
-    /// The file of CA certificates cannot be read.
-    #[error("cannot read the certificates in {path}")]
-    Certificates {
-        /// The path of the file.
-        path: String,
-        /// The error of the file system.
-        #[source]
-        error: io::Error,
-    },
-    /// The Redis library rejects the settings.
-    #[error("cannot set up a client for Redis")]
-    Refused(#[source] RedisError),
-}
-
 impl Endpoint {
-    pub(super) fn new(settings: &RedisSettings) -> Result<Self, ClientError> {
+    pub(super) fn new(settings: &RedisSettings) -> Result<Self, OpenError> {
         // The Redis library uses the default TLS provider of the process, which must be set if several are linked.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let read = |path: &std::path::PathBuf| {
-            std::fs::read(path).map_err(|error| ClientError::Certificates {
+            std::fs::read(path).map_err(|error| OpenError::Certificates {
                 path: path.display().to_string(),
                 error,
             })
@@ -79,7 +62,7 @@ impl Endpoint {
             client_tls: None,
             root_cert: settings.ca_file.as_ref().map(read).transpose()?,
         };
-        Self::with(settings, &certificates).map_err(ClientError::Refused)
+        Self::with(settings, &certificates).map_err(OpenError::Settings)
     }
 
     fn with(settings: &RedisSettings, certificates: &TlsCertificates) -> Result<Self, RedisError> {

@@ -1,4 +1,4 @@
-//! How Redis is reached, and what is asked of it.
+//! Settings of the Redis store: addresses, credentials, timeouts and bounds.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -6,38 +6,38 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the decision on a limit may take.
+/// Default timeout of the decision on the limits of a request.
 pub const LIMITS_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// How long a step in the life of an idempotency key may take.
+/// Default timeout of one operation on a record.
 pub const RECORDS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What every name in Redis begins with.
+/// Default prefix of all names in Redis.
 pub const PREFIX: &str = "tidegate";
 
 /// `[store]` of the configuration, with `backend = "redis"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// Where it is.
+    /// The server, or nodes of the cluster.
     pub nodes: Nodes,
-    /// What every name in it begins with. Gateways with one prefix are one fleet.
+    /// Prefix of all names in Redis. Gateways with the same prefix are one fleet.
     pub prefix: Arc<str>,
-    /// Who we are to it, if not what its addresses say.
+    /// The Redis user; overrides the user in the URLs.
     pub user: Option<Arc<str>>,
-    /// And how we prove it.
+    /// The password of the user; overrides the password in the URLs.
     pub password: Option<Password>,
     /// Certificates to trust instead of the system's, PEM; only with TLS.
     pub ca_file: Option<PathBuf>,
-    /// How long the decision on a limit may take.
+    /// Timeout of the decision on the limits of a request.
     pub limits_timeout: Duration,
-    /// How long a step in the life of an idempotency key may take.
+    /// Timeout of one operation on a record.
     pub records_timeout: Duration,
-    /// How long a claim holds unless it is renewed: after that a gateway that died is given up, and its
-    /// key is unknown. Longer than any execution the upstreams' deadlines allow.
+    /// Duration of a claim that is not renewed, as after a crash of its gateway. The outcome of its key is unknown
+    /// after that. Longer than any execution that the deadlines of the upstreams allow.
     pub lease: Duration,
-    /// Replicas that must have a claim before anything is sent, and an answer before it is given out.
+    /// Replicas that must have a claim before the request is sent, and a record before its response is.
     pub wait_replicas: Option<NonZeroU32>,
-    /// Keys that one client may hold; `None` for no bound.
+    /// Keys that one client may have; `None` for no bound.
     pub max_keys_per_client: Option<NonZeroU32>,
 }
 
@@ -51,27 +51,51 @@ impl RedisSettings {
             .and_then(|node| node.user.as_deref());
         self.user.as_deref().or(node)
     }
+
+    /// Returns settings for a local server, with long timeouts because the machine may be busy with other tests.
+    #[cfg(test)]
+    pub(super) fn for_test(port: u16) -> Self {
+        Self {
+            nodes: Nodes::Single(Node {
+                host: "127.0.0.1".into(),
+                port,
+                tls: false,
+                database: 0,
+                user: None,
+                password: None,
+            }),
+            prefix: PREFIX.into(),
+            user: None,
+            password: None,
+            ca_file: None,
+            limits_timeout: LIMITS_TIMEOUT * 100,
+            records_timeout: RECORDS_TIMEOUT * 10,
+            lease: Duration::from_mins(1),
+            wait_replicas: None,
+            max_keys_per_client: None,
+        }
+    }
 }
 
-/// Where Redis is.
+/// Addresses of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nodes {
-    /// One server.
+    /// One server without a cluster.
     Single(Node),
-    /// Some nodes of a cluster, from which the others are learnt; never empty, all with TLS or all without.
+    /// Some nodes of a cluster, which return the others. Never empty, and all with TLS or all without.
     Cluster(Vec<Node>),
 }
 
-/// One server.
+/// Address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its name or address, without brackets.
+    /// Host name or IP address, without brackets.
     pub host: Arc<str>,
-    /// Its port.
+    /// TCP port.
     pub port: u16,
-    /// Whether it is spoken to in TLS.
+    /// Whether connections use TLS.
     pub tls: bool,
-    /// The database in it; 0 on a cluster.
+    /// Number of the database; 0 on a cluster.
     pub database: u32,
     /// The user in its URL.
     pub user: Option<Arc<str>>,
@@ -79,12 +103,12 @@ pub struct Node {
     pub password: Option<Password>,
 }
 
-/// A password, which is never printed.
+/// A password, which `Debug` does not print.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(Arc<str>);
 
 impl Password {
-    /// What is to be shown to Redis and to nobody else.
+    /// Returns the password, for the login to Redis only.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -114,7 +138,7 @@ impl fmt::Display for Node {
 }
 
 impl Nodes {
-    /// All that are named.
+    /// Returns all configured nodes.
     pub fn all(&self) -> &[Node] {
         match self {
             Self::Single(node) => std::slice::from_ref(node),

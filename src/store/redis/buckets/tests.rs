@@ -9,9 +9,9 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 use crate::clock::Clock;
-use crate::store::redis::settings::{LIMITS_TIMEOUT, Node, PREFIX, RECORDS_TIMEOUT, RedisSettings};
+use crate::store::redis::settings::{PREFIX, RedisSettings};
 use crate::throttle::decision::USUAL_LIMITS;
-use crate::throttle::{BucketKey, Exceed, Limit, Quota, decide};
+use crate::throttle::{BucketKey, Decision, Exceed, Limit, Quota, decide};
 
 #[path = "../../../../tests/support/redis.rs"]
 #[expect(
@@ -25,31 +25,8 @@ use servers::RedisServer;
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
 
-fn settings(server: &RedisServer) -> RedisSettings {
-    RedisSettings {
-        nodes: Nodes::Single(Node {
-            host: "127.0.0.1".into(),
-            port: server.port(),
-            tls: false,
-            database: 0,
-            user: None,
-            password: None,
-        }),
-        prefix: PREFIX.into(),
-        user: None,
-        password: None,
-        ca_file: None,
-        // The machine may be busy with other tests.
-        limits_timeout: LIMITS_TIMEOUT * 100,
-        records_timeout: RECORDS_TIMEOUT * 10,
-        lease: Duration::from_mins(1),
-        wait_replicas: None,
-        max_keys_per_client: None,
-    }
-}
-
 fn buckets(server: &RedisServer) -> RedisBuckets {
-    let redis = Redis::open(settings(server), false, Clock::real()).unwrap();
+    let redis = Redis::open(RedisSettings::for_test(server.port()), false, Clock::real()).unwrap();
     redis.buckets(1_000)
 }
 
@@ -113,28 +90,28 @@ impl Model {
             .iter()
             .map(|charge| self.0.get(&charge.bucket).copied().unwrap_or_default())
             .collect();
-        let verdict = decide(charges, &mut full_at, now);
+        let decision = decide(charges, &mut full_at, now);
         for (charge, full_at) in charges.iter().zip(full_at) {
             self.0.insert(charge.bucket, full_at);
         }
-        verdict
+        decision
     }
 
-    fn judge(&mut self, wanted: &Wanted<'_>, now: Moment) -> ChargeResult {
-        let verdict = self.charge(wanted.enforced, now);
-        let watched = wanted.watched.iter().enumerate();
+    fn judge(&mut self, charges: &Charges<'_>, now: Moment) -> ChargeResult {
+        let decision = self.charge(charges.enforced(), now);
+        let watched = charges.watched().iter().enumerate();
         let exceeded = watched
             .filter(|(_, charge)| !self.charge(std::slice::from_ref(charge), now).is_admitted());
         ChargeResult {
-            decision: verdict,
-            exceeded: exceeded.map(|(place, _)| place).collect(),
+            decision,
+            exceeded: exceeded.map(|(index, _)| index).collect(),
         }
     }
 }
 
-/// What each bucket of a request owes at least, if the gateway has charged none without Redis.
-fn nothing_owed(wanted: &Wanted<'_>) -> Vec<Duration> {
-    wanted.all().map(|_| Duration::ZERO).collect()
+/// Returns what each bucket of a request owes at least, if the gateway has charged none without Redis.
+fn nothing_owed(charges: &Charges<'_>) -> Vec<Duration> {
+    charges.all.iter().map(|_| Duration::ZERO).collect()
 }
 
 fn moment((seconds, micros): (u64, u64)) -> Moment {
@@ -163,43 +140,43 @@ fn the_script_decides_as_the_arithmetic_does_at_every_step() {
         let client = fastrand::u64(..);
         for request in requests {
             sleep(Duration::from_micros(request.micros_before));
-            let charges = |places: &[usize]| -> Vec<_> {
-                let charge = |&place: &usize| Charge {
-                    limit: &limits[place],
-                    bucket: BucketKey {
-                        high: client,
-                        low: place as u64,
-                    },
-                    cost: NonZeroU32::new(request.cost).unwrap(),
-                };
-                places.iter().map(charge).collect()
+            let charge = |&index: &usize| Charge {
+                limit: &limits[index],
+                bucket: BucketKey {
+                    high: client,
+                    low: index as u64,
+                },
+                cost: NonZeroU32::new(request.cost).unwrap(),
             };
-            let (enforced, watched) = (charges(&request.enforced), charges(&request.watched));
-            if enforced.is_empty() && watched.is_empty() {
+            let indexes = request.enforced.iter().chain(&request.watched);
+            let all: Vec<_> = indexes.map(charge).collect();
+            if all.is_empty() {
                 continue;
             }
-            let wanted = Wanted {
-                enforced: &enforced,
-                watched: &watched,
+            let charges = Charges {
+                all: &all,
+                enforced: request.enforced.len(),
             };
-            let groups = place::groups(&wanted, PREFIX, false);
-            let answers = runtime.block_on(buckets.ask(&wanted, &groups, &nothing_owed(&wanted)));
-            let told = answers[0].as_ref().expect("Redis answers");
-            let now = moment(told.at);
-            for (charge, &owed) in wanted.all().zip(&told.owed) {
+            let groups = calls::groups(&charges, PREFIX, false);
+            let replies =
+                runtime.block_on(buckets.call(&charges, &groups, &nothing_owed(&charges)));
+            let reply = replies[0].as_ref().expect("Redis responds");
+            let now = moment(reply.at);
+            for (charge, &owed) in all.iter().zip(&reply.owed) {
                 let full_at = model.0.get(&charge.bucket).copied().unwrap_or_default();
                 prop_assert_eq!(owed, full_at.since(now));
             }
             // On whatever clock: what counts is how long it takes.
             let base = Moment::from_nanos(fastrand::u64(..1 << 60));
-            let before = told.owed.iter().map(|&owed| Some(base.after(owed)));
-            let (judgement, _) = buckets.judge(&wanted, &before.collect(), base);
-            let expected = model.judge(&wanted, now);
-            prop_assert_eq!(told.admitted, expected.decision.is_admitted());
+            let before = reply.owed.iter().map(|&owed| Some(base.after(owed)));
+            let fallback = &buckets.fallback;
+            let (judgement, _) = fallback.judge(&charges, &before.collect(), base);
+            let expected = model.judge(&charges, now);
+            prop_assert_eq!(reply.admitted, expected.decision.is_admitted());
             prop_assert_eq!(&judgement, &expected);
 
             // Every bucket that is not full is kept until it is, and not for long after.
-            for (charge, name) in wanted.all().zip(&groups[0].names) {
+            for (charge, name) in all.iter().zip(&groups[0].names) {
                 let full_at = model.0[&charge.bucket];
                 let kept = server.command(&["PEXPIRETIME", name]).int();
                 if kept >= 0 {
@@ -241,45 +218,45 @@ impl Refunded {
         }
     }
 
-    fn with<T>(&self, work: impl AsyncFnOnce(&Wanted<'_>, &Groups) -> T) -> T {
+    fn with<T>(&self, work: impl AsyncFnOnce(&Charges<'_>, &Groups) -> T) -> T {
         let charge = Charge {
             limit: &self.limit,
             bucket: self.bucket,
             cost: NonZeroU32::new(2).unwrap(),
         };
-        let wanted = Wanted {
-            enforced: &[charge],
-            watched: &[],
+        let charges = Charges {
+            all: &[charge],
+            enforced: 1,
         };
-        let groups = place::groups(&wanted, PREFIX, false);
-        self.runtime.block_on(work(&wanted, &groups))
+        let groups = calls::groups(&charges, PREFIX, false);
+        self.runtime.block_on(work(&charges, &groups))
     }
 
-    fn charge(&self) -> Answers {
-        self.with(async |wanted, groups| {
-            let owed = nothing_owed(wanted);
-            self.buckets.ask(wanted, groups, &owed).await
+    fn charge(&self) -> Replies {
+        self.with(async |charges, groups| {
+            let owed = nothing_owed(charges);
+            self.buckets.call(charges, groups, &owed).await
         })
     }
 
-    fn refund(&self, answers: &Answers) {
-        self.with(async |wanted, groups| self.buckets.take_back(wanted, groups, answers).await);
+    fn refund(&self, replies: &Replies) {
+        self.with(async |charges, groups| self.buckets.refund(charges, groups, replies).await);
     }
 
-    /// Has a refund done by one who does not hear that it was, and asks again.
-    fn refund_twice(&self, answers: &Answers) {
-        self.with(async |wanted, groups| {
-            let call = scripts::refund(wanted, &groups[0], answers[0].as_ref().unwrap(), PREFIX);
+    /// Repeats a refund, as after a lost reply.
+    fn refund_twice(&self, replies: &Replies) {
+        self.with(async |charges, groups| {
+            let call = groups[0].refund(charges, replies[0].as_ref().unwrap(), PREFIX);
             for done in [1, 0] {
-                let link = &self.buckets.link;
-                assert_eq!(link.run::<u8>(&call).await.unwrap(), done);
+                let client = &self.buckets.client;
+                assert_eq!(client.run::<u8>(&call).await.unwrap(), done);
             }
         });
     }
 
-    /// When it will be full, in nanoseconds since 1970; zero if it is.
+    /// Returns when the bucket is full, in nanoseconds since 1970; 0 if it is.
     fn full_at(&self) -> u128 {
-        let name = place::name(PREFIX, self.bucket);
+        let name = calls::name(PREFIX, self.bucket);
         match self.server.command(&["GET", &name]) {
             servers::Reply::Nil => 0,
             kept => kept.text().parse().unwrap(),
@@ -288,7 +265,7 @@ impl Refunded {
 }
 
 #[test]
-fn a_bucket_that_nobody_else_charged_is_what_it_was_after_a_refund() {
+fn a_refund_restores_a_bucket_without_later_charges() {
     let it = Refunded::new();
     let first = it.charge();
     let before = it.full_at();
@@ -304,7 +281,7 @@ fn a_bucket_that_nobody_else_charged_is_what_it_was_after_a_refund() {
 }
 
 #[test]
-fn a_charge_is_taken_back_once_however_often_that_is_asked_for() {
+fn a_repeated_refund_has_no_effect() {
     let it = Refunded::new();
     it.charge();
     let second = it.charge();
@@ -317,7 +294,7 @@ fn a_charge_is_taken_back_once_however_often_that_is_asked_for() {
 }
 
 #[test]
-fn what_is_taken_back_from_under_a_later_charge_shrinks_with_time() {
+fn a_refund_after_a_later_charge_shrinks_with_time() {
     let it = Refunded::new();
     let first = it.charge();
     sleep(Duration::from_millis(30));
@@ -336,27 +313,26 @@ fn a_bucket_owes_what_the_gateway_reports_if_that_is_more_also_after_a_rejection
     let it = Refunded::new();
     let interval = Duration::from_nanos(3_600_000_000_007);
     let owing = |intervals: u32| {
-        it.with(async |wanted, groups| {
-            it.buckets
-                .ask(wanted, groups, &[interval * intervals])
-                .await
+        it.with(async |charges, groups| {
+            let owed = [interval * intervals];
+            it.buckets.call(charges, groups, &owed).await
         })
     };
-    let told = |answers: &Answers| {
-        let told = answers[0].as_ref().unwrap();
-        (told.admitted, told.owed[0])
+    let state = |replies: &Replies| {
+        let reply = replies[0].as_ref().unwrap();
+        (reply.admitted, reply.owed[0])
     };
-    assert_eq!(told(&owing(5)), (true, interval * 5));
-    let (admitted, owed) = told(&owing(3));
+    assert_eq!(state(&owing(5)), (true, interval * 5));
+    let (admitted, owed) = state(&owing(3));
     assert!(
         admitted && owed > interval * 6,
         "Redis knows of more: {owed:?}"
     );
-    assert_eq!(told(&owing(10)), (false, interval * 10));
-    let (admitted, owed) = told(&it.charge());
+    assert_eq!(state(&owing(10)), (false, interval * 10));
+    let (admitted, owed) = state(&it.charge());
     assert!(!admitted && owed > interval * 9, "{owed:?}");
     assert_eq!(
-        told(&owing(11)),
+        state(&owing(11)),
         (false, interval * 10),
         "no more than a bucket can owe"
     );

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_open_until_redis_was_reached() {
+    fn the_breaker_is_open_until_the_first_probe_succeeds() {
         let breaker = StoreBreaker::new(Part::Records, &nodes());
         assert!(breaker.is_open());
         breaker.close();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_in_a_row_open_it_and_a_success_between_them_does_not() {
+    fn three_consecutive_failures_open_the_breaker_and_a_success_resets_the_count() {
         let breaker = closed();
         for _ in 0..5 {
             assert!(!breaker.failed(&"late"));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reason_stays_until_it_is_closed() {
+    fn the_first_reason_is_reported_until_the_breaker_closes() {
         let breaker = closed();
         assert!(breaker.open(&"gone"));
         assert!(!breaker.open(&"late"));

@@ -247,12 +247,12 @@ mod tests {
                         # Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
 
     #[test]
-    fn a_server_that_is_well_will_do_for_everything() {
+    fn a_healthy_server_is_usable_for_limits_and_records() {
         let info = ServerInfo::parse(INFO);
         assert_eq!(&*info.run_id, "abc");
         assert_eq!(info.check(), Ok(()));
         assert_eq!(info.check_for_records(), Ok(()));
-        assert!(!info.is_durable(), "it has not said how soon it syncs");
+        assert!(!info.is_durable(), "appendfsync is not known");
         let syncs_always = true;
         let synced = ServerInfo {
             syncs_always,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_will_not_do_is_told_with_a_way_out() {
+    fn an_unusable_server_is_reported_with_a_remedy() {
         let old = ServerInfo::parse(&INFO.replace("7.2.4", "6.2.14"));
         let unfit = old.check().unwrap_err().to_string();
         assert!(unfit.contains("6.2.14") && unfit.contains("use Redis 7.0"));

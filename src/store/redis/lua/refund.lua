@@ -1,14 +1,16 @@
--- Takes back what buckets were charged at one moment, by a request that was then refused elsewhere.
+-- Refunds the charges that one script made, for a request that another script rejected.
 --
--- KEYS  what keeps this from being done twice; then the buckets
+-- KEYS  a marker that this refund was made; then the buckets
 -- ARGV  the TIME of the charge, in seconds and microseconds; then for each bucket
---         what it was charged, in seconds and nanoseconds
---         what it owed before, in seconds and nanoseconds
+--         the charge, in seconds and nanoseconds
+--         what it owed before the charge, in seconds and nanoseconds
 --
--- A bucket that is still as the charge left it becomes what it was. One that was charged since owes less by
--- what may be left of our charge, which shrinks by a second a second, and no more: had it been full without
--- us, then a later charge has begun where ours ended, or when ours had been paid off, and to take back all of
--- it would let through more than the quota. What is taken back too little comes back with time.
+-- Returns 1, or 0 if the refund was made before.
+--
+-- A bucket without a later charge gets its earlier state back. From a bucket with one, only what is left of our charge
+-- is removed, which shrinks by one second per second: if the bucket would have been full without our charge, the later
+-- charge began where ours ended, or when ours was paid off. A full refund would then admit more than the quota. The
+-- client regains the rest with time.
 
 local GIGA = 1000000000
 
@@ -18,7 +20,7 @@ local function ordered(s, ns)
   return s, ns
 end
 
--- Whoever does not hear that it was done asks again, and to take back twice would let through too much.
+-- A gateway that gets no reply repeats the call. A second refund would admit more than the quota.
 if not redis.call('SET', KEYS[1], '1', 'NX', 'PX', 60000) then
   return 0
 end

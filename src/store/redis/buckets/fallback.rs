@@ -1,0 +1,293 @@
+//! Decisions by the states that Redis returned, and by local buckets where it returned none.
+//!
+//! A limit without a state from Redis is treated as its `on_store_error` says. All states decide together, those of
+//! Redis and those of local buckets, so that the wait of a rejection is the longest of all. Only if they admit are the
+//! local buckets charged, all or none: a rejected request costs nothing.
+//!
+//! Redis learns of local charges from the next request that it decides for the bucket. That request reports what the
+//! bucket owes here, and Redis counts the larger of both debts. So a gateway never admits more than the quota, however
+//! often Redis fails in between. A separate replay when Redis is back was rejected: requests would be decided before
+//! it has finished. Two gateways that charge one bucket without Redis do not add up: only the larger debt counts.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::Charges;
+use crate::clock::{Clock, Moment};
+use crate::store::memory::{BuildIdentityHasher, MemoryBuckets};
+use crate::throttle::decision::USUAL_LIMITS;
+use crate::throttle::{BucketKey, Charge, ChargeResult, Decision, OnStoreError, Outcome, decide};
+
+/// Number of parts of the table of unreported charges, each with its own lock.
+const SHARDS: usize = 64;
+
+/// The times at which the buckets of a request are full, where Redis returned them.
+pub(super) type States = SmallVec<[Option<Moment>; USUAL_LIMITS]>;
+
+/// Local buckets, and their charges that Redis does not know.
+#[derive(Debug)]
+pub(super) struct Fallback {
+    pub(super) local: MemoryBuckets,
+    clock: Clock,
+    unreported: Box<[Mutex<Unreported>]>,
+}
+
+/// Buckets with charges that Redis does not know, and the time at which each is full.
+type Unreported = HashMap<BucketKey, Moment, BuildIdentityHasher>;
+
+impl Fallback {
+    pub(super) fn new(max_clients: usize, clock: Clock) -> Self {
+        Self {
+            local: MemoryBuckets::new(max_clients, clock.clone()),
+            clock,
+            unreported: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    /// Decides all charges of a request. Returns also the states after the decision.
+    pub(super) fn judge(
+        &self,
+        charges: &Charges<'_>,
+        before: &States,
+        now: Moment,
+    ) -> (ChargeResult, States) {
+        let mut after = before.clone();
+        let (enforced, watched) = after.split_at_mut(charges.enforced);
+        let decision = self.decide(charges.enforced(), enforced, now);
+        let mut exceeded = SmallVec::new();
+        for (index, (charge, state)) in charges.watched().iter().zip(watched).enumerate() {
+            let charge = std::slice::from_ref(charge);
+            // Its `on_store_error` does not apply: a shadow limit admits and rejects nothing.
+            let decision = match state {
+                Some(_) => self.decide(charge, std::slice::from_mut(state), now),
+                None => self.charge(charge),
+            };
+            if !decision.is_admitted() {
+                exceeded.push(index);
+            }
+        }
+        (ChargeResult { decision, exceeded }, after)
+    }
+
+    /// Decides charges that are made together. If it admits, `states` become those after the charges. A limit with
+    /// `on_store_error = "open"` and without a state reads as full.
+    fn decide(
+        &self,
+        charges: &[Charge<'_>],
+        states: &mut [Option<Moment>],
+        now: Moment,
+    ) -> Decision {
+        let (mut counted, mut local) = (Subset::default(), Subset::default());
+        let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
+        for (index, charge) in charges.iter().enumerate() {
+            let state = match (states[index], charge.limit.on_store_error) {
+                (Some(state), _) => state,
+                (None, OnStoreError::Local) => {
+                    local.push(index, charge);
+                    self.local.full_at(charge.limit.id, charge.bucket).0
+                }
+                (None, OnStoreError::Open) => continue,
+                (None, OnStoreError::Closed) => {
+                    return Decision {
+                        outcome: Outcome::Unavailable,
+                        readings: SmallVec::new(),
+                    };
+                }
+            };
+            counted.push(index, charge);
+            full_at.push(state);
+        }
+
+        // The decision on no charges, with the reading of a full bucket for each limit.
+        let mut decision = decide(&[], &mut [], now);
+        let full = |charge: &Charge<'_>| charge.limit.quota.read(Moment::default(), now);
+        decision.readings = charges.iter().map(full).collect();
+
+        counted.merge(&decide(&counted.charges, &mut full_at, now), &mut decision);
+        if decision.is_admitted() && !local.charges.is_empty() {
+            // Another request may have charged them since their states were read: this decides.
+            local.merge(&self.charge(&local.charges), &mut decision);
+        }
+        if decision.is_admitted() {
+            for (&index, &state) in counted.indexes.iter().zip(&full_at) {
+                if let Some(before) = &mut states[index] {
+                    *before = state;
+                }
+            }
+        }
+        decision
+    }
+
+    /// Makes all `charges` in the local buckets or none, and records them as unreported.
+    ///
+    /// A bucket beyond `max_clients` is not recorded: its state is that of a bucket which it shares with other clients.
+    fn charge(&self, charges: &[Charge<'_>]) -> Decision {
+        let decision = self.local.charge_now(charges);
+        if decision.is_admitted() {
+            let now = self.clock.now();
+            for charge in charges {
+                let (full_at, is_tracked) = self.local.full_at(charge.limit.id, charge.bucket);
+                if is_tracked {
+                    self.add(charge.bucket, full_at, now);
+                }
+            }
+        }
+        decision
+    }
+
+    /// Returns when `bucket` is full, or the start of the clock if Redis knows all its charges.
+    pub(super) fn unreported(&self, bucket: BucketKey) -> Moment {
+        let shard = self.shard(bucket).lock();
+        shard.get(&bucket).copied().unwrap_or_default()
+    }
+
+    /// Records that Redis knows that `bucket` is full at `full_at`. A later charge stays unreported.
+    pub(super) fn reported(&self, bucket: BucketKey, full_at: Moment) {
+        let mut shard = self.shard(bucket).lock();
+        if shard.get(&bucket).is_some_and(|&known| known <= full_at) {
+            shard.remove(&bucket);
+        }
+    }
+
+    /// Records that `bucket` was charged at `now` without Redis and is full at `full_at`.
+    ///
+    /// Buckets that are full are removed before a shard grows. The local table tracks each bucket that is not, so the
+    /// size is bounded by `max_clients`.
+    fn add(&self, bucket: BucketKey, full_at: Moment, now: Moment) {
+        let mut shard = self.shard(bucket).lock();
+        if shard.len() == shard.capacity() {
+            shard.retain(|_, full_at| *full_at > now);
+            // At least as many again before the next removal, so that its cost per charge is constant.
+            let room = shard.len();
+            shard.reserve(room);
+        }
+        let known = shard.entry(bucket).or_default();
+        *known = full_at.max(*known);
+    }
+
+    fn shard(&self, bucket: BucketKey) -> &Mutex<Unreported> {
+        // The other half of the key is the hash within the shard.
+        let shard = bucket.low % SHARDS as u64;
+        &self.unreported[usize::try_from(shard).expect("less than a usize")]
+    }
+}
+
+/// Some charges of a request, with their indexes among all of them.
+#[derive(Default)]
+struct Subset<'a> {
+    charges: SmallVec<[Charge<'a>; USUAL_LIMITS]>,
+    indexes: SmallVec<[usize; USUAL_LIMITS]>,
+}
+
+impl<'a> Subset<'a> {
+    fn push(&mut self, index: usize, charge: &Charge<'a>) {
+        self.charges.push(*charge);
+        self.indexes.push(index);
+    }
+
+    /// Copies the readings of `decided` into `decision`, and the outcome if `decision` admits.
+    fn merge(&self, decided: &Decision, decision: &mut Decision) {
+        for (&index, reading) in self.indexes.iter().zip(&decided.readings) {
+            decision.readings[index] = *reading;
+        }
+        decision.outcome = match (decision.outcome, decided.outcome) {
+            (Outcome::Admitted { delay }, Outcome::Admitted { delay: other }) => {
+                let delay = delay.max(other);
+                Outcome::Admitted { delay }
+            }
+            (Outcome::Admitted { .. }, Outcome::Rejected { wait, by }) => {
+                let by = self.indexes[by];
+                Outcome::Rejected { wait, by }
+            }
+            (Outcome::Admitted { .. }, Outcome::Unavailable) => Outcome::Unavailable,
+            (rejected, _) => rejected,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::throttle::{Limit, Quota};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fallback() -> Fallback {
+        Fallback::new(100, Clock::virtual_from(SystemTime::UNIX_EPOCH))
+    }
+
+    fn bucket(high: u64) -> BucketKey {
+        BucketKey { high, low: 7 }
+    }
+
+    const fn at(nanos: u64) -> Moment {
+        Moment::from_nanos(nanos)
+    }
+
+    fn limit(interval: Duration) -> Limit {
+        let quota = Quota::new(NonZeroU32::MIN, interval, 0).unwrap();
+        Limit::per_client("device", quota)
+    }
+
+    fn charge(limit: &Limit, number: u64) -> Charge<'_> {
+        Charge {
+            limit,
+            bucket: bucket(number),
+            cost: NonZeroU32::MIN,
+        }
+    }
+
+    #[test]
+    fn a_charge_made_after_the_report_is_still_to_be_reported() {
+        let fallback = fallback();
+        assert_eq!(fallback.unreported(bucket(1)), at(0));
+        fallback.add(bucket(1), at(100), at(0));
+        let reported = fallback.unreported(bucket(1));
+        fallback.add(bucket(1), at(150), at(10));
+        fallback.reported(bucket(1), reported);
+        assert_eq!(fallback.unreported(bucket(1)), at(150));
+        fallback.reported(bucket(1), at(150));
+        assert_eq!(fallback.unreported(bucket(1)), at(0));
+    }
+
+    #[test]
+    fn full_buckets_are_removed_before_a_shard_grows_and_others_are_not() {
+        let fallback = fallback();
+        fallback.add(bucket(u64::MAX), at(u64::MAX), at(0));
+        for number in 0..100_000 {
+            fallback.add(bucket(number), at(number + 10), at(number));
+        }
+        let held = fallback.shard(bucket(0)).lock().len();
+        assert!(held < 100, "{held}");
+        assert_eq!(fallback.unreported(bucket(u64::MAX)), at(u64::MAX));
+    }
+
+    /// On a cluster, one slot can respond and another be late.
+    #[test]
+    fn a_rejection_waits_for_a_local_bucket_that_takes_longer_than_the_one_in_redis() {
+        let fallback = fallback();
+        let clock = fallback.clock.clone();
+        let (short, long) = (limit(SECOND * 5), limit(SECOND * 60));
+        let charges = [charge(&short, 1), charge(&long, 2)];
+        assert!(fallback.charge(&charges[1..]).is_admitted());
+        let rejecting = clock.now().after(SECOND * 5);
+        let mut states = [Some(rejecting), None];
+        let decision = fallback.decide(&charges, &mut states, clock.now());
+        let (wait, by) = (SECOND * 60, 1);
+        assert_eq!(decision.outcome, Outcome::Rejected { wait, by });
+        let next: Vec<_> = decision.readings.iter().map(|it| it.next).collect();
+        assert_eq!(next, [SECOND * 5, SECOND * 60]);
+
+        // Nothing was charged: the local bucket admits as soon as it would have without this request.
+        clock.advance(SECOND * 60);
+        let mut states = [Some(Moment::default()), None];
+        let decision = fallback.decide(&charges, &mut states, clock.now());
+        assert!(decision.is_admitted());
+        assert_eq!(states, [Some(clock.now().after(SECOND * 5)), None]);
+    }
+}
