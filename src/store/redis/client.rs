@@ -250,7 +250,11 @@ impl Client {
         let late = |_| CallError::Timeout(within);
         let mut retried = false;
         loop {
-            let connected = timeout_at(deadline, self.connect()).await.map_err(late)?;
+            // A call that finds a connection needs one timer, not two.
+            let connected = match self.connect().now_or_never() {
+                Some(connected) => connected,
+                None => timeout_at(deadline, self.connect()).await.map_err(late)?,
+            };
             let (used, mut connection) = connected?;
             let reply = timeout_at(deadline, call.run(&mut connection)).await;
             match reply.map_err(late).and_then(|reply| Ok(reply?)) {
@@ -286,7 +290,11 @@ impl Client {
     /// Returns the connection, and the attempt that it comes from.
     async fn connect(&self) -> Result<(Connecting, Connection), CallError> {
         let used = self.connecting();
-        match used.connection.clone().await {
+        let connected = match used.connection.peek() {
+            Some(connected) => connected.clone(),
+            None => used.connection.clone().await,
+        };
+        match connected {
             Ok(connection) => Ok((used, connection)),
             Err(error) => {
                 self.forget(&used);
