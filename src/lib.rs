@@ -6,7 +6,7 @@
 //! accept → identify client → match route → throttle → idempotency → upstream → respond
 //! ```
 //!
-//! A worker of [`gateway`] accepts a connection and speaks HTTP on it: HTTP/1 by [`wire`], which accepts only
+//! A worker of [`gateway`] accepts a connection and speaks HTTP on it: HTTP/1 by [`http1`], which accepts only
 //! what the grammar permits, and HTTP/2 by [`mod@http2`]. [`pipeline`] takes each request through the
 //! stages: [`intake`] says whether it can be taken for what it seems, [`client`] who is calling, [`path`]
 //! and [`route`] which rule it falls under, [`throttle`] whether it may pass now, [`idempotency`] whether it

@@ -2,8 +2,8 @@
 //!
 //! The first bytes of a request are read into a buffer that all connections of a thread share, and are copied from
 //! there. They usually are the whole request, so the copy is no larger than the request and an idle connection holds
-//! no buffer. ([`detect`](super::detect) reads the first bytes of a connection.) The rest of a large head or a body is
-//! read into a buffer of the connection, which is released when it is empty.
+//! no buffer. ([`detect`](fn@super::detect) reads the first bytes of a connection.) The rest of a large head or a body
+//! is read into a buffer of the connection, which is released when it is empty.
 
 use std::cell::RefCell;
 use std::io;
