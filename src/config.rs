@@ -38,7 +38,7 @@ use crate::log::LogFormat;
 use crate::respond::RespondSettings;
 use crate::route::Matcher;
 use crate::settings::ServerSettings;
-use crate::store::memory::records::Room;
+use crate::store::StoreCapacity;
 use crate::store::redis::settings::RedisSettings;
 use crate::throttle::Limit;
 use crate::upstream::{Upstream, UpstreamId};
@@ -112,7 +112,7 @@ pub struct StoreSettings {
     /// What remembers them.
     pub backend: Backend,
     /// How many are remembered at most, and what their answers may take. Redis sees to its own.
-    pub room: Room,
+    pub room: StoreCapacity,
 }
 
 /// What remembers idempotency keys.

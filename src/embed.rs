@@ -59,8 +59,9 @@ use crate::intake::headers::{CountedHeaders, HeaderNames, PADDED_VALUE, has_padd
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::respond::{Preferences, RespondSettings, render};
+use crate::store::StoreCapacity;
 use crate::store::memory::MemoryBuckets;
-use crate::store::memory::records::{MemoryRecords, Room};
+use crate::store::memory::records::MemoryRecords;
 use crate::throttle::{Limit, LimitId, Mode, RouteLimits, Throttle};
 
 /// Buckets tracked at once.
@@ -104,7 +105,7 @@ impl Embedded {
             trust: Arc::default(),
             settings: Arc::default(),
             throttle: Arc::new(Throttle::new(buckets, hash_keys.clone())),
-            records: MemoryRecords::new(Room::default(), clock.clone()),
+            records: MemoryRecords::new(StoreCapacity::default(), clock.clone()),
             hash_keys,
             buffers: Arc::new(Buffers::new(BufferBounds::default())),
             metrics: Metrics::new(

@@ -11,33 +11,35 @@
 //! The outcome is never guessed. A request that provably was not sent is released. A request that was sent and whose
 //! response was lost is *unknown* until it expires or an operator frees it: a second execution is worse than an error.
 
-pub mod answer;
 pub mod claim;
 pub(crate) mod credentials;
 mod error;
 pub mod field;
 pub mod fingerprint;
-pub mod flight;
 mod gather;
 pub mod identity;
+pub mod in_flight;
 pub mod judge;
 pub mod key;
 mod multipart;
+pub mod outcome;
 pub mod permit;
+pub mod records;
 pub mod rule;
 mod stage;
+pub mod stored_response;
 
 pub use crate::hash_keys::{ClientHash, Secret};
-pub use answer::Answer;
-pub use claim::{
-    Bid, Census, Claim, Finding, Kept, Records, ResponseSummary, State, StoreError, Terms,
-};
+pub use claim::{Claim, ClaimRequest, Terms};
 pub use error::IdempotencyError;
 pub use field::FieldError;
 pub use fingerprint::{Fingerprint, Mismatch};
-pub use flight::{Ending, Flight, Vigil, Waiting};
 pub use identity::{KeyHash, RecordId, ScopeHash};
+pub use in_flight::{InFlightExecution, Waiter, Waiters};
 pub use key::{IdempotencyKey, KeyError};
-pub use permit::{Desk, Permit, Ticket};
+pub use outcome::{ExecutionOutcome, State};
+pub use permit::{ClaimToken, OnAbandon, Permit};
+pub use records::{RecordCounts, RecordInfo, Records, ResponseSummary, StoreError};
 pub use rule::{InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule, Scope};
 pub use stage::{Idempotency, KeyedRequest, RouteKeys};
+pub use stored_response::StoredResponse;

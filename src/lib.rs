@@ -1,22 +1,21 @@
 //! A throttling and idempotency gateway: the library behind the `tidegate` command.
 //!
-//! The life of a request, and the module that lives each part of it:
+//! A request passes these stages:
 //!
 //! ```text
 //! accept → identify client → match route → throttle → idempotency → upstream → respond
 //! ```
 //!
-//! A worker of [`gateway`] accepts a connection and speaks HTTP on it: HTTP/1 by [`http1`], which accepts only
-//! what the grammar permits, and HTTP/2 by [`mod@http2`]. [`pipeline`] takes each request through the
-//! stages: [`intake`] says whether it can be taken for what it seems, [`client`] who is calling, [`path`]
-//! and [`route`] which rule it falls under, [`throttle`] whether it may pass now, [`idempotency`] whether it
-//! was carried out before, and [`upstream`] carries it to the API behind, past servers that fail; what comes
-//! after a failure is worked out by [`retry`], which is a library of its own. Whatever the gateway has to say
-//! for itself, a refusal above all, is said by [`respond`].
+//! A worker of [`gateway`] accepts a connection and serves HTTP on it: [`http1`] with a strict parser, or [`mod@http2`].
+//! [`pipeline`] is the chain of stages as plain functions: [`intake`] checks the head of a request, [`client`] identifies
+//! the client, [`path`] and [`route`] find the route, [`throttle`] charges its limits, [`idempotency`] executes a keyed
+//! request once, and [`upstream`] forwards it. [`retry`] has the policies for further attempts; clients can use it, too.
+//! A stage rejects a request with a [`problem`], which [`respond`] renders.
 //!
-//! [`config`] turns the file a person writes into the policy all of these run on, [`store`] keeps buckets
-//! and records, [`admin`] tells an operator how things stand, [`clock`] is the only source of time, and [`buffers`] bounds
-//! the memory that held bodies take.
+//! [`config`] validates a file and compiles it to a policy. [`store`] implements the stores of buckets and records.
+//! [`admin`] is the admin API, and [`embed`] provides the stages as tower layers for axum applications.
+//!
+//! A module imports only from layers below it; `src/layers.rs` lists the layers, and a test enforces them.
 
 // Bottom layer: no imports from the crate
 pub mod access_log;
@@ -28,11 +27,13 @@ mod net;
 pub mod problem;
 pub mod request_id;
 
-// Identity, paths, retries, bounds
+// Identity, paths, retries, rendering of responses, bounds
 pub mod buffers;
 pub mod client;
 pub mod hash_keys;
+pub mod intake;
 pub mod path;
+pub mod respond;
 pub mod retry;
 pub mod settings;
 
@@ -43,8 +44,6 @@ pub mod http2;
 // What the stages share
 pub mod body;
 pub mod context;
-pub mod intake;
-pub mod respond;
 pub mod route;
 
 // The stages
@@ -62,3 +61,6 @@ pub mod store;
 pub mod admin;
 pub mod cli;
 pub mod embed;
+
+#[cfg(test)]
+mod layers;

@@ -2,13 +2,13 @@
 //!
 //! The traits belong to their users; what is here implements them.
 
+mod capacity;
 pub mod disk;
-mod flights;
+mod encoding;
 mod health;
+mod in_flight;
 pub mod memory;
 pub mod redis;
-mod share;
-mod written;
 
 use std::sync::Arc;
 
@@ -16,13 +16,14 @@ use self::memory::MemoryBuckets;
 use self::redis::buckets::RedisBuckets;
 use self::redis::records::RedisRecords;
 use crate::idempotency::{
-    Answer, Bid, Census, Claim, Finding, Kept, KeyHash, Permit, RecordId, Records, ScopeHash,
-    StoreError,
+    Claim, ClaimRequest, ExecutionOutcome, KeyHash, Permit, RecordCounts, RecordId, RecordInfo,
+    Records, ScopeHash, StoreError, StoredResponse,
 };
 use crate::throttle::{Buckets, Charge, ChargeResult};
 use disk::DiskRecords;
 use memory::records::MemoryRecords;
 
+pub use capacity::StoreCapacity;
 pub use health::{Health, Part};
 
 /// Buckets wherever the configuration wants them.
@@ -101,29 +102,21 @@ impl RecordStore {
 
     /// How much there is in all of the store. On one that a fleet shares every record is looked at, so it is
     /// not to be asked often.
-    pub async fn count(&self) -> Result<Census, StoreError> {
+    pub async fn count(&self) -> Result<RecordCounts, StoreError> {
         match self {
-            Self::Memory(_) | Self::Disk(_) => Ok(self.census()),
+            Self::Memory(_) | Self::Disk(_) => Ok(self.counts()),
             Self::Redis(records) => records.count().await,
         }
     }
 }
 
 impl Records for RecordStore {
-    async fn claim(&self, bid: &Bid) -> Result<Claim, StoreError> {
-        of_each!(self, records => records.claim(bid))
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        of_each!(self, records => records.claim(request))
     }
 
-    async fn complete(&self, permit: Permit, kept: Kept) -> Result<(), StoreError> {
-        of_each!(self, records => records.complete(permit, kept))
-    }
-
-    async fn release(&self, permit: Permit, answer: Option<Arc<Answer>>) -> Result<(), StoreError> {
-        of_each!(self, records => records.release(permit, answer))
-    }
-
-    async fn mark_unknown(&self, permit: Permit) -> Result<(), StoreError> {
-        of_each!(self, records => records.mark_unknown(permit))
+    async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
+        of_each!(self, records => records.end(permit, outcome))
     }
 
     async fn find(
@@ -131,11 +124,11 @@ impl Records for RecordStore {
         key: KeyHash,
         scope: Option<ScopeHash>,
         most: usize,
-    ) -> Result<Vec<Finding>, StoreError> {
+    ) -> Result<Vec<RecordInfo>, StoreError> {
         of_each!(self, records => records.find(key, scope, most))
     }
 
-    async fn response(&self, id: RecordId) -> Result<Option<Arc<Answer>>, StoreError> {
+    async fn response(&self, id: RecordId) -> Result<Option<Arc<StoredResponse>>, StoreError> {
         of_each!(self, records => records.response(id))
     }
 
@@ -151,20 +144,20 @@ impl Records for RecordStore {
         }
     }
 
-    fn census(&self) -> Census {
+    fn counts(&self) -> RecordCounts {
         match self {
-            Self::Memory(records) => records.census(),
-            Self::Disk(records) => records.census(),
-            Self::Redis(records) => records.census(),
+            Self::Memory(records) => records.counts(),
+            Self::Disk(records) => records.counts(),
+            Self::Redis(records) => records.counts(),
         }
     }
 }
 
-/// Says that answers had to go; now and then, not for each of them.
+/// Says that responses had to go; now and then, not for each of them.
 fn log_evictions(evictions: u64) {
     tracing::warn!(
         evictions,
-        "answers to idempotency keys are being dropped to make room: their keys stay, and repeated requests \
-         are told that the answer was not kept; raise `store.max_bytes`, or shorten `ttl`"
+        "responses to idempotency keys are being dropped to make room: their keys stay, and repeated requests \
+         are told that the response was not kept; raise `store.max_bytes`, or shorten `ttl`"
     );
 }

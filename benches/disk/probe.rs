@@ -76,9 +76,9 @@ pub(crate) fn run(path: &Path, records: u32) -> Outcome<()> {
 async fn look_up(store: &DiskRecords, numbers: &[u32]) -> Outcome<Duration> {
     let mut times = Vec::with_capacity(numbers.len());
     for &number in numbers {
-        let bid = store::bid(number);
+        let claim_request = store::claim_request(number);
         let started = Instant::now();
-        let claim = store.claim(&bid).await?;
+        let claim = store.claim(&claim_request).await?;
         times.push(started.elapsed());
         if !matches!(claim, Claim::Replay(_)) {
             return Err(format!("the key {number} is {claim:?}").into());

@@ -10,11 +10,11 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tidegate::clock::{Clock, Moment};
 use tidegate::idempotency::{
-    Answer, Bid, Claim, ClientHash, Fingerprint, Kept, KeyHash, OnUnknown, RecordId, Records as _,
-    ScopeHash, Terms,
+    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, RecordId,
+    Records as _, ScopeHash, StoredResponse, Terms,
 };
+use tidegate::store::StoreCapacity;
 use tidegate::store::disk::DiskRecords;
-use tidegate::store::memory::records::Room;
 use tokio::task::JoinSet;
 
 use crate::Outcome;
@@ -27,7 +27,7 @@ const KEYS_A_SCOPE: u32 = 1_000;
 
 /// Opens the store in a directory.
 pub(crate) fn open(path: &Path) -> Outcome<DiskRecords> {
-    let room = Room {
+    let room = StoreCapacity {
         max_keys: 2_000_000,
         max_bytes: 4 << 30,
     };
@@ -35,7 +35,7 @@ pub(crate) fn open(path: &Path) -> Outcome<DiskRecords> {
 }
 
 /// A request under the key of this number; keys are spread as hashes are.
-pub(crate) fn bid(number: u32) -> Bid {
+pub(crate) fn claim_request(number: u32) -> ClaimRequest {
     let hash = |text: &str, number: u32| {
         let hash = blake3::keyed_hash(
             blake3::hash(text.as_bytes()).as_bytes(),
@@ -45,7 +45,7 @@ pub(crate) fn bid(number: u32) -> Bid {
         half.copy_from_slice(&hash.as_bytes()[..16]);
         half
     };
-    Bid {
+    ClaimRequest {
         at: Moment::default(),
         id: RecordId {
             key: KeyHash(hash("key", number)),
@@ -64,11 +64,15 @@ pub(crate) fn bid(number: u32) -> Bid {
     }
 }
 
-fn answer(number: u32) -> Arc<Answer> {
+fn answer(number: u32) -> Arc<StoredResponse> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert("x-number", HeaderValue::from(number));
-    Arc::new(Answer::new(StatusCode::CREATED, &headers, &[b'a'; 300]))
+    Arc::new(StoredResponse::new(
+        StatusCode::CREATED,
+        &headers,
+        &[b'a'; 300],
+    ))
 }
 
 /// Makes a store with so many records in a directory.
@@ -97,10 +101,12 @@ pub(crate) fn fill(path: &Path, records: u32) -> Outcome<()> {
 }
 
 async fn write(store: &DiskRecords, number: u32) -> Outcome<()> {
-    match store.claim(&bid(number)).await? {
+    match store.claim(&claim_request(number)).await? {
         Claim::Won(mut permit) => {
             permit.sending();
-            Ok(store.complete(permit, Kept::Answer(answer(number))).await?)
+            Ok(store
+                .end(permit, ExecutionOutcome::Completed(answer(number)))
+                .await?)
         }
         other => Err(format!("the key {number} is {other:?}").into()),
     }

@@ -21,7 +21,7 @@ use self::asked::Asked;
 use self::view::{Found, Overview, Record};
 use super::listener::AdminState;
 use super::problem::Problem;
-use crate::idempotency::{self, Finding, KeyHash, Records as _};
+use crate::idempotency::{self, KeyHash, RecordInfo, Records as _};
 
 /// Records shown of one key, and scopes named: a key that everybody uses has very many.
 const MOST: usize = 100;
@@ -43,8 +43,8 @@ pub(super) fn routes() -> Router<Arc<AdminState>> {
 
 async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>, Problem> {
     let counted = admin.records.count().await;
-    let census = counted.map_err(|error| Problem::store_failed(&error))?;
-    Ok(Json(census.into()))
+    let counts = counted.map_err(|error| Problem::store_failed(&error))?;
+    Ok(Json(counts.into()))
 }
 
 async fn look_up(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<Json<Found>, Problem> {
@@ -52,21 +52,21 @@ async fn look_up(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<Json<
     let found = find(&admin, &asked, MOST_FOUND).await?;
     let mut records = Vec::new();
     let mut bytes = 0;
-    for finding in found.iter().take(MOST) {
+    for info in found.iter().take(MOST) {
         if !asked.with_body {
-            records.push(Record::of(finding));
+            records.push(Record::of(info));
             continue;
         }
-        bytes += finding.response.map_or(0, |response| response.body_bytes);
+        bytes += info.response.map_or(0, |response| response.body_bytes);
         if bytes > MOST_BODY_BYTES && !records.is_empty() {
             break;
         }
-        let response = match finding.response {
+        let response = match info.response {
             None => Ok(None),
-            Some(_) => admin.records.response(finding.id).await,
+            Some(_) => admin.records.response(info.id).await,
         };
         let response = response.map_err(|error| Problem::store_failed(&error))?;
-        records.push(Record::of(finding).with(response.as_deref()));
+        records.push(Record::of(info).with(response.as_deref()));
     }
     let left_out = found.len() - records.len();
     Ok(Json(Found {
@@ -79,14 +79,14 @@ async fn look_up(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<Json<
 async fn free(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<StatusCode, Problem> {
     let asked = Asked::of(&uri)?;
     let found = find(&admin, &asked, MOST).await?;
-    let [finding] = &found[..] else {
-        let scopes = found.iter().take(MOST).map(|finding| finding.id.scope);
+    let [info] = &found[..] else {
+        let scopes = found.iter().take(MOST).map(|info| info.id.scope);
         return Err(Problem::several_scopes(scopes));
     };
-    if finding.state != idempotency::State::Unknown {
-        return Err(Problem::not_unknown(finding.state));
+    if info.state != idempotency::State::Unknown {
+        return Err(Problem::not_unknown(info.state));
     }
-    let freed = admin.records.free_unknown(finding.id).await;
+    let freed = admin.records.free_unknown(info.id).await;
     if !freed.map_err(|error| Problem::store_failed(&error))? {
         return Err(Problem::plain(
             StatusCode::CONFLICT,
@@ -96,14 +96,14 @@ async fn free(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<StatusCo
     // As a string field: every format of the log quotes and escapes it.
     tracing::info!(
         key = asked.key.as_str(),
-        scope = %finding.id.scope,
+        scope = %info.id.scope,
         "an idempotency key whose outcome was unknown was freed by an operator"
     );
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Returns up to `most` records of the requested key, the latest first, or 404 if there is none.
-async fn find(admin: &AdminState, asked: &Asked, most: usize) -> Result<Vec<Finding>, Problem> {
+async fn find(admin: &AdminState, asked: &Asked, most: usize) -> Result<Vec<RecordInfo>, Problem> {
     let found = admin
         .records
         .find(
@@ -122,6 +122,6 @@ async fn find(admin: &AdminState, asked: &Asked, most: usize) -> Result<Vec<Find
         };
         return Err(Problem::plain(StatusCode::NOT_FOUND, detail));
     }
-    found.sort_by_key(|finding| finding.age);
+    found.sort_by_key(|info| info.age);
     Ok(found)
 }

@@ -1,260 +1,264 @@
-//! The claim: who runs, who waits, who is answered from the record.
+//! Claims on a key: which request executes, which waits, which receives a stored response.
 //!
-//! A [`Bid`] is answered with one case of [`Claim`], and each of them is somebody's whole story; there is
-//! no "maybe". The winner holds a [`Permit`], and what becomes of the key is what becomes of the permit:
-//! completed, released, unknown.
-//!
-//! Atomicity is the store's duty: of any number of bids for one record exactly one is won, and on a
-//! durable store a claim is on disk before it is won and an answer before `complete` returns.
+//! A [`ClaimRequest`] results in one case of [`Claim`]. The request that wins the key holds a [`Permit`] until its execution
+//! ends. [`meet`] decides what a claim meets. It is a pure function, so that all stores decide alike; stores only look
+//! up the record and apply the decision atomically. Redis has to decide in a script, which a test compares with
+//! [`meet`] on random histories.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
-use thiserror::Error;
-
 use super::rule::OnUnknown;
-use super::{
-    Answer, ClientHash, Fingerprint, KeyHash, Mismatch, Permit, RecordId, ScopeHash, Waiting,
-};
+use super::{ClientHash, Fingerprint, Mismatch, Permit, RecordId, State, StoredResponse, Waiter};
 use crate::clock::Moment;
 
-/// Whoever keeps the records.
-pub trait Records: Send + Sync + 'static {
-    /// Answers a bid. Dropping the future leaves no claim behind.
-    fn claim(&self, bid: &Bid) -> impl Future<Output = Result<Claim, StoreError>> + Send;
-
-    /// Ends a claim with its answer, or with only the fact that there was one. When this returns, it is
-    /// as durable as the store is, and those who wait have been told. On an error the key is unknown.
-    fn complete(
-        &self,
-        permit: Permit,
-        kept: Kept,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Ends a claim as if it had never been. Those who wait here are told `answer`.
-    fn release(
-        &self,
-        permit: Permit,
-        answer: Option<Arc<Answer>>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Ends a claim whose outcome nobody knows.
-    fn mark_unknown(&self, permit: Permit) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Returns up to `most` records of `key`, in `scope` or in all scopes if `None`. Loads no response.
-    fn find(
-        &self,
-        key: KeyHash,
-        scope: Option<ScopeHash>,
-        most: usize,
-    ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send;
-
-    /// Returns the stored response of a completed record; `None` if there is none.
-    fn response(
-        &self,
-        id: RecordId,
-    ) -> impl Future<Output = Result<Option<Arc<Answer>>, StoreError>> + Send;
-
-    /// Frees a key whose outcome is unknown, because an operator found it out; `false` if it is not unknown.
-    fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send;
-
-    /// Whether each replay has its own copy of the stored response in memory, or one that can outlive its cache.
-    fn copies_replays(&self) -> bool;
-
-    /// Counts of records, as far as this process knows them.
-    fn census(&self) -> Census;
-}
-
-/// A wish to run a request under its key.
+/// A request to claim a key.
 #[derive(Clone, Copy, Debug)]
-pub struct Bid {
-    /// When it is made.
+pub struct ClaimRequest {
+    /// When the claim is made.
     pub at: Moment,
-    /// The key and whose it is.
+    /// The key and its scope.
     pub id: RecordId,
     /// The client that sends the request.
     pub client: ClientHash,
-    /// What is asked for.
+    /// Fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// What the store is to hold to.
+    /// Settings of the route that the store applies.
     pub terms: Terms,
 }
 
-/// What a store is to hold to for one record.
+/// Settings of a route that a store applies to its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// How long a record is kept, from its completion.
+    /// How long a record is stored after the execution ended.
     pub ttl: Duration,
-    /// Whether a record that is unknown can be claimed again.
+    /// Whether a key whose outcome is unknown can be claimed again.
     pub on_unknown: OnUnknown,
-    /// How many keys one scope may have at once.
+    /// Number of keys that a scope may have at once.
     pub max_keys_per_scope: NonZeroU32,
 }
 
-/// What becomes of a bid.
+/// The result of a claim.
 #[derive(Debug)]
 pub enum Claim {
-    /// It is the first: run it.
+    /// The key is claimed: execute the request.
     Won(Permit),
-    /// It was carried out; this is the answer.
-    Replay(Arc<Answer>),
-    /// It is being carried out.
-    InFlight(Waiting),
+    /// The request was executed. This is its response.
+    Replay(Arc<StoredResponse>),
+    /// The request is in flight.
+    InFlight(Waiter),
     /// The key was used for another request.
     Mismatch(Mismatch),
-    /// It may have been carried out, and nobody knows.
+    /// Whether the request was executed is unknown.
     Unknown,
-    /// It was carried out, and the answer is not here any more.
+    /// The request was executed, and its response is not stored.
     Tombstone,
-    /// The scope has as many keys as it may have.
+    /// The scope has `max_keys_per_scope` keys.
     ScopeFull {
-        /// No key of it expires sooner.
+        /// Time until a key of the scope can expire.
         no_sooner: Duration,
     },
-    /// The client holds its share of the store's keys, and the key of the bid would be a new one.
+    /// The client holds its share of the store's keys, and the key is new.
     ClientFull {
         /// The share, in keys.
         limit: u64,
-        /// No key of the client expires sooner.
+        /// Time until a key of the client can expire.
         no_sooner: Duration,
     },
-    /// The store has as many keys as it may have.
+    /// The store holds `max_keys` keys, or its server has no memory left.
     StoreFull,
 }
 
-/// What is left of an execution.
-#[derive(Clone, Debug)]
-pub enum Kept {
-    /// Its answer.
-    Answer(Arc<Answer>),
-    /// Only that there was one.
-    Tombstone,
-}
-
-/// The state of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// It is being carried out.
-    InProgress,
-    /// It was carried out; the answer is here.
-    Completed,
-    /// It may have been carried out.
-    Unknown,
-    /// It was carried out; the answer is not here.
-    Tombstone,
-}
-
-/// What there is under a key in one scope.
-#[derive(Clone, Debug)]
-pub struct Finding {
-    /// Its name.
-    pub id: RecordId,
-    /// Its state.
+/// What a claim depends on in the record of its key. `T` is an instant on the clock of the store.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordView<'a, T> {
+    /// State of the record.
     pub state: State,
-    /// How long it has been in that state.
-    pub age: Duration,
-    /// When it will be forgotten, if it is not in progress.
-    pub expires_in: Option<Duration>,
-    /// What was asked for.
-    pub fingerprint: Fingerprint,
-    /// The stored response, if there is one.
-    pub response: Option<ResponseSummary>,
+    /// Fingerprint of the request that led to the record.
+    pub fingerprint: &'a Fingerprint,
+    /// When the lease of a claim in progress ends; `None` if it has no lease. From then on the outcome is unknown.
+    pub lease_ends: Option<T>,
+    /// When the record expires; `None` if it does not.
+    pub expires: Option<T>,
 }
 
-/// What a lookup tells of a stored response.
+/// What a claim meets under its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResponseSummary {
-    /// Status code of the response.
-    pub status: StatusCode,
-    /// Length of its body in bytes.
-    pub body_bytes: usize,
+pub enum Meeting {
+    /// The key can be claimed.
+    Vacant(Vacancy),
+    /// The same request is in flight.
+    InFlight,
+    /// The same request was executed, and its response is stored.
+    Replay,
+    /// The key belongs to another request.
+    Mismatch(Mismatch),
+    /// The same request was sent, and its outcome is unknown.
+    Unknown,
+    /// The same request was executed, and its response is not stored.
+    Tombstone,
 }
 
-/// How much there is in a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
-    /// Records in progress.
-    pub in_progress: u64,
-    /// Records with their answer.
-    pub completed: u64,
-    /// Records whose outcome is unknown.
-    pub unknown: u64,
-    /// Records without their answer.
-    pub tombstones: u64,
-    /// What the answers take, in bytes.
-    pub bytes: u64,
-    /// Answers that were dropped to make room, ever.
-    pub evictions: u64,
+/// Why a key can be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vacancy {
+    /// The key has no record. A claim adds one, if the bounds of the store admit it.
+    New,
+    /// The record has expired, or its outcome is unknown and `on_unknown` is `release`. A claim replaces it, so the
+    /// number of keys stays the same.
+    Replace,
 }
 
-/// Why a store cannot do what it is asked.
-#[derive(Clone, Debug, Error)]
-#[error("{reason}")]
-pub struct StoreError {
-    /// What is wrong with it.
-    pub reason: Arc<str>,
-    /// Whether it was found out just now. A store that is known to be down is not asked, and has said so before.
-    pub is_news: bool,
+/// Decides what a claim meets at `now`. This is the only place that decides it: every store calls this function, and
+/// a test checks `claim.lua` against it.
+///
+/// A store that deletes expired records passes `None` for them.
+pub fn meet<T: PartialOrd + Copy>(
+    record: Option<RecordView<'_, T>>,
+    request: &ClaimRequest,
+    now: T,
+) -> Meeting {
+    let Some(record) = record else {
+        return Meeting::Vacant(Vacancy::New);
+    };
+    let is_over = |end: Option<T>| end.is_some_and(|end| end <= now);
+    if is_over(record.expires) {
+        return Meeting::Vacant(Vacancy::Replace);
+    }
+    if let Some(mismatch) = request.fingerprint.differs_from(record.fingerprint) {
+        return Meeting::Mismatch(mismatch);
+    }
+    match record.state {
+        State::Completed => Meeting::Replay,
+        State::Tombstone => Meeting::Tombstone,
+        State::InProgress if !is_over(record.lease_ends) => Meeting::InFlight,
+        State::InProgress | State::Unknown => match request.terms.on_unknown {
+            OnUnknown::Hold => Meeting::Unknown,
+            OnUnknown::Release => Meeting::Vacant(Vacancy::Replace),
+        },
+    }
 }
 
-impl State {
-    /// All there are.
-    pub const ALL: [Self; 4] = [
-        Self::InProgress,
-        Self::Completed,
-        Self::Unknown,
-        Self::Tombstone,
-    ];
+impl<'a, T> RecordView<'a, T> {
+    /// Returns the view of a claim in progress that has no lease.
+    pub fn in_progress(fingerprint: &'a Fingerprint) -> Self {
+        Self {
+            state: State::InProgress,
+            fingerprint,
+            lease_ends: None,
+            expires: None,
+        }
+    }
 
-    /// Its name, for people and metrics.
-    pub fn name(self) -> &'static str {
+    /// Returns the view of a record in a final state.
+    pub fn ended(state: State, fingerprint: &'a Fingerprint, expires: T) -> Self {
+        Self {
+            state,
+            fingerprint,
+            lease_ends: None,
+            expires: Some(expires),
+        }
+    }
+}
+
+impl Meeting {
+    /// Returns the result of a claim that the store cannot serve in a better way: it makes no new claim, has no
+    /// waiters and has no stored response. Never leads to an execution.
+    pub fn rejection(self) -> Claim {
         match self {
-            Self::InProgress => "in_progress",
-            Self::Completed => "completed",
-            Self::Unknown => "unknown",
-            Self::Tombstone => "tombstone",
+            Self::Mismatch(mismatch) => Claim::Mismatch(mismatch),
+            Self::Replay | Self::Tombstone => Claim::Tombstone,
+            Self::Unknown | Self::InFlight | Self::Vacant(_) => Claim::Unknown,
         }
     }
 }
 
-impl Census {
-    /// Records in this state.
-    pub fn of(&self, state: State) -> u64 {
-        match state {
-            State::InProgress => self.in_progress,
-            State::Completed => self.completed,
-            State::Unknown => self.unknown,
-            State::Tombstone => self.tombstones,
-        }
+impl Terms {
+    /// Whether a scope that has `keys` keys may claim no new one.
+    pub fn is_scope_full(&self, keys: u32) -> bool {
+        keys >= self.max_keys_per_scope.get()
     }
 }
 
-impl From<&Answer> for ResponseSummary {
-    fn from(response: &Answer) -> Self {
-        Self {
-            status: response.status(),
-            body_bytes: response.body().len(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::idempotency::{KeyHash, ScopeHash};
+
+    const FIRST: Fingerprint = Fingerprint {
+        request: [1; 16],
+        credentials: [1; 16],
+    };
+
+    fn request(on_unknown: OnUnknown) -> ClaimRequest {
+        ClaimRequest {
+            at: Moment::default(),
+            id: RecordId {
+                key: KeyHash([1; 16]),
+                scope: ScopeHash([1; 16]),
+            },
+            client: ClientHash(1),
+            fingerprint: FIRST,
+            terms: Terms {
+                on_unknown,
+                ..Terms::default()
+            },
         }
     }
-}
 
-impl StoreError {
-    /// Because of `reason`.
-    pub fn new(reason: impl fmt::Display) -> Self {
-        Self {
-            reason: reason.to_string().into(),
-            is_news: true,
+    fn view(state: State) -> RecordView<'static, u64> {
+        RecordView {
+            state,
+            fingerprint: &FIRST,
+            lease_ends: (state == State::InProgress).then_some(10),
+            expires: Some(20),
         }
     }
 
-    /// Because of `reason`, which was told before.
-    pub fn known(reason: impl fmt::Display) -> Self {
-        Self {
-            is_news: false,
-            ..Self::new(reason)
+    #[test]
+    fn the_same_request_meets_the_state_of_its_record() {
+        let (hold, release) = (request(OnUnknown::Hold), request(OnUnknown::Release));
+        let replace = Meeting::Vacant(Vacancy::Replace);
+        for (state, now, held, released) in [
+            (State::InProgress, 9, Meeting::InFlight, Meeting::InFlight),
+            (State::InProgress, 10, Meeting::Unknown, replace),
+            (State::Completed, 19, Meeting::Replay, Meeting::Replay),
+            (State::Tombstone, 19, Meeting::Tombstone, Meeting::Tombstone),
+            (State::Unknown, 19, Meeting::Unknown, replace),
+        ] {
+            let record = Some(view(state));
+            assert_eq!(meet(record, &hold, now), held, "{state:?} at {now}");
+            assert_eq!(meet(record, &release, now), released, "{state:?} at {now}");
         }
+    }
+
+    #[test]
+    fn a_claim_without_a_lease_stays_in_flight() {
+        let record = RecordView::in_progress(&FIRST);
+        let meeting = meet(Some(record), &request(OnUnknown::Release), u64::MAX);
+        assert_eq!(meeting, Meeting::InFlight);
+    }
+
+    #[test]
+    fn another_request_meets_a_mismatch_in_every_state_until_the_record_expires() {
+        for state in State::ALL {
+            for on_unknown in [OnUnknown::Hold, OnUnknown::Release] {
+                let mut other = request(on_unknown);
+                other.fingerprint.credentials = [2; 16];
+                let meeting = |request: &ClaimRequest, now| meet(Some(view(state)), request, now);
+                let credentials = Meeting::Mismatch(Mismatch::Credentials);
+                assert_eq!(meeting(&other, 19), credentials);
+                other.fingerprint.request = [2; 16];
+                assert_eq!(meeting(&other, 19), Meeting::Mismatch(Mismatch::Request));
+                assert_eq!(meeting(&other, 20), Meeting::Vacant(Vacancy::Replace));
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_without_a_record_is_new() {
+        let meeting = meet::<u64>(None, &request(OnUnknown::Hold), 0);
+        assert_eq!(meeting, Meeting::Vacant(Vacancy::New));
     }
 }

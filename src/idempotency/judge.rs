@@ -1,28 +1,28 @@
-//! What an answer means for its key.
+//! What a response means for its key.
 //!
-//! Any final answer is kept, a server error too: the request was carried out as far as it ever will be.
-//! Some answers say "not done" and are let go, so that the client can try again under the same key. And
-//! where there is no answer, it matters whether anybody can have got the request.
+//! Every final response is stored, server errors included: the request was executed as far as it will ever be. Some
+//! statuses mean that the request was not executed, and release the key, so that the client can retry under it. If no
+//! response arrived, it matters whether a server can have received the request.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
 use super::rule::{OnServerError, OnUnknown, Rule};
 
-/// What an answer means for its key.
+/// What a response means for its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
-    /// It is the answer, and is kept.
-    Keep,
-    /// It is the answer, and cannot be kept because it has no end that could be waited for.
+pub enum Disposition {
+    /// The response is stored.
+    Store,
+    /// The response is a stream, so a tombstone is stored before it is sent.
     Stream,
-    /// It says "not done": the key is free again.
+    /// The request was not executed: the key is released.
     Release,
-    /// Nobody can say whether it was done.
+    /// Whether the request was executed is unknown.
     Unknown,
 }
 
-/// Media types of answers that go on for as long as somebody listens.
+/// Media types of responses without a foreseeable end.
 const STREAMS: [&str; 5] = [
     "text/event-stream",
     "application/x-ndjson",
@@ -31,22 +31,22 @@ const STREAMS: [&str; 5] = [
     "multipart/x-mixed-replace",
 ];
 
-/// Returns what a response with this head means for its key under `rule`.
-pub fn judge(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> Course {
+/// Decides what a response with this head means for its key under `rule`.
+pub fn judge(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> Disposition {
     if says_not_done(rule, status, headers) {
-        Course::Release
+        Disposition::Release
     } else if is_stream(headers) {
-        Course::Stream
+        Disposition::Stream
     } else {
-        Course::Keep
+        Disposition::Store
     }
 }
 
-/// What it means under `rule` that somebody may have got a request and no answer came.
-pub fn lost(rule: &Rule) -> Course {
+/// Decides what a lost response means for its key under `rule`.
+pub fn lost(rule: &Rule) -> Disposition {
     match rule.terms.on_unknown {
-        OnUnknown::Hold => Course::Unknown,
-        OnUnknown::Release => Course::Release,
+        OnUnknown::Hold => Disposition::Unknown,
+        OnUnknown::Release => Disposition::Release,
     }
 }
 
@@ -95,7 +95,11 @@ mod tests {
             .collect()
     }
 
-    fn course(rule: &Rule, status: u16, lines: &[(http::HeaderName, &'static str)]) -> Course {
+    fn disposition(
+        rule: &Rule,
+        status: u16,
+        lines: &[(http::HeaderName, &'static str)],
+    ) -> Disposition {
         let status = StatusCode::from_u16(status).unwrap();
         judge(rule, status, &head(lines))
     }
@@ -106,8 +110,8 @@ mod tests {
             200, 201, 204, 302, 400, 404, 409, 422, 500, 502, 503, 504, 408,
         ] {
             assert_eq!(
-                course(&Rule::default(), status, &[]),
-                Course::Keep,
+                disposition(&Rule::default(), status, &[]),
+                Disposition::Store,
                 "{status}"
             );
         }
@@ -117,13 +121,24 @@ mod tests {
     fn responses_that_mean_not_executed_release_the_key() {
         let rule = Rule::default();
         for status in [401, 403, 425, 429] {
-            assert_eq!(course(&rule, status, &[]), Course::Release, "{status}");
+            assert_eq!(
+                disposition(&rule, status, &[]),
+                Disposition::Release,
+                "{status}"
+            );
         }
         for status in [408, 503] {
             let later = [(RETRY_AFTER, "3")];
-            assert_eq!(course(&rule, status, &later), Course::Release, "{status}");
+            assert_eq!(
+                disposition(&rule, status, &later),
+                Disposition::Release,
+                "{status}"
+            );
         }
-        assert_eq!(course(&rule, 500, &[(RETRY_AFTER, "3")]), Course::Keep);
+        assert_eq!(
+            disposition(&rule, 500, &[(RETRY_AFTER, "3")]),
+            Disposition::Store
+        );
     }
 
     #[test]
@@ -132,11 +147,18 @@ mod tests {
             release_on: Some(vec![StatusCode::CONFLICT]),
             ..Rule::default()
         };
-        assert_eq!(course(&rule, 409, &[]), Course::Release);
+        assert_eq!(disposition(&rule, 409, &[]), Disposition::Release);
         for status in [401, 403, 429] {
-            assert_eq!(course(&rule, status, &[]), Course::Keep, "{status}");
+            assert_eq!(
+                disposition(&rule, status, &[]),
+                Disposition::Store,
+                "{status}"
+            );
         }
-        assert_eq!(course(&rule, 503, &[(RETRY_AFTER, "3")]), Course::Keep);
+        assert_eq!(
+            disposition(&rule, 503, &[(RETRY_AFTER, "3")]),
+            Disposition::Store
+        );
     }
 
     #[test]
@@ -146,9 +168,13 @@ mod tests {
             ..Rule::default()
         };
         for status in [500, 502, 503, 504, 408] {
-            assert_eq!(course(&rule, status, &[]), Course::Release, "{status}");
+            assert_eq!(
+                disposition(&rule, status, &[]),
+                Disposition::Release,
+                "{status}"
+            );
         }
-        assert_eq!(course(&rule, 400, &[]), Course::Keep);
+        assert_eq!(disposition(&rule, 400, &[]), Disposition::Store);
     }
 
     #[test]
@@ -161,22 +187,22 @@ mod tests {
         ] {
             let kind = [(CONTENT_TYPE, kind)];
             assert_eq!(
-                course(&Rule::default(), 200, &kind),
-                Course::Stream,
+                disposition(&Rule::default(), 200, &kind),
+                Disposition::Stream,
                 "{kind:?}"
             );
         }
         assert_eq!(
-            course(&Rule::default(), 200, &[(CONTENT_TYPE, "text/plain")]),
-            Course::Keep
+            disposition(&Rule::default(), 200, &[(CONTENT_TYPE, "text/plain")]),
+            Disposition::Store
         );
     }
 
     #[test]
     fn a_lost_request_is_unknown_unless_upstream_handles_the_key() {
         let mut rule = Rule::default();
-        assert_eq!(lost(&rule), Course::Unknown);
+        assert_eq!(lost(&rule), Disposition::Unknown);
         rule.terms.on_unknown = OnUnknown::Release;
-        assert_eq!(lost(&rule), Course::Release);
+        assert_eq!(lost(&rule), Disposition::Release);
     }
 }

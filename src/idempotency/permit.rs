@@ -1,90 +1,93 @@
-//! The permit: what the winner of a key holds while it is carried out.
+//! The permit that the winner of a key holds during its execution.
 //!
-//! A permit that is merely dropped (a panic, a runtime shut down) never pretends: before the request was on
-//! its way its key is free again, and afterwards it is unknown.
+//! A permit is returned to the store with the outcome of the execution. If it is dropped instead (a panic, a runtime
+//! that shuts down), the store ends the claim by itself: the key is free if the request was not sent, and unknown
+//! afterwards. So no code path can report an execution as done that was not.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::Bid;
+use super::{ClaimRequest, ExecutionOutcome};
 use crate::clock::Moment;
 
-/// A claim somebody holds.
+/// Identifies a claim in the store that granted it.
 #[derive(Clone, Copy, Debug)]
-pub struct Ticket {
-    /// The bid that won it.
-    pub bid: Bid,
-    /// Tells it from any other claim of the same record.
-    pub token: u64,
+pub struct ClaimToken {
+    /// The request for which the key is claimed.
+    pub request: ClaimRequest,
+    /// Number of the claim. No other claim of this process has it.
+    pub number: u64,
 }
 
-/// The right, and the duty, to carry out the one execution of a key.
-///
-/// To be given back to the store that issued it. If it is dropped instead, the store is told.
+/// The right to execute the request of a key, to be returned to the store with [`end`](super::Records::end).
 #[must_use = "a dropped permit leaves its key unknown"]
 pub struct Permit {
-    ticket: Ticket,
+    token: ClaimToken,
     sent: bool,
-    /// When the claim stops to hold, unless the store has it renewed; never, on a store of one's own.
+    /// When the lease of the claim ends, unless the store renews it; `None` if it has no lease.
     lapses: Option<Moment>,
-    desk: Option<Arc<dyn Desk>>,
+    on_abandon: Option<Arc<dyn OnAbandon>>,
 }
 
-/// Where permits that were dropped are reported.
-pub trait Desk: Send + Sync {
-    /// The permit of `ticket` was dropped; `sent` if its request may have reached somebody. Must not
-    /// block.
-    fn abandoned(&self, ticket: Ticket, sent: bool);
+/// Handles permits that are dropped.
+pub trait OnAbandon: Send + Sync {
+    /// Ends the claim of a dropped permit. Must not block.
+    fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome);
 }
 
 impl Permit {
-    /// The permit for `ticket`, whose loss is reported to `desk`.
-    pub fn new(ticket: Ticket, desk: Arc<dyn Desk>) -> Self {
+    /// Creates the permit of `token`. `on_abandon` handles it if it is dropped.
+    pub fn new(token: ClaimToken, on_abandon: Arc<dyn OnAbandon>) -> Self {
         Self {
-            ticket,
+            token,
             sent: false,
             lapses: None,
-            desk: Some(desk),
+            on_abandon: Some(on_abandon),
         }
     }
 
-    /// The same for a claim that holds until then.
+    /// Sets the end of the lease of the claim.
     pub fn lapsing(mut self, at: Moment) -> Self {
         self.lapses = Some(at);
         self
     }
 
-    /// Whether the claim may not hold any more, so that nothing is to be sent.
+    /// Whether the lease of the claim may have ended, so that nothing may be sent.
     pub fn has_lapsed(&self, now: Moment) -> bool {
         self.lapses.is_some_and(|lapses| now >= lapses)
     }
 
-    /// The claim it is for.
-    pub fn ticket(&self) -> &Ticket {
-        &self.ticket
+    /// Returns the claim of the permit.
+    pub fn token(&self) -> &ClaimToken {
+        &self.token
     }
 
-    /// To be called before the first byte of the request goes anywhere.
+    /// Notes that the request is sent. Call this before its first byte is sent.
     pub fn sending(&mut self) {
         self.sent = true;
     }
 
-    /// Whether the request may have reached somebody.
+    /// Whether the request may have been sent.
     pub fn is_sent(&self) -> bool {
         self.sent
     }
 
-    /// The claim, to be settled by the store: from here on nobody is told if it is not.
-    pub fn redeem(mut self) -> Ticket {
-        self.desk = None;
-        self.ticket
+    /// Returns the claim for the store to end. From here on the handler of dropped permits is not called.
+    pub fn redeem(mut self) -> ClaimToken {
+        self.on_abandon = None;
+        self.token
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(desk) = self.desk.take() {
-            desk.abandoned(self.ticket, self.sent);
+        if let Some(on_abandon) = self.on_abandon.take() {
+            let outcome = if self.sent {
+                ExecutionOutcome::Unknown
+            } else {
+                ExecutionOutcome::Released(None)
+            };
+            on_abandon.abandoned(self.token, outcome);
         }
     }
 }
@@ -92,7 +95,7 @@ impl Drop for Permit {
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
-            .field("ticket", &self.ticket)
+            .field("token", &self.token)
             .field("sent", &self.sent)
             .finish_non_exhaustive()
     }

@@ -19,8 +19,8 @@ use self::detach::Detached;
 use self::execution::Execution;
 use super::gather::{Excess, Gathered, gather};
 use super::{
-    Bid, Claim, Ending, Fingerprint, IdempotencyError, InFlightPolicy, OnUnknown, RecordId,
-    Records, Rule, StoreError, Waiting,
+    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, IdempotencyError, InFlightPolicy,
+    OnUnknown, RecordId, Records, Rule, StoreError, Waiter,
 };
 use crate::access_log::KeyUse;
 use crate::body::{RequestBody, ResponseBody};
@@ -125,10 +125,10 @@ impl<S: Records> Idempotency<S> {
         let claimed = shared.claim(ctx, keys, &mut keyed, &mut request).await?;
         match claimed {
             None => Ok(execute(request, Resend::ByMethod).await?),
-            Some(Claim::Replay(answer)) => {
-                let mut response: Response<ResponseBody> = answer.replay();
+            Some(Claim::Replay(stored)) => {
+                let mut response: Response<ResponseBody> = stored.replay();
                 if shared.records.copies_replays() {
-                    let body = answer.body();
+                    let body = stored.body();
                     let mut charge = shared.buffers.charge(ctx.caller.id(), Buffered::Replay);
                     if charge.grow(body.len()).is_err() {
                         metrics.exhausted.inc();
@@ -159,10 +159,10 @@ impl<S: Records> Idempotency<S> {
                 let running = execution.run(permit, request, execute);
                 Detached::new(running, shared.tasks.clone()).await
             }
-            Some(Claim::InFlight(waiting)) => {
+            Some(Claim::InFlight(waiter)) => {
                 drop(request);
                 // Boxed: the timer in it would make every keyed request's future large and aligned to cache lines.
-                Box::pin(wait(waiting, keys, ctx)).await
+                Box::pin(wait(waiter, keys, ctx)).await
             }
             Some(rejected) => {
                 let error = rejected_by(&rejected, keys);
@@ -211,7 +211,7 @@ impl<S: Records> Shared<S> {
         // body arrives, and a claim under an old name would be executed again under the new one.
         let hash_keys = self.hash_keys.keys();
         let secret = hash_keys.secret;
-        let bid = Bid {
+        let claim = ClaimRequest {
             at: self.clock.now(),
             id: RecordId::of(&secret, key, &rule.scope, client, request.headers()),
             client: hash_keys.seed.client(client),
@@ -219,9 +219,11 @@ impl<S: Records> Shared<S> {
             terms: rule.terms,
         };
         *request.body_mut() = body.into();
-        let claim = self.records.claim(&bid).await;
-        metrics.claim_latency.record(self.clock.now().since(bid.at));
-        claim
+        let claimed = self.records.claim(&claim).await;
+        metrics
+            .claim_latency
+            .record(self.clock.now().since(claim.at));
+        claimed
             .map(Some)
             .map_err(|error| store_failed("claim", &error, metrics).into())
     }
@@ -229,7 +231,7 @@ impl<S: Records> Shared<S> {
 
 /// Returns what a duplicate gets that arrives while the first request is in flight.
 async fn wait(
-    waiting: Waiting,
+    waiter: Waiter,
     keys: &RouteKeys,
     ctx: &RequestContext,
 ) -> Result<Response<ResponseBody>, Problem> {
@@ -240,21 +242,21 @@ async fn wait(
     };
     metrics.waits.inc();
     ctx.note(|facts| facts.idempotency = Some(KeyUse::Waited));
-    match timeout(limit, waiting.ended()).await {
-        Ok(Ending::Completed(answer)) => {
+    match timeout(limit, waiter.ended()).await {
+        Ok(ExecutionOutcome::Completed(stored)) => {
             metrics.replays.inc();
-            Ok(answer.replay())
+            Ok(stored.replay())
         }
-        Ok(Ending::Released(Some(answer))) => Ok(answer.repeat()),
-        Ok(Ending::Unknown) => {
+        Ok(ExecutionOutcome::Released(Some(received))) => received.map(|stored| stored.repeat()),
+        Ok(ExecutionOutcome::Unknown) => {
             metrics.unknowns.inc();
             Err(noted(keys.outcome_unknown(), ctx))
         }
-        Ok(Ending::Tombstone) => {
+        Ok(ExecutionOutcome::Tombstone) => {
             metrics.tombstones.inc();
             Err(IdempotencyError::ResponseNotRetained.into())
         }
-        Ok(Ending::Released(None)) | Err(_) => {
+        Ok(ExecutionOutcome::Released(None)) | Err(_) => {
             metrics.conflicts.inc();
             Err(IdempotencyError::InFlight.into())
         }
@@ -305,6 +307,3 @@ fn store_failed(step: &str, error: &StoreError, metrics: &KeyedMetrics) -> Idemp
     }
     IdempotencyError::StoreUnavailable
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,13 +3,13 @@
 //! One writer thread owns the engine and takes every decision about a key that is not answered from
 //! memory, one after the other; so a claim is atomic because nobody else is there. It takes up whatever
 //! has come while it was busy, puts it into one batch, syncs once, and only then tells anybody (group
-//! commit): with 64 callers some 30 claims and answers share a sync.
+//! commit): with 64 callers some 30 claims and responses share a sync.
 //!
-//! In memory are the executions underway, with those who wait for them, and the answers asked for most
+//! In memory are the executions underway, with those who wait for them, and the responses asked for most
 //! recently, in a moka cache that only spares the writer work. Everything else stays on disk and is read
 //! when it is asked for.
 //!
-//! The engine is fjall. Measured on 2 cores, 64 callers, one claim and one 450-byte answer a request,
+//! The engine is fjall. Measured on 2 cores, 64 callers, one claim and one 450-byte response a request,
 //! each synced (`fdatasync` 160 to 240 µs, medians of 3 rounds): fjall 23,300 requests a second, redb
 //! 10,100; one caller 2,500 to 1,300. redb keeps a steadier file size, but gave back wrong bytes from a
 //! damaged file where fjall reported an error. fjall on the other hand takes a damaged journal for one
@@ -28,11 +28,11 @@ mod batch;
 pub mod buckets;
 mod condition;
 mod engine;
-mod home;
 mod lookup;
 mod record;
 mod recovery;
 mod reserve;
+mod store_dir;
 mod tally;
 mod timeline;
 mod upkeep;
@@ -52,23 +52,25 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use self::condition::{Condition, News};
-use self::home::Home;
 use self::lookup::Lookup;
-use self::tally::Standing;
+use self::store_dir::StoreDir;
+use self::tally::StoreStats;
 use self::timeline::{Stamp, Timeline, millis};
-use self::writer::{Completion, Op, Writer};
-use super::flights::Flights;
+use self::writer::{End, Op, Writer};
+use super::capacity::StoreCapacity;
 use super::health::Health;
-use super::memory::records::Room;
+use super::in_flight::InFlightTable;
 use crate::clock::Clock;
+use crate::idempotency::claim::{Meeting, RecordView, meet};
 use crate::idempotency::{
-    Answer, Bid, Census, Claim, Desk, Finding, Fingerprint, Kept, KeyHash, Permit, RecordId,
-    Records, ScopeHash, Secret, StoreError, Ticket,
+    Claim, ClaimRequest, ClaimToken, ExecutionOutcome, Fingerprint, KeyHash, OnAbandon, Permit,
+    RecordCounts, RecordId, RecordInfo, Records, ScopeHash, Secret, State, StoreError,
+    StoredResponse,
 };
 
-pub use home::HomeError;
+pub use store_dir::StoreDirError;
 
-/// Most bytes of answers that are also kept in memory.
+/// Most bytes of responses that are also kept in memory.
 const CACHE_BYTES: u64 = 64 << 20;
 
 /// How long an operation may take. A disk that takes longer counts as failed.
@@ -77,7 +79,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The default of `max_response`, in bytes.
 const MAX_RESPONSE: u64 = 1 << 20;
 
-/// What an answer takes in the cache besides its own weight, about.
+/// What a response takes in the cache besides its own weight, about.
 const CACHE_OVERHEAD: usize = 200;
 
 /// All records of a gateway, on disk. Cheap to clone; the last one dropped closes the store.
@@ -89,7 +91,7 @@ pub struct DiskRecords(Arc<Handle>);
 pub enum OpenError {
     /// Its directory cannot be used.
     #[error(transparent)]
-    Home(#[from] HomeError),
+    Directory(#[from] StoreDirError),
     /// There are records in it that cannot be used.
     #[error(
         "the records in {path} cannot be used: {reason}; restore the directory from a backup, or move it away \
@@ -117,15 +119,15 @@ struct Handle {
 
 /// State that the writer shares with its callers.
 struct Common {
-    flights: Flights,
+    in_flight: InFlightTable,
     lookup: Lookup,
     condition: Condition,
     /// The largest response that is stored, in bytes.
     max_response: AtomicU64,
-    /// Answers asked for most recently.
+    /// Responses asked for most recently.
     recent: Cache<RecordId, Recent>,
     timeline: Timeline,
-    standing: Standing,
+    stats: StoreStats,
 }
 
 /// A completed record in memory.
@@ -133,18 +135,18 @@ struct Common {
 struct Recent {
     fingerprint: Fingerprint,
     expires: Stamp,
-    answer: Arc<Answer>,
+    response: Arc<StoredResponse>,
 }
 
 impl DiskRecords {
     /// Opens the store in the directory `path`, which is made if there is none. What was underway when it
     /// was last used is unknown from now on.
-    pub fn open(path: &Path, room: Room, clock: Clock) -> Result<Self, OpenError> {
-        let home = Home::take(path)?;
+    pub fn open(path: &Path, capacity: StoreCapacity, clock: Clock) -> Result<Self, OpenError> {
+        let home = StoreDir::take(path)?;
         let secret = home.secret();
-        let common = Arc::new(Common::new(room, clock));
+        let common = Arc::new(Common::new(capacity, clock));
         let (ops, inbox) = mpsc::channel();
-        let writer = Writer::open(home, room, Arc::clone(&common))?;
+        let writer = Writer::open(home, capacity, Arc::clone(&common))?;
         let handle = Arc::new(Handle {
             ops: Some(ops),
             common,
@@ -190,22 +192,22 @@ impl DiskRecords {
 }
 
 impl Common {
-    fn new(room: Room, clock: Clock) -> Self {
+    fn new(capacity: StoreCapacity, clock: Clock) -> Self {
         let recent = Cache::builder()
-            .max_capacity(CACHE_BYTES.min(room.max_bytes))
+            .max_capacity(CACHE_BYTES.min(capacity.max_bytes))
             .weigher(|_, recent: &Recent| {
-                u32::try_from(recent.answer.weight() + CACHE_OVERHEAD).unwrap_or(u32::MAX)
+                u32::try_from(recent.response.weight() + CACHE_OVERHEAD).unwrap_or(u32::MAX)
             })
             .eviction_policy(moka::policy::EvictionPolicy::lru())
             .build();
         Self {
-            flights: Flights::default(),
+            in_flight: InFlightTable::default(),
             lookup: Lookup::default(),
             condition: Condition::default(),
             max_response: AtomicU64::new(MAX_RESPONSE),
             recent,
             timeline: Timeline::new(clock),
-            standing: Standing::default(),
+            stats: StoreStats::default(),
         }
     }
 
@@ -219,40 +221,39 @@ impl Common {
         key: KeyHash,
         scope: Option<ScopeHash>,
         most: usize,
-    ) -> Result<Vec<Finding>, StoreError> {
-        let mut found = self.flights.find(key, scope, self.timeline.clock.now());
+    ) -> Result<Vec<RecordInfo>, StoreError> {
+        let mut found = self.in_flight.find(key, scope, self.timeline.clock.now());
         found.truncate(most);
-        let in_flight: HashSet<RecordId> = found.iter().map(|finding| finding.id).collect();
+        let in_flight: HashSet<RecordId> = found.iter().map(|info| info.id).collect();
         let left = most - found.len();
         let stored = self.lookup.find(key, scope, left, self.timeline.now())?;
         found.extend(
             stored
                 .into_iter()
-                .filter(|finding| !in_flight.contains(&finding.id)),
+                .filter(|info| !in_flight.contains(&info.id)),
         );
         Ok(found)
     }
 
-    /// What becomes of a bid, as far as memory can tell.
-    fn meet(&self, bid: &Bid) -> Option<Claim> {
-        if let Some(claim) = self.flights.meet(bid) {
+    /// Returns the result of a claim that memory alone decides.
+    fn meet(&self, request: &ClaimRequest) -> Option<Claim> {
+        if let Some(claim) = self.in_flight.meet(request) {
             return Some(claim);
         }
-        let recent = self.recent.get(&bid.id)?;
-        if recent.expires <= self.timeline.now() {
-            return None;
+        let recent = self.recent.get(&request.id)?;
+        let record = RecordView::ended(State::Completed, &recent.fingerprint, recent.expires);
+        match meet(Some(record), request, self.timeline.now()) {
+            Meeting::Vacant(_) => None,
+            Meeting::Replay => Some(Claim::Replay(recent.response)),
+            meeting => Some(meeting.rejection()),
         }
-        Some(match bid.fingerprint.differs_from(&recent.fingerprint) {
-            None => Claim::Replay(recent.answer),
-            Some(mismatch) => Claim::Mismatch(mismatch),
-        })
     }
 }
 
 impl Handle {
     fn send(&self, op: Op) {
         if let Some(ops) = &self.ops {
-            // A writer that is gone drops what it is sent, and whoever waits for an answer learns of it.
+            // A writer that is gone drops what it is sent, and whoever waits for a response learns of it.
             drop(ops.send(op));
         }
     }
@@ -263,12 +264,12 @@ impl Handle {
         &self,
         op: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Op,
     ) -> Result<T, StoreError> {
-        let (ack, answer) = oneshot::channel();
+        let (ack, reply) = oneshot::channel();
         self.send(op(ack));
-        let Ok(answer) = timeout(PATIENCE, answer).await else {
+        let Ok(reply) = timeout(PATIENCE, reply).await else {
             return Err(self.common.condition.stall());
         };
-        answer.unwrap_or_else(|_| Err(self.writer_ended()))
+        reply.unwrap_or_else(|_| Err(self.writer_ended()))
     }
 
     /// Notes that the writer has panicked, and returns the error for the caller.
@@ -296,40 +297,33 @@ impl Handle {
 }
 
 impl Records for DiskRecords {
-    async fn claim(&self, bid: &Bid) -> Result<Claim, StoreError> {
-        if let Some(claim) = self.0.common.meet(bid) {
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        if let Some(claim) = self.0.common.meet(request) {
             return Ok(claim);
         }
         self.0.common.condition.check()?;
         // A claim whose caller has gone is not made, or is released.
-        self.0.ask(|ack| Op::Claim(*bid, ack)).await
+        self.0.ask(|ack| Op::Claim(*request, ack)).await
     }
 
-    async fn complete(&self, permit: Permit, kept: Kept) -> Result<(), StoreError> {
-        let ticket = permit.redeem();
-        let asking = self.0.ask(|ack| {
-            let completion = Completion { ticket, kept, ack };
-            Op::Complete(completion)
+    async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
+        let token = permit.redeem();
+        let is_executed = outcome.is_executed();
+        let ending = self.0.ask(|ack| {
+            let ack = Some(ack);
+            Op::End(End {
+                token,
+                outcome,
+                ack,
+            })
         });
-        let completed = asking.await;
-        if completed.is_err() {
+        let ended = ending.await;
+        if ended.is_err() && is_executed {
             // The writer may still record it; the key is unknown until then.
             let common = &self.0.common;
-            common.flights.lose(&ticket, common.timeline.clock.now());
+            common.in_flight.lose(&token, common.timeline.clock.now());
         }
-        completed
-    }
-
-    async fn release(&self, permit: Permit, answer: Option<Arc<Answer>>) -> Result<(), StoreError> {
-        let ticket = permit.redeem();
-        self.0
-            .ask(|ack| Op::Release(ticket, answer, Some(ack)))
-            .await
-    }
-
-    async fn mark_unknown(&self, permit: Permit) -> Result<(), StoreError> {
-        let ticket = permit.redeem();
-        self.0.ask(|ack| Op::Lose(ticket, Some(ack))).await
+        ended
     }
 
     async fn find(
@@ -337,13 +331,13 @@ impl Records for DiskRecords {
         key: KeyHash,
         scope: Option<ScopeHash>,
         most: usize,
-    ) -> Result<Vec<Finding>, StoreError> {
+    ) -> Result<Vec<RecordInfo>, StoreError> {
         self.0
             .read(move |common| common.find(key, scope, most))
             .await
     }
 
-    async fn response(&self, id: RecordId) -> Result<Option<Arc<Answer>>, StoreError> {
+    async fn response(&self, id: RecordId) -> Result<Option<Arc<StoredResponse>>, StoreError> {
         self.0
             .read(move |common| common.lookup.response(id, common.timeline.now()))
             .await
@@ -357,19 +351,19 @@ impl Records for DiskRecords {
         true
     }
 
-    fn census(&self) -> Census {
+    fn counts(&self) -> RecordCounts {
         let common = &self.0.common;
-        common.standing.census(common.flights.len())
+        common.stats.counts(common.in_flight.len())
     }
 }
 
-impl Desk for Handle {
-    fn abandoned(&self, ticket: Ticket, sent: bool) {
-        self.send(if sent {
-            Op::Lose(ticket, None)
-        } else {
-            Op::Release(ticket, None, None)
-        });
+impl OnAbandon for Handle {
+    fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome) {
+        self.send(Op::End(End {
+            token,
+            outcome,
+            ack: None,
+        }));
     }
 }
 
@@ -405,7 +399,7 @@ mod tests {
         let secret = "ab".repeat(32);
         let identity = format!(r#"{{ "format": 1, "engine": "fjall-3", "secret": "{secret}" }}"#);
         std::fs::write(dir.path().join("identity"), &identity).unwrap();
-        let opened = DiskRecords::open(dir.path(), Room::default(), Clock::real());
+        let opened = DiskRecords::open(dir.path(), StoreCapacity::default(), Clock::real());
         let message = opened.err().unwrap().to_string();
         assert!(message.contains("has format 1"), "{message}");
         assert!(message.contains("until its keys have expired"), "{message}");

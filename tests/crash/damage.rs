@@ -13,12 +13,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 use tidegate::clock::Clock;
-use tidegate::idempotency::{Claim, Kept, Records};
+use tidegate::idempotency::{Claim, ExecutionOutcome, Records};
+use tidegate::store::StoreCapacity;
 use tidegate::store::disk::{DiskRecords, OpenError};
-use tidegate::store::memory::records::Room;
 use tokio::runtime::Runtime;
 
-use crate::bench::{bid, sized_answer};
+use crate::bench::{claim_request, sized_answer};
 use crate::campaign::number;
 use crate::harness::{Process, Upstream, eventually, full};
 use crate::ledger::KEY;
@@ -53,8 +53,8 @@ enum Verdict {
     Opened { unreadable: u16 },
 }
 
-fn room() -> Room {
-    Room {
+fn room() -> StoreCapacity {
+    StoreCapacity {
         max_keys: 100_000,
         max_bytes: 1 << 30,
     }
@@ -90,13 +90,13 @@ fn full_store() -> TempDir {
 }
 
 async fn write(store: &DiskRecords, key: u16) {
-    match store.claim(&bid(key)).await.unwrap() {
+    match store.claim(&claim_request(key)).await.unwrap() {
         Claim::Won(mut permit) => {
             permit.sending();
-            let kept = Kept::Answer(sized_answer(key, BODY));
-            store.complete(permit, kept).await.unwrap();
+            let outcome = ExecutionOutcome::Completed(sized_answer(key, BODY));
+            store.end(permit, outcome).await.unwrap();
         }
-        other => panic!("the bid was not won: {other:?}"),
+        other => panic!("the claim_request was not won: {other:?}"),
     }
 }
 
@@ -197,8 +197,8 @@ fn examine(home: &Path) -> Result<Verdict, String> {
             let mut unreadable = 0;
             for key in 0..RECORDS {
                 let asked = async {
-                    let bid = bid(key);
-                    tokio::time::timeout(Duration::from_secs(10), store.claim(&bid)).await
+                    let claim_request = claim_request(key);
+                    tokio::time::timeout(Duration::from_secs(10), store.claim(&claim_request)).await
                 };
                 match runtime().block_on(asked) {
                     Ok(Ok(Claim::Replay(answer))) if answer == sized_answer(key, BODY) => {}
@@ -426,12 +426,12 @@ async fn a_damaged_index_of_expiries_stops_no_request() {
     // More than a journal holds, so that the index is in a table.
     let store = DiskRecords::open(home.path(), room(), clock()).unwrap();
     for key in 0..1_500 {
-        let Ok(Claim::Won(mut permit)) = store.claim(&bid(key)).await else {
+        let Ok(Claim::Won(mut permit)) = store.claim(&claim_request(key)).await else {
             panic!("the claim is not won");
         };
         permit.sending();
-        let kept = Kept::Answer(sized_answer(key, 64 << 10));
-        store.complete(permit, kept).await.unwrap();
+        let outcome = ExecutionOutcome::Completed(sized_answer(key, 64 << 10));
+        store.end(permit, outcome).await.unwrap();
     }
     eventually("the index is written to a table", || {
         !files_in(&home.path().join(EXPIRIES)).is_empty()
@@ -444,7 +444,7 @@ async fn a_damaged_index_of_expiries_stops_no_request() {
     }
 
     // Responses exceed `max_bytes`, so that upkeep reads the index at once and all the time.
-    let small = Room {
+    let small = StoreCapacity {
         max_bytes: 32 << 20,
         ..room()
     };
@@ -453,11 +453,11 @@ async fn a_damaged_index_of_expiries_stops_no_request() {
     let mut key = 10_000;
     while Instant::now() < until {
         key += 1;
-        match store.claim(&bid(key)).await {
+        match store.claim(&claim_request(key)).await {
             Ok(Claim::Won(mut permit)) => {
                 permit.sending();
-                let kept = Kept::Answer(sized_answer(key, 100));
-                store.complete(permit, kept).await.unwrap();
+                let outcome = ExecutionOutcome::Completed(sized_answer(key, 100));
+                store.end(permit, outcome).await.unwrap();
             }
             other => panic!("the claim of {key} is not won: {other:?}"),
         }

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 use tidegate::clock::Clock;
-use tidegate::idempotency::{Claim, Kept, Records as _};
+use tidegate::idempotency::{Claim, ExecutionOutcome, Records as _};
+use tidegate::store::StoreCapacity;
 use tidegate::store::disk::DiskRecords;
-use tidegate::store::memory::records::Room;
 use tokio::sync::watch;
 
-use crate::bench::{TTL, bid, sized_answer};
+use crate::bench::{TTL, claim_request, sized_answer};
 use crate::harness::{Answer, Client, PATIENCE, Process, Upstream, eventually};
 use crate::ledger::{KEY, Ledger, Print};
 use crate::scene::{Scene, is_problem, kill, lines_with, metric, readyz};
@@ -362,22 +362,22 @@ async fn a_disk_too_full_to_be_tidied_up_does_not_keep_the_store_from_going_on()
     let disk = SmallDisk::mount();
     disk.remount("size=120m");
     let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000));
-    let room = Room {
+    let room = StoreCapacity {
         max_keys: 100_000,
         max_bytes: 1 << 30,
     };
     let store = DiskRecords::open(&disk.path().join("store"), room, clock.clone()).unwrap();
     for key in 0..700 {
-        let mut bid = bid(key);
+        let mut claim_request = claim_request(key);
         if key >= 600 {
-            bid.terms.ttl = 3 * TTL;
+            claim_request.terms.ttl = 3 * TTL;
         }
-        let Ok(Claim::Won(mut permit)) = store.claim(&bid).await else {
-            panic!("the bid was not won");
+        let Ok(Claim::Won(mut permit)) = store.claim(&claim_request).await else {
+            panic!("the claim_request was not won");
         };
         permit.sending();
-        let kept = Kept::Answer(sized_answer(key, 64 << 10));
-        store.complete(permit, kept).await.unwrap();
+        let outcome = ExecutionOutcome::Completed(sized_answer(key, 64 << 10));
+        store.end(permit, outcome).await.unwrap();
     }
 
     // Enough is left to drop what expires, and not enough to write the rest to a table.
@@ -386,14 +386,22 @@ async fn a_disk_too_full_to_be_tidied_up_does_not_keep_the_store_from_going_on()
     clock.advance(TTL);
     let mut keys = 1_000..;
     let deadline = Instant::now() + PATIENCE;
-    while store.claim(&bid(keys.next().unwrap())).await.is_ok() {
+    while store
+        .claim(&claim_request(keys.next().unwrap()))
+        .await
+        .is_ok()
+    {
         assert!(Instant::now() < deadline, "there is always space");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
     disk.empty();
     let deadline = Instant::now() + RECOVERY;
-    while store.claim(&bid(keys.next().unwrap())).await.is_err() {
+    while store
+        .claim(&claim_request(keys.next().unwrap()))
+        .await
+        .is_err()
+    {
         assert!(Instant::now() < deadline, "the store never goes on");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tidegate::idempotency::{Claim, Kept, Records as _};
+use tidegate::idempotency::{Claim, ExecutionOutcome, Records as _};
 use tidegate::store::RecordStore;
-use tidegate::store::memory::records::Room;
+use tidegate::store::StoreCapacity;
 
-use crate::bench::{Bench, Kind, TTL, bid, sized_answer};
+use crate::bench::{Bench, Kind, TTL, claim_request, sized_answer};
 
 const ANSWERS: u16 = 3_200;
 const BODY: usize = 64 << 10;
@@ -36,7 +36,7 @@ fn space(dir: &Path) -> u64 {
 
 #[tokio::test]
 async fn two_hundred_mebibytes_that_expired_are_given_back_but_for_the_journal() {
-    let room = Room {
+    let room = StoreCapacity {
         max_keys: 100_000,
         max_bytes: 1 << 30,
     };
@@ -50,12 +50,12 @@ async fn two_hundred_mebibytes_that_expired_are_given_back_but_for_the_journal()
         for &key in keys {
             let store = store.clone();
             writing.spawn(async move {
-                let Ok(Claim::Won(mut permit)) = store.claim(&bid(key)).await else {
-                    panic!("the bid was not won");
+                let Ok(Claim::Won(mut permit)) = store.claim(&claim_request(key)).await else {
+                    panic!("the claim_request was not won");
                 };
                 permit.sending();
-                let kept = Kept::Answer(sized_answer(key, BODY));
-                store.complete(permit, kept).await.unwrap();
+                let outcome = ExecutionOutcome::Completed(sized_answer(key, BODY));
+                store.end(permit, outcome).await.unwrap();
             });
         }
         writing.join_all().await;
@@ -79,5 +79,5 @@ async fn two_hundred_mebibytes_that_expired_are_given_back_but_for_the_journal()
         full >> 20,
         left >> 20
     );
-    assert_eq!(bench.census().await.completed, 0);
+    assert_eq!(bench.counts().await.completed, 0);
 }

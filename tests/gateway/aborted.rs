@@ -54,7 +54,7 @@ async fn requests_whose_clients_disconnect_are_counted_with_status_499() {
     }
     permits.add_permits(2 * REQUESTS);
     eventually("keyed executions are recorded", || {
-        usize::try_from(gateway.census().completed) == Ok(REQUESTS)
+        usize::try_from(gateway.counts().completed) == Ok(REQUESTS)
     })
     .await;
 }

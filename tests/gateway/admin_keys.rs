@@ -6,8 +6,8 @@ use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 use tidegate::client::Trust;
 use tidegate::idempotency::{
-    Answer as Stored, Bid, Claim, ClientHash, Fingerprint, IdempotencyKey, Kept, Permit, RecordId,
-    Records as _, Scope, Terms,
+    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, IdempotencyKey, Permit,
+    RecordId, Records as _, Scope, StoredResponse as Stored, Terms,
 };
 
 use crate::harness::{Answer, Gateway, Upstream};
@@ -38,7 +38,7 @@ impl Office {
         let peer = client.parse().expect("an address");
         let caller = Trust::default().identify(peer, &HeaderMap::new());
         let client = caller.expect("a client").id();
-        let bid = Bid {
+        let claim_request = ClaimRequest {
             at: shared.clock.now(),
             id: RecordId::of(
                 &shared.hash_keys.keys().secret,
@@ -54,7 +54,7 @@ impl Office {
             },
             terms: Terms::default(),
         };
-        let claim = shared.records.claim(&bid).await;
+        let claim = shared.records.claim(&claim_request).await;
         claim.expect("a store that works")
     }
 
@@ -81,12 +81,13 @@ impl Office {
             .expect("a response")
             .into_parts();
         let answer = Stored::of(&head, body, &[]);
-        self.kept(key, client, Kept::Answer(Arc::new(answer))).await;
+        self.kept(key, client, ExecutionOutcome::Completed(Arc::new(answer)))
+            .await;
     }
 
-    async fn kept(&self, key: &str, client: &str, kept: Kept) {
+    async fn kept(&self, key: &str, client: &str, outcome: ExecutionOutcome) {
         let permit = self.running(key, client).await;
-        let completed = self.gateway.shared().records.complete(permit, kept).await;
+        let completed = self.gateway.shared().records.end(permit, outcome).await;
         completed.expect("a store that works");
     }
 
@@ -122,7 +123,9 @@ async fn a_record_can_be_looked_up_in_each_of_its_states() {
     let office = Office::open();
     office.completed("done", ANN, b"created").await;
     office.unknown("lost", ANN).await;
-    office.kept("streamed", ANN, Kept::Tombstone).await;
+    office
+        .kept("streamed", ANN, ExecutionOutcome::Tombstone)
+        .await;
     let _running = office.running("underway", ANN).await;
 
     for (key, state, status, bytes) in [
@@ -229,7 +232,9 @@ async fn a_key_that_was_freed_can_be_claimed_again() {
 async fn only_a_key_whose_outcome_is_unknown_is_freed() {
     let office = Office::open();
     office.completed("done", ANN, b"").await;
-    office.kept("streamed", ANN, Kept::Tombstone).await;
+    office
+        .kept("streamed", ANN, ExecutionOutcome::Tombstone)
+        .await;
     let _running = office.running("underway", ANN).await;
     for (key, state) in [
         ("done", "completed"),

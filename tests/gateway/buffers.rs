@@ -82,7 +82,7 @@ async fn a_keyed_request_beyond_the_total_gets_503_and_claims_nothing() {
         gateway.comes_to(&exceeded("request"), number).await;
     }
     gateway.has_counted("exhausted", 2).await;
-    assert_eq!(gateway.census().in_progress, 0);
+    assert_eq!(gateway.counts().in_progress, 0);
     assert_eq!(upstream.count(), 0);
     // A body that fits is served, and so is a request without a body.
     for key in ["small", "empty"] {

@@ -160,6 +160,6 @@ async fn a_keyed_request_is_told_even_amid_its_answer() {
         let asking = gateway.client().post("/pay").key("k1").body("amount=1");
         is_late(&asking.send().await, phase);
         is_counted(&gateway, reason).await;
-        assert_eq!(gateway.census().unknown, 1);
+        assert_eq!(gateway.counts().unknown, 1);
     }
 }

@@ -9,25 +9,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::idempotency::{
-    Bid, Census, Claim, ClientHash, Ending, Fingerprint, Kept, OnUnknown, Records, State,
+    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, OnUnknown, RecordCounts,
+    Records, State,
 };
-use tidegate::store::memory::records::Room;
+use tidegate::store::StoreCapacity;
 
-use crate::bench::{Bench, Kind, TTL, answer, bid, id, sized_answer};
+use crate::bench::{Bench, Kind, TTL, answer, claim_request, id, sized_answer};
 
 const OTHER_REQUEST: Fingerprint = Fingerprint {
     request: [8; 16],
     credentials: [8; 16],
 };
 
-fn in_scope(bid: Bid, key: u16, scope: u8) -> Bid {
-    Bid {
+fn in_scope(claim_request: ClaimRequest, key: u16, scope: u8) -> ClaimRequest {
+    ClaimRequest {
         id: id(key, scope),
-        ..bid
+        ..claim_request
     }
 }
 
-pub(crate) async fn of_any_number_of_bids_exactly_one_wins(kind: Kind) {
+pub(crate) async fn of_any_number_of_claims_exactly_one_wins(kind: Kind) {
     let bench = Bench::new(kind);
     let threads: Vec<_> = (0..8)
         .map(|_| {
@@ -40,7 +41,7 @@ pub(crate) async fn of_any_number_of_bids_exactly_one_wins(kind: Kind) {
                 runtime.block_on(async {
                     let mut won = Vec::new();
                     for key in 0..200 {
-                        match records.claim(&bid(key)).await.unwrap() {
+                        match records.claim(&claim_request(key)).await.unwrap() {
                             Claim::Won(permit) => won.push(permit),
                             Claim::InFlight(_) => {}
                             other => panic!("{other:?}"),
@@ -56,17 +57,17 @@ pub(crate) async fn of_any_number_of_bids_exactly_one_wins(kind: Kind) {
         .flat_map(|thread| thread.join().unwrap())
         .collect();
     assert_eq!(won.len(), 200);
-    assert_eq!(bench.census().await.in_progress, 200);
+    assert_eq!(bench.counts().await.in_progress, 200);
 }
 
 pub(crate) async fn a_completed_key_is_answered_from_its_record(kind: Kind) {
     let bench = Bench::new(kind);
     for number in 0..20 {
-        bench.run(bid(number), &answer(number)).await;
+        bench.run(claim_request(number), &answer(number)).await;
     }
     for _ in 0..2 {
         for number in 0..20 {
-            match bench.claim(bid(number)).await {
+            match bench.claim(claim_request(number)).await {
                 Claim::Replay(replayed) => assert_eq!(replayed, answer(number)),
                 other => panic!("{other:?}"),
             }
@@ -76,10 +77,12 @@ pub(crate) async fn a_completed_key_is_answered_from_its_record(kind: Kind) {
 
 pub(crate) async fn one_key_is_another_in_another_scope(kind: Kind) {
     let bench = Bench::new(kind);
-    bench.run(bid(1), &answer(1)).await;
-    bench.run(in_scope(bid(1), 1, 2), &answer(2)).await;
+    bench.run(claim_request(1), &answer(1)).await;
+    bench
+        .run(in_scope(claim_request(1), 1, 2), &answer(2))
+        .await;
     for (scope, number) in [(1, 1), (2, 2)] {
-        match bench.claim(in_scope(bid(1), 1, scope)).await {
+        match bench.claim(in_scope(claim_request(1), 1, scope)).await {
             Claim::Replay(replayed) => assert_eq!(replayed, answer(number)),
             other => panic!("{other:?}"),
         }
@@ -88,18 +91,18 @@ pub(crate) async fn one_key_is_another_in_another_scope(kind: Kind) {
 
 pub(crate) async fn a_key_stands_for_one_request_whatever_became_of_it(kind: Kind) {
     let bench = Bench::new(kind);
-    let underway = bench.win(bid(1)).await;
-    bench.run(bid(2), &answer(2)).await;
-    bench.lose(bid(3)).await;
-    let entombed = bench.win(bid(4)).await;
+    let underway = bench.win(claim_request(1)).await;
+    bench.run(claim_request(2), &answer(2)).await;
+    bench.lose(claim_request(3)).await;
+    let entombed = bench.win(claim_request(4)).await;
     bench
         .records
-        .complete(entombed, Kept::Tombstone)
+        .end(entombed, ExecutionOutcome::Tombstone)
         .await
         .unwrap();
     for key in 1..=4 {
         for on_unknown in [OnUnknown::Hold, OnUnknown::Release] {
-            let mut other = bid(key);
+            let mut other = claim_request(key);
             other.fingerprint = OTHER_REQUEST;
             other.terms.on_unknown = on_unknown;
             let claim = bench.claim(other).await;
@@ -107,22 +110,37 @@ pub(crate) async fn a_key_stands_for_one_request_whatever_became_of_it(kind: Kin
         }
     }
     // And the originals are untouched.
-    assert!(matches!(bench.claim(bid(1)).await, Claim::InFlight(_)));
-    assert!(matches!(bench.claim(bid(2)).await, Claim::Replay(_)));
-    assert!(matches!(bench.claim(bid(3)).await, Claim::Unknown));
-    assert!(matches!(bench.claim(bid(4)).await, Claim::Tombstone));
+    assert!(matches!(
+        bench.claim(claim_request(1)).await,
+        Claim::InFlight(_)
+    ));
+    assert!(matches!(
+        bench.claim(claim_request(2)).await,
+        Claim::Replay(_)
+    ));
+    assert!(matches!(
+        bench.claim(claim_request(3)).await,
+        Claim::Unknown
+    ));
+    assert!(matches!(
+        bench.claim(claim_request(4)).await,
+        Claim::Tombstone
+    ));
     drop(underway);
 }
 
 pub(crate) async fn those_who_wait_are_told_the_answer(kind: Kind) {
     let bench = Bench::new(kind);
-    let permit = bench.win(bid(1)).await;
-    let waiting = [bench.wait(bid(1)).await, bench.wait(bid(1)).await];
-    let kept = Kept::Answer(answer(1));
-    bench.records.complete(permit, kept).await.unwrap();
+    let permit = bench.win(claim_request(1)).await;
+    let waiting = [
+        bench.wait(claim_request(1)).await,
+        bench.wait(claim_request(1)).await,
+    ];
+    let outcome = ExecutionOutcome::Completed(answer(1));
+    bench.records.end(permit, outcome).await.unwrap();
     for waiting in waiting {
         match waiting.ended().await {
-            Ending::Completed(told) => assert_eq!(told, answer(1)),
+            ExecutionOutcome::Completed(told) => assert_eq!(told, answer(1)),
             other => panic!("{other:?}"),
         }
     }
@@ -132,112 +150,145 @@ pub(crate) async fn a_released_key_can_be_claimed_again_and_those_who_wait_get_i
     kind: Kind,
 ) {
     let bench = Bench::new(kind);
-    let permit = bench.win(bid(1)).await;
-    let waiting = bench.wait(bid(1)).await;
+    let permit = bench.win(claim_request(1)).await;
+    let waiting = bench.wait(claim_request(1)).await;
     bench
         .records
-        .release(permit, Some(answer(1)))
+        .end(permit, ExecutionOutcome::Released(Some(Ok(answer(1)))))
         .await
         .unwrap();
     match waiting.ended().await {
-        Ending::Released(Some(told)) => assert_eq!(told, answer(1)),
+        ExecutionOutcome::Released(Some(received)) => assert_eq!(received.unwrap(), answer(1)),
         other => panic!("{other:?}"),
     }
-    assert_eq!(bench.census().await, Census::default());
+    assert_eq!(bench.counts().await, RecordCounts::default());
     // As a request of its own: another one may take the key.
-    let mut other = bid(1);
+    let mut other = claim_request(1);
     other.fingerprint = OTHER_REQUEST;
     drop(bench.win(other).await);
 }
 
 pub(crate) async fn those_who_wait_for_an_answer_that_is_not_kept_are_told_so(kind: Kind) {
     let bench = Bench::new(kind);
-    let permit = bench.win(bid(1)).await;
-    let waiting = bench.wait(bid(1)).await;
+    let permit = bench.win(claim_request(1)).await;
+    let waiting = bench.wait(claim_request(1)).await;
     bench
         .records
-        .complete(permit, Kept::Tombstone)
+        .end(permit, ExecutionOutcome::Tombstone)
         .await
         .unwrap();
-    assert!(matches!(waiting.ended().await, Ending::Tombstone));
-    assert!(matches!(bench.claim(bid(1)).await, Claim::Tombstone));
+    assert!(matches!(waiting.ended().await, ExecutionOutcome::Tombstone));
+    assert!(matches!(
+        bench.claim(claim_request(1)).await,
+        Claim::Tombstone
+    ));
 }
 
 pub(crate) async fn a_permit_dropped_before_the_request_was_sent_frees_its_key(kind: Kind) {
     let bench = Bench::new(kind);
-    let permit = bench.win(bid(1)).await;
-    let waiting = bench.wait(bid(1)).await;
+    let permit = bench.win(claim_request(1)).await;
+    let waiting = bench.wait(claim_request(1)).await;
     drop(permit);
-    assert!(matches!(waiting.ended().await, Ending::Released(None)));
-    drop(bench.win(bid(1)).await);
+    assert!(matches!(
+        waiting.ended().await,
+        ExecutionOutcome::Released(None)
+    ));
+    drop(bench.win(claim_request(1)).await);
 }
 
 pub(crate) async fn a_permit_dropped_afterwards_leaves_its_key_unknown(kind: Kind) {
     let bench = Bench::new(kind);
-    let mut permit = bench.win(bid(1)).await;
+    let mut permit = bench.win(claim_request(1)).await;
     permit.sending();
-    let waiting = bench.wait(bid(1)).await;
+    let waiting = bench.wait(claim_request(1)).await;
     drop(permit);
-    assert!(matches!(waiting.ended().await, Ending::Unknown));
-    assert!(matches!(bench.claim(bid(1)).await, Claim::Unknown));
+    assert!(matches!(waiting.ended().await, ExecutionOutcome::Unknown));
+    assert!(matches!(
+        bench.claim(claim_request(1)).await,
+        Claim::Unknown
+    ));
 }
 
 pub(crate) async fn an_unknown_key_is_held_or_released_as_the_route_says(kind: Kind) {
     let bench = Bench::new(kind);
-    bench.lose(bid(1)).await;
-    assert!(matches!(bench.claim(bid(1)).await, Claim::Unknown));
-    let mut released = bid(1);
+    bench.lose(claim_request(1)).await;
+    assert!(matches!(
+        bench.claim(claim_request(1)).await,
+        Claim::Unknown
+    ));
+    let mut released = claim_request(1);
     released.terms.on_unknown = OnUnknown::Release;
     bench.run(released, &answer(1)).await;
-    assert!(matches!(bench.claim(bid(1)).await, Claim::Replay(_)));
-    let census = bench.census().await;
-    assert_eq!((census.completed, census.unknown), (1, 0));
+    assert!(matches!(
+        bench.claim(claim_request(1)).await,
+        Claim::Replay(_)
+    ));
+    let counts = bench.counts().await;
+    assert_eq!((counts.completed, counts.unknown), (1, 0));
 }
 
 pub(crate) async fn whoever_stops_waiting_leaves_nothing_behind(kind: Kind) {
     let bench = Bench::new(kind);
-    let permit = bench.win(bid(1)).await;
+    let permit = bench.win(claim_request(1)).await;
     for _ in 0..1_000 {
-        drop(bench.wait(bid(1)).await);
+        drop(bench.wait(claim_request(1)).await);
     }
-    let waiting = bench.wait(bid(1)).await;
-    let kept = Kept::Answer(answer(1));
-    bench.records.complete(permit, kept).await.unwrap();
-    assert!(matches!(waiting.ended().await, Ending::Completed(_)));
+    let waiting = bench.wait(claim_request(1)).await;
+    let outcome = ExecutionOutcome::Completed(answer(1));
+    bench.records.end(permit, outcome).await.unwrap();
+    assert!(matches!(
+        waiting.ended().await,
+        ExecutionOutcome::Completed(_)
+    ));
 }
 
 pub(crate) async fn every_record_expires_after_its_time_and_none_in_progress_does(kind: Kind) {
     let bench = Bench::new(kind);
-    let underway = bench.win(bid(1)).await;
-    bench.run(bid(2), &answer(2)).await;
-    bench.lose(bid(3)).await;
-    let entombed = bench.win(bid(4)).await;
+    let underway = bench.win(claim_request(1)).await;
+    bench.run(claim_request(2), &answer(2)).await;
+    bench.lose(claim_request(3)).await;
+    let entombed = bench.win(claim_request(4)).await;
     bench
         .records
-        .complete(entombed, Kept::Tombstone)
+        .end(entombed, ExecutionOutcome::Tombstone)
         .await
         .unwrap();
 
     bench.advance(bench.just_before());
-    assert!(matches!(bench.claim(bid(2)).await, Claim::Replay(_)));
-    assert!(matches!(bench.claim(bid(3)).await, Claim::Unknown));
-    assert!(matches!(bench.claim(bid(4)).await, Claim::Tombstone));
+    assert!(matches!(
+        bench.claim(claim_request(2)).await,
+        Claim::Replay(_)
+    ));
+    assert!(matches!(
+        bench.claim(claim_request(3)).await,
+        Claim::Unknown
+    ));
+    assert!(matches!(
+        bench.claim(claim_request(4)).await,
+        Claim::Tombstone
+    ));
     bench.advance(TTL.saturating_sub(bench.just_before()));
     for key in 2..=4 {
-        let mut another = bid(key);
+        let mut another = claim_request(key);
         another.fingerprint = OTHER_REQUEST;
         drop(bench.win(another).await);
     }
     bench.advance(TTL * 100);
-    assert!(matches!(bench.claim(bid(1)).await, Claim::InFlight(_)));
-    let kept = Kept::Answer(answer(1));
-    bench.records.complete(underway, kept).await.unwrap();
+    assert!(matches!(
+        bench.claim(claim_request(1)).await,
+        Claim::InFlight(_)
+    ));
+    let outcome = ExecutionOutcome::Completed(answer(1));
+    bench.records.end(underway, outcome).await.unwrap();
     // Its time begins with its completion.
     bench.advance(bench.just_before());
-    assert!(matches!(bench.claim(bid(1)).await, Claim::Replay(_)));
-    let census = bench.census().await;
+    assert!(matches!(
+        bench.claim(claim_request(1)).await,
+        Claim::Replay(_)
+    ));
+    let counts = bench.counts().await;
     assert_eq!(
-        (census.completed, census.unknown, census.tombstones),
+        (counts.completed, counts.unknown, counts.tombstones),
         (1, 0, 0)
     );
 }
@@ -245,9 +296,9 @@ pub(crate) async fn every_record_expires_after_its_time_and_none_in_progress_doe
 pub(crate) async fn a_scope_has_so_many_keys_and_no_more(kind: Kind) {
     let bench = Bench::new(kind);
     let three = |key, scope| {
-        let mut bid = in_scope(bid(key), key, scope);
-        bid.terms.max_keys_per_scope = NonZeroU32::new(3).unwrap();
-        bid
+        let mut claim_request = in_scope(claim_request(key), key, scope);
+        claim_request.terms.max_keys_per_scope = NonZeroU32::new(3).unwrap();
+        claim_request
     };
     bench.run(three(1, 1), &answer(1)).await;
     bench.advance(TTL / 2);
@@ -277,14 +328,14 @@ pub(crate) async fn a_scope_whose_keys_have_expired_is_not_full_whatever_else_ha
     let bench = Bench::new(kind);
     for scope in 10..=200 {
         for key in 0..8 {
-            bench.lose(in_scope(bid(key), key, scope)).await;
+            bench.lose(in_scope(claim_request(key), key, scope)).await;
         }
     }
     bench.advance(Duration::from_secs(1));
     let two = |key| {
-        let mut bid = bid(key);
-        bid.terms.max_keys_per_scope = NonZeroU32::new(2).unwrap();
-        bid
+        let mut claim_request = claim_request(key);
+        claim_request.terms.max_keys_per_scope = NonZeroU32::new(2).unwrap();
+        claim_request
     };
     bench.lose(two(1)).await;
     bench.lose(two(2)).await;
@@ -294,15 +345,15 @@ pub(crate) async fn a_scope_whose_keys_have_expired_is_not_full_whatever_else_ha
 }
 
 pub(crate) async fn a_full_store_takes_no_new_keys_until_some_expire(kind: Kind) {
-    let room = Room {
+    let room = StoreCapacity {
         max_keys: 10,
-        ..Room::default()
+        ..StoreCapacity::default()
     };
     let bench = Bench::with_room(kind, room);
     // Each key is of another client, so that none holds its share.
-    let of_client = |key: u16, scope| Bid {
+    let of_client = |key: u16, scope| ClaimRequest {
         client: ClientHash(key.into()),
-        ..in_scope(bid(key), key, scope)
+        ..in_scope(claim_request(key), key, scope)
     };
     let underway = bench.win(of_client(0, 200)).await;
     for key in 1..10 {
@@ -313,47 +364,49 @@ pub(crate) async fn a_full_store_takes_no_new_keys_until_some_expire(kind: Kind)
     assert!(matches!(bench.claim(newcomer).await, Claim::StoreFull));
     // Nothing was lost for it.
     assert!(matches!(
-        bench.claim(in_scope(bid(0), 0, 200)).await,
+        bench.claim(in_scope(claim_request(0), 0, 200)).await,
         Claim::InFlight(_)
     ));
     for key in 1..10 {
         let scope = u8::try_from(key).unwrap();
-        let claim = bench.claim(in_scope(bid(key), key, scope)).await;
+        let claim = bench.claim(in_scope(claim_request(key), key, scope)).await;
         assert!(matches!(claim, Claim::Replay(_)), "{key}: {claim:?}");
     }
     bench.advance(TTL);
     bench.run(newcomer, &answer(10)).await;
-    let census = bench.census().await;
-    assert_eq!((census.in_progress, census.completed), (1, 1));
+    let counts = bench.counts().await;
+    assert_eq!((counts.in_progress, counts.completed), (1, 1));
     drop(underway);
 }
 
 pub(crate) async fn answers_that_do_not_fit_leave_tombstones(kind: Kind) {
     const ANSWERS: u16 = 64;
-    let room = Room {
+    let room = StoreCapacity {
         max_bytes: 64 * 1024,
-        ..Room::default()
+        ..StoreCapacity::default()
     };
     let bench = Bench::with_room(kind, room);
     for key in 0..ANSWERS {
-        bench.run(bid(key), &sized_answer(key, 4_000)).await;
+        bench
+            .run(claim_request(key), &sized_answer(key, 4_000))
+            .await;
     }
-    let underway = bench.win(bid(ANSWERS)).await;
+    let underway = bench.win(claim_request(ANSWERS)).await;
     // A store may take its time over making room, though not much.
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    let census = loop {
+    let counts = loop {
         // Stores do their housekeeping when they are called.
-        bench.claim(bid(ANSWERS)).await;
-        let census = bench.census().await;
-        if census.bytes <= room.max_bytes && census.tombstones > 0 {
-            break census;
+        bench.claim(claim_request(ANSWERS)).await;
+        let counts = bench.counts().await;
+        if counts.bytes <= room.max_bytes && counts.tombstones > 0 {
+            break counts;
         }
-        assert!(std::time::Instant::now() < deadline, "{census:?}");
+        assert!(std::time::Instant::now() < deadline, "{counts:?}");
         tokio::task::yield_now().await;
     };
     let mut kept = 0;
     for key in 0..ANSWERS {
-        match bench.claim(bid(key)).await {
+        match bench.claim(claim_request(key)).await {
             Claim::Replay(replayed) => {
                 assert_eq!(replayed, sized_answer(key, 4_000));
                 kept += 1;
@@ -363,10 +416,10 @@ pub(crate) async fn answers_that_do_not_fit_leave_tombstones(kind: Kind) {
         }
     }
     assert!((5..=16).contains(&kept), "{kept} answers of 4 kB in 64 KiB");
-    assert_eq!(census.completed + census.tombstones, u64::from(ANSWERS));
-    assert!(census.evictions >= u64::from(ANSWERS) - kept);
+    assert_eq!(counts.completed + counts.tombstones, u64::from(ANSWERS));
+    assert!(counts.evictions >= u64::from(ANSWERS) - kept);
     assert!(matches!(
-        bench.claim(bid(ANSWERS)).await,
+        bench.claim(claim_request(ANSWERS)).await,
         Claim::InFlight(_)
     ));
     drop(underway);
@@ -374,11 +427,11 @@ pub(crate) async fn answers_that_do_not_fit_leave_tombstones(kind: Kind) {
 
 pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
     let bench = Bench::new(kind);
-    bench.run(bid(1), &answer(1)).await;
+    bench.run(claim_request(1), &answer(1)).await;
     bench.advance(Duration::from_secs(5));
-    bench.lose(in_scope(bid(1), 1, 2)).await;
-    let underway = bench.win(in_scope(bid(1), 1, 3)).await;
-    bench.run(bid(2), &answer(2)).await;
+    bench.lose(in_scope(claim_request(1), 1, 2)).await;
+    let underway = bench.win(in_scope(claim_request(1), 1, 3)).await;
+    bench.run(claim_request(2), &answer(2)).await;
     bench.advance(Duration::from_secs(5));
 
     let mut found = bench.records.find(id(1, 1).key, None, 10).await.unwrap();
@@ -412,7 +465,7 @@ pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
     assert!(
         found
             .iter()
-            .all(|finding| finding.fingerprint == bid(1).fingerprint)
+            .all(|finding| finding.fingerprint == claim_request(1).fingerprint)
     );
     assert!(
         bench
@@ -437,23 +490,23 @@ pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
 
 pub(crate) async fn only_an_unknown_key_can_be_freed(kind: Kind) {
     let bench = Bench::new(kind);
-    let underway = bench.win(bid(1)).await;
-    bench.run(bid(2), &answer(2)).await;
-    bench.lose(bid(3)).await;
+    let underway = bench.win(claim_request(1)).await;
+    bench.run(claim_request(2), &answer(2)).await;
+    bench.lose(claim_request(3)).await;
     let mut freed = Vec::new();
     for key in 1..=4 {
         freed.push(bench.records.free_unknown(id(key, 1)).await.unwrap());
     }
     assert_eq!(freed, [false, false, true, false]);
-    assert_eq!(bench.census().await.unknown, 0);
-    bench.run(bid(3), &answer(3)).await;
+    assert_eq!(bench.counts().await.unknown, 0);
+    bench.run(claim_request(3), &answer(3)).await;
     drop(underway);
 }
 
-pub(crate) async fn a_bid_whose_caller_left_claims_nothing(kind: Kind) {
+pub(crate) async fn a_request_whose_caller_left_claims_nothing(kind: Kind) {
     let bench = Arc::new(Bench::new(kind));
     for key in 0..50 {
-        let (claimed, racing) = (Arc::clone(&bench), bid(key));
+        let (claimed, racing) = (Arc::clone(&bench), claim_request(key));
         // Left at its first breath, and at some later one.
         let task = tokio::spawn(async move { claimed.records.claim(&racing).await.map(drop) });
         for _ in 0..key % 5 {
@@ -466,10 +519,13 @@ pub(crate) async fn a_bid_whose_caller_left_claims_nothing(kind: Kind) {
     for key in 0..50 {
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         loop {
-            match bench.claim(bid(key)).await {
+            match bench.claim(claim_request(key)).await {
                 Claim::Won(permit) => break drop(permit),
                 Claim::InFlight(waiting) => {
-                    assert!(matches!(waiting.ended().await, Ending::Released(None)));
+                    assert!(matches!(
+                        waiting.ended().await,
+                        ExecutionOutcome::Released(None)
+                    ));
                 }
                 other => panic!("{other:?}"),
             }

@@ -10,14 +10,14 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use tempfile::TempDir;
 use tidegate::clock::{Clock, Moment};
 use tidegate::idempotency::{
-    Answer, Bid, Census, Claim, ClientHash, Fingerprint, Kept, KeyHash, OnUnknown, Permit,
-    RecordId, Records, ScopeHash, Terms, Waiting,
+    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, Permit,
+    RecordCounts, RecordId, Records, ScopeHash, StoredResponse, Terms, Waiter,
 };
 use tidegate::store::RecordStore;
 use tidegate::store::disk::DiskRecords;
-use tidegate::store::memory::records::{MemoryRecords, Room};
 use tidegate::store::redis::Redis;
 use tidegate::store::redis::settings::RedisSettings;
+use tidegate::store::{StoreCapacity, memory::records::MemoryRecords};
 
 use crate::server::Server;
 
@@ -53,7 +53,7 @@ impl Kind {
 
 pub(crate) struct Bench {
     pub(crate) kind: Kind,
-    room: Room,
+    room: StoreCapacity,
     pub(crate) clock: Clock,
     pub(crate) records: RecordStore,
     /// Where it is, if it is on disk. Dropped after the store.
@@ -64,10 +64,10 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(kind: Kind) -> Self {
-        Self::with_room(kind, Room::default())
+        Self::with_room(kind, StoreCapacity::default())
     }
 
-    pub(crate) fn with_room(kind: Kind, room: Room) -> Self {
+    pub(crate) fn with_room(kind: Kind, room: StoreCapacity) -> Self {
         let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000));
         let home = TempDir::new().unwrap();
         let records = match kind {
@@ -96,13 +96,13 @@ impl Bench {
             };
             return Self::with_settings(server, settings);
         }
-        let room = Room {
+        let room = StoreCapacity {
             max_keys: 40,
-            ..Room::default()
+            ..StoreCapacity::default()
         };
         let bench = Self::with_room(kind, room);
         for key in 0..33 {
-            let mut other = bid(1000 + key);
+            let mut other = claim_request(1000 + key);
             other.client = ClientHash(u64::from(1000 + key));
             other.terms.ttl = TTL * 100;
             bench.run(other, &answer(key)).await;
@@ -121,7 +121,7 @@ impl Bench {
         let redis = Redis::open(settings, true, clock.clone()).unwrap();
         Self {
             kind: server.kind(),
-            room: Room::default(),
+            room: StoreCapacity::default(),
             records: RecordStore::Redis(redis.records()),
             clock,
             home: TempDir::new().unwrap(),
@@ -164,9 +164,9 @@ impl Bench {
         self.home.path()
     }
 
-    pub(crate) async fn claim(&self, mut bid: Bid) -> Claim {
-        bid.at = self.clock.now();
-        self.records.claim(&bid).await.unwrap()
+    pub(crate) async fn claim(&self, mut claim_request: ClaimRequest) -> Claim {
+        claim_request.at = self.clock.now();
+        self.records.claim(&claim_request).await.unwrap()
     }
 
     /// The process dies, with these executions underway, and is started again.
@@ -189,7 +189,7 @@ impl Bench {
     }
 
     /// How much there is, without what has expired.
-    pub(crate) async fn census(&self) -> Census {
+    pub(crate) async fn counts(&self) -> RecordCounts {
         if let RecordStore::Disk(records) = &self.records {
             records.sweep().await;
         }
@@ -197,38 +197,41 @@ impl Bench {
     }
 
     /// A claim that must be won.
-    pub(crate) async fn win(&self, bid: Bid) -> Permit {
-        match self.claim(bid).await {
+    pub(crate) async fn win(&self, claim_request: ClaimRequest) -> Permit {
+        match self.claim(claim_request).await {
             Claim::Won(permit) => permit,
-            other => panic!("the bid was not won: {other:?}"),
+            other => panic!("the claim_request was not won: {other:?}"),
         }
     }
 
     /// A claim that must find the first running.
-    pub(crate) async fn wait(&self, bid: Bid) -> Waiting {
-        match self.claim(bid).await {
+    pub(crate) async fn wait(&self, claim_request: ClaimRequest) -> Waiter {
+        match self.claim(claim_request).await {
             Claim::InFlight(waiting) => waiting,
             other => panic!("nothing is in flight: {other:?}"),
         }
     }
 
-    /// Carries a bid out, from claim to record.
-    pub(crate) async fn run(&self, bid: Bid, answer: &Arc<Answer>) {
-        let mut permit = self.win(bid).await;
+    /// Executes a request, from claim to record.
+    pub(crate) async fn run(&self, claim_request: ClaimRequest, answer: &Arc<StoredResponse>) {
+        let mut permit = self.win(claim_request).await;
         permit.sending();
-        let kept = Kept::Answer(Arc::clone(answer));
-        self.records.complete(permit, kept).await.unwrap();
+        let outcome = ExecutionOutcome::Completed(Arc::clone(answer));
+        self.records.end(permit, outcome).await.unwrap();
     }
 
-    /// Carries a bid out and loses its answer.
-    pub(crate) async fn lose(&self, bid: Bid) {
-        let mut permit = self.win(bid).await;
+    /// Executes a request and loses its response.
+    pub(crate) async fn lose(&self, claim_request: ClaimRequest) {
+        let mut permit = self.win(claim_request).await;
         permit.sending();
-        self.records.mark_unknown(permit).await.unwrap();
+        self.records
+            .end(permit, ExecutionOutcome::Unknown)
+            .await
+            .unwrap();
     }
 }
 
-fn on_disk(path: &Path, room: Room, clock: &Clock) -> RecordStore {
+fn on_disk(path: &Path, room: StoreCapacity, clock: &Clock) -> RecordStore {
     RecordStore::Disk(DiskRecords::open(path, room, clock.clone()).unwrap())
 }
 
@@ -256,8 +259,8 @@ pub(crate) fn id(key: u16, scope: u8) -> RecordId {
 }
 
 /// A wish to run the usual request under a key of the usual scope.
-pub(crate) fn bid(key: u16) -> Bid {
-    Bid {
+pub(crate) fn claim_request(key: u16) -> ClaimRequest {
+    ClaimRequest {
         at: Moment::default(),
         id: id(key, 1),
         client: ClientHash(1),
@@ -274,12 +277,12 @@ pub(crate) fn bid(key: u16) -> Bid {
 }
 
 /// An answer that can be told from others, with everything in it that is easily lost.
-pub(crate) fn answer(number: u16) -> Arc<Answer> {
+pub(crate) fn answer(number: u16) -> Arc<StoredResponse> {
     sized_answer(number, 100)
 }
 
 /// An answer with a body of this many bytes.
-pub(crate) fn sized_answer(number: u16, body: usize) -> Arc<Answer> {
+pub(crate) fn sized_answer(number: u16, body: usize) -> Arc<StoredResponse> {
     let mut headers = HeaderMap::new();
     headers.append(SET_COOKIE, HeaderValue::from_static("a=1; Path=/, b"));
     headers.append(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -288,5 +291,5 @@ pub(crate) fn sized_answer(number: u16, body: usize) -> Arc<Answer> {
     headers.append("x-number", HeaderValue::from(number));
     let status = StatusCode::from_u16(200 + number % 100).unwrap();
     let body = vec![number.to_be_bytes()[1]; body];
-    Arc::new(Answer::new(status, &headers, &body))
+    Arc::new(StoredResponse::new(status, &headers, &body))
 }

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
 use tidegate::idempotency::{
-    Answer, Bid, Claim, Ending, Fingerprint, Kept, OnUnknown, Permit, Records, State, StoreError,
-    Waiting,
+    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, Records, State,
+    StoreError, StoredResponse, Waiter,
 };
 use tidegate::store::redis::Redis;
 use tidegate::store::redis::records::RedisRecords;
 use tidegate::store::redis::settings::{Nodes, RedisSettings};
 
-use crate::bench::{Kind, answer, bid, id};
+use crate::bench::{Kind, answer, claim_request, id};
 use crate::redis::RedisServer;
 use crate::server::{Server, node};
 
@@ -68,40 +68,44 @@ fn join(settings: &RedisSettings) -> RedisRecords {
     redis.records()
 }
 
-async fn win(gateway: &RedisRecords, bid: Bid) -> Permit {
-    match gateway.claim(&bid).await.unwrap() {
+async fn win(gateway: &RedisRecords, claim_request: ClaimRequest) -> Permit {
+    match gateway.claim(&claim_request).await.unwrap() {
         Claim::Won(mut permit) => {
             permit.sending();
             permit
         }
-        other => panic!("the bid was not won: {other:?}"),
+        other => panic!("the claim_request was not won: {other:?}"),
     }
 }
 
-async fn wait(gateway: &RedisRecords, bid: Bid) -> Waiting {
-    match gateway.claim(&bid).await.unwrap() {
+async fn wait(gateway: &RedisRecords, claim_request: ClaimRequest) -> Waiter {
+    match gateway.claim(&claim_request).await.unwrap() {
         Claim::InFlight(waiting) => waiting,
         other => panic!("nothing is in flight: {other:?}"),
     }
 }
 
-async fn ended(waiting: Waiting) -> Ending {
+async fn ended(waiting: Waiter) -> ExecutionOutcome {
     let ended = tokio::time::timeout(PATIENCE, waiting.ended());
     ended.await.expect("those who wait are told")
 }
 
-async fn replays(gateway: &RedisRecords, bid: Bid, expected: &Arc<Answer>) {
-    match gateway.claim(&bid).await.unwrap() {
+async fn replays(
+    gateway: &RedisRecords,
+    claim_request: ClaimRequest,
+    expected: &Arc<StoredResponse>,
+) {
+    match gateway.claim(&claim_request).await.unwrap() {
         Claim::Replay(replayed) => assert_eq!(replayed, *expected),
         other => panic!("no replay: {other:?}"),
     }
 }
 
 /// Bids until the answer is another one than that it is in flight.
-async fn when_over(gateway: &RedisRecords, bid: Bid) -> Claim {
+async fn when_over(gateway: &RedisRecords, claim_request: ClaimRequest) -> Claim {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match gateway.claim(&bid).await {
+        match gateway.claim(&claim_request).await {
             Ok(Claim::InFlight(_)) | Err(_) => {}
             Ok(claim) => return claim,
         }
@@ -110,10 +114,10 @@ async fn when_over(gateway: &RedisRecords, bid: Bid) -> Claim {
     }
 }
 
-fn retried(key: u16) -> Bid {
-    let mut bid = bid(key);
-    bid.terms.on_unknown = OnUnknown::Release;
-    bid
+fn retried(key: u16) -> ClaimRequest {
+    let mut claim_request = claim_request(key);
+    claim_request.terms.on_unknown = OnUnknown::Release;
+    claim_request
 }
 
 #[tokio::test]
@@ -123,16 +127,21 @@ async fn duplicates_on_another_gateway_wait_and_get_the_same_answer() {
         server: _server,
         ..
     } = Fleet::start();
-    let permit = win(&a, bid(1)).await;
-    let waiting = [wait(&b, bid(1)).await, wait(&b, bid(1)).await];
-    a.complete(permit, Kept::Answer(answer(1))).await.unwrap();
+    let permit = win(&a, claim_request(1)).await;
+    let waiting = [
+        wait(&b, claim_request(1)).await,
+        wait(&b, claim_request(1)).await,
+    ];
+    a.end(permit, ExecutionOutcome::Completed(answer(1)))
+        .await
+        .unwrap();
     for waiting in waiting {
         match ended(waiting).await {
-            Ending::Completed(told) => assert_eq!(told, answer(1)),
+            ExecutionOutcome::Completed(told) => assert_eq!(told, answer(1)),
             other => panic!("{other:?}"),
         }
     }
-    replays(&b, bid(1), &answer(1)).await;
+    replays(&b, claim_request(1), &answer(1)).await;
 }
 
 #[tokio::test]
@@ -142,12 +151,23 @@ async fn those_who_wait_elsewhere_learn_that_a_key_was_released_and_nothing_else
         server: _server,
         ..
     } = Fleet::start();
-    let permit = win(&a, bid(1)).await;
-    let (here, there) = (wait(&a, bid(1)).await, wait(&b, bid(1)).await);
-    a.release(permit, Some(answer(1))).await.unwrap();
-    assert!(matches!(ended(here).await, Ending::Released(Some(_))));
-    assert!(matches!(ended(there).await, Ending::Released(None)));
-    drop(win(&b, bid(1)).await);
+    let permit = win(&a, claim_request(1)).await;
+    let (here, there) = (
+        wait(&a, claim_request(1)).await,
+        wait(&b, claim_request(1)).await,
+    );
+    a.end(permit, ExecutionOutcome::Released(Some(Ok(answer(1)))))
+        .await
+        .unwrap();
+    assert!(matches!(
+        ended(here).await,
+        ExecutionOutcome::Released(Some(_))
+    ));
+    assert!(matches!(
+        ended(there).await,
+        ExecutionOutcome::Released(None)
+    ));
+    drop(win(&b, claim_request(1)).await);
 }
 
 #[tokio::test]
@@ -155,20 +175,24 @@ async fn nobody_is_given_the_answer_to_another_request_that_took_the_key_since()
     let fleet = Fleet::start();
     let [a, b] = &fleet.gateways;
     for key in 0..100 {
-        let permit = win(a, bid(key)).await;
-        let waiting = wait(b, bid(key)).await;
-        a.release(permit, None).await.unwrap();
+        let permit = win(a, claim_request(key)).await;
+        let waiting = wait(b, claim_request(key)).await;
+        a.end(permit, ExecutionOutcome::Released(None))
+            .await
+            .unwrap();
         // Before the other gateway looks, if it can be.
-        let mut another = bid(key);
+        let mut another = claim_request(key);
         another.fingerprint = Fingerprint {
             request: [8; 16],
             credentials: [8; 16],
         };
         let permit = win(a, another).await;
-        a.complete(permit, Kept::Answer(answer(key))).await.unwrap();
+        a.end(permit, ExecutionOutcome::Completed(answer(key)))
+            .await
+            .unwrap();
         let ending = ended(waiting).await;
         assert!(
-            matches!(ending, Ending::Released(None)),
+            matches!(ending, ExecutionOutcome::Released(None)),
             "{key}: {ending:?}"
         );
     }
@@ -181,8 +205,8 @@ async fn what_was_dropped_at_the_end_is_told_to_redis_before_it_is_let_go_of() {
     let redis = Redis::open(settings.clone(), true, Clock::real()).unwrap();
     let records = redis.records();
     let (sent, unsent) = (
-        win(&records, bid(1)).await,
-        match records.claim(&bid(2)).await {
+        win(&records, claim_request(1)).await,
+        match records.claim(&claim_request(2)).await {
             Ok(Claim::Won(permit)) => permit,
             other => panic!("{other:?}"),
         },
@@ -192,10 +216,10 @@ async fn what_was_dropped_at_the_end_is_told_to_redis_before_it_is_let_go_of() {
     redis.close();
     let other = join(&settings);
     assert!(matches!(
-        other.claim(&bid(1)).await.unwrap(),
+        other.claim(&claim_request(1)).await.unwrap(),
         Claim::Unknown
     ));
-    drop(win(&other, bid(2)).await);
+    drop(win(&other, claim_request(2)).await);
     drop(records);
 }
 
@@ -206,27 +230,35 @@ async fn those_who_wait_elsewhere_are_told_of_tombstones_and_of_what_nobody_know
         server: _server,
         ..
     } = Fleet::start();
-    let entombed = win(&a, bid(1)).await;
-    let lost = win(&a, bid(2)).await;
-    let waiting = (wait(&b, bid(1)).await, wait(&b, bid(2)).await);
-    a.complete(entombed, Kept::Tombstone).await.unwrap();
-    a.mark_unknown(lost).await.unwrap();
-    assert!(matches!(ended(waiting.0).await, Ending::Tombstone));
-    assert!(matches!(ended(waiting.1).await, Ending::Unknown));
+    let entombed = win(&a, claim_request(1)).await;
+    let lost = win(&a, claim_request(2)).await;
+    let waiting = (
+        wait(&b, claim_request(1)).await,
+        wait(&b, claim_request(2)).await,
+    );
+    a.end(entombed, ExecutionOutcome::Tombstone).await.unwrap();
+    a.end(lost, ExecutionOutcome::Unknown).await.unwrap();
+    assert!(matches!(
+        ended(waiting.0).await,
+        ExecutionOutcome::Tombstone
+    ));
+    assert!(matches!(ended(waiting.1).await, ExecutionOutcome::Unknown));
 }
 
 #[tokio::test]
 async fn a_claim_holds_for_as_long_as_its_execution_runs() {
     let fleet = Fleet::with_short_leases();
     let [a, b] = &fleet.gateways;
-    let permit = win(a, bid(1)).await;
+    let permit = win(a, claim_request(1)).await;
     let until = Instant::now() + LEASE * 3;
     while Instant::now() < until {
-        drop(wait(b, bid(1)).await);
+        drop(wait(b, claim_request(1)).await);
         tokio::time::sleep(LEASE / 5).await;
     }
-    a.complete(permit, Kept::Answer(answer(1))).await.unwrap();
-    replays(b, bid(1), &answer(1)).await;
+    a.end(permit, ExecutionOutcome::Completed(answer(1)))
+        .await
+        .unwrap();
+    replays(b, claim_request(1), &answer(1)).await;
 }
 
 #[tokio::test]
@@ -234,16 +266,21 @@ async fn a_gateway_that_dies_leaves_a_claim_that_becomes_unknown_when_its_lease_
     let fleet = Fleet::start();
     let [a, b] = &fleet.gateways;
     // Nobody renews a claim of a clock that stands still.
-    let permit = win(a, bid(1)).await;
-    let waiting = wait(b, bid(1)).await;
+    let permit = win(a, claim_request(1)).await;
+    let waiting = wait(b, claim_request(1)).await;
     fleet.server.advance(fleet.settings.lease);
-    assert!(matches!(ended(waiting).await, Ending::Unknown));
-    assert!(matches!(when_over(b, bid(1)).await, Claim::Unknown));
+    assert!(matches!(ended(waiting).await, ExecutionOutcome::Unknown));
+    assert!(matches!(
+        when_over(b, claim_request(1)).await,
+        Claim::Unknown
+    ));
     let found = b.find(id(1, 1).key, None, 10).await.unwrap();
     assert_eq!(found[0].state, State::Unknown);
     // Its own token may still say how it ended.
-    a.complete(permit, Kept::Answer(answer(1))).await.unwrap();
-    replays(b, bid(1), &answer(1)).await;
+    a.end(permit, ExecutionOutcome::Completed(answer(1)))
+        .await
+        .unwrap();
+    replays(b, claim_request(1), &answer(1)).await;
 }
 
 #[tokio::test]
@@ -256,16 +293,21 @@ async fn a_claim_that_lapsed_cannot_end_another() {
         let permit = win(b, retried(key)).await;
         match how {
             "complete" => {
-                let kept = Kept::Answer(answer(7));
-                a.complete(lapsed, kept).await.unwrap_err();
+                let outcome = ExecutionOutcome::Completed(answer(7));
+                a.end(lapsed, outcome).await.unwrap_err();
             }
-            "unknown" => a.mark_unknown(lapsed).await.unwrap(),
-            _ => a.release(lapsed, None).await.unwrap(),
+            "unknown" => a.end(lapsed, ExecutionOutcome::Unknown).await.unwrap(),
+            _ => a
+                .end(lapsed, ExecutionOutcome::Released(None))
+                .await
+                .unwrap(),
         }
-        drop(wait(&join(&fleet.settings), bid(key)).await);
-        b.complete(permit, Kept::Answer(answer(key))).await.unwrap();
+        drop(wait(&join(&fleet.settings), claim_request(key)).await);
+        b.end(permit, ExecutionOutcome::Completed(answer(key)))
+            .await
+            .unwrap();
         for gateway in [a, b] {
-            replays(gateway, bid(key), &answer(key)).await;
+            replays(gateway, claim_request(key), &answer(key)).await;
         }
     }
 }
@@ -278,11 +320,11 @@ async fn a_claim_whose_answer_was_lost_is_called_off_even_if_it_comes_late() {
     });
     let [a, b] = &fleet.gateways;
     // So that there is a connection for the claim to be stuck in.
-    drop(win(a, bid(9)).await);
+    drop(win(a, claim_request(9)).await);
     fleet.redis().freeze();
-    a.claim(&bid(1)).await.unwrap_err();
+    a.claim(&claim_request(1)).await.unwrap_err();
     fleet.redis().thaw();
-    match when_over(b, bid(1)).await {
+    match when_over(b, claim_request(1)).await {
         Claim::Won(permit) => drop(permit),
         other => panic!("{other:?}"),
     }
@@ -292,21 +334,33 @@ async fn a_claim_whose_answer_was_lost_is_called_off_even_if_it_comes_late() {
 async fn a_full_server_takes_no_new_keys_and_still_concludes_and_replays() {
     let fleet = Fleet::start();
     let [a, b] = &fleet.gateways;
-    let permits = [win(a, bid(1)).await, win(a, bid(2)).await];
+    let permits = [
+        win(a, claim_request(1)).await,
+        win(a, claim_request(2)).await,
+    ];
     let [completed, lost] = permits;
-    let waiting = wait(b, bid(1)).await;
+    let waiting = wait(b, claim_request(1)).await;
     fleet.redis().fill();
-    assert!(matches!(a.claim(&bid(3)).await.unwrap(), Claim::StoreFull));
-    drop(wait(b, bid(2)).await);
-    a.complete(completed, Kept::Answer(answer(1)))
+    assert!(matches!(
+        a.claim(&claim_request(3)).await.unwrap(),
+        Claim::StoreFull
+    ));
+    drop(wait(b, claim_request(2)).await);
+    a.end(completed, ExecutionOutcome::Completed(answer(1)))
         .await
         .unwrap();
-    a.mark_unknown(lost).await.unwrap();
-    assert!(matches!(ended(waiting).await, Ending::Completed(_)));
-    replays(b, bid(1), &answer(1)).await;
-    assert!(matches!(b.claim(&bid(2)).await.unwrap(), Claim::Unknown));
+    a.end(lost, ExecutionOutcome::Unknown).await.unwrap();
+    assert!(matches!(
+        ended(waiting).await,
+        ExecutionOutcome::Completed(_)
+    ));
+    replays(b, claim_request(1), &answer(1)).await;
+    assert!(matches!(
+        b.claim(&claim_request(2)).await.unwrap(),
+        Claim::Unknown
+    ));
     fleet.redis().unfill();
-    drop(win(b, bid(3)).await);
+    drop(win(b, claim_request(3)).await);
 }
 
 /// A server whose memory is full can still confirm that its replicas have what it has recorded.
@@ -322,7 +376,10 @@ async fn a_full_server_with_replicas_gives_out_the_response_it_has_recorded() {
     let gateway = join(&settings);
     // A replica counts when it has first reported its offset, which takes up to a second.
     let (completed, entombed) = loop {
-        let claims = (gateway.claim(&bid(1)).await, gateway.claim(&bid(2)).await);
+        let claims = (
+            gateway.claim(&claim_request(1)).await,
+            gateway.claim(&claim_request(2)).await,
+        );
         if let (Ok(Claim::Won(mut first)), Ok(Claim::Won(mut second))) = claims {
             first.sending();
             second.sending();
@@ -332,11 +389,14 @@ async fn a_full_server_with_replicas_gives_out_the_response_it_has_recorded() {
     };
     fleet.redis().fill();
     let began = Instant::now();
-    let kept = Kept::Answer(answer(1));
-    gateway.complete(completed, kept).await.unwrap();
-    gateway.complete(entombed, Kept::Tombstone).await.unwrap();
+    let outcome = ExecutionOutcome::Completed(answer(1));
+    gateway.end(completed, outcome).await.unwrap();
+    gateway
+        .end(entombed, ExecutionOutcome::Tombstone)
+        .await
+        .unwrap();
     assert!(began.elapsed() < Duration::from_secs(4));
-    replays(&fleet.gateways[1], bid(1), &answer(1)).await;
+    replays(&fleet.gateways[1], claim_request(1), &answer(1)).await;
     // The replica has them: it can take over.
     replica.command(&["REPLICAOF", "NO", "ONE"]);
     let records = replica.command(&["KEYS", "*:r:*"]).array();
@@ -354,14 +414,14 @@ async fn a_response_is_withheld_while_a_connection_other_than_its_own_has_replic
         lease: Duration::from_secs(2),
         ..fleet.settings.clone()
     });
-    soon(async || gateway.claim(&bid(9)).await.map(drop)).await;
-    let permit = win(&gateway, bid(1)).await;
+    soon(async || gateway.claim(&claim_request(9)).await.map(drop)).await;
+    let permit = win(&gateway, claim_request(1)).await;
     replica.freeze();
     // New connections have written nothing, and must not take that for being replicated.
     hang_up(fleet.redis());
-    let kept = Kept::Answer(answer(1));
-    gateway.complete(permit, kept).await.unwrap_err();
-    gateway.claim(&bid(2)).await.unwrap_err();
+    let outcome = ExecutionOutcome::Completed(answer(1));
+    gateway.end(permit, outcome).await.unwrap_err();
+    gateway.claim(&claim_request(2)).await.unwrap_err();
     replica.thaw();
 }
 
@@ -383,13 +443,27 @@ async fn duplicates_poll_and_no_call_fails_if_the_user_may_not_publish() {
     let redis = [0, 1].map(|_| Redis::open(settings.clone(), true, Clock::real()).unwrap());
     let [a, b] = redis.each_ref().map(Redis::records);
     for key in 0..5 {
-        let (completed, released) = (win(&a, bid(key)).await, win(&a, bid(key + 100)).await);
-        let waiting = (wait(&b, bid(key)).await, wait(&b, bid(key + 100)).await);
-        let kept = Kept::Answer(answer(key));
-        a.complete(completed, kept).await.unwrap();
-        a.release(released, None).await.unwrap();
-        assert!(matches!(ended(waiting.0).await, Ending::Completed(_)));
-        assert!(matches!(ended(waiting.1).await, Ending::Released(None)));
+        let (completed, released) = (
+            win(&a, claim_request(key)).await,
+            win(&a, claim_request(key + 100)).await,
+        );
+        let waiting = (
+            wait(&b, claim_request(key)).await,
+            wait(&b, claim_request(key + 100)).await,
+        );
+        let outcome = ExecutionOutcome::Completed(answer(key));
+        a.end(completed, outcome).await.unwrap();
+        a.end(released, ExecutionOutcome::Released(None))
+            .await
+            .unwrap();
+        assert!(matches!(
+            ended(waiting.0).await,
+            ExecutionOutcome::Completed(_)
+        ));
+        assert!(matches!(
+            ended(waiting.1).await,
+            ExecutionOutcome::Released(None)
+        ));
     }
     for redis in redis {
         let [_, records] = redis.health();
@@ -401,10 +475,12 @@ async fn duplicates_poll_and_no_call_fails_if_the_user_may_not_publish() {
 async fn what_was_carried_out_while_redis_lost_everything_is_recorded_all_the_same() {
     let fleet = Fleet::start();
     let [a, b] = &fleet.gateways;
-    let permit = win(a, bid(1)).await;
+    let permit = win(a, claim_request(1)).await;
     fleet.redis().restart_empty();
-    a.complete(permit, Kept::Answer(answer(1))).await.unwrap();
-    match when_over(b, bid(1)).await {
+    a.end(permit, ExecutionOutcome::Completed(answer(1)))
+        .await
+        .unwrap();
+    match when_over(b, claim_request(1)).await {
         Claim::Replay(replayed) => assert_eq!(replayed, answer(1)),
         other => panic!("{other:?}"),
     }
@@ -418,24 +494,27 @@ async fn an_answer_is_recorded_when_redis_is_back_and_given_up_when_the_lease_is
         ..settings
     });
     let [a, b] = &fleet.gateways;
-    let (soon, late) = (win(a, bid(1)).await, win(a, bid(2)).await);
+    let (soon, late) = (
+        win(a, claim_request(1)).await,
+        win(a, claim_request(2)).await,
+    );
     fleet.redis().freeze();
-    let kept = || Kept::Answer(answer(1));
+    let outcome = || ExecutionOutcome::Completed(answer(1));
     let thaw = async {
         tokio::time::sleep(Duration::from_millis(700)).await;
         fleet.redis().thaw();
     };
-    let (recorded, ()) = tokio::join!(a.complete(soon, kept()), thaw);
+    let (recorded, ()) = tokio::join!(a.end(soon, outcome()), thaw);
     recorded.unwrap();
-    replays(b, bid(1), &answer(1)).await;
+    replays(b, claim_request(1), &answer(1)).await;
 
-    let waiting = wait(a, bid(2)).await;
+    let waiting = wait(a, claim_request(2)).await;
     fleet.redis().freeze();
-    a.complete(late, kept()).await.unwrap_err();
-    assert!(matches!(ended(waiting).await, Ending::Unknown));
+    a.end(late, outcome()).await.unwrap_err();
+    assert!(matches!(ended(waiting).await, ExecutionOutcome::Unknown));
     fleet.redis().thaw();
     // What Redis had been told while it stood still it does now: its token may still say how it ended.
-    match when_over(b, bid(2)).await {
+    match when_over(b, claim_request(2)).await {
         Claim::Unknown => {}
         Claim::Replay(replayed) => assert_eq!(replayed, answer(1)),
         other => panic!("{other:?}"),
@@ -469,7 +548,7 @@ async fn a_redis_that_makes_names_otherwise_is_not_asked_before_that_is_known() 
     let settings = server.settings();
     let redis = Redis::open(settings.clone(), true, Clock::real()).unwrap();
     let records = redis.records();
-    drop(win(&records, bid(1)).await);
+    drop(win(&records, claim_request(1)).await);
     let Server::Redis(other, _) = &server else {
         panic!("a single server was started");
     };
@@ -478,7 +557,7 @@ async fn a_redis_that_makes_names_otherwise_is_not_asked_before_that_is_known() 
     other.command(&[b"SET".as_slice(), name.as_bytes(), &[7; 32]]);
     other.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     let deadline = Instant::now() + PATIENCE;
-    while records.claim(&bid(2)).await.is_err() {
+    while records.claim(&claim_request(2)).await.is_err() {
         assert!(Instant::now() < deadline, "it is never asked again");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -503,7 +582,13 @@ async fn connections_that_were_closed_are_made_anew_whatever_they_are_for() {
     // a row takes Redis for gone until it has looked again.
     let mut keys = 0..;
     for _ in 0..5 {
-        soon(async || gateway.claim(&bid(keys.next().unwrap())).await.map(drop)).await;
+        soon(async || {
+            gateway
+                .claim(&claim_request(keys.next().unwrap()))
+                .await
+                .map(drop)
+        })
+        .await;
         hang_up(fleet.redis());
         soon(async || gateway.find(id(99, 1).key, None, 10).await.map(drop)).await;
         hang_up(fleet.redis());

@@ -8,17 +8,17 @@ use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use tidegate::clock::Moment;
 use tidegate::idempotency::{
-    Bid, Census, Claim, Ending, Fingerprint, Kept, OnUnknown, Permit, RecordId, Records, State,
-    Waiting,
+    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordCounts, RecordId,
+    Records, State, Waiter,
 };
 
-use crate::bench::{Bench, Kind, TTL, answer, bid, id};
+use crate::bench::{Bench, Kind, TTL, answer, claim_request, id};
 use crate::server::Server;
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
 enum Event {
-    /// Somebody bids.
+    /// A request claims a key.
     Claim {
         key: u16,
         scope: u8,
@@ -81,7 +81,7 @@ enum Known {
 #[derive(Default)]
 struct Model(HashMap<RecordId, Known>);
 
-/// What a bid must come to.
+/// The result that a claim must have.
 #[derive(Debug, PartialEq, Eq)]
 enum Expected {
     Won,
@@ -100,9 +100,9 @@ impl Model {
         });
     }
 
-    fn claim(&mut self, bid: &Bid) -> Expected {
-        let asked = bid.fingerprint.request[0];
-        let expected = match self.0.get(&bid.id) {
+    fn claim(&mut self, claim_request: &ClaimRequest) -> Expected {
+        let asked = claim_request.fingerprint.request[0];
+        let expected = match self.0.get(&claim_request.id) {
             None => Expected::Won,
             Some(Known::InProgress(request) | Known::Ended(request, ..)) if *request != asked => {
                 Expected::Mismatch
@@ -112,19 +112,27 @@ impl Model {
                 Expected::Replay(number.expect("completed with an answer"))
             }
             Some(Known::Ended(_, State::Tombstone, ..)) => Expected::Tombstone,
-            Some(Known::Ended(..)) if bid.terms.on_unknown == OnUnknown::Release => Expected::Won,
+            Some(Known::Ended(..)) if claim_request.terms.on_unknown == OnUnknown::Release => {
+                Expected::Won
+            }
             Some(Known::Ended(..)) => Expected::Unknown,
         };
         if expected == Expected::Won {
-            self.0.insert(bid.id, Known::InProgress(asked));
+            self.0.insert(claim_request.id, Known::InProgress(asked));
         }
         expected
     }
 
-    fn end(&mut self, bid: &Bid, state: State, number: Option<u16>, now: Moment) {
-        let until = now.after(bid.terms.ttl);
-        let known = Known::Ended(bid.fingerprint.request[0], state, number, until);
-        self.0.insert(bid.id, known);
+    fn end(
+        &mut self,
+        claim_request: &ClaimRequest,
+        state: State,
+        number: Option<u16>,
+        now: Moment,
+    ) {
+        let until = now.after(claim_request.terms.ttl);
+        let known = Known::Ended(claim_request.fingerprint.request[0], state, number, until);
+        self.0.insert(claim_request.id, known);
     }
 
     /// What is left after the process died.
@@ -139,7 +147,7 @@ impl Model {
         }
     }
 
-    fn census(&self) -> [u64; 4] {
+    fn counts(&self) -> [u64; 4] {
         State::ALL.map(|state| {
             let known = self.0.values().filter(|known| match known {
                 Known::InProgress(_) => state == State::InProgress,
@@ -150,8 +158,8 @@ impl Model {
     }
 }
 
-fn counts(census: &Census) -> [u64; 4] {
-    State::ALL.map(|state| census.of(state))
+fn counts(counts: &RecordCounts) -> [u64; 4] {
+    State::ALL.map(|state| counts.of(state))
 }
 
 /// A store and its model, side by side.
@@ -160,7 +168,7 @@ struct Trial {
     bench: Bench,
     model: Model,
     underway: Vec<Permit>,
-    waiting: Vec<(RecordId, Waiting)>,
+    waiting: Vec<(RecordId, Waiter)>,
     /// Numbers answers, so that no two are the same.
     answers: u16,
 }
@@ -207,7 +215,7 @@ impl Trial {
             }
         }
         self.model.expire(self.bench.clock.now());
-        assert_eq!(counts(&self.bench.census().await), self.model.census());
+        assert_eq!(counts(&self.bench.counts().await), self.model.counts());
     }
 
     fn pick(&self, which: usize) -> Option<usize> {
@@ -215,21 +223,21 @@ impl Trial {
     }
 
     async fn claim(&mut self, key: u16, scope: u8, request: u8, on_unknown: OnUnknown) {
-        let mut bid = bid(key);
-        bid.id = id(key, scope);
-        bid.fingerprint = Fingerprint {
+        let mut claim_request = claim_request(key);
+        claim_request.id = id(key, scope);
+        claim_request.fingerprint = Fingerprint {
             request: [request; 16],
             credentials: [request; 16],
         };
-        bid.terms.on_unknown = on_unknown;
-        let expected = self.model.claim(&bid);
-        let got = match self.bench.claim(bid).await {
+        claim_request.terms.on_unknown = on_unknown;
+        let expected = self.model.claim(&claim_request);
+        let got = match self.bench.claim(claim_request).await {
             Claim::Won(permit) => {
                 self.underway.push(permit);
                 Expected::Won
             }
             Claim::InFlight(waiting) => {
-                self.waiting.push((bid.id, waiting));
+                self.waiting.push((claim_request.id, waiting));
                 Expected::InFlight
             }
             Claim::Replay(replayed) => {
@@ -253,40 +261,50 @@ impl Trial {
 
     async fn end(&mut self, which: usize, how: How, now: Moment) {
         let permit = self.underway.swap_remove(which);
-        let bid = permit.ticket().bid;
+        let claim_request = permit.token().request;
         let records = &self.bench.records;
         self.answers += 1;
         let number = self.answers;
         match how {
             How::Completes => {
-                let kept = Kept::Answer(answer(number));
-                records.complete(permit, kept).await.unwrap();
-                self.model.end(&bid, State::Completed, Some(number), now);
+                let outcome = ExecutionOutcome::Completed(answer(number));
+                records.end(permit, outcome).await.unwrap();
+                self.model
+                    .end(&claim_request, State::Completed, Some(number), now);
             }
             How::Entombed => {
-                records.complete(permit, Kept::Tombstone).await.unwrap();
-                self.model.end(&bid, State::Tombstone, None, now);
+                records
+                    .end(permit, ExecutionOutcome::Tombstone)
+                    .await
+                    .unwrap();
+                self.model.end(&claim_request, State::Tombstone, None, now);
             }
             How::Released => {
-                records.release(permit, Some(answer(number))).await.unwrap();
-                self.model.0.remove(&bid.id);
+                records
+                    .end(permit, ExecutionOutcome::Released(Some(Ok(answer(number)))))
+                    .await
+                    .unwrap();
+                self.model.0.remove(&claim_request.id);
             }
             How::Unknown => {
-                records.mark_unknown(permit).await.unwrap();
-                self.model.end(&bid, State::Unknown, None, now);
+                records
+                    .end(permit, ExecutionOutcome::Unknown)
+                    .await
+                    .unwrap();
+                self.model.end(&claim_request, State::Unknown, None, now);
             }
             How::Dropped => {
                 let sent = permit.is_sent();
                 drop(permit);
                 self.bench.settle().await;
                 if sent {
-                    self.model.end(&bid, State::Unknown, None, now);
+                    self.model.end(&claim_request, State::Unknown, None, now);
                 } else {
-                    self.model.0.remove(&bid.id);
+                    self.model.0.remove(&claim_request.id);
                 }
             }
         }
-        self.tell(bid.id, number).await;
+        self.tell(claim_request.id, number).await;
     }
 
     /// Those who waited are told what became of it, at once.
@@ -297,14 +315,17 @@ impl Trial {
         self.waiting = others;
         for (_, waiting) in told {
             match (waiting.ended().await, self.model.0.get(&id)) {
-                (Ending::Completed(told), Some(Known::Ended(_, State::Completed, ..))) => {
+                (
+                    ExecutionOutcome::Completed(told),
+                    Some(Known::Ended(_, State::Completed, ..)),
+                ) => {
                     assert_eq!(told, answer(number));
                 }
-                (Ending::Released(told), None) => {
-                    assert!(told.is_none_or(|told| told == answer(number)));
+                (ExecutionOutcome::Released(told), None) => {
+                    assert!(told.is_none_or(|received| received.unwrap() == answer(number)));
                 }
-                (Ending::Unknown, Some(Known::Ended(_, State::Unknown, ..)))
-                | (Ending::Tombstone, Some(Known::Ended(_, State::Tombstone, ..))) => {}
+                (ExecutionOutcome::Unknown, Some(Known::Ended(_, State::Unknown, ..)))
+                | (ExecutionOutcome::Tombstone, Some(Known::Ended(_, State::Tombstone, ..))) => {}
                 unexpected => panic!("{unexpected:?}"),
             }
         }
@@ -334,7 +355,7 @@ fn holds_on(bench: Bench, events: &[Event]) {
     });
 }
 
-fn cases(cases: u32) -> ProptestConfig {
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
     let regressions = FileFailurePersistence::Direct("tests/regressions/stores.txt");
     ProptestConfig {
         cases,

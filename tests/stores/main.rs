@@ -1,7 +1,8 @@
 //! What every store promises, asked of each of them.
 //!
 //! Of idempotency records: `behaviours` are the promises one by one, `history` compares random histories
-//! with a model that knows nothing of how a store works, and `fleet` is about several gateways on one store.
+//! with a model that knows nothing of how a store works, `claims` compares the scripts of Redis with the function that
+//! decides for the other stores, and `fleet` is about several gateways on one store.
 //! Of buckets: `buckets`. A new store is one more line in [`bench::Kind`] and in the lists below.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -9,6 +10,7 @@
 mod behaviours;
 mod bench;
 mod buckets;
+mod claims;
 mod fleet;
 mod history;
 #[path = "../support/redis.rs"]
@@ -54,7 +56,7 @@ macro_rules! on_each_store {
 
 on_each_store! {
     any: [
-        of_any_number_of_bids_exactly_one_wins,
+        of_any_number_of_claims_exactly_one_wins,
         a_completed_key_is_answered_from_its_record,
         one_key_is_another_in_another_scope,
         a_key_stands_for_one_request_whatever_became_of_it,
@@ -70,14 +72,14 @@ on_each_store! {
         a_scope_whose_keys_have_expired_is_not_full_whatever_else_has,
         a_key_is_found_in_every_scope,
         only_an_unknown_key_can_be_freed,
-        a_bid_whose_caller_left_claims_nothing,
+        a_request_whose_caller_left_claims_nothing,
         a_client_with_its_share_claims_no_new_key,
         a_freed_key_is_no_longer_part_of_the_share,
         an_expired_key_is_no_longer_part_of_the_share,
         a_key_counts_for_the_client_that_takes_it_over,
         an_expired_key_counts_for_the_client_that_claims_it_again,
-        a_bid_that_is_not_won_is_not_part_of_the_share,
-        a_bid_whose_caller_left_is_not_part_of_the_share,
+        a_claim_that_is_not_won_is_not_part_of_the_share,
+        a_claim_whose_caller_left_is_not_part_of_the_share,
     ],
     bounded: [
         a_full_store_takes_no_new_keys_until_some_expire,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::admin::seconds;
-use crate::idempotency::{Answer, Census, Finding};
+use crate::idempotency::{RecordCounts, RecordInfo, StoredResponse};
 
 /// Hexadecimal digits of a fingerprint that are shown: enough to tell two requests apart.
 const FINGERPRINT_DIGITS: usize = 8;
@@ -67,47 +67,47 @@ enum Body {
     Base64(String),
 }
 
-impl From<Census> for Overview {
-    fn from(census: Census) -> Self {
+impl From<RecordCounts> for Overview {
+    fn from(counts: RecordCounts) -> Self {
         Self {
             records: Counts {
-                in_progress: census.in_progress,
-                completed: census.completed,
-                unknown: census.unknown,
-                tombstone: census.tombstones,
+                in_progress: counts.in_progress,
+                completed: counts.completed,
+                unknown: counts.unknown,
+                tombstone: counts.tombstones,
             },
-            bytes: census.bytes,
-            evictions: census.evictions,
+            bytes: counts.bytes,
+            evictions: counts.evictions,
         }
     }
 }
 
 impl Record {
     /// Shows a record without its response.
-    pub(super) fn of(finding: &Finding) -> Self {
-        let mut fingerprint = finding.fingerprint.to_string();
+    pub(super) fn of(info: &RecordInfo) -> Self {
+        let mut fingerprint = info.fingerprint.to_string();
         fingerprint.truncate(FINGERPRINT_DIGITS);
         Self {
-            scope: finding.id.scope.to_string(),
-            state: finding.state.name(),
-            age_seconds: seconds(finding.age),
-            expires_in_seconds: finding.expires_in.map(seconds),
-            status: finding.response.map(|response| response.status.as_u16()),
+            scope: info.id.scope.to_string(),
+            state: info.state.name(),
+            age_seconds: seconds(info.age),
+            expires_in_seconds: info.expires_in.map(seconds),
+            status: info.response.map(|response| response.status.as_u16()),
             fingerprint,
-            response_bytes: finding.response.map(|response| response.body_bytes),
+            response_bytes: info.response.map(|response| response.body_bytes),
             content: None,
         }
     }
 
     /// Adds headers and body of the response; null if there is none.
-    pub(super) fn with(mut self, response: Option<&Answer>) -> Self {
+    pub(super) fn with(mut self, response: Option<&StoredResponse>) -> Self {
         self.content = Some(Content::of(response));
         self
     }
 }
 
 impl Content {
-    fn of(answer: Option<&Answer>) -> Self {
+    fn of(answer: Option<&StoredResponse>) -> Self {
         Self {
             headers: answer.map(lines),
             body: answer.map_or(Body::Text(None), |answer| Body::of(&answer.body())),
@@ -125,7 +125,7 @@ impl Body {
 }
 
 /// Header lines in their order; a value's bytes that are not UTF-8 show as U+FFFD.
-fn lines(answer: &Answer) -> Vec<(String, String)> {
+fn lines(answer: &StoredResponse) -> Vec<(String, String)> {
     answer
         .lines()
         .map(|(name, value)| {
@@ -145,8 +145,8 @@ mod tests {
     use super::*;
     use crate::idempotency::{Fingerprint, KeyHash, RecordId, ScopeHash, State};
 
-    fn finding(answer: Option<&Answer>) -> Finding {
-        Finding {
+    fn info(answer: Option<&StoredResponse>) -> RecordInfo {
+        RecordInfo {
             id: RecordId {
                 key: KeyHash([1; 16]),
                 scope: ScopeHash([0xab; 16]),
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    fn answer(body: &'static [u8]) -> Answer {
+    fn answer(body: &'static [u8]) -> StoredResponse {
         let (head, ()) = Response::builder()
             .status(201)
             .header("set-cookie", "a=1")
@@ -171,17 +171,17 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        Answer::of(&head, body, &[])
+        StoredResponse::of(&head, body, &[])
     }
 
-    fn shown_with(answer: &Answer) -> Value {
-        let record = Record::of(&finding(Some(answer))).with(Some(answer));
+    fn shown_with(answer: &StoredResponse) -> Value {
+        let record = Record::of(&info(Some(answer))).with(Some(answer));
         serde_json::to_value(record).unwrap()
     }
 
     #[test]
     fn a_record_shows_nothing_of_its_answer_but_status_and_size() {
-        let record = Record::of(&finding(Some(&answer(b"hello"))));
+        let record = Record::of(&info(Some(&answer(b"hello"))));
         let shown = serde_json::to_value(record).unwrap();
         assert_eq!(
             shown,
@@ -221,10 +221,10 @@ mod tests {
 
     #[test]
     fn where_there_is_no_answer_its_parts_are_null() {
-        let mut finding = finding(None);
-        finding.state = State::InProgress;
-        finding.expires_in = None;
-        let shown = serde_json::to_value(Record::of(&finding).with(None)).unwrap();
+        let mut info = info(None);
+        info.state = State::InProgress;
+        info.expires_in = None;
+        let shown = serde_json::to_value(Record::of(&info).with(None)).unwrap();
         for name in [
             "status",
             "response_bytes",

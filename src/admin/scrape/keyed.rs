@@ -89,7 +89,7 @@ impl Scrape {
 
     /// What the store holds; of one that a fleet shares, what this gateway has underway in it.
     pub(super) fn encode_records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let census = self.records.census();
+        let counts = self.records.counts();
         let mut records = encoder.encode_descriptor(
             "idempotency_records",
             "Keys remembered, by state",
@@ -103,7 +103,7 @@ impl Scrape {
         };
         for state in states {
             let labels = [("state", state.name())];
-            gauge(records.encode_family(&labels)?, level(census.of(*state)))?;
+            gauge(records.encode_family(&labels)?, level(counts.of(*state)))?;
         }
         if self.records.is_shared() {
             return Ok(());
@@ -115,7 +115,7 @@ impl Scrape {
                 None,
                 MetricType::Gauge,
             )?,
-            level(census.bytes),
+            level(counts.bytes),
         )?;
         counter(
             encoder.encode_descriptor(
@@ -124,7 +124,7 @@ impl Scrape {
                 None,
                 MetricType::Counter,
             )?,
-            census.evictions,
+            counts.evictions,
         )
     }
 
@@ -153,8 +153,9 @@ mod tests {
     use crate::buffers::{BufferBounds, Buffers};
     use crate::clock::Clock;
     use crate::metrics::Metrics;
+    use crate::store::StoreCapacity;
     use crate::store::memory::MemoryBuckets;
-    use crate::store::memory::records::{MemoryRecords, Room};
+    use crate::store::memory::records::MemoryRecords;
     use crate::store::{BucketStore, RecordStore};
 
     /// Returns the counters of two workers of a gateway with two routes, of which the first has a rule for keys.
@@ -171,7 +172,10 @@ mod tests {
         registry.register_collector(Box::new(Scrape {
             workers: workers.into(),
             buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(1, Clock::real()))),
-            records: RecordStore::Memory(MemoryRecords::new(Room::default(), Clock::real())),
+            records: RecordStore::Memory(MemoryRecords::new(
+                StoreCapacity::default(),
+                Clock::real(),
+            )),
             buffers: Buffers::new(BufferBounds::default()),
             upstream_states: Arc::default(),
             clock: Clock::real(),

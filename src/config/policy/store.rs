@@ -10,7 +10,7 @@ use super::super::scalar::{BackendWord, Size};
 use super::super::source::Span;
 use super::super::{Backend, StoreSettings};
 use super::plain;
-use crate::store::memory::records::Room;
+use crate::store::StoreCapacity;
 
 pub(super) use lease::set_lease;
 
@@ -29,13 +29,13 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreS
             redis::resolve(section, findings).map_or(Backend::Memory, Backend::Redis)
         }
     };
-    let default = Room::default();
+    let default = StoreCapacity::default();
     let max_bytes = match backend {
         Backend::Memory | Backend::Redis(_) => default.max_bytes,
         Backend::Disk { .. } => DEFAULT_DISK_BYTES,
     };
     StoreSettings {
-        room: Room {
+        room: StoreCapacity {
             max_keys: plain(section.max_keys.as_ref(), default.max_keys),
             max_bytes: section
                 .max_bytes
@@ -176,14 +176,14 @@ mod tests {
         let disk = settings("backend = \"disk\"\npath = \"data/gate\"");
         let path = PathBuf::from("data/gate");
         assert_eq!(disk.backend, Backend::Disk { path });
-        let room = Room {
+        let room = StoreCapacity {
             max_keys: 1_000_000,
             max_bytes: 4 << 30,
         };
         assert_eq!(disk.room, room);
 
         let told = settings("max_keys = 7\nmax_bytes = \"1KiB\"");
-        let room = Room {
+        let room = StoreCapacity {
             max_keys: 7,
             max_bytes: 1024,
         };

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use http::{HeaderName, Request, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::super::answer::forgo_trailers;
 use super::super::gather::{Gathered, gather};
-use super::super::judge::{Course, is_stream, judge, lost};
-use super::super::{Answer, IdempotencyError, Kept, OnUnknown, Permit, Records};
+use super::super::judge::{Disposition, is_stream, judge, lost};
+use super::super::stored_response::forgo_trailers;
+use super::super::{
+    ExecutionOutcome, IdempotencyError, OnUnknown, Permit, Records, StoredResponse,
+};
 use super::{RouteKeys, Shared, store_failed};
 use crate::access_log::{KeyUse, Notes};
 use crate::body::{BodyError, RequestBody, ResponseBody};
@@ -31,13 +33,6 @@ pub(super) struct Execution<S> {
     pub(super) notes: Option<Arc<Notes>>,
     /// Its permit among the executions in flight.
     pub(super) _place: OwnedSemaphorePermit,
-}
-
-/// What an execution means for its key.
-enum Conclusion {
-    Complete(Kept),
-    Release(Option<Arc<Answer>>),
-    Unknown,
 }
 
 impl<S: Records> Execution<S> {
@@ -62,12 +57,12 @@ impl<S: Records> Execution<S> {
             OnUnknown::Hold => Resend::Never,
             OnUnknown::Release => Resend::Always,
         };
-        let (conclusion, result) = match execute(request, resend).await {
+        let (outcome, result) = match execute(request, resend).await {
             Ok(response) => self.conclude(response).await,
-            Err(failed) => (self.after_failure(failed.undone), Err(failed.problem)),
+            Err(failed) => (self.after_failure(&failed), Err(failed.problem)),
         };
         failpoint!("after-upstream");
-        let recorded = self.record(permit, conclusion).await;
+        let recorded = self.record(permit, outcome).await;
         failpoint!("after-commit");
         // A response that is not recorded is not delivered either.
         recorded?;
@@ -75,13 +70,11 @@ impl<S: Records> Execution<S> {
     }
 
     /// Returns what a request without a response means for its key.
-    fn after_failure(&self, undone: Undone) -> Conclusion {
-        match undone {
-            Undone::Unsent => Conclusion::Release(None),
-            Undone::Lost => match lost(&self.keys.rule) {
-                Course::Release => Conclusion::Release(None),
-                _ => Conclusion::Unknown,
-            },
+    fn after_failure(&self, failed: &Failed) -> ExecutionOutcome {
+        if failed.undone == Undone::Lost && lost(&self.keys.rule) == Disposition::Unknown {
+            ExecutionOutcome::Unknown
+        } else {
+            ExecutionOutcome::Released(Some(Err(failed.problem.clone())))
         }
     }
 
@@ -90,19 +83,19 @@ impl<S: Records> Execution<S> {
     async fn conclude(
         &self,
         mut response: Response<ResponseBody>,
-    ) -> (Conclusion, Result<Response<ResponseBody>, Problem>) {
+    ) -> (ExecutionOutcome, Result<Response<ResponseBody>, Problem>) {
         let rule = &self.keys.rule;
         let is_released = match judge(rule, response.status(), response.headers()) {
-            Course::Unknown => return (Conclusion::Unknown, Ok(response)),
-            Course::Stream => return (Conclusion::Complete(Kept::Tombstone), Ok(response)),
-            Course::Keep => false,
-            Course::Release if is_stream(response.headers()) => {
-                return (Conclusion::Release(None), Ok(response));
+            Disposition::Unknown => return (ExecutionOutcome::Unknown, Ok(response)),
+            Disposition::Stream => return (ExecutionOutcome::Tombstone, Ok(response)),
+            Disposition::Store => false,
+            Disposition::Release if is_stream(response.headers()) => {
+                return (ExecutionOutcome::Released(None), Ok(response));
             }
-            Course::Release => true,
+            Disposition::Release => true,
         };
         let mut charge = self.shared.buffers.charge(self.client, Buffered::Response);
-        let conclusion = match gather(response.body_mut(), rule.max_response, &mut charge).await {
+        let outcome = match gather(response.body_mut(), rule.max_response, &mut charge).await {
             Ok(Gathered::Whole(body)) => {
                 forgo_trailers(response.headers_mut());
                 // A replay has the RateLimit headers of its own time. Waiters after a release get this response at once.
@@ -110,36 +103,37 @@ impl<S: Records> Execution<S> {
                     rule.exclude_headers.contains(name)
                         || (!is_released && is_rate_limit_field(name))
                 };
-                let answer = Answer::without(exclude, response.status(), response.headers(), &body);
-                let answer = Arc::new(answer);
+                let (status, headers) = (response.status(), response.headers());
+                let stored = StoredResponse::without(exclude, status, headers, &body);
+                let stored = Arc::new(stored);
                 // The stored copy, so that the bytes are in memory once.
-                *response.body_mut() = charge.hold(answer.body()).into();
+                *response.body_mut() = charge.hold(stored.body()).into();
                 if is_released {
-                    Conclusion::Release(Some(answer))
+                    ExecutionOutcome::Released(Some(Ok(stored)))
                 } else {
-                    Conclusion::Complete(Kept::Answer(answer))
+                    ExecutionOutcome::Completed(stored)
                 }
             }
             Ok(Gathered::Partial { held, next, .. }) => {
                 response.body_mut().put_back(charge.hold(held), next);
                 if is_released {
-                    Conclusion::Release(None)
+                    ExecutionOutcome::Released(None)
                 } else {
-                    Conclusion::Complete(Kept::Tombstone)
+                    ExecutionOutcome::Tombstone
                 }
             }
             Err(error) => {
-                let (conclusion, problem) = self.truncated(&error, is_released);
-                return (conclusion, Err(problem));
+                let (outcome, problem) = self.truncated(&error, is_released);
+                return (outcome, Err(problem));
             }
         };
-        (conclusion, Ok(response))
+        (outcome, Ok(response))
     }
 
     /// Returns what a response means whose body ends early or is invalid, and what the caller receives instead.
     /// If the status of the response means that the request was not executed, its key is released: the status
     /// holds without the body.
-    fn truncated(&self, error: &BodyError, not_executed: bool) -> (Conclusion, Problem) {
+    fn truncated(&self, error: &BodyError, not_executed: bool) -> (ExecutionOutcome, Problem) {
         tracing::warn!(%error, not_executed, "response to a keyed request is incomplete");
         let timeout = error.timeout();
         let failure = match timeout {
@@ -147,7 +141,7 @@ impl<S: Records> Execution<S> {
             None if error.is_invalid_http() => "The body of the response is not valid HTTP",
             None => "The upstream closed the connection before the end of the response",
         };
-        let is_held = !not_executed && lost(&self.keys.rule) == Course::Unknown;
+        let is_held = !not_executed && lost(&self.keys.rule) == Disposition::Unknown;
         let execution = if not_executed {
             "; its status means that the request was not executed"
         } else if is_held {
@@ -160,48 +154,46 @@ impl<S: Records> Execution<S> {
             Some(phase) => Problem::upstream_timeout(phase, &detail, is_held),
             None => Problem::upstream_unavailable(&detail, is_held),
         };
-        let conclusion = if is_held {
-            Conclusion::Unknown
+        let outcome = if is_held {
+            ExecutionOutcome::Unknown
         } else {
-            Conclusion::Release(None)
+            ExecutionOutcome::Released(Some(Err(problem.clone())))
         };
-        (conclusion, problem)
+        (outcome, problem)
     }
 
-    /// Records what an execution means for its key. Returns what the caller receives instead of the response if a
-    /// completion is not recorded.
-    async fn record(&self, permit: Permit, conclusion: Conclusion) -> Result<(), Problem> {
+    /// Records the outcome of an execution. Returns what the caller receives instead of the response if the request was
+    /// executed and that is not recorded.
+    async fn record(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), Problem> {
         let Shared { records, clock, .. } = &*self.shared;
         let metrics = self.keys.metrics();
-        match conclusion {
-            Conclusion::Complete(kept) => {
-                let started = clock.now();
-                let completed = records.complete(permit, kept).await;
-                let took = clock.now().since(started);
-                metrics.complete_latency.record(took);
-                completed.map_err(|error| {
-                    metrics.lost.inc();
-                    store_failed("complete", &error, metrics);
-                    self.note_unknown();
-                    self.keys.outcome_unknown().into()
-                })
-            }
-            // These two record less than was known before, so the caller receives its response in any case.
-            Conclusion::Release(answer) => {
-                metrics.released.inc();
-                if let Err(error) = records.release(permit, answer).await {
-                    store_failed("release", &error, metrics);
-                }
-                Ok(())
-            }
-            Conclusion::Unknown => {
+        let (is_executed, is_unknown) = (
+            outcome.is_executed(),
+            matches!(outcome, ExecutionOutcome::Unknown),
+        );
+        let started = clock.now();
+        let ended = records.end(permit, outcome).await;
+        if is_executed {
+            metrics.complete_latency.record(clock.now().since(started));
+            ended.map_err(|error| {
                 metrics.lost.inc();
+                store_failed("complete", &error, metrics);
                 self.note_unknown();
-                if let Err(error) = records.mark_unknown(permit).await {
-                    store_failed("mark unknown", &error, metrics);
-                }
-                Ok(())
+                self.keys.outcome_unknown().into()
+            })
+        } else {
+            let (count, step) = if is_unknown {
+                self.note_unknown();
+                (&metrics.lost, "mark unknown")
+            } else {
+                (&metrics.released, "release")
+            };
+            count.inc();
+            // Without this record the key is unknown, so the caller receives its response in any case.
+            if let Err(error) = ended {
+                store_failed(step, &error, metrics);
             }
+            Ok(())
         }
     }
 

@@ -14,7 +14,7 @@ pub(super) enum Admission {
     All,
     /// The store was reopened: one execution, until its end is on disk.
     One {
-        /// Claims with a higher token were made since the reopening.
+        /// Claims with a higher number were made since the reopening.
         since: u64,
         /// When the last claim was admitted.
         admitted: Option<Instant>,
@@ -24,10 +24,10 @@ pub(super) enum Admission {
 }
 
 impl Admission {
-    /// The admission after a reopening, when `tokens` claims have been made so far.
-    pub(super) fn after_reopening(tokens: u64) -> Self {
+    /// Returns the admission after a reopening; `last_claim` is the number of the last claim before it.
+    pub(super) fn after_reopening(last_claim: u64) -> Self {
         Self::One {
-            since: tokens,
+            since: last_claim,
             admitted: None,
         }
     }
@@ -54,10 +54,10 @@ impl Admission {
         }
     }
 
-    /// The end of the execution with this token is on disk.
-    pub(super) fn concluded(&mut self, token: u64) {
+    /// The end of the execution with this number is on disk.
+    pub(super) fn concluded(&mut self, number: u64) {
         if let Self::One { since, .. } = self
-            && token > *since
+            && number > *since
         {
             *self = Self::All;
         }

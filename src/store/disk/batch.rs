@@ -1,7 +1,7 @@
-//! Operations that share a sync: what each of them changes, and who is told afterwards.
+//! Operations that share a sync: the changes of each, and the replies that are sent after it.
 //!
-//! A batch's changes become visible all at once, when it is committed; so no two operations on the same
-//! record are in one batch.
+//! The changes of a batch become visible all at once when it is committed, so a batch has no two operations on the same
+//! record. Replies wait for the commit, except those of operations that change nothing.
 
 mod after;
 
@@ -9,46 +9,47 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use self::after::{After, Landing};
+use self::after::{EndedClaim, PendingReplies};
 use super::admission::Admission;
-use super::engine::{Changes, Due, Durability, Engine};
-use super::record::{Claimed, Ended, Outcome, Record};
+use super::engine::{Changes, Durability, Engine, ExpiryKey};
+use super::record::{Record, StoredClaim};
 use super::tally::Tally;
-use super::writer::{Ack, Completion, Op};
-use super::{Common, Handle, Recent, Room, Stamp, millis};
+use super::writer::{End, Op, tell};
+use super::{Common, Handle, Recent, Stamp, millis};
+use crate::idempotency::claim::{Meeting, meet};
 use crate::idempotency::{
-    Answer, Bid, Claim, ClientHash, Ending, Flight, Kept, OnUnknown, Permit, RecordId, ScopeHash,
-    StoreError, Ticket,
+    Claim, ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome, InFlightExecution, Permit,
+    RecordId, ScopeHash, State, StoreError,
 };
-use crate::store::share::{ClientCounts, Share};
+use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
-/// Operations in the making.
+/// A batch that is being built.
 pub(super) struct Batch<'a> {
     engine: &'a Engine,
     common: &'a Common,
     owner: &'a Weak<Handle>,
-    tokens: &'a mut u64,
+    last_claim: &'a mut u64,
     admission: &'a mut Admission,
-    room: Room,
-    /// No record is left before this.
-    swept: Option<Due>,
+    capacity: StoreCapacity,
+    /// No record expires before this one.
+    swept: Option<ExpiryKey>,
     now: Stamp,
     changes: Changes<'a>,
     durability: Durability,
     tally: Tally,
-    /// Scopes' counts as they will be.
+    /// Numbers of keys of scopes after the batch.
     scopes: HashMap<ScopeHash, u32>,
     /// Keys of each client, with those of this batch. If the batch fails, the writer counts them again.
     clients: &'a mut ClientCounts,
     touched: HashSet<RecordId>,
     bytes: usize,
-    after: After,
+    after: PendingReplies,
 }
 
-/// A batch that was written, or was not.
+/// The result of a batch.
 pub(super) struct Written {
     pub(super) outcome: Result<Tally, StoreError>,
-    pub(super) after: After,
+    pub(super) after: PendingReplies,
 }
 
 impl<'a> Batch<'a> {
@@ -57,9 +58,9 @@ impl<'a> Batch<'a> {
         engine: &'a Engine,
         common: &'a Common,
         tally: Tally,
-        room: Room,
-        swept: Option<Due>,
-        tokens: &'a mut u64,
+        capacity: StoreCapacity,
+        swept: Option<ExpiryKey>,
+        last_claim: &'a mut u64,
         clients: &'a mut ClientCounts,
         admission: &'a mut Admission,
         owner: &'a Weak<Handle>,
@@ -68,9 +69,9 @@ impl<'a> Batch<'a> {
             engine,
             common,
             owner,
-            tokens,
+            last_claim,
             admission,
-            room,
+            capacity,
             swept,
             now: common.timeline.now(),
             changes: engine.changes(),
@@ -80,21 +81,20 @@ impl<'a> Batch<'a> {
             clients,
             touched: HashSet::new(),
             bytes: 0,
-            after: After::default(),
+            after: PendingReplies::default(),
         }
     }
 
     /// Whether an operation must wait for this batch to be committed.
     pub(super) fn has_touched(&self, op: &Op) -> bool {
         match op {
-            Op::Claim(Bid { id, .. }, _) | Op::Free(id, _) => self.touched.contains(id),
-            Op::Complete(completion) => self.touched.contains(&completion.ticket.bid.id),
-            Op::Release(ticket, ..) | Op::Lose(ticket, _) => self.touched.contains(&ticket.bid.id),
+            Op::Claim(ClaimRequest { id, .. }, _) | Op::Free(id, _) => self.touched.contains(id),
+            Op::End(end) => self.touched.contains(&end.token.request.id),
             Op::Sweep(_) => true,
         }
     }
 
-    /// Bytes of answers in it.
+    /// Returns the size of the responses in the batch, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -105,23 +105,18 @@ impl<'a> Batch<'a> {
         match op {
             // The caller no longer waits, so nothing is claimed.
             Op::Claim(_, ack) if ack.is_closed() => {}
-            Op::Claim(bid, ack) => match self.claim(&bid) {
+            Op::Claim(request, ack) => match self.claim(&request) {
                 Ok(Claim::ScopeFull { .. } | Claim::ClientFull { .. } | Claim::StoreFull)
                     if self.has_expired() =>
                 {
-                    return Some(Op::Claim(bid, ack));
+                    return Some(Op::Claim(request, ack));
                 }
                 Ok(Claim::Won(permit)) => self.after.won.push((ack, permit)),
                 // The claim changes nothing, so its reply does not wait for the disk.
                 other => drop(ack.send(other)),
             },
-            Op::Complete(completion) => self.complete(completion),
-            Op::Lose(ticket, ack) => {
-                let ending = Ending::Unknown;
-                self.end(&ticket, Outcome::Unknown, ending, ack);
-                self.durability = self.durability.max(Durability::System);
-            }
-            Op::Release(ticket, answer, ack) => self.release(&ticket, answer, ack),
+            Op::End(end) if end.outcome.is_executed() => self.complete(end),
+            Op::End(end) => self.end(end, Durability::System),
             Op::Free(id, ack) => match self.free(id) {
                 Ok(true) => self.after.freed.push((id, ack)),
                 other => drop(ack.send(other)),
@@ -131,192 +126,172 @@ impl<'a> Batch<'a> {
         None
     }
 
-    fn claim(&mut self, bid: &Bid) -> Result<Claim, StoreError> {
-        if let Some(claim) = self.common.flights.meet(bid) {
+    fn claim(&mut self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        if let Some(claim) = self.common.in_flight.meet(request) {
             return Ok(claim);
         }
-        let replaced = match self.engine.record(bid.id)? {
-            None => None,
-            Some((record, weight)) if record.expires <= self.now => Some((record, weight)),
-            Some((record, weight)) => match record.outcome {
-                _ if let Some(mismatch) = bid.fingerprint.differs_from(&record.fingerprint) => {
-                    return Ok(Claim::Mismatch(mismatch));
-                }
-                Outcome::Completed(answer) => {
-                    let recent = Recent {
-                        fingerprint: record.fingerprint,
-                        expires: record.expires,
-                        answer: Arc::clone(&answer),
-                    };
-                    self.common.recent.insert(bid.id, recent);
-                    return Ok(Claim::Replay(answer));
-                }
-                Outcome::Tombstone => return Ok(Claim::Tombstone),
-                Outcome::Unknown if bid.terms.on_unknown == OnUnknown::Hold => {
-                    return Ok(Claim::Unknown);
-                }
-                Outcome::Unknown => Some((record, weight)),
-            },
+        let stored = self.engine.record(request.id)?;
+        let record = stored.as_ref().map(|(record, _)| record.view());
+        let replaced = match (meet(record, request, self.now), stored) {
+            (Meeting::Vacant(_), replaced) => replaced,
+            (
+                Meeting::Replay,
+                Some((
+                    Record {
+                        response: Some(response),
+                        fingerprint,
+                        expires,
+                        ..
+                    },
+                    _,
+                )),
+            ) => {
+                let recent = Recent {
+                    fingerprint,
+                    expires,
+                    response: Arc::clone(&response),
+                };
+                self.common.recent.insert(request.id, recent);
+                return Ok(Claim::Replay(response));
+            }
+            (meeting, _) => return Ok(meeting.rejection()),
         };
         let Some(owner) = self.owner.upgrade() else {
             return Err(StoreError::new("the store is being closed"));
         };
         if let Some((record, weight)) = replaced {
             self.admission.admit(Instant::now())?;
-            self.remove(bid.id, record.expires, record.outcome.ended(), weight);
+            self.remove(request.id, record.expires, record.state, weight);
             self.clients.remove(record.client);
-            self.clients.add(bid.client);
-            return Ok(self.win(bid, owner));
+            self.clients.add(request.client);
+            return Ok(self.win(request, owner));
         }
-        let keys = self.keys_of(bid.id.scope)?;
-        if keys >= bid.terms.max_keys_per_scope.get() {
+        let keys = self.keys_of(request.id.scope)?;
+        if request.terms.is_scope_full(keys) {
             return Ok(Claim::ScopeFull {
                 no_sooner: self.next_expiry()?,
             });
         }
-        let share = Share::of(self.room.max_keys);
-        if share.is_exceeded(self.tally.keys, self.clients.held(bid.client)) {
-            return Ok(Claim::ClientFull {
-                limit: share.limit,
-                no_sooner: self.next_expiry()?,
-            });
-        }
-        if self.tally.keys >= self.room.max_keys as u64 {
-            return Ok(Claim::StoreFull);
+        match self
+            .capacity
+            .admit(self.tally.keys, self.clients.held(request.client))
+        {
+            Ok(()) => {}
+            Err(Full::Store) => return Ok(Claim::StoreFull),
+            Err(Full::Client(limit)) => {
+                let no_sooner = self.next_expiry()?;
+                return Ok(Claim::ClientFull { limit, no_sooner });
+            }
         }
         self.admission.admit(Instant::now())?;
-        self.scopes.insert(bid.id.scope, keys + 1);
+        self.scopes.insert(request.id.scope, keys + 1);
         self.tally.keys += 1;
-        self.clients.add(bid.client);
-        Ok(self.win(bid, owner))
+        self.clients.add(request.client);
+        Ok(self.win(request, owner))
     }
 
-    fn win(&mut self, bid: &Bid, owner: Arc<Handle>) -> Claim {
-        *self.tokens += 1;
-        let ticket = Ticket {
-            bid: *bid,
-            token: *self.tokens,
+    fn win(&mut self, request: &ClaimRequest, owner: Arc<Handle>) -> Claim {
+        *self.last_claim += 1;
+        let token = ClaimToken {
+            request: *request,
+            number: *self.last_claim,
         };
-        let claimed = Claimed {
-            fingerprint: bid.fingerprint.to_bytes(),
-            client: bid.client.0,
+        let claimed = StoredClaim {
+            fingerprint: request.fingerprint.to_bytes(),
+            client: request.client.0,
             since: self.now.0,
-            ttl: millis(bid.terms.ttl),
+            ttl: millis(request.terms.ttl),
         };
-        self.changes.put_claim(bid.id, &claimed);
-        self.touched.insert(bid.id);
+        self.changes.put_claim(request.id, &claimed);
+        self.touched.insert(request.id);
         self.durability = Durability::Disk;
         let since = self.common.timeline.clock.now();
-        self.common.flights.take_off(Flight::new(ticket, since));
-        Claim::Won(Permit::new(ticket, owner))
+        self.common
+            .in_flight
+            .begin(InFlightExecution::new(token, since));
+        Claim::Won(Permit::new(token, owner))
     }
 
     /// Records the end of an execution. What is on disk decides how: the completion may have been part of a batch
     /// that failed and still reached the disk, or its claim may have been settled as unknown.
-    fn complete(&mut self, completion: Completion) {
-        let Completion { ticket, kept, ack } = completion;
-        let id = ticket.bid.id;
-        let replaced = match self.stored_end(&ticket) {
+    fn complete(&mut self, end: End) {
+        let token = end.token;
+        let id = token.request.id;
+        let replaced = match self.stored_end(&token) {
             Ok(replaced) => replaced,
             Err(reason) => {
                 let now = self.common.timeline.clock.now();
-                self.common.flights.lose(&ticket, now);
-                drop(ack.send(Err(reason)));
+                self.common.in_flight.lose(&token, now);
+                tell(end.ack, Err(reason));
                 return;
             }
         };
         if let Some((record, weight)) = replaced {
-            let ending = match record.outcome {
-                Outcome::Completed(answer) => Some(Ending::Completed(answer)),
-                Outcome::Tombstone => Some(Ending::Tombstone),
-                Outcome::Unknown => None,
-            };
-            if let Some(ending) = ending {
+            let expires = record.expires;
+            if record.state != State::Unknown {
                 // The batch that failed has reached the disk. It was synced when the store was reopened.
-                self.after.landings.push(Landing {
-                    ticket,
-                    ending,
-                    ack: Some(ack),
-                    expires: record.expires,
-                });
+                let outcome = record.into_outcome();
+                let end = End { outcome, ..end };
+                self.after.ended.push(EndedClaim { end, expires });
                 return;
             }
-            self.tally.remove(Ended::Unknown, weight);
+            self.tally.remove(State::Unknown, weight);
             self.clients.remove(record.client);
-            self.clients.add(ticket.bid.client);
+            self.clients.add(token.request.client);
             // `end` overwrites the record, and the index entry if it has the same time.
-            if record.expires != self.now.after(ticket.bid.terms.ttl) {
-                let expires = record.expires;
-                self.changes.remove_expiry(Due { expires, id });
+            if expires != self.now.after(token.request.terms.ttl) {
+                self.changes.remove_expiry(ExpiryKey { expires, id });
             }
         }
-        let (outcome, ending) = match kept {
-            Kept::Answer(answer) => {
-                self.bytes += answer.weight();
-                let outcome = Outcome::Completed(Arc::clone(&answer));
-                (outcome, Ending::Completed(answer))
-            }
-            Kept::Tombstone => (Outcome::Tombstone, Ending::Tombstone),
-        };
-        self.end(&ticket, outcome, ending, Some(ack));
-        self.durability = Durability::Disk;
+        if let ExecutionOutcome::Completed(response) = &end.outcome {
+            self.bytes += response.weight();
+        }
+        self.end(end, Durability::Disk);
     }
 
     /// Returns the record and weight that are stored as the end of an execution, or `None` if its claim is
     /// stored. Fails if neither is.
-    fn stored_end(&self, ticket: &Ticket) -> Result<Option<(Record, u64)>, StoreError> {
-        let id = ticket.bid.id;
+    fn stored_end(&self, token: &ClaimToken) -> Result<Option<(Record, u64)>, StoreError> {
+        let id = token.request.id;
         if self.engine.is_claimed(id)? {
             return Ok(None);
         }
         match self.engine.record(id)? {
-            Some(stored) if stored.0.fingerprint == ticket.bid.fingerprint => Ok(Some(stored)),
+            Some(stored) if stored.0.fingerprint == token.request.fingerprint => Ok(Some(stored)),
             _ => Err(StoreError::new("the claim of the execution is not stored")),
         }
     }
 
-    /// Puts a record in the place of a claim.
-    fn end(&mut self, ticket: &Ticket, outcome: Outcome, ending: Ending, ack: Option<Ack<()>>) {
-        let id = ticket.bid.id;
-        let record = Record {
-            outcome,
-            fingerprint: ticket.bid.fingerprint,
-            client: ticket.bid.client,
-            since: self.now,
-            expires: self.now.after(ticket.bid.terms.ttl),
-        };
-        self.changes.remove_claim(id);
-        let weight = self.changes.put_record(id, &record);
-        self.tally.add(record.outcome.ended(), weight);
-        self.touched.insert(id);
-        self.after.landings.push(Landing {
-            ticket: *ticket,
-            ending,
-            ack,
-            expires: record.expires,
-        });
-    }
-
-    fn release(&mut self, ticket: &Ticket, answer: Option<Arc<Answer>>, ack: Option<Ack<()>>) {
-        let id = ticket.bid.id;
-        self.changes.remove_claim(id);
-        self.forget_key(id.scope, ticket.bid.client);
-        self.touched.insert(id);
-        self.durability = self.durability.max(Durability::System);
-        self.after.landings.push(Landing {
-            ticket: *ticket,
-            ending: Ending::Released(answer),
-            ack,
-            expires: self.now,
-        });
+    /// Replaces a claim by the record of its outcome, or removes it if there is none.
+    fn end(&mut self, end: End, durability: Durability) {
+        let request = end.token.request;
+        let expires = self.now.after(request.terms.ttl);
+        self.changes.remove_claim(request.id);
+        if let Some((state, response)) = end.outcome.record() {
+            let record = Record {
+                state,
+                response: response.map(Arc::clone),
+                fingerprint: request.fingerprint,
+                client: request.client,
+                since: self.now,
+                expires,
+            };
+            let weight = self.changes.put_record(request.id, &record);
+            self.tally.add(state, weight);
+        } else {
+            self.forget_key(request.id.scope, request.client);
+        }
+        self.touched.insert(request.id);
+        self.durability = self.durability.max(durability);
+        self.after.ended.push(EndedClaim { end, expires });
     }
 
     fn free(&mut self, id: RecordId) -> Result<bool, StoreError> {
         match self.engine.record(id)? {
             Some((record, weight))
-                if record.outcome == Outcome::Unknown && record.expires > self.now =>
+                if record.state == State::Unknown && record.expires > self.now =>
             {
-                self.remove(id, record.expires, Ended::Unknown, weight);
+                self.remove(id, record.expires, State::Unknown, weight);
                 self.forget_key(id.scope, record.client);
                 self.durability = Durability::Disk;
                 Ok(true)
@@ -325,9 +300,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn remove(&mut self, id: RecordId, expires: Stamp, ended: Ended, weight: u64) {
-        self.changes.remove_record(Due { expires, id });
-        self.tally.remove(ended, weight);
+    fn remove(&mut self, id: RecordId, expires: Stamp, state: State, weight: u64) {
+        self.changes.remove_record(ExpiryKey { expires, id });
+        self.tally.remove(state, weight);
         self.touched.insert(id);
         self.durability = self.durability.max(Durability::System);
     }
@@ -356,13 +331,13 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Whether there is a record that could be dropped.
+    /// Whether there is an expired record.
     fn has_expired(&self) -> bool {
         let next = self.engine.expiries(self.swept).next();
         matches!(next, Some(Ok((due, _))) if due.expires <= self.now)
     }
 
-    /// Makes all changes, as durably as the most demanding of them asks for.
+    /// Commits all changes, with the highest durability that any of them requires.
     pub(super) fn commit(mut self) -> Written {
         if self.touched.is_empty() {
             let (outcome, after) = (Ok(self.tally), self.after);

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 
-use super::home::replace;
+use super::store_dir::replace;
 use super::{DiskRecords, OpenError};
 use crate::clock::Clock;
 use crate::store::memory::MemoryBuckets;
@@ -219,7 +219,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::store::memory::records::Room;
+    use crate::store::StoreCapacity;
     use crate::throttle::{
         Charge, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
         RetryAfterForm,
@@ -271,7 +271,8 @@ mod tests {
     /// A gateway's life in `home`, beginning at `hours`.
     fn life(home: &TempDir, hours: u32, lived: impl FnOnce(&MemoryBuckets, &Clock)) {
         let clock = clock_at(hours);
-        let records = DiskRecords::open(home.path(), Room::default(), clock.clone()).unwrap();
+        let records =
+            DiskRecords::open(home.path(), StoreCapacity::default(), clock.clone()).unwrap();
         let buckets = Arc::new(MemoryBuckets::new(1_000, clock.clone()));
         let snapshots = Snapshots::start(&records, Arc::clone(&buckets), clock.clone()).unwrap();
         lived(&buckets, &clock);

@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 
 use self::damage::{check_keyspaces, journals};
 use super::Stamp;
-use super::record::{Claimed, Ended, Record};
+use super::record::{Record, StoredClaim, state_code};
 use super::tally::Tally;
-use crate::idempotency::{ClientHash, Fingerprint, RecordId, ScopeHash, StoreError};
-use crate::store::share::ClientCounts;
+use crate::idempotency::{ClientHash, Fingerprint, RecordId, ScopeHash, State, StoreError};
+use crate::store::capacity::ClientCounts;
 
 pub(super) use self::changes::{Changes, Durability};
 pub(super) use self::resync::resync;
@@ -73,8 +73,9 @@ pub(super) struct Engine {
 
 /// What the index of expiries tells of a record, so that it need not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Brief {
-    pub(super) ended: Ended,
+pub(super) struct ExpiryEntry {
+    #[serde(with = "state_code")]
+    pub(super) state: State,
     pub(super) fingerprint: [u8; 32],
     /// The hash of the client that sent the request.
     pub(super) client: u64,
@@ -231,13 +232,13 @@ impl Engine {
     }
 
     /// What is claimed and has come to no end.
-    pub(super) fn claimed(&self) -> Result<Vec<(RecordId, Claimed)>> {
+    pub(super) fn claimed(&self) -> Result<Vec<(RecordId, StoredClaim)>> {
         let claims = self.claims.iter();
         claims
             .map(|entry| {
                 let (name, bytes) = entry.into_inner().map_err(failed)?;
                 let id = id(&name)?;
-                let claimed = Claimed::decode(&name, &bytes).map_err(|error| {
+                let claimed = StoredClaim::decode(&name, &bytes).map_err(|error| {
                     StoreError::new(format_args!("a claim is damaged: {error}"))
                 })?;
                 Ok((id, claimed))
@@ -248,14 +249,14 @@ impl Engine {
     /// Records in the order in which they expire, from the place `after` on.
     pub(super) fn expiries(
         &self,
-        after: Option<Due>,
-    ) -> impl Iterator<Item = Result<(Due, Brief)>> + use<> {
-        let from = after.map_or([0; 40], Due::to_bytes);
+        after: Option<ExpiryKey>,
+    ) -> impl Iterator<Item = Result<(ExpiryKey, ExpiryEntry)>> + use<> {
+        let from = after.map_or([0; 40], ExpiryKey::to_bytes);
         self.expiries.range(from..).map(|entry| {
             let (name, bytes) = entry.into_inner().map_err(failed)?;
             let brief = postcard::from_bytes(&bytes)
                 .map_err(|error| StoreError::new(format_args!("an expiry is damaged: {error}")))?;
-            Ok((Due::from_bytes(&name)?, brief))
+            Ok((ExpiryKey::from_bytes(&name)?, brief))
         })
     }
 
@@ -327,12 +328,12 @@ fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> Result<()> {
 
 /// When a record expires, and which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Due {
+pub(super) struct ExpiryKey {
     pub(super) expires: Stamp,
     pub(super) id: RecordId,
 }
 
-impl Due {
+impl ExpiryKey {
     fn to_bytes(self) -> [u8; 40] {
         let mut bytes = [0; 40];
         bytes[..8].copy_from_slice(&self.expires.0.to_be_bytes());
@@ -351,7 +352,7 @@ impl Due {
     }
 }
 
-impl Brief {
+impl ExpiryEntry {
     pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint::from_bytes(&self.fingerprint)
     }
@@ -386,10 +387,9 @@ mod tests {
     use tempfile::TempDir;
 
     use super::super::Timeline;
-    use super::super::record::Outcome;
     use super::*;
     use crate::clock::Clock;
-    use crate::idempotency::Answer;
+    use crate::idempotency::StoredResponse;
 
     const RECORDS: u32 = 1_000_000;
 
@@ -407,13 +407,18 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("records");
         let timeline = Timeline::new(Clock::real());
-        let response = Arc::new(Answer::new(StatusCode::OK, &HeaderMap::new(), &[7; 450]));
+        let response = Arc::new(StoredResponse::new(
+            StatusCode::OK,
+            &HeaderMap::new(),
+            &[7; 450],
+        ));
         let engine = Engine::open(&path, false).unwrap();
         for batch in 0..RECORDS / BATCH {
             let mut changes = engine.changes();
             for number in batch * BATCH..(batch + 1) * BATCH {
                 let record = Record {
-                    outcome: Outcome::Completed(Arc::clone(&response)),
+                    state: State::Completed,
+                    response: Some(Arc::clone(&response)),
                     fingerprint: Fingerprint::from_bytes(&[3; 32]),
                     client: ClientHash(u64::from(number % 1_000)),
                     since: Stamp(u64::from(number)),

@@ -11,8 +11,8 @@ use parking_lot::RwLock;
 
 use super::Stamp;
 use super::engine::{Engine, failed};
-use super::record::{Head, Outcome, Record};
-use crate::idempotency::{Answer, Finding, KeyHash, RecordId, ScopeHash, StoreError};
+use super::record::{Record, RecordHead};
+use crate::idempotency::{KeyHash, RecordId, RecordInfo, ScopeHash, StoreError, StoredResponse};
 use std::sync::Arc;
 
 /// Records read per step, under one lock.
@@ -43,7 +43,7 @@ impl Lookup {
         scope: Option<ScopeHash>,
         most: usize,
         now: Stamp,
-    ) -> Result<Vec<Finding>> {
+    ) -> Result<Vec<RecordInfo>> {
         let mut walk = Walk {
             from: Bound::Included(first(key, scope)),
             to: last(key, scope),
@@ -60,15 +60,12 @@ impl Lookup {
     }
 
     /// Returns the stored response of a completed record that has not expired.
-    pub(super) fn response(&self, id: RecordId, now: Stamp) -> Result<Option<Arc<Answer>>> {
+    pub(super) fn response(&self, id: RecordId, now: Stamp) -> Result<Option<Arc<StoredResponse>>> {
         let name = id.to_bytes();
         let bytes = self.with(|records| records.get(name).map_err(failed))?;
         let Some(bytes) = bytes else { return Ok(None) };
         let record = Record::decode(&name, &bytes).map_err(|error| damaged(id, &error))?;
-        Ok(match record.outcome {
-            Outcome::Completed(response) if record.expires > now => Some(response),
-            _ => None,
-        })
+        Ok(record.response.filter(|_| record.expires > now))
     }
 
     fn with<T>(&self, read: impl FnOnce(&Keyspace) -> Result<T>) -> Result<T> {
@@ -83,7 +80,7 @@ impl Lookup {
 struct Walk {
     from: Bound<UserKey>,
     to: UserKey,
-    found: Vec<Finding>,
+    found: Vec<RecordInfo>,
     /// Bytes of records read so far.
     read: usize,
 }
@@ -99,14 +96,14 @@ impl Walk {
             let (name, bytes) = entry.into_inner().map_err(failed)?;
             let id = name.as_ref().try_into().map(RecordId::from_bytes);
             let id = id.map_err(|_| StoreError::new("a record has a malformed name"))?;
-            let head = Head::decode(&name, &bytes).map_err(|error| damaged(id, &error))?;
+            let head = RecordHead::decode(&name, &bytes).map_err(|error| damaged(id, &error))?;
             steps += 1;
             self.read += bytes.len();
             self.from = Bound::Excluded(name);
             if head.expires > now {
-                self.found.push(Finding {
+                self.found.push(RecordInfo {
                     id,
-                    state: head.ended.into(),
+                    state: head.state,
                     age: now.since(head.since),
                     expires_in: Some(head.expires.since(now)),
                     fingerprint: head.fingerprint,

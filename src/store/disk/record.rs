@@ -1,132 +1,149 @@
-//! A record as it lies on disk.
+//! Records and claims as they are stored on disk.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::Stamp;
-use crate::idempotency::{Answer, ClientHash, Fingerprint, ResponseSummary, State};
-use crate::store::written::{WrittenAnswer, WrittenError, open, seal};
+use crate::idempotency::claim::RecordView;
+use crate::idempotency::{
+    ClientHash, ExecutionOutcome, Fingerprint, ResponseSummary, State, StoredResponse,
+};
+use crate::store::encoding::{DecodeError, EncodedResponse, open, seal};
 
-/// A record as it lies on disk.
+/// A record on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    pub(super) outcome: Outcome,
+    /// Not in progress: a claim is stored as [`StoredClaim`].
+    pub(super) state: State,
+    /// The stored response, if the state is completed.
+    pub(super) response: Option<Arc<StoredResponse>>,
     pub(super) fingerprint: Fingerprint,
     /// The client that sent the request.
     pub(super) client: ClientHash,
-    /// When it came to this.
+    /// When the record reached its state.
     pub(super) since: Stamp,
-    /// When it will be forgotten.
+    /// When the record expires.
     pub(super) expires: Stamp,
-}
-
-/// What became of an execution.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Completed(Arc<Answer>),
-    Unknown,
-    Tombstone,
-}
-
-/// What became of an execution, without its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Ended {
-    Completed,
-    Unknown,
-    Tombstone,
 }
 
 /// A record without its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) ended: Ended,
+pub(super) struct RecordHead {
+    pub(super) state: State,
     pub(super) fingerprint: Fingerprint,
     /// When the record reached its state.
     pub(super) since: Stamp,
     /// When the record expires.
     pub(super) expires: Stamp,
-    /// What a lookup tells of the response of a completed record.
+    /// Summary of the stored response, if the record is completed.
     pub(super) response: Option<ResponseSummary>,
 }
 
-/// A claim as it lies on disk until its execution has an outcome.
+/// A claim on disk, until its execution ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Claimed {
+pub(super) struct StoredClaim {
     pub(super) fingerprint: [u8; 32],
     /// The hash of the client that sent the request.
     pub(super) client: u64,
     pub(super) since: u64,
-    /// How long its record is to be kept, in milliseconds.
+    /// How long its record is stored, in milliseconds.
     pub(super) ttl: u64,
+}
+
+/// The codes of states in records and in the index of expiries.
+pub(super) mod state_code {
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use crate::idempotency::State;
+
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde calls it with a reference"
+    )]
+    pub(in super::super) fn serialize<S: Serializer>(
+        state: &State,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_u8(match state {
+            State::Completed => 0,
+            State::Unknown => 1,
+            State::Tombstone => 2,
+            // A claim in progress is not a record. No record decodes to it.
+            State::InProgress => u8::MAX,
+        })
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<State, D::Error> {
+        match u8::deserialize(from)? {
+            0 => Ok(State::Completed),
+            1 => Ok(State::Unknown),
+            2 => Ok(State::Tombstone),
+            code => Err(D::Error::custom(format_args!("{code} is not a state"))),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
 struct Written<'a> {
-    ended: Ended,
+    #[serde(with = "state_code")]
+    state: State,
     fingerprint: [u8; 32],
     client: u64,
     since: u64,
     expires: u64,
     #[serde(borrow)]
-    answer: Option<WrittenAnswer<'a>>,
-}
-
-impl Outcome {
-    pub(super) fn ended(&self) -> Ended {
-        match self {
-            Self::Completed(_) => Ended::Completed,
-            Self::Unknown => Ended::Unknown,
-            Self::Tombstone => Ended::Tombstone,
-        }
-    }
-}
-
-impl From<Ended> for State {
-    fn from(ended: Ended) -> Self {
-        match ended {
-            Ended::Completed => Self::Completed,
-            Ended::Unknown => Self::Unknown,
-            Ended::Tombstone => Self::Tombstone,
-        }
-    }
+    response: Option<EncodedResponse<'a>>,
 }
 
 impl Record {
-    /// The bytes to be written under `name`.
+    pub(super) fn view(&self) -> RecordView<'_, Stamp> {
+        RecordView::ended(self.state, &self.fingerprint, self.expires)
+    }
+
+    /// Returns the outcome that led to the record.
+    pub(super) fn into_outcome(self) -> ExecutionOutcome {
+        match (self.state, self.response) {
+            (State::Completed, Some(response)) => ExecutionOutcome::Completed(response),
+            (State::Completed | State::Tombstone, _) => ExecutionOutcome::Tombstone,
+            (State::Unknown | State::InProgress, _) => ExecutionOutcome::Unknown,
+        }
+    }
+
+    /// Encodes the value for storage under `name`.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
-        let sealed = |answer: Option<WrittenAnswer<'_>>| {
+        let sealed = |response: Option<EncodedResponse<'_>>| {
             let written = Written {
-                ended: self.outcome.ended(),
+                state: self.state,
                 fingerprint: self.fingerprint.to_bytes(),
                 client: self.client.0,
                 since: self.since.0,
                 expires: self.expires.0,
-                answer,
+                response,
             };
             seal(name, &written)
         };
-        match &self.outcome {
-            Outcome::Completed(answer) => WrittenAnswer::of(answer, |answer| sealed(Some(answer))),
-            Outcome::Unknown | Outcome::Tombstone => sealed(None),
+        match &self.response {
+            Some(response) => EncodedResponse::of(response, |response| sealed(Some(response))),
+            None => sealed(None),
         }
     }
 
-    /// The record whose bytes were written under `name`.
-    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, WrittenError> {
+    /// Decodes the record stored under `name`.
+    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         let written: Written<'_> = open(name, bytes)?;
-        let outcome = match (written.ended, written.answer) {
-            (Ended::Completed, Some(answer)) => Outcome::Completed(Arc::new(answer.read()?)),
-            (Ended::Unknown, None) => Outcome::Unknown,
-            (Ended::Tombstone, None) => Outcome::Tombstone,
-            (Ended::Completed, None) | (_, Some(_)) => {
-                return Err(WrittenError::Malformed(
-                    "an answer is missing, or too much".into(),
-                ));
-            }
-        };
+        if (written.state == State::Completed) != written.response.is_some() {
+            return Err(DecodeError::Malformed(
+                "a response is missing, or too much".into(),
+            ));
+        }
+        let response = written.response.map(EncodedResponse::read).transpose()?;
         Ok(Self {
-            outcome,
+            state: written.state,
+            response: response.map(Arc::new),
             fingerprint: Fingerprint::from_bytes(&written.fingerprint),
             client: ClientHash(written.client),
             since: Stamp(written.since),
@@ -135,13 +152,13 @@ impl Record {
     }
 }
 
-impl Head {
+impl RecordHead {
     /// Reads the record whose bytes were written under `name`, without a copy of its response.
-    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, WrittenError> {
+    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         let written: Written<'_> = open(name, bytes)?;
-        let response = written.answer.as_ref().map(WrittenAnswer::summary);
+        let response = written.response.as_ref().map(EncodedResponse::summary);
         Ok(Self {
-            ended: written.ended,
+            state: written.state,
             fingerprint: Fingerprint::from_bytes(&written.fingerprint),
             since: Stamp(written.since),
             expires: Stamp(written.expires),
@@ -150,14 +167,14 @@ impl Head {
     }
 }
 
-impl Claimed {
-    /// The bytes to be written under `name`.
+impl StoredClaim {
+    /// Encodes the value for storage under `name`.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
         seal(name, self)
     }
 
-    /// The claim whose bytes were written under `name`.
-    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, WrittenError> {
+    /// Decodes the claim stored under `name`.
+    pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         open(name, bytes)
     }
 }
@@ -168,7 +185,7 @@ mod tests {
     use http::{HeaderMap, HeaderValue, StatusCode};
 
     use super::*;
-    use crate::store::written::VERSION;
+    use crate::store::encoding::VERSION;
 
     fn record() -> Record {
         let mut headers = HeaderMap::new();
@@ -176,7 +193,8 @@ mod tests {
         headers.append("x-odd", HeaderValue::from_bytes(b"\xe9").unwrap());
         headers.append(SET_COOKIE, HeaderValue::from_static("c=2"));
         Record {
-            outcome: Outcome::Completed(Arc::new(Answer::new(
+            state: State::Completed,
+            response: Some(Arc::new(StoredResponse::new(
                 StatusCode::CREATED,
                 &headers,
                 b"\0\xff body",
@@ -190,28 +208,36 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_as_it_was_written() {
-        let completed = record();
-        for outcome in [
-            completed.outcome.clone(),
-            Outcome::Unknown,
-            Outcome::Tombstone,
-        ] {
-            let record = Record {
-                outcome,
-                ..record()
-            };
+        let ended = [State::Unknown, State::Tombstone].map(|state| Record {
+            state,
+            response: None,
+            ..record()
+        });
+        for record in ended.into_iter().chain([record()]) {
             assert_eq!(Record::decode(b"k", &record.encode(b"k")).unwrap(), record);
         }
-        let claimed = Claimed {
+        let claimed = StoredClaim {
             fingerprint: [9; 32],
             client: 3,
             since: 5,
             ttl: 7,
         };
         assert_eq!(
-            Claimed::decode(b"k", &claimed.encode(b"k")).unwrap(),
+            StoredClaim::decode(b"k", &claimed.encode(b"k")).unwrap(),
             claimed
         );
+    }
+
+    #[test]
+    fn the_codes_of_states_are_those_of_format_2() {
+        for (state, code) in [
+            (State::Completed, 0),
+            (State::Unknown, 1),
+            (State::Tombstone, 2),
+        ] {
+            let record = Record { state, ..record() };
+            assert_eq!(record.encode(b"k")[1], code);
+        }
     }
 
     #[test]
@@ -230,7 +256,7 @@ mod tests {
         let bytes = record().encode(b"k");
         assert!(matches!(
             Record::decode(b"l", &bytes),
-            Err(WrittenError::Checksum)
+            Err(DecodeError::Checksum)
         ));
     }
 
@@ -240,7 +266,7 @@ mod tests {
         for other in [VERSION - 1, VERSION + 1] {
             bytes[0] = other;
             let error = Record::decode(b"k", &bytes).unwrap_err();
-            assert!(matches!(error, WrittenError::OtherVersion(version) if version == other));
+            assert!(matches!(error, DecodeError::OtherVersion(version) if version == other));
         }
     }
 }

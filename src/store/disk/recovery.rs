@@ -18,9 +18,9 @@ use super::Handle;
 use super::admission::Admission;
 use super::condition::News;
 use super::engine::{Engine, resync};
-use super::writer::{BATCH_BYTES, EngineState, Op, Writer, tell};
+use super::writer::{BATCH_BYTES, End, EngineState, Op, Writer, tell};
 use crate::failpoint::fails;
-use crate::idempotency::{Ending, RecordId, StoreError};
+use crate::idempotency::{ExecutionOutcome, RecordId, StoreError};
 
 /// The first wait before an engine that failed is opened again.
 const SHORTEST: Duration = Duration::from_millis(250);
@@ -164,7 +164,7 @@ impl Writer {
         while let EngineState::Open(_) = self.state
             && let Some(completion) = self.waiting_completions.pop_front()
         {
-            self.take_up(Op::Complete(completion), inbox, owner);
+            self.take_up(Op::End(completion), inbox, owner);
         }
         if !self.waiting_completions.is_empty() {
             tracing::error!(
@@ -187,7 +187,7 @@ impl Writer {
         match self.hold_reserve() {
             Ok(()) => {
                 if let Admission::None(_) = self.admission {
-                    self.admission = Admission::after_reopening(self.tokens);
+                    self.admission = Admission::after_reopening(self.last_claim);
                     self.common.condition.recover();
                     if std::mem::take(&mut self.backoff.is_unreported) {
                         tracing::info!("idempotency store reopened");
@@ -233,7 +233,9 @@ impl Writer {
     /// Returns the keys of executions whose completion waits for the engine.
     pub(super) fn waiting_ids(&self) -> HashSet<RecordId> {
         let waiting = self.waiting_completions.iter();
-        waiting.map(|completion| completion.ticket.bid.id).collect()
+        waiting
+            .map(|completion| completion.token.request.id)
+            .collect()
     }
 
     /// Does what can be done of an operation without an engine.
@@ -243,20 +245,23 @@ impl Writer {
         };
         let reason = reason.clone();
         match op {
-            Op::Claim(bid, ack) => {
-                let claim = self.common.flights.meet(&bid).ok_or(reason);
+            Op::Claim(request, ack) => {
+                let claim = self.common.in_flight.meet(&request).ok_or(reason);
                 drop(ack.send(claim));
             }
-            Op::Complete(completion) => self.waiting_completions.push_back(completion),
-            Op::Lose(ticket, ack) => {
-                let now = self.common.timeline.clock.now();
-                self.common.flights.lose(&ticket, now);
-                tell(ack, Ok(()));
-            }
-            Op::Release(ticket, answer, ack) => {
-                self.doomed.insert(ticket.bid.id);
-                let ending = Ending::Released(answer);
-                self.common.flights.land(&ticket, ending);
+            Op::End(end) if end.outcome.is_executed() => self.waiting_completions.push_back(end),
+            Op::End(End {
+                token,
+                outcome,
+                ack,
+            }) => {
+                if let ExecutionOutcome::Released(_) = outcome {
+                    self.doomed.insert(token.request.id);
+                    self.common.in_flight.end(&token, outcome);
+                } else {
+                    let now = self.common.timeline.clock.now();
+                    self.common.in_flight.lose(&token, now);
+                }
                 tell(ack, Ok(()));
             }
             Op::Free(_, ack) => drop(ack.send(Err(reason))),
@@ -276,15 +281,15 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::super::Common;
-    use super::super::home::Home;
-    use super::super::record::{Outcome, Record};
-    use super::super::writer::Completion;
+    use super::super::record::Record;
+    use super::super::store_dir::StoreDir;
     use super::*;
     use crate::clock::{Clock, Moment};
     use crate::idempotency::{
-        Bid, Claim, ClientHash, Fingerprint, Kept, KeyHash, OnUnknown, ScopeHash, Terms, Ticket,
+        Claim, ClaimRequest, ClaimToken, ClientHash, Fingerprint, KeyHash, OnAbandon as _,
+        OnUnknown, ScopeHash, State, Terms,
     };
-    use crate::store::memory::records::Room;
+    use crate::store::StoreCapacity;
 
     const ID: RecordId = RecordId {
         key: KeyHash([1; 16]),
@@ -303,9 +308,9 @@ mod tests {
 
     impl Store {
         fn open(dir: TempDir) -> Self {
-            let room = Room::default();
-            let common = Arc::new(Common::new(room, Clock::real()));
-            let home = Home::take(dir.path()).unwrap();
+            let capacity = StoreCapacity::default();
+            let common = Arc::new(Common::new(capacity, Clock::real()));
+            let home = StoreDir::take(dir.path()).unwrap();
             let (ops, inbox) = mpsc::channel();
             let handle = Arc::new(Handle {
                 ops: Some(ops),
@@ -314,7 +319,7 @@ mod tests {
                 path: dir.path().to_owned(),
                 writer: Mutex::new(None),
             });
-            let writer = Writer::open(home, room, common).unwrap();
+            let writer = Writer::open(home, capacity, common).unwrap();
             Self {
                 writer,
                 inbox,
@@ -343,8 +348,8 @@ mod tests {
             assert!(self.writer.turn(&self.inbox, &owner));
         }
 
-        fn claim(&mut self) -> Ticket {
-            let bid = Bid {
+        fn claim(&mut self) -> ClaimToken {
+            let request = ClaimRequest {
                 at: Moment::default(),
                 id: ID,
                 client: ClientHash(1),
@@ -359,7 +364,7 @@ mod tests {
                 },
             };
             let (ack, mut claim) = oneshot::channel();
-            self.handle.send(Op::Claim(bid, ack));
+            self.handle.send(Op::Claim(request, ack));
             self.turn();
             match claim.try_recv().unwrap().unwrap() {
                 Claim::Won(permit) => permit.redeem(),
@@ -368,20 +373,26 @@ mod tests {
         }
 
         /// Sends a completion to the writer, which does not take it yet.
-        fn send_completion(&self, ticket: Ticket) -> Waiting<()> {
+        fn send_completion(&self, token: ClaimToken) -> Waiting<()> {
             let (ack, completed) = oneshot::channel();
-            self.handle.send(Op::Complete(Completion {
-                ticket,
-                kept: Kept::Tombstone,
-                ack,
+            self.handle.send(Op::End(End {
+                token,
+                outcome: ExecutionOutcome::Tombstone,
+                ack: Some(ack),
             }));
             completed
         }
 
         /// The client of a completion no longer waits for it.
-        fn time_out(&self, ticket: &Ticket) {
+        fn time_out(&self, token: &ClaimToken) {
             let common = &self.handle.common;
-            common.flights.lose(ticket, common.timeline.clock.now());
+            common.in_flight.lose(token, common.timeline.clock.now());
+        }
+
+        /// Sends the release of a claim to the writer, which does not take it yet.
+        fn send_release(&self, token: ClaimToken) {
+            self.handle
+                .abandoned(token, ExecutionOutcome::Released(None));
         }
 
         fn fail(&mut self) {
@@ -413,66 +424,66 @@ mod tests {
     #[test]
     fn a_completion_that_times_out_while_the_store_is_reopened_is_recorded_once() {
         let mut store = Store::open(TempDir::new().unwrap());
-        let ticket = store.claim();
+        let token = store.claim();
         store.fail();
-        let mut completed = store.send_completion(ticket);
-        store.time_out(&ticket);
+        let mut completed = store.send_completion(token);
+        store.time_out(&token);
         store.make_reopening_due();
         store.turn();
         assert!(completed.try_recv().unwrap().is_ok());
         assert_eq!(store.counts(), (1, 0, 1));
-        assert_eq!(store.handle.common.flights.len(), 0);
+        assert_eq!(store.handle.common.in_flight.len(), 0);
         let store = store.reopen_in_doubt();
-        assert_eq!(store.record().unwrap().outcome, Outcome::Tombstone);
+        assert_eq!(store.record().unwrap().state, State::Tombstone);
         assert_eq!(store.counts(), (1, 0, 1));
     }
 
     #[test]
     fn a_completion_replaces_the_unknown_record_of_its_execution() {
         let mut store = Store::open(TempDir::new().unwrap());
-        let ticket = store.claim();
-        store.time_out(&ticket);
+        let token = store.claim();
+        store.time_out(&token);
         store.fail();
         store.make_reopening_due();
         store.turn();
-        assert_eq!(store.record().unwrap().outcome, Outcome::Unknown);
-        let mut completed = store.send_completion(ticket);
+        assert_eq!(store.record().unwrap().state, State::Unknown);
+        let mut completed = store.send_completion(token);
         store.turn();
         assert!(completed.try_recv().unwrap().is_ok());
         assert_eq!(store.counts(), (1, 0, 1));
         let store = store.reopen_in_doubt();
-        assert_eq!(store.record().unwrap().outcome, Outcome::Tombstone);
+        assert_eq!(store.record().unwrap().state, State::Tombstone);
     }
 
     #[test]
     fn a_completion_that_waited_through_a_failure_is_acknowledged_only_when_it_is_on_disk() {
         let mut store = Store::open(TempDir::new().unwrap());
-        let ticket = store.claim();
-        store.time_out(&ticket);
+        let token = store.claim();
+        store.time_out(&token);
         store.fail();
         store.make_reopening_due();
         store.turn();
-        assert_eq!(store.record().unwrap().outcome, Outcome::Unknown);
+        assert_eq!(store.record().unwrap().state, State::Unknown);
         store.fail();
-        let mut completed = store.send_completion(ticket);
+        let mut completed = store.send_completion(token);
         store.turn();
         store.make_reopening_due();
         store.turn();
         assert!(completed.try_recv().unwrap().is_ok());
-        assert_eq!(store.record().unwrap().outcome, Outcome::Tombstone);
+        assert_eq!(store.record().unwrap().state, State::Tombstone);
         assert_eq!(store.counts(), (1, 0, 1));
     }
 
     #[test]
     fn a_completion_that_is_on_disk_already_is_acknowledged_and_counted_once() {
         let mut store = Store::open(TempDir::new().unwrap());
-        let ticket = store.claim();
-        let mut first = store.send_completion(ticket);
+        let token = store.claim();
+        let mut first = store.send_completion(token);
         store.turn();
         assert!(first.try_recv().unwrap().is_ok());
         // As if the sync had failed and the batch had reached the disk.
         store.fail();
-        let mut again = store.send_completion(ticket);
+        let mut again = store.send_completion(token);
         store.turn();
         store.make_reopening_due();
         store.turn();
@@ -484,8 +495,8 @@ mod tests {
     #[test]
     fn the_keys_of_clients_are_counted_again_when_the_store_is_reopened() {
         let mut store = Store::open(TempDir::new().unwrap());
-        let ticket = store.claim();
-        let client = ticket.bid.client;
+        let token = store.claim();
+        let client = token.request.client;
         let held = |store: &Store| store.writer.clients.held(client);
         assert_eq!(held(&store), 1);
         // Counts that a failed batch has left behind.
@@ -494,7 +505,7 @@ mod tests {
         store.make_reopening_due();
         store.turn();
         assert_eq!(held(&store), 1, "a claim in flight counts");
-        let mut completed = store.send_completion(ticket);
+        let mut completed = store.send_completion(token);
         store.turn();
         assert!(completed.try_recv().unwrap().is_ok());
         assert_eq!(held(&store), 1);
@@ -508,36 +519,36 @@ mod tests {
     #[test]
     fn a_release_while_the_store_fails_is_not_counted_when_it_is_reopened() {
         let mut store = Store::open(TempDir::new().unwrap());
-        let ticket = store.claim();
+        let token = store.claim();
         store.fail();
-        store.handle.send(Op::Release(ticket, None, None));
+        store.send_release(token);
         store.turn();
         store.make_reopening_due();
         store.turn();
         assert_eq!(store.counts(), (0, 0, 0));
-        assert_eq!(store.writer.clients.held(ticket.bid.client), 0);
+        assert_eq!(store.writer.clients.held(token.request.client), 0);
     }
 
     #[test]
     fn a_completion_without_a_claim_or_record_is_an_error() {
         let mut store = Store::open(TempDir::new().unwrap());
-        let ticket = store.claim();
-        store.handle.send(Op::Release(ticket, None, None));
+        let token = store.claim();
+        store.send_release(token);
         store.turn();
-        let mut completed = store.send_completion(ticket);
+        let mut completed = store.send_completion(token);
         store.turn();
         assert!(completed.try_recv().unwrap().is_err());
         assert_eq!(store.counts(), (0, 0, 0));
-        assert_eq!(store.writer.clients.held(ticket.bid.client), 0);
+        assert_eq!(store.writer.clients.held(token.request.client), 0);
         assert!(store.record().is_none());
     }
 
     #[test]
     fn a_completion_that_waits_for_a_failed_store_is_recorded_at_shutdown() {
         let mut store = Store::open(TempDir::new().unwrap());
-        let ticket = store.claim();
+        let token = store.claim();
         store.fail();
-        let mut completed = store.send_completion(ticket);
+        let mut completed = store.send_completion(token);
         let Store {
             writer,
             inbox,
@@ -549,7 +560,7 @@ mod tests {
         writer.work(&inbox, &owner);
         assert!(completed.try_recv().unwrap().is_ok());
         let store = Store::open(dir);
-        assert_eq!(store.record().unwrap().outcome, Outcome::Tombstone);
+        assert_eq!(store.record().unwrap().state, State::Tombstone);
     }
 
     #[test]

@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Ended;
 use super::timeline::ClockReading;
-use crate::idempotency::Census;
+use crate::idempotency::{RecordCounts, State};
 
 /// How much there is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +25,7 @@ pub(super) struct Tally {
     pub(super) completed: u64,
     pub(super) unknown: u64,
     pub(super) tombstones: u64,
-    /// What records with an answer take, in bytes. Promises are not counted: they are kept anyway.
+    /// What records with a response take, in bytes. Promises are not counted: they are kept anyway.
     pub(super) bytes: u64,
     /// The clocks when it was written; `None` if it never was.
     pub(super) clocks: Option<ClockReading>,
@@ -35,9 +34,9 @@ pub(super) struct Tally {
 /// Where in its file it says whether the engine has to be resynced, behind the number and its complement.
 const SUSPECT_AT: u64 = 16;
 
-/// The tally for all to read.
+/// The counts of the tally and of evictions, readable without the writer.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct StoreStats {
     completed: AtomicU64,
     unknown: AtomicU64,
     tombstones: AtomicU64,
@@ -51,32 +50,37 @@ pub(super) struct Acknowledged(File);
 
 impl Tally {
     /// Counts a record in.
-    pub(super) fn add(&mut self, ended: Ended, weight: u64) {
-        *self.of(ended) += 1;
-        if ended == Ended::Completed {
+    pub(super) fn add(&mut self, state: State, weight: u64) {
+        if let Some(count) = self.of(state) {
+            *count += 1;
+        }
+        if state == State::Completed {
             self.bytes += weight;
         }
     }
 
     /// Counts a record out.
-    pub(super) fn remove(&mut self, ended: Ended, weight: u64) {
-        let count = self.of(ended);
-        *count = count.saturating_sub(1);
-        if ended == Ended::Completed {
+    pub(super) fn remove(&mut self, state: State, weight: u64) {
+        if let Some(count) = self.of(state) {
+            *count = count.saturating_sub(1);
+        }
+        if state == State::Completed {
             self.bytes = self.bytes.saturating_sub(weight);
         }
     }
 
-    fn of(&mut self, ended: Ended) -> &mut u64 {
-        match ended {
-            Ended::Completed => &mut self.completed,
-            Ended::Unknown => &mut self.unknown,
-            Ended::Tombstone => &mut self.tombstones,
+    /// Returns the count of records in a state; claims in progress are not records.
+    fn of(&mut self, state: State) -> Option<&mut u64> {
+        match state {
+            State::Completed => Some(&mut self.completed),
+            State::Unknown => Some(&mut self.unknown),
+            State::Tombstone => Some(&mut self.tombstones),
+            State::InProgress => None,
         }
     }
 }
 
-impl Standing {
+impl StoreStats {
     pub(super) fn publish(&self, tally: &Tally) {
         self.completed.store(tally.completed, Ordering::Relaxed);
         self.unknown.store(tally.unknown, Ordering::Relaxed);
@@ -84,13 +88,13 @@ impl Standing {
         self.bytes.store(tally.bytes, Ordering::Relaxed);
     }
 
-    /// Counts answers that were dropped to make room; how many there were, ever.
-    pub(super) fn evicted(&self, answers: u64) -> u64 {
-        self.evictions.fetch_add(answers, Ordering::Relaxed) + answers
+    /// Counts evicted responses. Returns the number since the store was opened.
+    pub(super) fn evicted(&self, responses: u64) -> u64 {
+        self.evictions.fetch_add(responses, Ordering::Relaxed) + responses
     }
 
-    pub(super) fn census(&self, in_progress: u64) -> Census {
-        Census {
+    pub(super) fn counts(&self, in_progress: u64) -> RecordCounts {
+        RecordCounts {
             in_progress,
             completed: self.completed.load(Ordering::Relaxed),
             unknown: self.unknown.load(Ordering::Relaxed),

@@ -116,11 +116,11 @@ mod tests {
     use super::*;
     use crate::clock::Moment;
     use crate::idempotency::{
-        Bid, Claim, ClientHash, Fingerprint, KeyHash, OnUnknown, RecordId, Records, ScopeHash,
-        Terms,
+        Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown,
+        RecordId, Records, ScopeHash, Terms,
     };
+    use crate::store::StoreCapacity;
     use crate::store::disk::DiskRecords;
-    use crate::store::memory::records::Room;
 
     const HOUR: Duration = Duration::from_hours(1);
 
@@ -129,8 +129,8 @@ mod tests {
         Clock::virtual_from(SystemTime::UNIX_EPOCH + HOUR * 400_000)
     }
 
-    fn bid() -> Bid {
-        Bid {
+    fn request() -> ClaimRequest {
+        ClaimRequest {
             at: Moment::default(),
             id: RecordId {
                 key: KeyHash([1; 16]),
@@ -147,18 +147,21 @@ mod tests {
     }
 
     fn open(home: &TempDir, clock: &Clock) -> DiskRecords {
-        DiskRecords::open(home.path(), Room::default(), clock.clone()).unwrap()
+        DiskRecords::open(home.path(), StoreCapacity::default(), clock.clone()).unwrap()
     }
 
     async fn lose_a_key(records: &DiskRecords) {
-        match records.claim(&bid()).await.unwrap() {
-            Claim::Won(permit) => records.mark_unknown(permit).await.unwrap(),
+        match records.claim(&request()).await.unwrap() {
+            Claim::Won(permit) => records
+                .end(permit, ExecutionOutcome::Unknown)
+                .await
+                .unwrap(),
             other => panic!("{other:?}"),
         }
     }
 
     async fn is_known(records: &DiskRecords) -> bool {
-        match records.claim(&bid()).await.unwrap() {
+        match records.claim(&request()).await.unwrap() {
             Claim::Unknown => true,
             Claim::Won(_) => false,
             other => panic!("{other:?}"),

@@ -5,15 +5,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::Stamp;
-use super::engine::{Due, Durability, Engine};
-use super::record::{Ended, Outcome, Record};
+use super::engine::{Durability, Engine, ExpiryKey};
+use super::record::Record;
 use super::tally::Tally;
 use super::writer::{EngineState, Writer};
-use crate::idempotency::{ClientHash, Fingerprint, ScopeHash, StoreError};
+use crate::idempotency::{ClientHash, Fingerprint, ScopeHash, State, StoreError};
+use crate::store::capacity::ClientCounts;
 use crate::store::log_evictions;
-use crate::store::share::ClientCounts;
 
-/// Records dropped or relieved of their answers in one batch.
+/// Records dropped or relieved of their responses in one batch.
 const CHUNK: usize = 1_000;
 
 /// How often upkeep is done.
@@ -22,16 +22,16 @@ const EVERY: Duration = Duration::from_millis(500);
 /// Bytes of expired records that are worth a compaction.
 const COMPACT_BYTES: u64 = 32 << 20;
 
-/// How often it is logged that answers are being dropped.
+/// How often it is logged that responses are being dropped.
 const LOG_EVERY: Duration = Duration::from_mins(1);
 
 /// Where upkeep stands.
 #[derive(Default)]
 pub(super) struct Upkeep {
     /// The last record that was dropped: none before it is left.
-    swept: Option<Due>,
-    /// The last record that was relieved of its answer: none before it has one.
-    relieved: Option<Due>,
+    swept: Option<ExpiryKey>,
+    /// The last record that was relieved of its response: none before it has one.
+    relieved: Option<ExpiryKey>,
     /// Whether there may be more to drop at once.
     has_backlog: bool,
     /// Bytes dropped since the last compaction.
@@ -42,10 +42,10 @@ pub(super) struct Upkeep {
     compaction: Option<JoinHandle<()>>,
 }
 
-/// What came of relieving records of their answers.
+/// What came of relieving records of their responses.
 struct Relieved {
-    answers: u64,
-    last: Option<Due>,
+    responses: u64,
+    last: Option<ExpiryKey>,
     at_end: bool,
     /// Why the walk ended before the end of the index.
     unreadable: Option<StoreError>,
@@ -62,7 +62,7 @@ impl Upkeep {
     }
 
     /// The last record that was dropped: none before it is left.
-    pub(super) fn swept(&self) -> Option<Due> {
+    pub(super) fn swept(&self) -> Option<ExpiryKey> {
         self.swept
     }
 
@@ -95,7 +95,7 @@ impl Writer {
         let mut kept = HashSet::new();
         let mut clients = ClientCounts::default();
         for (id, claimed) in engine.claimed()? {
-            if self.common.flights.is_flying(id) || waiting.contains(&id) {
+            if self.common.in_flight.is_running(id) || waiting.contains(&id) {
                 kept.insert(id);
                 clients.add(ClientHash(claimed.client));
                 continue;
@@ -108,14 +108,15 @@ impl Writer {
             }
             unknown += 1;
             let record = Record {
-                outcome: Outcome::Unknown,
+                state: State::Unknown,
+                response: None,
                 fingerprint: Fingerprint::from_bytes(&claimed.fingerprint),
                 client: ClientHash(claimed.client),
                 since: now,
                 expires: now.after(Duration::from_millis(claimed.ttl)),
             };
             let weight = changes.put_record(id, &record);
-            tally.add(record.outcome.ended(), weight);
+            tally.add(record.state, weight);
         }
         for (&scope, &keys) in &freed {
             if let Ok(counted) = engine.keys_of(scope) {
@@ -132,7 +133,7 @@ impl Writer {
             self.log_unreadable(&error);
         }
         self.doomed.clear();
-        self.common.flights.clear_lost(&kept);
+        self.common.in_flight.clear_lost(&kept);
         self.upkeep.swept = None;
         self.upkeep.relieved = None;
         self.acknowledge(tally);
@@ -148,7 +149,7 @@ impl Writer {
     }
 
     pub(super) fn look_after_if_due(&mut self) {
-        if self.tally.bytes > self.room.max_bytes || self.upkeep.is_due() {
+        if self.tally.bytes > self.capacity.max_bytes || self.upkeep.is_due() {
             self.look_after();
         }
     }
@@ -218,7 +219,7 @@ impl Writer {
                 break;
             }
             changes.remove_record(due);
-            tally.remove(brief.ended, brief.weight);
+            tally.remove(brief.state, brief.weight);
             tally.keys = tally.keys.saturating_sub(1);
             *freed.entry(due.id.scope).or_default() += 1;
             // If the commit fails, the counts are made anew.
@@ -246,11 +247,11 @@ impl Writer {
         Ok(dropped)
     }
 
-    /// Relieves records of their answers until they fit; those that expire soonest go first.
+    /// Relieves records of their responses until they fit; those that expire soonest go first.
     fn make_room(&mut self) -> Result<(), StoreError> {
         let mut ends = 0;
         // Twice to the end at most: once from wherever it stopped before, and once from the beginning.
-        while self.tally.bytes > self.room.max_bytes && ends < 2 {
+        while self.tally.bytes > self.capacity.max_bytes && ends < 2 {
             let EngineState::Open(engine) = &self.state else {
                 return Ok(());
             };
@@ -262,7 +263,7 @@ impl Writer {
             if let Some(tally) = changed {
                 self.upkeep.dropped += self.tally.bytes.saturating_sub(tally.bytes);
                 self.acknowledge(tally);
-                self.log_evictions(relieved.answers);
+                self.log_evictions(relieved.responses);
             }
             if let Some(error) = relieved.unreadable {
                 self.log_unreadable(&error);
@@ -272,19 +273,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Relieves some records of their answers, from where it stopped before; what that came to, and the
+    /// Relieves some records of their responses, from where it stopped before; what that came to, and the
     /// tally if anything changed.
     fn relieve(&self, engine: &Engine) -> Result<(Relieved, Option<Tally>), StoreError> {
         let mut tally = self.tally;
         let mut changes = engine.changes();
         let mut relieved = Relieved {
-            answers: 0,
+            responses: 0,
             last: self.upkeep.relieved,
             at_end: true,
             unreadable: None,
         };
         for (looked_at, entry) in engine.expiries(self.upkeep.relieved).enumerate() {
-            if looked_at == CHUNK || tally.bytes <= self.room.max_bytes {
+            if looked_at == CHUNK || tally.bytes <= self.capacity.max_bytes {
                 relieved.at_end = false;
                 break;
             }
@@ -297,27 +298,28 @@ impl Writer {
                 }
             };
             relieved.last = Some(due);
-            if brief.ended != Ended::Completed {
+            if brief.state != State::Completed {
                 continue;
             }
             let record = Record {
-                outcome: Outcome::Tombstone,
+                state: State::Tombstone,
+                response: None,
                 fingerprint: brief.fingerprint(),
                 client: ClientHash(brief.client),
                 since: Stamp(brief.since),
                 expires: due.expires,
             };
-            tally.remove(Ended::Completed, brief.weight);
+            tally.remove(State::Completed, brief.weight);
             let weight = changes.put_record(due.id, &record);
-            tally.add(Ended::Tombstone, weight);
+            tally.add(State::Tombstone, weight);
             self.common.recent.invalidate(&due.id);
-            relieved.answers += 1;
+            relieved.responses += 1;
         }
         if relieved.at_end {
             // A record of a shorter life may have come before the cursor.
             relieved.last = None;
         }
-        if relieved.answers == 0 {
+        if relieved.responses == 0 {
             return Ok((relieved, None));
         }
         let tally = changes.commit(tally, &self.common.timeline, Durability::System)?;
@@ -325,7 +327,7 @@ impl Writer {
     }
 
     fn log_evictions(&mut self, relieved: u64) {
-        let evictions = self.common.standing.evicted(relieved);
+        let evictions = self.common.stats.evicted(relieved);
         let logged = &mut self.upkeep.logged;
         if logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
             *logged = Some(Instant::now());
@@ -364,18 +366,18 @@ mod tests {
     use tempfile::TempDir;
 
     use super::super::Common;
-    use super::super::home::Home;
+    use super::super::store_dir::StoreDir;
     use super::*;
     use crate::clock::Clock;
-    use crate::store::memory::records::Room;
+    use crate::store::StoreCapacity;
 
     #[test]
     fn the_writer_waits_while_a_compaction_outlives_the_engine() {
         let dir = TempDir::new().unwrap();
-        let room = Room::default();
-        let common = Arc::new(Common::new(room, Clock::real()));
-        let home = Home::take(dir.path()).unwrap();
-        let mut writer = Writer::open(home, room, common).unwrap();
+        let capacity = StoreCapacity::default();
+        let common = Arc::new(Common::new(capacity, Clock::real()));
+        let home = StoreDir::take(dir.path()).unwrap();
+        let mut writer = Writer::open(home, capacity, common).unwrap();
         writer.state = EngineState::Failed(StoreError::new("for a test"), Instant::now());
         let (end, ended) = mpsc::channel::<()>();
         let compaction = thread::spawn(move || assert!(ended.recv().is_err()));
@@ -390,13 +392,13 @@ mod tests {
     #[test]
     fn upkeep_without_an_engine_ends_however_full_the_store_is() {
         let dir = TempDir::new().unwrap();
-        let room = Room {
+        let capacity = StoreCapacity {
             max_bytes: 10,
-            ..Room::default()
+            ..StoreCapacity::default()
         };
-        let common = Arc::new(Common::new(room, Clock::real()));
-        let home = Home::take(dir.path()).unwrap();
-        let mut writer = Writer::open(home, room, common).unwrap();
+        let common = Arc::new(Common::new(capacity, Clock::real()));
+        let home = StoreDir::take(dir.path()).unwrap();
+        let mut writer = Writer::open(home, capacity, common).unwrap();
         writer.tally.bytes = 1_000;
         writer.tally.completed = 1;
         // A count that does not fit what there is, with an engine: the end of the records is the end.

@@ -11,51 +11,48 @@ use tokio::sync::oneshot;
 use super::admission::Admission;
 use super::batch::Batch;
 use super::engine::{Engine, resync};
-use super::home::Home;
 use super::recovery::Backoff;
 use super::reserve::Reserve;
+use super::store_dir::StoreDir;
 use super::tally::{Acknowledged, Tally};
 use super::upkeep::Upkeep;
-use super::{Common, Handle, OpenError, Room};
-use crate::idempotency::{Answer, Bid, Claim, Kept, RecordId, StoreError, Ticket};
-use crate::store::share::ClientCounts;
+use super::{Common, Handle, OpenError};
+use crate::idempotency::{Claim, ClaimRequest, ClaimToken, ExecutionOutcome, RecordId, StoreError};
+use crate::store::capacity::{ClientCounts, StoreCapacity};
 
 /// Operations that share a sync at most.
 const BATCH_OPS: usize = 1_024;
 
-/// Bytes of answers that share a sync at most.
+/// Bytes of responses that share a sync at most.
 pub(super) const BATCH_BYTES: usize = 8 << 20;
 
-/// Where the answer to an operation goes.
+/// Where the response to an operation goes.
 pub(super) type Ack<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// What the writer is asked to do.
 pub(super) enum Op {
-    /// Answer a bid.
-    Claim(Bid, Ack<Claim>),
-    /// End a claim with the outcome of its execution.
-    Complete(Completion),
-    /// End a claim as if it had never been, and tell those who wait this.
-    Release(Ticket, Option<Arc<Answer>>, Option<Ack<()>>),
-    /// End a claim whose outcome nobody knows.
-    Lose(Ticket, Option<Ack<()>>),
+    /// Claim a key.
+    Claim(ClaimRequest, Ack<Claim>),
+    /// End a claim.
+    End(End),
     /// Free a key whose outcome is unknown.
     Free(RecordId, Ack<bool>),
     /// Drop what has expired.
     Sweep(Ack<()>),
 }
 
-/// The end of an execution that is to be recorded.
-pub(super) struct Completion {
-    pub(super) ticket: Ticket,
-    pub(super) kept: Kept,
-    pub(super) ack: Ack<()>,
+/// The end of an execution.
+pub(super) struct End {
+    pub(super) token: ClaimToken,
+    pub(super) outcome: ExecutionOutcome,
+    /// Receives the result when it is durable. `None` if the permit was dropped.
+    pub(super) ack: Option<Ack<()>>,
 }
 
 /// The one thread that writes, and all it knows.
 pub(super) struct Writer {
-    pub(super) home: Home,
-    pub(super) room: Room,
+    pub(super) home: StoreDir,
+    pub(super) capacity: StoreCapacity,
     pub(super) common: Arc<Common>,
     pub(super) state: EngineState,
     pub(super) tally: Tally,
@@ -69,13 +66,13 @@ pub(super) struct Writer {
     pub(super) doomed: HashSet<RecordId>,
     /// Completions that could not be written yet. Their executions are over, so they are recorded as soon as
     /// the engine works, however long that takes. There are no more than executions at the time of a failure.
-    pub(super) waiting_completions: VecDeque<Completion>,
+    pub(super) waiting_completions: VecDeque<End>,
     /// Whether a write failed since the files of the engine were last resynced.
     pub(super) is_suspect: bool,
     pub(super) reserve: Reserve,
     pub(super) admission: Admission,
     pub(super) backoff: Backoff,
-    pub(super) tokens: u64,
+    pub(super) last_claim: u64,
     /// Came too early for the batch it would have been in.
     postponed: Option<Op>,
 }
@@ -89,7 +86,11 @@ pub(super) enum EngineState {
 
 impl Writer {
     /// Opens the engine, and records executions that were in flight when it was last used as unknown.
-    pub(super) fn open(home: Home, room: Room, common: Arc<Common>) -> Result<Self, OpenError> {
+    pub(super) fn open(
+        home: StoreDir,
+        capacity: StoreCapacity,
+        common: Arc<Common>,
+    ) -> Result<Self, OpenError> {
         let unusable = |reason: StoreError| OpenError::Records {
             path: home.path().display().to_string(),
             reason: reason.to_string(),
@@ -117,7 +118,7 @@ impl Writer {
         }
         let mut writer = Self {
             home,
-            room,
+            capacity,
             common,
             state: EngineState::Failed(StoreError::new("not open yet"), Instant::now()),
             tally,
@@ -131,7 +132,7 @@ impl Writer {
             reserve,
             admission: Admission::All,
             backoff: Backoff::default(),
-            tokens: 0,
+            last_claim: 0,
             postponed: None,
         };
         if let Err(reason) = writer.settle_claims(engine) {
@@ -178,7 +179,7 @@ impl Writer {
     /// Takes a completion that waits for the engine, if the engine is open.
     fn next_completion(&mut self) -> Option<Op> {
         match self.state {
-            EngineState::Open(_) => self.waiting_completions.pop_front().map(Op::Complete),
+            EngineState::Open(_) => self.waiting_completions.pop_front().map(Op::End),
             EngineState::Failed(..) => None,
         }
     }
@@ -210,7 +211,7 @@ impl Writer {
         }
     }
 
-    /// Executes `first` and the operations that have arrived after it in one batch. Waiting completions go before
+    /// Executes `first` and the operations that have arrived after it in one batch. Waiter completions go before
     /// the operations of the inbox.
     pub(super) fn take_up(&mut self, first: Op, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
         if let Op::Sweep(ack) = first {
@@ -223,7 +224,7 @@ impl Writer {
             common,
             tally,
             clients,
-            tokens,
+            last_claim,
             postponed,
             waiting_completions,
             admission,
@@ -235,7 +236,15 @@ impl Writer {
         };
         let swept = self.upkeep.swept();
         let mut batch = Batch::new(
-            engine, common, *tally, self.room, swept, tokens, clients, admission, owner,
+            engine,
+            common,
+            *tally,
+            self.capacity,
+            swept,
+            last_claim,
+            clients,
+            admission,
+            owner,
         );
         let mut next = Some(first);
         let mut ops = 0;
@@ -253,7 +262,7 @@ impl Writer {
             ops += 1;
             let has_room = ops < BATCH_OPS && batch.bytes() < BATCH_BYTES;
             next = if has_room {
-                let waiting = waiting_completions.pop_front().map(Op::Complete);
+                let waiting = waiting_completions.pop_front().map(Op::End);
                 waiting.or_else(|| inbox.try_recv().ok())
             } else {
                 None
@@ -290,7 +299,7 @@ impl Writer {
             self.log_acknowledged(written);
         }
         self.tally = tally;
-        self.common.standing.publish(&tally);
+        self.common.stats.publish(&tally);
     }
 
     /// Logs when writes to the file `acknowledged` begin to fail. The records are not affected, but a later loss of

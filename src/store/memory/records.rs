@@ -1,18 +1,13 @@
-//! Records in memory: what was promised in a table of our own, the answers in moka.
+//! Records in memory: a table of all keys, and a moka cache that owns the responses.
 //!
-//! The table is the authority on every key: what is not in it was never promised. It holds a few dozen
-//! bytes a key and is bounded by `max_keys`. Answers are large and can be spared, so they belong to a
-//! moka cache that weighs them by their bytes and drops the oldest when it is full; the table only knows
-//! where they are, and a completed record whose answer is gone is a tombstone. Were answers and promises
-//! in one cache, an eviction would be a second execution. The cache is not asked for an answer, which
-//! would be dearer and make the order of eviction one of use.
+//! The table holds a few dozen bytes per key and is bounded by `max_keys`. The cache weighs responses by their bytes
+//! and evicts the oldest. The table has weak references to them, so a completed record whose response was evicted is a
+//! tombstone. With keys and responses in one cache, an eviction could lead to a second execution. Replays do not call
+//! the cache: that would cost more, and evict by last use.
 //!
-//! A shard of the table holds whole scopes, so that a scope's keys are counted under the lock that is
-//! held anyway. moka is never called under that lock: it may evict on any call, and an eviction takes a
-//! shard's lock to write the tombstone.
-//!
-//! moka's own expiry is not used: it takes effect only when the cache is called, and a promise must be
-//! kept to the moment.
+//! A shard of the table holds whole scopes, so that the keys of a scope are counted under the lock that is held anyway.
+//! moka is never called under that lock, because any call may evict, and an eviction locks a shard. moka's expiry is
+//! not used: it takes effect only when the cache is called, and records have to expire on time.
 
 mod counts;
 mod shard;
@@ -27,141 +22,125 @@ use moka::notification::RemovalCause;
 use moka::sync::Cache;
 use parking_lot::{Mutex, MutexGuard};
 
-use self::counts::{Full, KeyCounts};
-use self::shard::{Met, Settled, Shard, Tokens};
+use self::counts::KeyCounts;
+use self::shard::{ClaimNumbers, Ended, Shard};
 use super::hashers::{BuildFibonacciHasher, BuildIdentityHasher};
 use crate::clock::{Clock, Moment};
+use crate::idempotency::claim::Vacancy;
 use crate::idempotency::{
-    Answer, Bid, Census, Claim, Desk, Ending, Finding, Flight, Kept, KeyHash, Permit, RecordId,
-    Records, ScopeHash, State, StoreError, Ticket,
+    Claim, ClaimRequest, ClaimToken, ExecutionOutcome, InFlightExecution, KeyHash, OnAbandon,
+    Permit, RecordCounts, RecordId, RecordInfo, Records, ScopeHash, StoreError, StoredResponse,
 };
+use crate::store::capacity::{Full, StoreCapacity};
 use crate::store::log_evictions;
 
-/// How many shards the table has.
+/// Number of shards of the table.
 const SHARDS: usize = 64;
 
-/// What an answer takes in the cache besides its own weight, about.
+/// Approximate memory of a cache entry besides its response, in bytes.
 const CACHE_OVERHEAD: usize = 160;
 
-/// From this weight on an answer has the cache make room at once, and not after some dozens of them.
+/// From this weight on, a response makes the cache evict at once instead of after some dozens of insertions.
 const HEAVY: usize = 64 << 10;
 
-/// What a usual answer takes, headers and all.
-const USUAL_ANSWER: u64 = 1 << 10;
+/// Usual size of a response with its headers, in bytes.
+const USUAL_RESPONSE: u64 = 1 << 10;
 
-/// Most places laid out at once.
+/// Upper bound of the slots allocated at once.
 const MOST_EXPECTED: usize = 1 << 16;
 
-/// Expired records dropped whenever somebody bids, so that the table shrinks back while it is used.
+/// Expired records that each claim drops, so that the table shrinks while it is used.
 const DROPPED_PER_BID: usize = 2;
 
-/// Expired records of a shard dropped under one lock at most.
+/// Upper bound of the expired records that are dropped under one lock.
 const DROPPED_AT_ONCE: usize = 1_024;
 
-/// How often it is logged that answers are being dropped.
+/// Minimum time between two log messages about evictions.
 const LOG_EVERY: Duration = Duration::from_mins(1);
 
-/// All records of a gateway, in memory.
+/// The records of a gateway, in memory.
 #[derive(Clone, Debug)]
 pub struct MemoryRecords(Arc<Ledger>);
-
-/// How much there may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Keys remembered at once.
-    pub max_keys: usize,
-    /// Bytes their answers may take.
-    pub max_bytes: u64,
-}
 
 struct Ledger {
     shards: Box<[Mutex<Shard>]>,
     counts: KeyCounts,
-    /// By the token of the claim that led to it, which no other claim ever has.
-    answers: Cache<u64, Stored, BuildFibonacciHasher>,
+    /// Responses by the number of their claim.
+    responses: Cache<u64, CachedResponse, BuildFibonacciHasher>,
     clock: Clock,
-    tokens: AtomicU64,
+    numbers: AtomicU64,
     evictions: AtomicU64,
     logged: AtomicU64,
 }
 
 #[derive(Clone)]
-struct Stored {
+struct CachedResponse {
     id: RecordId,
-    answer: Arc<Answer>,
+    response: Arc<StoredResponse>,
 }
 
-impl Room {
-    /// How many answers of a usual size there is room for; so many places are laid out at once, which costs
-    /// memory only as they are filled, and spares moving them as they become more.
-    fn expected_answers(&self) -> usize {
-        let answers = usize::try_from(self.max_bytes / USUAL_ANSWER).unwrap_or(usize::MAX);
-        answers.min(self.max_keys).min(MOST_EXPECTED)
-    }
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self {
-            max_keys: 1_000_000,
-            max_bytes: 256 << 20,
-        }
-    }
+/// Returns for how many responses the cache allocates slots at once. A slot costs memory only when it is filled, and
+/// slots allocated at once are not moved when the cache grows.
+fn expected_responses(capacity: &StoreCapacity) -> usize {
+    let responses = usize::try_from(capacity.max_bytes / USUAL_RESPONSE).unwrap_or(usize::MAX);
+    responses.min(capacity.max_keys).min(MOST_EXPECTED)
 }
 
 impl MemoryRecords {
-    /// A store with this much room.
-    pub fn new(room: Room, clock: Clock) -> Self {
+    /// Creates an empty store with this capacity.
+    pub fn new(capacity: StoreCapacity, clock: Clock) -> Self {
         Self(Arc::new_cyclic(|ledger: &Weak<Ledger>| {
             let ledger = Weak::clone(ledger);
-            let evicted = move |token: Arc<u64>, stored: Stored, cause| {
+            let evicted = move |number: Arc<u64>, stored: CachedResponse, cause| {
                 if cause == RemovalCause::Size
                     && let Some(ledger) = ledger.upgrade()
                 {
-                    ledger.evicted(stored.id, *token);
+                    ledger.evicted(stored.id, *number);
                 }
             };
             Ledger {
                 shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-                counts: KeyCounts::new(room.max_keys),
-                answers: Cache::builder()
-                    .max_capacity(room.max_bytes)
-                    .initial_capacity(room.expected_answers())
-                    .weigher(|_, stored: &Stored| {
-                        let weight = stored.answer.weight() + CACHE_OVERHEAD;
+                counts: KeyCounts::new(capacity),
+                responses: Cache::builder()
+                    .max_capacity(capacity.max_bytes)
+                    .initial_capacity(expected_responses(&capacity))
+                    .weigher(|_, stored: &CachedResponse| {
+                        let weight = stored.response.weight() + CACHE_OVERHEAD;
                         u32::try_from(weight).unwrap_or(u32::MAX)
                     })
-                    // The other policy would turn away answers asked for less often than those there are.
+                    // The default policy would not admit responses that are replayed less often than others.
                     .eviction_policy(moka::policy::EvictionPolicy::lru())
                     .eviction_listener(evicted)
                     .build_with_hasher(BuildFibonacciHasher),
                 clock,
-                tokens: AtomicU64::new(0),
+                numbers: AtomicU64::new(0),
                 evictions: AtomicU64::new(0),
                 logged: AtomicU64::new(0),
             }
         }))
     }
 
-    /// Decides on a bid; see [`Records::claim`].
-    pub fn claim_now(&self, bid: &Bid) -> Claim {
-        let (ledger, now) = (&self.0, bid.at);
-        let mut shard = ledger.shard(bid.id.scope);
+    /// Claims a key without waiting; see [`Records::claim`].
+    pub fn claim_now(&self, request: &ClaimRequest) -> Claim {
+        let (ledger, now) = (&self.0, request.at);
+        let mut shard = ledger.shard(request.id.scope);
         let mut dropped = shard.drop_expired(now, DROPPED_PER_BID);
         ledger.counts.remove(&dropped.clients);
         let claim = loop {
-            let full = match shard.meet(bid, now) {
-                Met::Claim(claim) => break claim,
-                Met::Free => break ledger.win(&mut shard, bid, &mut dropped.tokens),
-                Met::Absent
-                    if shard.keys_of(bid.id.scope) >= bid.terms.max_keys_per_scope.get() =>
+            let full = match shard.meet(request, now) {
+                Ok(claim) => break claim,
+                Err(Vacancy::Replace) => {
+                    break ledger.win(&mut shard, request, &mut dropped.numbers);
+                }
+                Err(Vacancy::New)
+                    if request.terms.is_scope_full(shard.keys_of(request.id.scope)) =>
                 {
                     Claim::ScopeFull {
                         no_sooner: shard.next_expiry(now).unwrap_or_default(),
                     }
                 }
-                Met::Absent => match ledger.counts.add(bid.client) {
-                    Ok(()) => break ledger.win(&mut shard, bid, &mut dropped.tokens),
+                Err(Vacancy::New) => match ledger.counts.add(request.client) {
+                    Ok(()) => break ledger.win(&mut shard, request, &mut dropped.numbers),
                     // The time is known when all shards can be locked.
                     Err(Full::Client(limit)) => Claim::ClientFull {
                         limit,
@@ -176,13 +155,15 @@ impl MemoryRecords {
                 break full;
             }
             ledger.counts.remove(&more.clients);
-            dropped.tokens.extend(more.tokens);
+            dropped.numbers.extend(more.numbers);
         };
         drop(shard);
-        ledger.forget(dropped.tokens);
+        ledger.forget(dropped.numbers);
         match claim {
             // Expired records of other shards can be counted, too.
-            Claim::StoreFull | Claim::ClientFull { .. } if ledger.sweep(now) => self.claim_now(bid),
+            Claim::StoreFull | Claim::ClientFull { .. } if ledger.sweep(now) => {
+                self.claim_now(request)
+            }
             Claim::ClientFull { limit, .. } => Claim::ClientFull {
                 limit,
                 no_sooner: ledger.next_expiry(now),
@@ -194,59 +175,78 @@ impl MemoryRecords {
 
 impl Ledger {
     fn shard(&self, scope: ScopeHash) -> MutexGuard<'_, Shard> {
-        // The upper bits, as the tables of the shards go by the lower ones.
+        // The upper bits, because the maps of the shards use the lower ones.
         let hash = BuildIdentityHasher.hash_one(scope) >> 32;
         let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
         self.shards[index].lock()
     }
 
     /// Stores the claim of a counted key, or of one that takes the place of a record: that key then counts for the
-    /// client of `bid`.
-    fn win(self: &Arc<Self>, shard: &mut Shard, bid: &Bid, dropped: &mut Tokens) -> Claim {
-        let token = self.tokens.fetch_add(1, Ordering::Relaxed);
-        let ticket = Ticket { bid: *bid, token };
-        if let Some(replaced) = shard.take_off(Flight::new(ticket, bid.at)) {
-            dropped.push(replaced.token);
-            self.counts.transfer(replaced.client, bid.client);
+    /// client of `request`.
+    fn win(
+        self: &Arc<Self>,
+        shard: &mut Shard,
+        request: &ClaimRequest,
+        dropped: &mut ClaimNumbers,
+    ) -> Claim {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let token = ClaimToken {
+            request: *request,
+            number,
+        };
+        if let Some(replaced) = shard.begin(InFlightExecution::new(token, request.at)) {
+            dropped.push(replaced.number);
+            self.counts.transfer(replaced.client, request.client);
         }
-        let desk: Arc<dyn Desk> = Arc::<Self>::clone(self);
-        Claim::Won(Permit::new(ticket, desk))
+        let on_abandon: Arc<dyn OnAbandon> = Arc::<Self>::clone(self);
+        Claim::Won(Permit::new(token, on_abandon))
     }
 
-    /// Ends a claim with a record in this state.
-    fn settle(&self, ticket: &Ticket, state: State, ending: Ending) {
-        let answer = match &ending {
-            Ending::Completed(answer) => Arc::downgrade(answer),
-            _ => Weak::new(),
+    /// Ends a claim and passes the outcome to its waiters.
+    fn end(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
+        let Some((state, response)) = outcome.record() else {
+            self.release(token, outcome);
+            return;
         };
+        let response = response.map(Arc::clone);
         let now = self.clock.now();
-        let settled = Settled {
+        let ended = Ended {
             state,
-            token: ticket.token,
-            fingerprint: ticket.bid.fingerprint,
-            client: ticket.bid.client,
+            number: token.number,
+            fingerprint: token.request.fingerprint,
+            client: token.request.client,
             since: now,
-            expires: now.after(ticket.bid.terms.ttl),
-            answer,
+            expires: now.after(token.request.terms.ttl),
+            response: response.as_ref().map(Arc::downgrade).unwrap_or_default(),
         };
-        let flight = self.shard(ticket.bid.id.scope).settle(ticket, settled);
-        if let Some(flight) = flight {
-            flight.land(ending);
+        let execution = self.shard(token.request.id.scope).settle(token, ended);
+        if let Some(execution) = execution {
+            execution.end(outcome);
+        }
+        if let Some(response) = response {
+            // After the record, so that an eviction at once finds the record to change.
+            let heavy = response.weight() >= HEAVY;
+            let id = token.request.id;
+            self.responses
+                .insert(token.number, CachedResponse { id, response });
+            if heavy {
+                self.responses.run_pending_tasks();
+            }
         }
     }
 
     /// Ends a claim without a record, so that its key is free.
-    fn release(&self, ticket: &Ticket, answer: Option<Arc<Answer>>) {
-        let flight = self.shard(ticket.bid.id.scope).release(ticket);
-        if let Some(flight) = flight {
-            self.counts.remove(&[ticket.bid.client]);
-            flight.land(Ending::Released(answer));
+    fn release(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
+        let execution = self.shard(token.request.id.scope).release(token);
+        if let Some(execution) = execution {
+            self.counts.remove(&[token.request.client]);
+            execution.end(outcome);
         }
     }
 
     fn forget(&self, expired: impl IntoIterator<Item = u64>) {
-        for token in expired {
-            self.answers.invalidate(&token);
+        for number in expired {
+            self.responses.invalidate(&number);
         }
     }
 
@@ -257,7 +257,7 @@ impl Ledger {
             let dropped = shard.lock().drop_expired(now, DROPPED_AT_ONCE);
             self.counts.remove(&dropped.clients);
             any |= !dropped.clients.is_empty();
-            self.forget(dropped.tokens);
+            self.forget(dropped.numbers);
         }
         any
     }
@@ -269,9 +269,9 @@ impl Ledger {
         next.min().unwrap_or_default()
     }
 
-    /// An answer was dropped to make room.
-    fn evicted(&self, id: RecordId, token: u64) {
-        self.shard(id.scope).entomb(id, token);
+    /// Turns a completed record into a tombstone after its response was evicted.
+    fn evicted(&self, id: RecordId, number: u64) {
+        self.shard(id.scope).entomb(id, number);
         let evictions = self.evictions.fetch_add(1, Ordering::Relaxed) + 1;
         if due(&self.logged, self.clock.now(), LOG_EVERY) {
             log_evictions(evictions);
@@ -279,9 +279,9 @@ impl Ledger {
     }
 }
 
-/// Whether `every` has passed since the last time this was so.
+/// Whether `every` has passed since this last returned `true`.
 fn due(last: &AtomicU64, now: Moment, every: Duration) -> bool {
-    // Never is told from the clock's first moment by counting from one.
+    // 0 means never, so times count from 1.
     let now = now.as_nanos().saturating_add(1);
     let every = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
     last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
@@ -291,45 +291,19 @@ fn due(last: &AtomicU64, now: Moment, every: Duration) -> bool {
 }
 
 impl Records for MemoryRecords {
-    fn claim(&self, bid: &Bid) -> impl Future<Output = Result<Claim, StoreError>> + Send {
-        ready(Ok(self.claim_now(bid)))
+    fn claim(
+        &self,
+        request: &ClaimRequest,
+    ) -> impl Future<Output = Result<Claim, StoreError>> + Send {
+        ready(Ok(self.claim_now(request)))
     }
 
-    fn complete(
+    fn end(
         &self,
         permit: Permit,
-        kept: Kept,
+        outcome: ExecutionOutcome,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        let ticket = permit.redeem();
-        match kept {
-            Kept::Tombstone => self.0.settle(&ticket, State::Tombstone, Ending::Tombstone),
-            Kept::Answer(answer) => {
-                let ending = Ending::Completed(Arc::clone(&answer));
-                self.0.settle(&ticket, State::Completed, ending);
-                // After the record: an answer that is dropped again at once finds one to write it in.
-                let heavy = answer.weight() >= HEAVY;
-                let id = ticket.bid.id;
-                self.0.answers.insert(ticket.token, Stored { id, answer });
-                if heavy {
-                    self.0.answers.run_pending_tasks();
-                }
-            }
-        }
-        ready(Ok(()))
-    }
-
-    fn release(
-        &self,
-        permit: Permit,
-        answer: Option<Arc<Answer>>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.0.release(&permit.redeem(), answer);
-        ready(Ok(()))
-    }
-
-    fn mark_unknown(&self, permit: Permit) -> impl Future<Output = Result<(), StoreError>> + Send {
-        let ticket = permit.redeem();
-        self.0.settle(&ticket, State::Unknown, Ending::Unknown);
+        self.0.end(&permit.redeem(), outcome);
         ready(Ok(()))
     }
 
@@ -338,7 +312,7 @@ impl Records for MemoryRecords {
         key: KeyHash,
         scope: Option<ScopeHash>,
         most: usize,
-    ) -> impl Future<Output = Result<Vec<Finding>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<RecordInfo>, StoreError>> + Send {
         let now = self.0.clock.now();
         let found = if let Some(scope) = scope {
             let shard = self.0.shard(scope);
@@ -355,7 +329,7 @@ impl Records for MemoryRecords {
     fn response(
         &self,
         id: RecordId,
-    ) -> impl Future<Output = Result<Option<Arc<Answer>>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Option<Arc<StoredResponse>>, StoreError>> + Send {
         let response = self.0.shard(id.scope).response(id, self.0.clock.now());
         ready(Ok(response))
     }
@@ -370,28 +344,24 @@ impl Records for MemoryRecords {
         false
     }
 
-    fn census(&self) -> Census {
+    fn counts(&self) -> RecordCounts {
         while self.0.sweep(self.0.clock.now()) {}
-        self.0.answers.run_pending_tasks();
-        let mut census = Census {
-            bytes: self.0.answers.weighted_size(),
+        self.0.responses.run_pending_tasks();
+        let mut counts = RecordCounts {
+            bytes: self.0.responses.weighted_size(),
             evictions: self.0.evictions.load(Ordering::Relaxed),
-            ..Census::default()
+            ..RecordCounts::default()
         };
         for shard in &self.0.shards {
-            shard.lock().count_into(&mut census);
+            shard.lock().count_into(&mut counts);
         }
-        census
+        counts
     }
 }
 
-impl Desk for Ledger {
-    fn abandoned(&self, ticket: Ticket, sent: bool) {
-        if sent {
-            self.settle(&ticket, State::Unknown, Ending::Unknown);
-        } else {
-            self.release(&ticket, None);
-        }
+impl OnAbandon for Ledger {
+    fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome) {
+        self.end(&token, outcome);
     }
 }
 

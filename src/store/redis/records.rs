@@ -6,8 +6,8 @@
 //! claim names its token, so a gateway that was frozen for longer than its lease cannot end somebody
 //! else's; it may still end its own, since what was given up for unknown may turn out well yet.
 //!
-//! A claim that was asked for and whose answer never came is called off by its token: nothing was sent. An
-//! answer that cannot be recorded is recorded again and again until the lease is over; if it still is not,
+//! A claim that was asked for and whose response never came is called off by its token: nothing was sent. An
+//! response that cannot be recorded is recorded again and again until the lease is over; if it still is not,
 //! nobody is given it.
 //!
 //! In memory is only what this process carries out, with those who wait for it here, and whom those wait
@@ -27,14 +27,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::ledger::{Attempts, Idle, Ledger, Pending};
-use self::steps::{Freed, Reply};
+use self::ledger::{Attempts, Ledger, Pending};
+use self::steps::{ClaimReply, Freed};
 use super::Redis;
 use super::client::Client;
 use super::error::CallError;
 use crate::idempotency::{
-    Answer, Bid, Census, Claim, Ending, Finding, Kept, KeyHash, Permit, RecordId, Records,
-    ScopeHash, StoreError, Ticket,
+    Claim, ClaimRequest, ClaimToken, ExecutionOutcome, KeyHash, Permit, RecordCounts, RecordId,
+    RecordInfo, Records, ScopeHash, StoreError, StoredResponse,
 };
 use crate::store::{Health, Part};
 
@@ -76,17 +76,28 @@ impl RedisRecords {
         }
     }
 
-    /// Claims the key of `bid` in Redis. The claim is `pending` until Redis has replied.
-    async fn bid(&self, bid: &Bid, mut pending: Pending<'_>) -> Result<Claim, StoreError> {
+    /// Claims the key of `request` in Redis. The claim is `pending` until Redis has replied.
+    async fn request(
+        &self,
+        request: &ClaimRequest,
+        mut pending: Pending<'_>,
+    ) -> Result<Claim, StoreError> {
         let ledger = &self.ledger;
         let lease = ledger.core().settings.lease;
-        let token = ledger.token(pending.number);
-        let full = ledger.admit(&self.link, bid, &mut pending).await;
+        let owner = ledger.owner(pending.number);
+        let full = ledger.admit(&self.link, request, &mut pending).await;
         let counted = ledger.max_keys_per_client().is_some();
-        let call = steps::claim(&ledger.names(), bid, token, lease, counted, full.is_some());
+        let call = steps::claim(
+            &ledger.names(),
+            request,
+            owner,
+            lease,
+            counted,
+            full.is_some(),
+        );
         // Taken before the call, so that the lease ends here no later than in Redis.
         let lapses = ledger.core().clock.now().after(lease);
-        let reply = match self.link.run::<Reply>(&call).await {
+        let reply = match self.link.run::<ClaimReply>(&call).await {
             Ok(reply) => reply,
             Err(failure) => {
                 // In these cases Redis has stored no claim.
@@ -101,31 +112,33 @@ impl RedisRecords {
                 };
             }
         };
-        if let Reply::Won(replaced) = reply {
-            self.replicated(bid.id).await?;
+        if let ClaimReply::Won(replaced) = reply {
+            self.replicated(request.id).await?;
             pending.counted = None;
             if let Some(client) = replaced
-                && client != bid.client
+                && client != request.client
             {
-                ledger.uncount_later(client, bid.id);
+                ledger.uncount_later(client, request.id);
             }
         }
         pending.is_open = false;
         Ok(match reply {
-            Reply::Won(_) => Claim::Won(ledger.win(bid, pending.number, lapses)),
-            Reply::Replay(answer) => Claim::Replay(steps::read_answer(bid.id, &answer)?),
-            Reply::InFlight(owner) => Claim::InFlight(ledger.watches.join(bid.id, owner)),
-            Reply::Mismatch(mismatch) => Claim::Mismatch(mismatch),
-            Reply::Unknown => Claim::Unknown,
-            Reply::Tombstone => Claim::Tombstone,
-            Reply::ScopeFull(no_sooner) => Claim::ScopeFull { no_sooner },
-            Reply::ClientFull => Claim::ClientFull {
+            ClaimReply::Won(_) => Claim::Won(ledger.win(request, pending.number, lapses)),
+            ClaimReply::Replay(response) => {
+                Claim::Replay(steps::read_response(request.id, &response)?)
+            }
+            ClaimReply::InFlight(owner) => Claim::InFlight(ledger.watches.join(request.id, owner)),
+            ClaimReply::Mismatch(mismatch) => Claim::Mismatch(mismatch),
+            ClaimReply::Unknown => Claim::Unknown,
+            ClaimReply::Tombstone => Claim::Tombstone,
+            ClaimReply::ScopeFull(no_sooner) => Claim::ScopeFull { no_sooner },
+            ClaimReply::ClientFull => Claim::ClientFull {
                 limit: ledger
                     .max_keys_per_client()
                     .map_or(0, |most| most.get().into()),
                 no_sooner: full.unwrap_or_default(),
             },
-            Reply::CalledOff => return Err(StoreError::new("the claim was called off")),
+            ClaimReply::CalledOff => return Err(StoreError::new("the claim was called off")),
         })
     }
 
@@ -144,36 +157,22 @@ impl RedisRecords {
         }
     }
 
-    /// Ends a claim as it is said, at once if possible; those who wait here are told at once in any case.
-    async fn end(&self, permit: Permit, idle: Idle, ending: Ending) -> Result<(), StoreError> {
-        // Held until Redis knows: whoever drops this leaves the key unknown.
-        let ticket = *permit.ticket();
-        let concluded = self.ledger.conclude(&self.link, &ticket, idle).await;
-        let _ = permit.redeem();
-        if concluded.is_ok() {
-            self.ledger.land(&ticket, ending);
-        } else {
-            // Its lease is let go of when that is over.
-            Arc::clone(&self.ledger).conclude_later(ticket, idle, None);
-            self.ledger.flights.land(&ticket, ending);
-        }
-        concluded
-    }
-
     /// Stores the record of an execution. Retries until it is stored or its claim has lapsed.
-    async fn record(&self, ticket: &Ticket, kept: &Kept) -> Result<(), StoreError> {
+    async fn record(
+        &self,
+        token: &ClaimToken,
+        outcome: &ExecutionOutcome,
+    ) -> Result<(), StoreError> {
         let ledger = &self.ledger;
-        let token = ledger.token(ticket.token);
-        let counted = ledger.max_keys_per_client().is_some();
-        let call = steps::settle(&ledger.names(), ticket, token, Some(kept), counted);
+        let call = ledger.end_call(token, outcome);
         let mut attempts = Attempts::default();
         loop {
             let why = match self.link.run::<bool>(&call).await {
                 Ok(true) => {
-                    let (bid, keep) = (&ticket.bid, Some(ticket.bid.terms.ttl));
+                    let (request, keep) = (&token.request, Some(token.request.terms.ttl));
                     let (replicated, ()) = tokio::join!(
-                        self.replicated(bid.id),
-                        ledger.recount(&self.link, bid.client, bid.id, keep),
+                        self.replicated(request.id),
+                        ledger.recount(&self.link, request.client, request.id, keep),
                     );
                     match replicated {
                         Ok(()) => return Ok(()),
@@ -183,7 +182,7 @@ impl RedisRecords {
                 Ok(false) => return Err(StoreError::new("its key is somebody else's by now")),
                 Err(failure) => failure.into(),
             };
-            if ledger.has_lapsed(ticket) {
+            if ledger.has_lapsed(token) {
                 return Err(why);
             }
             attempts.pause().await;
@@ -192,34 +191,39 @@ impl RedisRecords {
 }
 
 impl Records for RedisRecords {
-    async fn claim(&self, bid: &Bid) -> Result<Claim, StoreError> {
-        match self.ledger.flights.meet(bid) {
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        match self.ledger.in_flight.meet(request) {
             Some(claim) => Ok(claim),
-            None => self.bid(bid, self.ledger.pending(bid.id)).await,
+            None => self.request(request, self.ledger.pending(request.id)).await,
         }
     }
 
-    async fn complete(&self, permit: Permit, kept: Kept) -> Result<(), StoreError> {
-        // Held until it is recorded: whoever drops this leaves the key unknown.
-        let ticket = *permit.ticket();
-        let recorded = self.record(&ticket, &kept).await;
+    async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
+        // The permit is redeemed when Redis has the outcome: if this future is dropped before, the key is unknown.
+        let token = *permit.token();
+        if outcome.is_executed() {
+            let recorded = self.record(&token, &outcome).await;
+            let _ = permit.redeem();
+            let stored = recorded
+                .as_ref()
+                .map_or(ExecutionOutcome::Unknown, |()| outcome);
+            self.ledger.end(&token, stored);
+            return recorded;
+        }
+        let concluded = self.ledger.conclude(&self.link, &token, &outcome).await;
         let _ = permit.redeem();
-        let ending = match (&recorded, kept) {
-            (Ok(()), Kept::Answer(answer)) => Ending::Completed(answer),
-            (Ok(()), Kept::Tombstone) => Ending::Tombstone,
-            (Err(_), _) => Ending::Unknown,
-        };
-        self.ledger.land(&ticket, ending);
-        recorded
-    }
-
-    async fn release(&self, permit: Permit, answer: Option<Arc<Answer>>) -> Result<(), StoreError> {
-        let ending = Ending::Released(answer);
-        self.end(permit, Idle::Released, ending).await
-    }
-
-    async fn mark_unknown(&self, permit: Permit) -> Result<(), StoreError> {
-        self.end(permit, Idle::Unknown, Ending::Unknown).await
+        if concluded.is_ok() {
+            self.ledger.end(&token, outcome);
+        } else {
+            // The waiters here need not wait for Redis.
+            self.ledger.in_flight.end(&token, outcome.clone());
+            let ledger = Arc::clone(&self.ledger);
+            self.ledger.core().spawn_tracked(async move {
+                ledger.conclude_or_lapse(&token, &outcome).await;
+                ledger.leases.let_go(&token);
+            });
+        }
+        concluded
     }
 
     async fn find(
@@ -227,7 +231,7 @@ impl Records for RedisRecords {
         key: KeyHash,
         scope: Option<ScopeHash>,
         most: usize,
-    ) -> Result<Vec<Finding>, StoreError> {
+    ) -> Result<Vec<RecordInfo>, StoreError> {
         let names = self.ledger.names();
         match scope {
             // Its name is known, and nobody need be asked for it.
@@ -239,13 +243,13 @@ impl Records for RedisRecords {
         }
     }
 
-    async fn response(&self, id: RecordId) -> Result<Option<Arc<Answer>>, StoreError> {
+    async fn response(&self, id: RecordId) -> Result<Option<Arc<StoredResponse>>, StoreError> {
         scan::response(&self.link, &self.ledger.names(), id).await
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
         // The lease of a claim of this gateway may have lapsed while its execution runs.
-        if self.ledger.flights.is_flying(id) {
+        if self.ledger.in_flight.is_running(id) {
             return Ok(false);
         }
         let call = steps::free(&self.ledger.names(), id);
@@ -260,17 +264,17 @@ impl Records for RedisRecords {
         true
     }
 
-    fn census(&self) -> Census {
-        Census {
-            in_progress: self.ledger.flights.len(),
-            ..Census::default()
+    fn counts(&self) -> RecordCounts {
+        RecordCounts {
+            in_progress: self.ledger.in_flight.len(),
+            ..RecordCounts::default()
         }
     }
 }
 
 impl RedisRecords {
     /// How much there is in all of Redis. Looks at every record, so not to be asked often.
-    pub async fn count(&self) -> Result<Census, StoreError> {
+    pub async fn count(&self) -> Result<RecordCounts, StoreError> {
         scan::count(&self.link, &self.ledger.names()).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::idempotency::Census;
+use tidegate::idempotency::RecordCounts;
 
 use super::{STRICT, fails, is_refused};
 use crate::harness::{Gateway, Upstream};
@@ -85,7 +85,7 @@ async fn a_key_refused_by_an_open_circuit_is_free_and_nothing_is_kept() {
         let refused = ask().await;
         is_refused(&refused);
         assert!(!refused.is_replay());
-        assert_eq!(gateway.census(), Census::default());
+        assert_eq!(gateway.counts(), RecordCounts::default());
     }
     let close = format!("/upstreams/api/servers/{}/close", upstream.address());
     assert_eq!(gateway.admin().post(&close).send().await.status, 200);

@@ -91,7 +91,7 @@ async fn an_api_that_stalls_until_the_client_gives_up_has_created_one_customer()
     assert_eq!(*created.lock(), ["cus_1"]);
     // When it answers after all, that is recorded, and whoever asks under the key gets it.
     permits.add_permits(1);
-    eventually("it is recorded", || gateway.census().completed == 1).await;
+    eventually("it is recorded", || gateway.counts().completed == 1).await;
     let replay = again(&gateway, &upstream.last()).await;
     assert!(replay.is_replay());
     assert_eq!(replay.json()["id"], "cus_1");
@@ -118,7 +118,7 @@ async fn an_api_that_breaks_off_has_created_one_customer_and_the_client_is_told(
     assert!(message.contains("Outcome unknown: "), "{result}");
     assert!((asked(&gateway).await - 3.0).abs() < 0.1);
     assert_eq!(*created.lock(), ["cus_1"]);
-    assert_eq!(gateway.census().unknown, 1);
+    assert_eq!(gateway.counts().unknown, 1);
 }
 
 #[tokio::test]

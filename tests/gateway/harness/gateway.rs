@@ -10,7 +10,7 @@ use tidegate::admin::listener::{Admin, AdminSources};
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::gateway::Gateway as Running;
-use tidegate::idempotency::{Census, Records as _};
+use tidegate::idempotency::{RecordCounts, Records as _};
 use tidegate::pipeline::Shared;
 
 use super::{Certificates, Client, PATIENCE, Upstream};
@@ -105,16 +105,16 @@ impl Gateway {
     }
 
     /// What its store holds.
-    pub(crate) fn census(&self) -> Census {
-        self.shared().records.census()
+    pub(crate) fn counts(&self) -> RecordCounts {
+        self.shared().records.counts()
     }
 
     /// Waits until it has ended by itself, and says what its store held then.
-    pub(crate) fn ended(mut self) -> Census {
+    pub(crate) fn ended(mut self) -> RecordCounts {
         let running = self.running.take().expect("running");
         let records = running.shared().records.clone();
         running.join().expect("no worker crashes");
-        records.census()
+        records.counts()
     }
 
     /// A client that speaks HTTP/1.1, each request on a connection of its own.

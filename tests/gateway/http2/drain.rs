@@ -70,12 +70,12 @@ async fn a_drain_waits_for_keyed_executions_whose_clients_disconnect() {
         for client in clients {
             client.await.expect("no panic");
         }
-        let census = ended.await.expect("no panic");
-        let completed = usize::try_from(census.completed).expect("few");
+        let counts = ended.await.expect("no panic");
+        let completed = usize::try_from(counts.completed).expect("few");
         assert_eq!(
-            (census.in_progress, census.unknown, completed),
+            (counts.in_progress, counts.unknown, completed),
             (0, 0, upstream.count()),
-            "round {round}: {census:?}"
+            "round {round}: {counts:?}"
         );
         executions += completed;
     }

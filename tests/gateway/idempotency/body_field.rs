@@ -1,7 +1,7 @@
 //! Idempotency keys in a member of a JSON body.
 
 use bytes::Bytes;
-use tidegate::idempotency::Census;
+use tidegate::idempotency::RecordCounts;
 
 use super::{is_execution, is_problem, is_replay_of, numbering};
 use crate::harness::{Asking, Client, Gateway, Upstream};
@@ -43,7 +43,7 @@ async fn a_retry_with_the_same_member_is_replayed() {
     let other = "{\"amount\":1, \"idempotency_key\":\"k2\"}";
     is_execution(&json(&http2, other).send().await, 2);
     is_replay_of(&json(&http1, other).send().await, 2);
-    assert_eq!(gateway.census().completed, 2);
+    assert_eq!(gateway.counts().completed, 2);
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn a_body_without_a_valid_key_is_rejected_and_claims_nothing() {
         is_problem(&rejected, 400, "idempotency-key-invalid");
         assert!(rejected.text().contains("differs"), "{rejected:?}");
     }
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
     assert_eq!(upstream.count(), 0);
 }
 
@@ -158,7 +158,7 @@ async fn other_media_types_and_methods_are_not_searched() {
     let put = gateway.client().request("PUT", "/pay").body(body);
     let put = put.header("content-type", "application/json");
     is_execution(&put.send().await, 5);
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn a_body_without_the_member_is_forwarded_unchanged() {
             assert!(!received.has("transfer-encoding"));
         }
     }
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
 }
 
 /// Chunks become one body, as with a key in the header. Trailers are never forwarded.
@@ -244,7 +244,7 @@ async fn a_json_body_over_max_request_is_rejected_with_413() {
     );
     let rejected = gateway.client().raw(chunked).await;
     assert!(rejected.starts_with("HTTP/1.1 413 "), "{rejected}");
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
     assert_eq!(upstream.count(), 0);
     // Other media types are forwarded at any size.
     let request = gateway.client().post("/pay").body(large);
@@ -302,5 +302,5 @@ fn an_upgrade_is_rejected_only_with_a_key() {
     assert_eq!(upstream.count(), 1);
     assert_eq!(upstream.last().header("upgrade"), "chat");
     assert_eq!(upstream.last().body, "{\"a\":1}");
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
 }

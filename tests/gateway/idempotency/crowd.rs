@@ -58,8 +58,8 @@ async fn crowd(gateway: &Gateway, upstream: &Upstream) {
     }
     assert_eq!(upstream.count(), KEYS);
     assert_eq!(executions, KEYS, "each but the first is a replay");
-    assert_eq!(gateway.census().completed, KEYS as u64);
-    assert_eq!(gateway.census().in_progress, 0);
+    assert_eq!(gateway.counts().completed, KEYS as u64);
+    assert_eq!(gateway.counts().in_progress, 0);
 }
 
 const MANY: &str = "[server]\nworkers = 2\nh2_max_streams = 128";

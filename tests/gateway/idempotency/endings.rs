@@ -1,6 +1,6 @@
 //! How an execution can end without an answer, or with one that says "not done".
 
-use tidegate::idempotency::Census;
+use tidegate::idempotency::RecordCounts;
 
 use super::{is_execution, is_problem, is_replay_of, numbering_with, url};
 use crate::harness::{Answer, Gateway, Plan, Upstream, full};
@@ -88,8 +88,8 @@ async fn a_request_whose_answer_is_lost_is_never_sent_again() {
         }
         let shown = bytes.escape_ascii();
         assert_eq!(sent(&upstream), 1, "{shown}");
-        let census = gateway.census();
-        assert_eq!((census.unknown, census.completed), (1, 0), "{shown}");
+        let counts = gateway.counts();
+        assert_eq!((counts.unknown, counts.completed), (1, 0), "{shown}");
     }
 }
 
@@ -105,7 +105,7 @@ async fn an_answer_that_stalls_half_way_is_lost() {
     assert!(!first.text().contains("half"), "{first:?}");
     is_problem(&ask(&gateway).await, 409, "idempotency-outcome-unknown");
     assert_eq!(sent(&upstream), 1);
-    assert_eq!(gateway.census().unknown, 1);
+    assert_eq!(gateway.counts().unknown, 1);
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn where_upstream_understands_keys_a_lost_answer_frees_its_key() {
         // Upstream was told the key both times, and can do as it knows.
         let keys = upstream.received();
         assert_eq!(keys.matches("idempotency-key: k1").count(), 2, "{keys}");
-        assert_eq!(gateway.census(), Census::default());
+        assert_eq!(gateway.counts(), RecordCounts::default());
     }
 }
 
@@ -148,7 +148,7 @@ async fn what_provably_reached_nobody_leaves_its_key_free() {
     let gateway = Gateway::keyed("").upstream_url(&url(address)).start();
     for _ in 0..3 {
         is_problem(&ask(&gateway).await, 502, "upstream-unavailable");
-        assert_eq!(gateway.census(), Census::default());
+        assert_eq!(gateway.counts(), RecordCounts::default());
     }
 }
 
@@ -245,7 +245,7 @@ async fn a_truncated_response_whose_status_means_not_executed_releases_its_key()
                 let detail = response.json()["detail"].to_string();
                 assert!(detail.contains("was not executed"), "{head}: {detail}");
                 assert_eq!(sent(&upstream), times, "{head}");
-                assert_eq!(gateway.census(), Census::default(), "{head}");
+                assert_eq!(gateway.counts(), RecordCounts::default(), "{head}");
             }
         }
     }
@@ -295,6 +295,6 @@ async fn what_the_gateway_says_itself_is_never_kept() {
     assert_eq!(ask("/nowhere", String::new()).await.status, 404);
     assert_eq!(ask("/pay", "x".repeat(2000)).await.status, 413);
     assert_eq!(ask("/pay/%00", String::new()).await.status, 400);
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
     is_execution(&ask("/pay", String::new()).await, 1);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::idempotency::Census;
+use tidegate::idempotency::RecordCounts;
 
 use super::{held, is_execution, is_problem, is_replay_of, numbering};
 use crate::harness::{Gateway, eventually};
@@ -42,9 +42,9 @@ async fn an_execution_whose_client_has_gone_is_finished_and_recorded() {
     eventually("upstream has the request", || upstream.count() == 1).await;
     drop(client);
     has_noticed(&gateway).await;
-    assert_eq!(gateway.census().in_progress, 1);
+    assert_eq!(gateway.counts().in_progress, 1);
     permits.add_permits(1);
-    eventually("it is recorded", || gateway.census().completed == 1).await;
+    eventually("it is recorded", || gateway.counts().completed == 1).await;
     is_replay_of(&retry(&gateway).await, 1);
     assert_eq!(upstream.count(), 1);
 }
@@ -69,9 +69,9 @@ async fn a_stream_that_is_reset_does_not_stop_its_execution() {
         let refused = connection.send(client.post("/pay").key("no key")).await;
         is_problem(&refused, 400, "idempotency-key-invalid");
     }
-    assert_eq!(gateway.census().in_progress, 1);
+    assert_eq!(gateway.counts().in_progress, 1);
     permits.add_permits(1);
-    eventually("it is recorded", || gateway.census().completed == 1).await;
+    eventually("it is recorded", || gateway.counts().completed == 1).await;
     is_replay_of(&client.post("/pay").key("k1").send().await, 1);
     assert_eq!(upstream.count(), 1);
 }
@@ -102,7 +102,7 @@ async fn nothing_is_carried_out_until_the_request_is_complete() {
     }
     let sent = upstream.requests();
     assert!(sent.iter().all(|request| request.method == "GET"));
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
     is_execution(&retry(&gateway).await, 3);
     is_replay_of(&retry(&gateway).await, 3);
 }
@@ -118,7 +118,7 @@ async fn a_client_that_only_stops_sending_gets_its_answer_or_finds_it_recorded()
         let half = client.stream.shutdown(std::net::Shutdown::Write);
         half.expect("an open socket");
         permits.add_permits(1);
-        eventually("it is recorded", || gateway.census().completed == 1).await;
+        eventually("it is recorded", || gateway.counts().completed == 1).await;
         is_replay_of(&retry(&gateway).await, 1);
         assert_eq!(upstream.count(), 1);
     }
@@ -193,7 +193,7 @@ async fn what_outlasts_the_grace_of_a_drain_is_unknown() {
         is_problem(&asking.send().await, 409, "idempotency-outcome-unknown");
     }
     assert_eq!(upstream.count(), 1);
-    assert_eq!(gateway.census().unknown, 1);
+    assert_eq!(gateway.counts().unknown, 1);
 }
 
 #[tokio::test]

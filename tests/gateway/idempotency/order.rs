@@ -41,7 +41,7 @@ async fn a_throttled_request_claims_nothing() {
         }
     };
     assert_eq!(refused.problem(), "rate-limited");
-    assert_eq!(gateway.census().completed, key as u64 - 1);
+    assert_eq!(gateway.counts().completed, key as u64 - 1);
     let sent = upstream.count();
     tokio::time::sleep(Duration::from_secs(refused.retry_after())).await;
     is_execution(&ask(key).await, sent + 1);

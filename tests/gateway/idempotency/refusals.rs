@@ -1,6 +1,6 @@
 //! Requests that are refused for their key: nothing is claimed for them and nothing sent.
 
-use tidegate::idempotency::Census;
+use tidegate::idempotency::RecordCounts;
 
 use super::{held, is_execution, is_problem, is_replay_of, numbering};
 use crate::harness::{Client, Gateway, Upstream, eventually};
@@ -9,7 +9,7 @@ use crate::wire_raw;
 /// Holds that nothing has come of anything so far.
 #[track_caller]
 fn nothing_happened(gateway: &Gateway, upstream: &Upstream) {
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
     assert_eq!(upstream.count(), 0);
 }
 

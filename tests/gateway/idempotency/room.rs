@@ -1,6 +1,6 @@
 //! Keys take room, and what happens where there is none left.
 
-use tidegate::idempotency::Census;
+use tidegate::idempotency::RecordCounts;
 
 use super::{held, is_execution, is_problem, is_replay_of, numbering};
 use crate::harness::{Client, Gateway, Upstream, eventually, full};
@@ -32,7 +32,7 @@ async fn a_client_with_too_many_keys_is_slowed_down_and_nobody_else() {
         }
     }
     assert_eq!(upstream.count(), 100);
-    assert_eq!(gateway.census().completed, 100);
+    assert_eq!(gateway.counts().completed, 100);
     // What it has is kept, and others have a hundred of their own.
     for key in [1, 50, 100] {
         is_replay_of(&ask(&client, key).await, key);
@@ -57,7 +57,7 @@ async fn a_key_that_was_released_takes_no_room() {
     for number in 1..=10 {
         is_execution(&ask(&gateway.client(), number).await, number);
     }
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
 }
 
 #[tokio::test]
@@ -126,12 +126,12 @@ async fn answers_go_before_promises_and_nothing_runs_twice() {
         assert_eq!(ask(key).await.status, 200);
     }
     // To count them is also to see to it that they fit.
-    let census = gateway.census();
+    let counts = gateway.counts();
     assert!(
-        census.evictions > 0 && census.bytes <= 64 << 10,
-        "{census:?}"
+        counts.evictions > 0 && counts.bytes <= 64 << 10,
+        "{counts:?}"
     );
-    assert_eq!(census.completed + census.tombstones, KEYS as u64);
+    assert_eq!(counts.completed + counts.tombstones, KEYS as u64);
     let mut replayed = 0;
     for key in 0..KEYS {
         let answer = ask(key).await;

@@ -39,7 +39,7 @@ async fn an_answer_too_large_to_keep_is_given_once_and_whole() {
             is_problem(&ask().await, 409, "response-not-retained");
         }
         assert_eq!(upstream.count(), number);
-        assert_eq!(gateway.census().tombstones, number as u64);
+        assert_eq!(gateway.counts().tombstones, number as u64);
     }
 }
 
@@ -129,7 +129,7 @@ async fn events_reach_the_first_caller_as_they_come_and_the_second_is_told_so() 
         drop(say);
         assert!(body.frame().await.is_none());
         assert_eq!(upstream.received().matches("POST /").count(), 1, "{kind}");
-        assert_eq!(gateway.census().tombstones, 1);
+        assert_eq!(gateway.counts().tombstones, 1);
     }
 }
 

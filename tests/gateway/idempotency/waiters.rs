@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::idempotency::Census;
+use tidegate::idempotency::RecordCounts;
 use tokio::task::JoinHandle;
 
 use super::{held, held_with, is_execution, is_problem, is_replay_of, url};
@@ -137,7 +137,7 @@ async fn an_answer_that_says_not_done_is_told_to_all_who_wait_and_not_kept() {
             );
         }
         assert_eq!(upstream.count(), 1, "no stampede after {status}");
-        assert_eq!(gateway.census(), Census::default());
+        assert_eq!(gateway.counts(), RecordCounts::default());
         permits.add_permits(1);
         is_execution(&ask(&gateway).await.expect("an answer"), 2);
     }
@@ -172,7 +172,7 @@ async fn where_the_outcome_is_lost_those_who_wait_are_told_at_once() {
     let later = ask(&gateway).await.expect("an answer");
     is_problem(&later, 409, "idempotency-outcome-unknown");
     assert_eq!(sent(), 1);
-    assert_eq!(gateway.census().unknown, 1);
+    assert_eq!(gateway.counts().unknown, 1);
 }
 
 #[tokio::test]

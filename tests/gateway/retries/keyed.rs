@@ -1,7 +1,7 @@
 //! Retries of requests with an idempotency key.
 
 use http::HeaderMap;
-use tidegate::idempotency::Census;
+use tidegate::idempotency::RecordCounts;
 
 use super::{LOSSES, QUICK, arrived, in_turn, losing, ruled_before};
 use crate::harness::{Answer, Gateway};
@@ -42,8 +42,8 @@ async fn where_upstream_understands_keys_a_failure_is_retried_and_the_last_answe
         assert_eq!(request.header("idempotency-key"), "k1");
         assert_eq!(request.body, "amount=1");
     }
-    let census = gateway.census();
-    assert_eq!((census.completed, census.unknown), (1, 0));
+    let counts = gateway.counts();
+    assert_eq!((counts.completed, counts.unknown), (1, 0));
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn where_upstream_understands_keys_a_lost_answer_is_asked_for_once_more() 
             "{how}"
         );
         assert_eq!(arrived(&upstream, "POST"), 2, "{how}");
-        assert_eq!(gateway.census().completed, 1, "{how}");
+        assert_eq!(gateway.counts().completed, 1, "{how}");
     }
 }
 
@@ -83,7 +83,7 @@ async fn where_all_attempts_are_lost_the_key_is_free_again() {
     let gateway = ruled_before(&[upstream.url()], &api, RELEASE).start();
     assert_eq!(ask(&gateway).await.status, 502);
     assert_eq!(arrived(&upstream, "POST"), 3);
-    assert_eq!(gateway.census(), Census::default());
+    assert_eq!(gateway.counts(), RecordCounts::default());
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ async fn a_keyed_request_whose_server_responds_early_and_closes_is_recorded() {
         assert_eq!((first.status, first.is_replay()), (413, false), "{request}");
         assert_eq!((second.status, second.is_replay()), (413, true));
     }
-    assert_eq!(gateway.census().unknown, 0);
+    assert_eq!(gateway.counts().unknown, 0);
     assert_eq!(upstream.connections(), REQUESTS);
 }
 

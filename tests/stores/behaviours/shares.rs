@@ -3,22 +3,24 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::idempotency::{Bid, Claim, ClientHash, Kept, OnUnknown, Records};
-use tidegate::store::memory::records::Room;
+use tidegate::idempotency::{
+    Claim, ClaimRequest, ClientHash, ExecutionOutcome, OnUnknown, Records,
+};
+use tidegate::store::StoreCapacity;
 
 use super::OTHER_REQUEST;
-use crate::bench::{Bench, Kind, SHARE, TTL, answer, bid, id, sized_answer};
+use crate::bench::{Bench, Kind, SHARE, TTL, answer, claim_request, id, sized_answer};
 
 const CLIENT: ClientHash = ClientHash(1);
 const OTHER_CLIENT: ClientHash = ClientHash(2);
 
-/// A bid of `client` for a key in a scope of its own, as with invented credentials.
-fn bid_of(client: ClientHash, key: u16) -> Bid {
+/// A claim of `client` on a key in a scope of its own, as with invented credentials.
+fn bid_of(client: ClientHash, key: u16) -> ClaimRequest {
     let scope = u8::try_from(key).unwrap();
-    Bid {
+    ClaimRequest {
         id: id(key, scope),
         client,
-        ..bid(key)
+        ..claim_request(key)
     }
 }
 
@@ -46,7 +48,10 @@ pub(crate) async fn a_client_with_its_share_claims_no_new_key(kind: Kind) {
     bench.run(bid_of(CLIENT, 2), &answer(2)).await;
     bench.lose(bid_of(CLIENT, 3)).await;
     let entombed = bench.win(bid_of(CLIENT, 4)).await;
-    let completed = bench.records.complete(entombed, Kept::Tombstone).await;
+    let completed = bench
+        .records
+        .end(entombed, ExecutionOutcome::Tombstone)
+        .await;
     completed.unwrap();
     bench.run(bid_of(CLIENT, 5), &answer(5)).await;
     for _ in 0..3 {
@@ -83,7 +88,11 @@ pub(crate) async fn a_freed_key_is_no_longer_part_of_the_share(kind: Kind) {
         bench.lose(bid_of(CLIENT, 10)).await;
         let released = bench.win(bid_of(CLIENT, 11)).await;
         is_full(&bench, CLIENT, 12).await;
-        bench.records.release(released, None).await.unwrap();
+        bench
+            .records
+            .end(released, ExecutionOutcome::Released(None))
+            .await
+            .unwrap();
         let dropped = bench.win(bid_of(CLIENT, 12)).await;
         is_full(&bench, CLIENT, 13).await;
         drop(dropped);
@@ -145,7 +154,7 @@ pub(crate) async fn an_expired_key_counts_for_the_client_that_claims_it_again(ki
     drop(bench.win(bid_of(CLIENT, 20)).await);
 }
 
-pub(crate) async fn a_bid_that_is_not_won_is_not_part_of_the_share(kind: Kind) {
+pub(crate) async fn a_claim_that_is_not_won_is_not_part_of_the_share(kind: Kind) {
     let bench = Bench::with_share(kind).await;
     let in_flight = bench.win(bid_of(CLIENT, 1)).await;
     bench.run(bid_of(CLIENT, 2), &answer(2)).await;
@@ -167,7 +176,7 @@ pub(crate) async fn a_bid_that_is_not_won_is_not_part_of_the_share(kind: Kind) {
     drop(in_flight);
 }
 
-pub(crate) async fn a_bid_whose_caller_left_is_not_part_of_the_share(kind: Kind) {
+pub(crate) async fn a_claim_whose_caller_left_is_not_part_of_the_share(kind: Kind) {
     let bench = Arc::new(Bench::with_share(kind).await);
     for key in 101..151 {
         let (claiming, aborted) = (Arc::clone(&bench), bid_of(CLIENT, key));
@@ -192,9 +201,9 @@ pub(crate) async fn a_bid_whose_caller_left_is_not_part_of_the_share(kind: Kind)
 }
 
 pub(crate) async fn a_client_that_is_alone_uses_most_of_the_store(kind: Kind) {
-    let room = Room {
+    let room = StoreCapacity {
         max_keys: 100,
-        ..Room::default()
+        ..StoreCapacity::default()
     };
     let bench = Bench::with_room(kind, room);
     for key in 1..=81 {
@@ -215,7 +224,7 @@ pub(crate) async fn a_client_that_is_alone_uses_most_of_the_store(kind: Kind) {
 }
 
 pub(crate) async fn a_tombstone_is_part_of_the_share(kind: Kind) {
-    let room = Room {
+    let room = StoreCapacity {
         max_keys: 40,
         max_bytes: 16 << 10,
     };
@@ -225,10 +234,10 @@ pub(crate) async fn a_tombstone_is_part_of_the_share(kind: Kind) {
             .run(bid_of(CLIENT, key), &sized_answer(key, 4_000))
             .await;
     }
-    bench.census().await;
+    bench.counts().await;
     is_full(&bench, CLIENT, 34).await;
     bench.advance(TTL);
-    assert_eq!(bench.census().await.tombstones, 0);
+    assert_eq!(bench.counts().await.tombstones, 0);
     for key in 101..=133 {
         bench.run(bid_of(CLIENT, key), &answer(key)).await;
     }

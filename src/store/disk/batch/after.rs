@@ -1,59 +1,56 @@
-//! Who is told what when a batch is on disk, or is not.
+//! Replies to the operations of a batch, after it was committed or has failed.
 
 use std::sync::Arc;
 
 use super::super::admission::Admission;
-use super::super::writer::{Ack, Completion, tell};
+use super::super::writer::{Ack, End, tell};
 use super::super::{Common, Recent, Stamp};
-use crate::idempotency::{Claim, Ending, Kept, Permit, RecordId, StoreError, Ticket};
+use crate::idempotency::{Claim, ExecutionOutcome, Permit, RecordId, StoreError};
 
-/// What is left to do when a batch is on disk, or is not.
+/// Replies that wait for the commit of a batch.
 #[derive(Default)]
-pub(in super::super) struct After {
+pub(in super::super) struct PendingReplies {
     pub(super) won: Vec<(Ack<Claim>, Permit)>,
-    pub(super) landings: Vec<Landing>,
+    pub(super) ended: Vec<EndedClaim>,
     pub(super) freed: Vec<(RecordId, Ack<bool>)>,
 }
 
-/// An execution that comes to its end.
-pub(super) struct Landing {
-    pub(super) ticket: Ticket,
-    pub(super) ending: Ending,
-    /// Where somebody waits for it to be on disk.
-    pub(super) ack: Option<Ack<()>>,
+/// An execution whose end is part of the batch.
+pub(super) struct EndedClaim {
+    pub(super) end: End,
+    /// When its record expires.
     pub(super) expires: Stamp,
 }
 
-/// What is left of a batch that may not be on disk.
+/// Operations of a failed batch that are still to be done.
 #[derive(Default)]
 pub(in super::super) struct Unwritten {
     /// Claims that no permit was issued for, or that were released: to be removed if they are on disk.
     pub(in super::super) doomed: Vec<RecordId>,
     /// Ends of executions, to be recorded when the store works again.
-    pub(in super::super) completions: Vec<Completion>,
+    pub(in super::super) completions: Vec<End>,
 }
 
-impl After {
+impl PendingReplies {
     /// Responds to all operations, now that the batch is on disk.
     pub(in super::super) fn done(self, common: &Common, admission: &mut Admission) {
-        for Landing {
-            ticket,
-            ending,
-            ack,
-            expires,
-        } in self.landings
-        {
-            if let Ending::Completed(answer) = &ending {
+        for EndedClaim { end, expires } in self.ended {
+            let End {
+                token,
+                outcome,
+                ack,
+            } = end;
+            if let ExecutionOutcome::Completed(response) = &outcome {
                 let recent = Recent {
-                    fingerprint: ticket.bid.fingerprint,
+                    fingerprint: token.request.fingerprint,
                     expires,
-                    answer: Arc::clone(answer),
+                    response: Arc::clone(response),
                 };
-                common.recent.insert(ticket.bid.id, recent);
+                common.recent.insert(token.request.id, recent);
             }
-            common.flights.land(&ticket, ending);
+            common.in_flight.end(&token, outcome);
             tell(ack, Ok(()));
-            admission.concluded(ticket.token);
+            admission.concluded(token.number);
         }
         for (ack, permit) in self.won {
             // If nobody is there to take it, the permit is dropped and its claim released.
@@ -68,35 +65,26 @@ impl After {
     pub(in super::super) fn failed(self, common: &Common, reason: &StoreError) -> Unwritten {
         let now = common.timeline.clock.now();
         let mut unwritten = Unwritten::default();
-        for Landing {
-            ticket,
-            ending,
-            ack,
-            ..
-        } in self.landings
-        {
-            let kept = match ending {
-                Ending::Completed(answer) => Kept::Answer(answer),
-                Ending::Tombstone => Kept::Tombstone,
-                Ending::Released(_) => {
-                    unwritten.doomed.push(ticket.bid.id);
-                    common.flights.land(&ticket, ending);
-                    tell(ack, Err(reason.clone()));
+        for EndedClaim { end, .. } in self.ended {
+            match end.outcome {
+                ExecutionOutcome::Completed(_) | ExecutionOutcome::Tombstone => {
+                    unwritten.completions.push(end);
                     continue;
                 }
-                Ending::Unknown => {
-                    common.flights.lose(&ticket, now);
-                    tell(ack, Err(reason.clone()));
-                    continue;
+                ExecutionOutcome::Released(_) => {
+                    unwritten.doomed.push(end.token.request.id);
+                    common.in_flight.end(&end.token, end.outcome);
                 }
-            };
-            let completion = ack.map(|ack| Completion { ticket, kept, ack });
-            unwritten.completions.extend(completion);
+                ExecutionOutcome::Unknown => common.in_flight.lose(&end.token, now),
+            }
+            tell(end.ack, Err(reason.clone()));
         }
         for (ack, permit) in self.won {
-            let ticket = permit.redeem();
-            unwritten.doomed.push(ticket.bid.id);
-            common.flights.land(&ticket, Ending::Released(None));
+            let token = permit.redeem();
+            unwritten.doomed.push(token.request.id);
+            common
+                .in_flight
+                .end(&token, ExecutionOutcome::Released(None));
             drop(ack.send(Err(reason.clone())));
         }
         for (_, ack) in self.freed {

@@ -4,9 +4,9 @@ use fjall::PersistMode;
 use rustix::io::Errno;
 
 use super::super::Timeline;
-use super::super::record::{Claimed, Record};
+use super::super::record::{Record, StoredClaim};
 use super::super::tally::Tally;
-use super::{Brief, Due, Engine, Result, TALLY, failed};
+use super::{Engine, ExpiryEntry, ExpiryKey, Result, TALLY, failed};
 use crate::failpoint::fails;
 use crate::idempotency::{RecordId, ScopeHash, StoreError};
 
@@ -28,7 +28,7 @@ pub(in super::super) enum Durability {
 }
 
 impl Changes<'_> {
-    pub(in super::super) fn put_claim(&mut self, id: RecordId, claimed: &Claimed) {
+    pub(in super::super) fn put_claim(&mut self, id: RecordId, claimed: &StoredClaim) {
         let name = id.to_bytes();
         let bytes = claimed.encode(&name);
         self.batch.insert(&self.engine.claims, name, bytes);
@@ -43,14 +43,14 @@ impl Changes<'_> {
         let name = id.to_bytes();
         let bytes = record.encode(&name);
         let weight = bytes.len() as u64;
-        let brief = Brief {
-            ended: record.outcome.ended(),
+        let brief = ExpiryEntry {
+            state: record.state,
             fingerprint: record.fingerprint.to_bytes(),
             client: record.client.0,
             since: record.since.0,
             weight,
         };
-        let due = Due {
+        let due = ExpiryKey {
             expires: record.expires,
             id,
         };
@@ -61,13 +61,13 @@ impl Changes<'_> {
         weight
     }
 
-    pub(in super::super) fn remove_record(&mut self, due: Due) {
+    pub(in super::super) fn remove_record(&mut self, due: ExpiryKey) {
         self.batch.remove(&self.engine.records, due.id.to_bytes());
         self.remove_expiry(due);
     }
 
     /// Removes the index entry of a record that is replaced in the same batch by one with another expiry.
-    pub(in super::super) fn remove_expiry(&mut self, due: Due) {
+    pub(in super::super) fn remove_expiry(&mut self, due: ExpiryKey) {
         self.batch.remove(&self.engine.expiries, due.to_bytes());
     }
 

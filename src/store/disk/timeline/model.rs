@@ -15,11 +15,11 @@ use tempfile::TempDir;
 
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
-    Answer, Bid, Claim, ClientHash, Fingerprint, Kept, KeyHash, OnUnknown, Permit, RecordId,
-    Records, ScopeHash, Terms,
+    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, Permit,
+    RecordId, Records, ScopeHash, StoredResponse, Terms,
 };
+use crate::store::StoreCapacity;
 use crate::store::disk::DiskRecords;
-use crate::store::memory::records::Room;
 
 const TTL: Duration = Duration::from_mins(1);
 const KEYS: usize = 4;
@@ -91,7 +91,7 @@ impl History {
     async fn claim(&mut self, seen: &mut Seen) {
         let index = self.random.usize(..KEYS);
         let now = self.clock.since_boot();
-        let claim = self.records().claim(&bid(index)).await.unwrap();
+        let claim = self.records().claim(&request(index)).await.unwrap();
         self.log(&format!("claim of key {index}: {}", name(&claim)));
         let is_within_ttl = match &self.keys[index] {
             Key::Unused => false,
@@ -129,9 +129,9 @@ impl History {
         };
         let ended = Key::Ended(self.clock.since_boot());
         if let Key::InFlight(permit) = std::mem::replace(key, ended) {
-            let response = Answer::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
-            let kept = Kept::Answer(response.into());
-            self.records().complete(permit, kept).await.unwrap();
+            let response = StoredResponse::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
+            let outcome = ExecutionOutcome::Completed(response.into());
+            self.records().end(permit, outcome).await.unwrap();
             self.log("completion");
         }
     }
@@ -214,12 +214,12 @@ impl History {
 }
 
 fn open(home: &Path, clock: &Clock) -> DiskRecords {
-    DiskRecords::open(home, Room::default(), clock.clone()).unwrap()
+    DiskRecords::open(home, StoreCapacity::default(), clock.clone()).unwrap()
 }
 
-fn bid(index: usize) -> Bid {
+fn request(index: usize) -> ClaimRequest {
     let byte = u8::try_from(index).unwrap();
-    Bid {
+    ClaimRequest {
         at: Moment::default(),
         id: RecordId {
             key: KeyHash([byte; 16]),

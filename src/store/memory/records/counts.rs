@@ -12,32 +12,20 @@ use parking_lot::{Mutex, MutexGuard};
 use super::super::hashers::BuildIdentityHasher;
 use super::SHARDS;
 use crate::idempotency::ClientHash;
-use crate::store::share::{ClientCounts, Share};
+use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
 /// The number of keys, in total and per client.
 pub(super) struct KeyCounts {
-    max_keys: usize,
+    capacity: StoreCapacity,
     keys: AtomicUsize,
-    share: Share,
     clients: Box<[Mutex<ClientCounts>]>,
 }
 
-/// Why a key cannot be added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
-    /// The client holds its share of this many keys.
-    Client(u64),
-    /// The store holds as many keys as it may.
-    Store,
-}
-
 impl KeyCounts {
-    /// Counts the keys of a store that holds up to `max_keys`.
-    pub(super) fn new(max_keys: usize) -> Self {
+    pub(super) fn new(capacity: StoreCapacity) -> Self {
         Self {
-            max_keys,
+            capacity,
             keys: AtomicUsize::new(0),
-            share: Share::of(max_keys),
             clients: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
     }
@@ -52,17 +40,15 @@ impl KeyCounts {
     /// Counts a new key of a client, unless the store is full or the client holds its share.
     pub(super) fn add(&self, client: ClientHash) -> Result<(), Full> {
         let mut clients = self.of(client);
-        let keys = self.keys.load(Ordering::Relaxed) as u64;
-        if self.share.is_exceeded(keys, clients.held(client)) {
-            return Err(Full::Client(self.share.limit));
-        }
+        let held = clients.held(client);
+        let admit = |keys: usize| self.capacity.admit(keys as u64, held);
         let added = self
             .keys
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |keys| {
-                (keys < self.max_keys).then_some(keys + 1)
+                admit(keys).is_ok().then_some(keys + 1)
             });
-        if added.is_err() {
-            return Err(Full::Store);
+        if let Err(keys) = added {
+            return admit(keys);
         }
         clients.add(client);
         Ok(())
@@ -91,7 +77,7 @@ impl fmt::Debug for KeyCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyCounts")
             .field("keys", &self.keys)
-            .field("max_keys", &self.max_keys)
+            .field("max_keys", &self.capacity.max_keys)
             .finish_non_exhaustive()
     }
 }
@@ -100,9 +86,16 @@ impl fmt::Debug for KeyCounts {
 mod tests {
     use super::*;
 
+    fn counts(max_keys: usize) -> KeyCounts {
+        KeyCounts::new(StoreCapacity {
+            max_keys,
+            ..StoreCapacity::default()
+        })
+    }
+
     #[test]
     fn threads_that_add_at_once_do_not_exceed_the_share_of_a_client() {
-        let counts = KeyCounts::new(100);
+        let counts = counts(100);
         for other in 0..81 {
             counts.add(ClientHash(1_000 + other)).unwrap();
         }
@@ -124,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_full_store_takes_no_key_of_any_client() {
-        let counts = KeyCounts::new(3);
+        let counts = counts(3);
         for client in 0..3 {
             counts.add(ClientHash(client)).unwrap();
         }

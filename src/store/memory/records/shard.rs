@@ -1,4 +1,4 @@
-//! One shard of the table: some scopes, whole.
+//! One shard of the table of records. All records of a scope are in the same shard.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -10,57 +10,47 @@ use smallvec::SmallVec;
 
 use super::super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
+use crate::idempotency::claim::{Meeting, RecordView, Vacancy, meet};
 use crate::idempotency::{
-    Answer, Bid, Census, Claim, ClientHash, Finding, Fingerprint, Flight, KeyHash, OnUnknown,
-    RecordId, ScopeHash, State, Ticket,
+    Claim, ClaimRequest, ClaimToken, ClientHash, Fingerprint, InFlightExecution, KeyHash,
+    RecordCounts, RecordId, RecordInfo, ScopeHash, State, StoredResponse,
 };
 
-/// A shard of the table.
 #[derive(Default)]
 pub(super) struct Shard {
     records: HashMap<RecordId, Record, BuildIdentityHasher>,
-    /// How many keys each scope has here.
+    /// Number of keys per scope.
     scopes: HashMap<ScopeHash, u32, BuildIdentityHasher>,
-    /// When settled records expire, earliest first. An entry whose record has since been replaced is
-    /// known by its token, and passed over.
+    /// When records expire, earliest first. An entry whose record was replaced has the number of an earlier claim, and
+    /// is skipped.
     expiries: BinaryHeap<Reverse<(Moment, RecordId, u64)>>,
     counts: Counts,
 }
 
-/// How many records are in each state.
+/// Number of records per state.
 #[derive(Default)]
 struct Counts([u64; State::ALL.len()]);
 
 enum Record {
-    /// Boxed: few are underway at once, and all others are smaller.
-    InFlight(Box<Flight>),
-    Settled(Settled),
+    /// Boxed: few executions are in flight at once, and all other records are smaller.
+    InFlight(Box<InFlightExecution>),
+    Ended(Ended),
 }
 
 /// A record of an execution that has ended.
 #[derive(Debug)]
-pub(super) struct Settled {
+pub(super) struct Ended {
     /// Not in progress.
     pub(super) state: State,
-    /// Of the claim that led to it.
-    pub(super) token: u64,
+    /// Number of the claim that led to the record.
+    pub(super) number: u64,
     pub(super) fingerprint: Fingerprint,
     /// The client for which the key counts.
     pub(super) client: ClientHash,
     pub(super) since: Moment,
     pub(super) expires: Moment,
-    /// Its answer, for as long as there is room for that.
-    pub(super) answer: Weak<Answer>,
-}
-
-/// What a bid meets.
-pub(super) enum Met {
-    /// Nothing.
-    Absent,
-    /// A record whose place it may take.
-    Free,
-    /// Somebody, or a record: this is what becomes of the bid.
-    Claim(Claim),
+    /// The response, until it is evicted.
+    pub(super) response: Weak<StoredResponse>,
 }
 
 /// Expired records that were dropped.
@@ -68,12 +58,12 @@ pub(super) enum Met {
 pub(super) struct Dropped {
     /// The client of each record.
     pub(super) clients: SmallVec<[ClientHash; 2]>,
-    /// The token of the claim of each record, by which its response is dropped.
-    pub(super) tokens: Tokens,
+    /// The number of the claim of each record, by which its response is dropped.
+    pub(super) numbers: ClaimNumbers,
 }
 
-/// Tokens of claims.
-pub(super) type Tokens = SmallVec<[u64; 2]>;
+/// Numbers of claims.
+pub(super) type ClaimNumbers = SmallVec<[u64; 2]>;
 
 impl Counts {
     fn of(&mut self, state: State) -> &mut u64 {
@@ -85,59 +75,61 @@ impl Record {
     fn state(&self) -> State {
         match self {
             Self::InFlight(_) => State::InProgress,
-            Self::Settled(settled) => settled.state,
+            Self::Ended(ended) => ended.state,
         }
     }
 
-    /// What a lookup tells of the record; `None` if it has expired.
-    fn summary(&self, id: RecordId, now: Moment) -> Option<Finding> {
+    fn view(&self) -> RecordView<'_, Moment> {
         match self {
-            Self::InFlight(flight) => Some(Finding {
+            Self::InFlight(execution) => execution.view(),
+            Self::Ended(ended) => RecordView::ended(ended.state, &ended.fingerprint, ended.expires),
+        }
+    }
+
+    /// Returns what a lookup shows of the record; `None` if it has expired.
+    fn summary(&self, id: RecordId, now: Moment) -> Option<RecordInfo> {
+        match self {
+            Self::InFlight(execution) => Some(RecordInfo {
                 id,
                 state: State::InProgress,
-                age: now.since(flight.since),
+                age: now.since(execution.since),
                 expires_in: None,
-                fingerprint: flight.ticket.bid.fingerprint,
+                fingerprint: execution.token.request.fingerprint,
                 response: None,
             }),
-            Self::Settled(settled) if settled.expires <= now => None,
-            Self::Settled(settled) => Some(Finding {
+            Self::Ended(ended) if ended.expires <= now => None,
+            Self::Ended(ended) => Some(RecordInfo {
                 id,
-                state: settled.state,
-                age: now.since(settled.since),
-                expires_in: Some(settled.expires.since(now)),
-                fingerprint: settled.fingerprint,
-                response: settled.answer.upgrade().map(|answer| (&*answer).into()),
+                state: ended.state,
+                age: now.since(ended.since),
+                expires_in: Some(ended.expires.since(now)),
+                fingerprint: ended.fingerprint,
+                response: ended.response.upgrade().map(|response| (&*response).into()),
             }),
         }
     }
 }
 
 impl Shard {
-    /// What a bid meets now.
-    pub(super) fn meet(&mut self, bid: &Bid, now: Moment) -> Met {
-        match self.records.get_mut(&bid.id) {
-            None => Met::Absent,
-            Some(Record::InFlight(flight)) => Met::Claim(flight.meet(bid)),
-            Some(Record::Settled(settled)) if settled.expires <= now => Met::Free,
-            Some(Record::Settled(settled)) => match settled.state {
-                _ if let Some(mismatch) = bid.fingerprint.differs_from(&settled.fingerprint) => {
-                    Met::Claim(Claim::Mismatch(mismatch))
-                }
-                State::Unknown if bid.terms.on_unknown == OnUnknown::Release => Met::Free,
-                State::Unknown => Met::Claim(Claim::Unknown),
-                State::Tombstone => Met::Claim(Claim::Tombstone),
-                State::Completed | State::InProgress => {
-                    Met::Claim(match settled.answer.upgrade() {
-                        Some(answer) => Claim::Replay(answer),
-                        None => Claim::Tombstone,
-                    })
-                }
-            },
+    /// Returns the result of a claim, or why the key can be claimed.
+    pub(super) fn meet(&mut self, request: &ClaimRequest, now: Moment) -> Result<Claim, Vacancy> {
+        let record = self.records.get_mut(&request.id);
+        let meeting = meet(record.as_deref().map(Record::view), request, now);
+        match (meeting, record) {
+            (Meeting::Vacant(vacancy), _) => Err(vacancy),
+            (Meeting::InFlight, Some(Record::InFlight(execution))) => {
+                Ok(Claim::InFlight(execution.join()))
+            }
+            (Meeting::Replay, Some(Record::Ended(ended)))
+                if let Some(response) = ended.response.upgrade() =>
+            {
+                Ok(Claim::Replay(response))
+            }
+            (meeting, _) => Ok(meeting.rejection()),
         }
     }
 
-    /// How many keys a scope has.
+    /// Returns the number of keys of a scope.
     pub(super) fn keys_of(&self, scope: ScopeHash) -> u32 {
         self.scopes.get(&scope).copied().unwrap_or(0)
     }
@@ -148,63 +140,65 @@ impl Shard {
         Some(expires.since(now))
     }
 
-    /// Stores that an execution begins, and returns the record whose place it takes.
-    pub(super) fn take_off(&mut self, flight: Flight) -> Option<Settled> {
-        let id = flight.ticket.bid.id;
+    /// Adds an execution that begins. Returns the record that it replaces.
+    pub(super) fn begin(&mut self, execution: InFlightExecution) -> Option<Ended> {
+        let id = execution.token.request.id;
         *self.counts.of(State::InProgress) += 1;
-        let replaced = self.records.insert(id, Record::InFlight(Box::new(flight)));
+        let replaced = self
+            .records
+            .insert(id, Record::InFlight(Box::new(execution)));
         let Some(replaced) = replaced else {
             *self.scopes.entry(id.scope).or_default() += 1;
             return None;
         };
         *self.counts.of(replaced.state()) -= 1;
         match replaced {
-            Record::Settled(settled) => Some(settled),
+            Record::Ended(ended) => Some(ended),
             Record::InFlight(_) => None,
         }
     }
 
-    /// Ends an execution with a record. Returns the flight if the claim still exists.
-    pub(super) fn settle(&mut self, ticket: &Ticket, settled: Settled) -> Option<Flight> {
-        let id = ticket.bid.id;
+    /// Ends an execution with a record. Returns the execution if the claim still exists.
+    pub(super) fn settle(&mut self, token: &ClaimToken, ended: Ended) -> Option<InFlightExecution> {
+        let id = token.request.id;
         let record = self.records.get_mut(&id)?;
-        let Record::InFlight(flight) = record else {
+        let Record::InFlight(execution) = record else {
             return None;
         };
-        if flight.ticket.token != ticket.token {
+        if execution.token.number != token.number {
             return None;
         }
         self.expiries
-            .push(Reverse((settled.expires, id, settled.token)));
+            .push(Reverse((ended.expires, id, ended.number)));
         *self.counts.of(State::InProgress) -= 1;
-        *self.counts.of(settled.state) += 1;
-        let record = std::mem::replace(record, Record::Settled(settled));
+        *self.counts.of(ended.state) += 1;
+        let record = std::mem::replace(record, Record::Ended(ended));
         match record {
-            Record::InFlight(flight) => Some(*flight),
-            Record::Settled(_) => None,
+            Record::InFlight(execution) => Some(*execution),
+            Record::Ended(_) => None,
         }
     }
 
-    /// Ends an execution as if it had never been; the flight, if the claim was still standing.
-    pub(super) fn release(&mut self, ticket: &Ticket) -> Option<Flight> {
+    /// Ends an execution without a record. Returns it if the claim still exists.
+    pub(super) fn release(&mut self, token: &ClaimToken) -> Option<InFlightExecution> {
         let is_ours = |record: &Record| match record {
-            Record::InFlight(flight) => flight.ticket.token == ticket.token,
-            Record::Settled(_) => false,
+            Record::InFlight(execution) => execution.token.number == token.number,
+            Record::Ended(_) => false,
         };
-        match self.remove_if(ticket.bid.id, is_ours)? {
-            Record::InFlight(flight) => Some(*flight),
-            Record::Settled(_) => None,
+        match self.remove_if(token.request.id, is_ours)? {
+            Record::InFlight(execution) => Some(*execution),
+            Record::Ended(_) => None,
         }
     }
 
-    /// Says that the answer of a completed record is gone.
-    pub(super) fn entomb(&mut self, id: RecordId, token: u64) {
-        if let Some(Record::Settled(settled)) = self.records.get_mut(&id)
-            && settled.token == token
-            && settled.state == State::Completed
+    /// Turns a completed record into a tombstone.
+    pub(super) fn entomb(&mut self, id: RecordId, number: u64) {
+        if let Some(Record::Ended(ended)) = self.records.get_mut(&id)
+            && ended.number == number
+            && ended.state == State::Completed
         {
-            settled.state = State::Tombstone;
-            settled.answer = Weak::new();
+            ended.state = State::Tombstone;
+            ended.response = Weak::new();
             *self.counts.of(State::Completed) -= 1;
             *self.counts.of(State::Tombstone) += 1;
         }
@@ -213,7 +207,7 @@ impl Shard {
     /// Removes a record whose outcome is unknown, and returns its client.
     pub(super) fn free_unknown(&mut self, id: RecordId) -> Option<ClientHash> {
         match self.remove_if(id, |record| record.state() == State::Unknown)? {
-            Record::Settled(settled) => Some(settled.client),
+            Record::Ended(ended) => Some(ended.client),
             Record::InFlight(_) => None,
         }
     }
@@ -221,18 +215,18 @@ impl Shard {
     /// Drops up to `most` records that have expired.
     pub(super) fn drop_expired(&mut self, now: Moment, most: usize) -> Dropped {
         let mut dropped = Dropped::default();
-        while dropped.tokens.len() < most
-            && let Some(&Reverse((expires, id, token))) = self.expiries.peek()
+        while dropped.numbers.len() < most
+            && let Some(&Reverse((expires, id, number))) = self.expiries.peek()
             && expires <= now
         {
             self.expiries.pop();
             let is_meant = |record: &Record| match record {
                 Record::InFlight(_) => false,
-                Record::Settled(settled) => settled.token == token,
+                Record::Ended(ended) => ended.number == number,
             };
-            if let Some(Record::Settled(settled)) = self.remove_if(id, is_meant) {
-                dropped.clients.push(settled.client);
-                dropped.tokens.push(token);
+            if let Some(Record::Ended(ended)) = self.remove_if(id, is_meant) {
+                dropped.clients.push(ended.client);
+                dropped.numbers.push(number);
             }
         }
         dropped
@@ -257,7 +251,7 @@ impl Shard {
     }
 
     /// Returns the records of `key` in all scopes of this shard.
-    pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<Finding> {
+    pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<RecordInfo> {
         let records = self.records.iter().filter(|(id, _)| id.key == key);
         records
             .filter_map(|(&id, record)| record.summary(id, now))
@@ -265,24 +259,24 @@ impl Shard {
     }
 
     /// Returns one record, unless it has expired.
-    pub(super) fn look_at(&self, id: RecordId, now: Moment) -> Option<Finding> {
+    pub(super) fn look_at(&self, id: RecordId, now: Moment) -> Option<RecordInfo> {
         self.records.get(&id)?.summary(id, now)
     }
 
     /// Returns the response of a completed record, unless it has expired or was evicted.
-    pub(super) fn response(&self, id: RecordId, now: Moment) -> Option<Arc<Answer>> {
+    pub(super) fn response(&self, id: RecordId, now: Moment) -> Option<Arc<StoredResponse>> {
         match self.records.get(&id)? {
-            Record::Settled(settled) if settled.expires > now => settled.answer.upgrade(),
+            Record::Ended(ended) if ended.expires > now => ended.response.upgrade(),
             _ => None,
         }
     }
 
-    /// Adds what there is here to a census.
-    pub(super) fn count_into(&self, census: &mut Census) {
+    /// Adds the counts of this shard to `counts`.
+    pub(super) fn count_into(&self, counts: &mut RecordCounts) {
         let Counts([in_progress, completed, unknown, tombstones]) = self.counts;
-        census.in_progress += in_progress;
-        census.completed += completed;
-        census.unknown += unknown;
-        census.tombstones += tombstones;
+        counts.in_progress += in_progress;
+        counts.completed += completed;
+        counts.unknown += unknown;
+        counts.tombstones += tombstones;
     }
 }

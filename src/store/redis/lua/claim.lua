@@ -1,4 +1,4 @@
--- Answers a bid for a key.
+-- Claims a key. Decides what `idempotency::claim::meet` decides for the other stores; a test compares both.
 --
 -- KEYS[1]  the record: a hash of
 --            s  its state: p in progress, c completed, u unknown, t tombstone
@@ -22,7 +22,7 @@
 -- ARGV[8]  the client that sends the request, 8 bytes; empty if its keys are not counted
 -- ARGV[9]  1 if the client may claim no new key
 --
--- Returns what became of the bid, and what belongs to it:
+-- Returns the result of the claim and its details:
 --   0  won, the client of the record it replaces or nothing
 --   1  replay, the answer       2  in flight, the token
 --   3  mismatch, 1 if only the credentials differ

@@ -14,7 +14,7 @@ use super::super::script::{ADMIT, Call, RECOUNT};
 use super::ledger::{Ledger, Pending};
 use super::names::Names;
 use super::steps::millis;
-use crate::idempotency::{Bid, ClientHash, RecordId};
+use crate::idempotency::{ClaimRequest, ClientHash, RecordId};
 
 /// A key that may have been counted for a claim.
 #[derive(Clone, Copy, Debug)]
@@ -36,25 +36,25 @@ enum Admission {
 }
 
 impl Ledger {
-    /// Counts the key of `bid` for its client. Returns the time until a key expires if the client may claim no new key.
+    /// Counts the key of `request` for its client. Returns the time until a key expires if the client may claim no new key.
     pub(super) async fn admit(
         &self,
         link: &Client,
-        bid: &Bid,
+        request: &ClaimRequest,
         pending: &mut Pending<'_>,
     ) -> Option<Duration> {
         let settings = &self.core().settings;
         let most = settings.max_keys_per_client?;
         let call = ADMIT
-            .on(&[self.names().client(bid.client)])
-            .arg(&bid.id.to_bytes())
-            .arg(millis(settings.lease.saturating_add(bid.terms.ttl)))
+            .on(&[self.names().client(request.client)])
+            .arg(&request.id.to_bytes())
+            .arg(millis(settings.lease.saturating_add(request.terms.ttl)))
             .arg(most.get());
         // Until the reply is here, the key may be counted.
         pending.counted = Some(Counted {
-            client: bid.client,
-            id: bid.id,
-            ttl: bid.terms.ttl,
+            client: request.client,
+            id: request.id,
+            ttl: request.terms.ttl,
         });
         let full = match link.run_optional(&call).await {
             Some(Admission::New) | None => return None,

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::ledger::Ledger;
 use super::steps;
 use crate::clock::Moment;
-use crate::idempotency::{RecordId, Ticket};
+use crate::idempotency::{ClaimToken, RecordId};
 
 /// How often in the time a claim holds it is seen to.
 const LOOKS_PER_LEASE: u32 = 8;
@@ -31,19 +31,19 @@ struct Held {
 
 impl Leases {
     /// A claim holds until then.
-    pub(super) fn hold(&self, ticket: &Ticket, lapses: Moment) {
-        let id = ticket.bid.id;
-        self.0.lock().insert(ticket.token, Held { id, lapses });
+    pub(super) fn hold(&self, token: &ClaimToken, lapses: Moment) {
+        let id = token.request.id;
+        self.0.lock().insert(token.number, Held { id, lapses });
     }
 
     /// A claim need not hold any more.
-    pub(super) fn let_go(&self, ticket: &Ticket) {
-        self.0.lock().remove(&ticket.token);
+    pub(super) fn let_go(&self, token: &ClaimToken) {
+        self.0.lock().remove(&token.number);
     }
 
     /// When a claim lapses, if it is held.
-    pub(super) fn lapses(&self, ticket: &Ticket) -> Option<Moment> {
-        self.0.lock().get(&ticket.token).map(|held| held.lapses)
+    pub(super) fn lapses(&self, token: &ClaimToken) -> Option<Moment> {
+        self.0.lock().get(&token.number).map(|held| held.lapses)
     }
 
     fn renewed(&self, number: u64, lapses: Moment) {
@@ -84,7 +84,7 @@ pub(super) async fn renew(ledger: std::sync::Weak<Ledger>, lease: Duration) {
 async fn renew_one(ledger: &Arc<Ledger>, number: u64, id: RecordId) {
     let asked = ledger.core().clock.now();
     let lease = ledger.core().settings.lease;
-    let call = steps::renew(&ledger.names(), id, ledger.token(number), lease);
+    let call = steps::renew(&ledger.names(), id, ledger.owner(number), lease);
     match ledger.background.run::<bool>(&call).await {
         Ok(true) => ledger.leases.renewed(number, asked.after(lease)),
         // It will be found out when the execution ends.

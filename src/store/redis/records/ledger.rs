@@ -1,37 +1,40 @@
-//! What this gateway has underway in Redis, and how it comes to an end there.
+//! Claims of this gateway in Redis: how they begin, and how they end.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::super::client::{Client, ClientState};
+use super::super::client::Client;
+use super::super::client::ClientState;
+use super::super::script::Call;
 use super::clients::Counted;
 use super::leases::Leases;
-use super::names::{Names, Token};
+use super::names::{Names, OwnerToken};
 use super::steps;
 use super::watches::Watches;
 use crate::clock::Moment;
 use crate::idempotency::{
-    Bid, ClientHash, Desk, Ending, Flight, Permit, RecordId, StoreError, Ticket,
+    ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome, InFlightExecution, OnAbandon, Permit,
+    RecordId, StoreError,
 };
-use crate::store::flights::Flights;
+use crate::store::in_flight::InFlightTable;
 
-/// Between two attempts to record something: so long at first, and twice as long every time.
+/// First pause between two attempts to end a claim. It doubles with each attempt.
 const SOONEST: Duration = Duration::from_millis(20);
 
-/// And never longer.
+/// Longest pause between two attempts.
 const LATEST: Duration = Duration::from_millis(500);
 
-/// What this gateway has to do with the records.
+/// The claims of this gateway, and its requests that wait for other gateways.
 pub(super) struct Ledger {
     myself: Weak<Ledger>,
     gateway: u64,
     numbers: AtomicU64,
-    pub(super) flights: Flights,
+    pub(super) in_flight: InFlightTable,
     pub(super) leases: Leases,
     pub(super) watches: Watches,
-    /// For what is not done for a request.
+    /// The connection for work that no request waits for.
     pub(super) background: Client,
 }
 
@@ -46,14 +49,7 @@ pub(super) struct Pending<'a> {
     pub(super) counted: Option<Counted>,
 }
 
-/// How a claim ends that comes to nothing, or to nothing that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Idle {
-    Released,
-    Unknown,
-}
-
-/// Attempts at something that is to be done in the end, further and further apart.
+/// The pauses between attempts to end a claim.
 pub(super) struct Attempts {
     pause: Duration,
 }
@@ -65,7 +61,7 @@ impl Default for Attempts {
 }
 
 impl Attempts {
-    /// Waits before the next one.
+    /// Waits before the next attempt.
     pub(super) async fn pause(&mut self) {
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(LATEST);
@@ -73,13 +69,13 @@ impl Attempts {
 }
 
 impl Ledger {
-    /// Of a gateway that has nothing underway yet; `background` is for what is not done for a request.
+    /// Creates the ledger of a gateway without claims. `background` is for work that no request waits for.
     pub(super) fn new(background: Client) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
             myself: Weak::clone(myself),
             gateway: draw(),
             numbers: AtomicU64::new(0),
-            flights: Flights::default(),
+            in_flight: InFlightTable::default(),
             leases: Leases::default(),
             watches: Watches::default(),
             background,
@@ -111,8 +107,8 @@ impl Ledger {
         }
     }
 
-    pub(super) fn token(&self, number: u64) -> Token {
-        Token {
+    pub(super) fn owner(&self, number: u64) -> OwnerToken {
+        OwnerToken {
             gateway: self.gateway,
             number,
         }
@@ -128,88 +124,91 @@ impl Ledger {
         }
     }
 
-    pub(super) fn win(self: &Arc<Self>, bid: &Bid, number: u64, lapses: Moment) -> Permit {
-        let ticket = Ticket {
-            bid: *bid,
-            token: number,
+    pub(super) fn win(
+        self: &Arc<Self>,
+        request: &ClaimRequest,
+        number: u64,
+        lapses: Moment,
+    ) -> Permit {
+        let token = ClaimToken {
+            request: *request,
+            number,
         };
-        self.leases.hold(&ticket, lapses);
-        self.flights.take_off(Flight::new(ticket, bid.at));
-        let desk: Arc<dyn Desk> = Arc::<Self>::clone(self);
-        Permit::new(ticket, desk).lapsing(lapses)
+        self.leases.hold(&token, lapses);
+        self.in_flight
+            .begin(InFlightExecution::new(token, request.at));
+        let on_abandon: Arc<dyn OnAbandon> = Arc::<Self>::clone(self);
+        Permit::new(token, on_abandon).lapsing(lapses)
     }
 
-    /// An execution is over, and all who wait for it here are told how it ended.
-    pub(super) fn land(&self, ticket: &Ticket, ending: Ending) {
-        self.leases.let_go(ticket);
-        let token = self.token(ticket.token);
-        self.watches.end(ticket.bid.id, token, &ending);
-        self.flights.land(ticket, ending);
+    /// Ends an execution in this process and passes its outcome to all waiters here.
+    pub(super) fn end(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
+        self.leases.let_go(token);
+        let owner = self.owner(token.number);
+        self.watches.end(token.request.id, owner, &outcome);
+        self.in_flight.end(token, outcome);
     }
 
-    pub(super) fn has_lapsed(&self, ticket: &Ticket) -> bool {
-        let lapses = self.leases.lapses(ticket);
+    pub(super) fn has_lapsed(&self, token: &ClaimToken) -> bool {
+        let lapses = self.leases.lapses(token);
         lapses.is_none_or(|lapses| self.core().clock.now() >= lapses)
     }
 
-    /// Ends a claim in Redis without a response.
+    /// Returns the script call that ends a claim.
+    pub(super) fn end_call(&self, token: &ClaimToken, outcome: &ExecutionOutcome) -> Call {
+        let (names, owner) = (self.names(), self.owner(token.number));
+        match outcome.record() {
+            None => steps::release(&names, token.request.id, owner, false),
+            Some((state, response)) => {
+                let counted = self.max_keys_per_client().is_some();
+                steps::settle(
+                    &names,
+                    token,
+                    owner,
+                    state,
+                    response.map(|response| &**response),
+                    counted,
+                )
+            }
+        }
+    }
+
+    /// Ends a claim of a request that was not executed, or whose outcome is unknown. Makes one attempt.
     pub(super) async fn conclude(
         &self,
         link: &Client,
-        ticket: &Ticket,
-        idle: Idle,
+        token: &ClaimToken,
+        outcome: &ExecutionOutcome,
     ) -> Result<(), StoreError> {
-        let token = self.token(ticket.token);
-        let call = match idle {
-            Idle::Released => steps::release(&self.names(), ticket.bid.id, token, false),
-            Idle::Unknown => {
-                let counted = self.max_keys_per_client().is_some();
-                steps::settle(&self.names(), ticket, token, None, counted)
-            }
-        };
-        let (bid, keep) = match idle {
-            Idle::Released => (&ticket.bid, None),
-            Idle::Unknown => (&ticket.bid, Some(ticket.bid.terms.ttl)),
-        };
+        let call = self.end_call(token, outcome);
+        let request = &token.request;
+        let keep = outcome.record().map(|_| request.terms.ttl);
         let (concluded, ()) = tokio::join!(
             link.run::<bool>(&call),
-            self.recount(link, bid.client, bid.id, keep),
+            self.recount(link, request.client, request.id, keep),
         );
         Ok(concluded.map(|_| ())?)
     }
 
-    /// Ends a claim in Redis behind the requests; if that cannot be done in its time, it lapses.
-    pub(super) fn conclude_later(
-        self: Arc<Self>,
-        ticket: Ticket,
-        idle: Idle,
-        then: Option<Ending>,
-    ) {
-        let ledger = Arc::clone(&self);
-        self.core().spawn_tracked(async move {
-            let mut attempts = Attempts::default();
-            let conclude = async || ledger.conclude(&ledger.background, &ticket, idle).await;
-            while conclude().await.is_err() && !ledger.has_lapsed(&ticket) {
-                attempts.pause().await;
-            }
-            ledger.leases.let_go(&ticket);
-            if let Some(ending) = then {
-                ledger.land(&ticket, ending);
-            }
-        });
+    /// Ends a claim as [`conclude`](Self::conclude) does, with retries until its lease has ended.
+    pub(super) async fn conclude_or_lapse(&self, token: &ClaimToken, outcome: &ExecutionOutcome) {
+        let mut attempts = Attempts::default();
+        let conclude = async || self.conclude(&self.background, token, outcome).await;
+        while conclude().await.is_err() && !self.has_lapsed(token) {
+            attempts.pause().await;
+        }
     }
 }
 
-impl Desk for Ledger {
-    fn abandoned(&self, ticket: Ticket, sent: bool) {
+impl OnAbandon for Ledger {
+    fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome) {
         let Some(ledger) = self.myself.upgrade() else {
             return;
         };
-        if sent {
-            ledger.conclude_later(ticket, Idle::Unknown, Some(Ending::Unknown));
-        } else {
-            ledger.conclude_later(ticket, Idle::Released, Some(Ending::Released(None)));
-        }
+        self.core().spawn_tracked(async move {
+            ledger.conclude_or_lapse(&token, &outcome).await;
+            ledger.end(&token, outcome);
+        });
     }
 }
 
@@ -226,10 +225,10 @@ impl Drop for Pending<'_> {
             .now()
             .after(ledger.core().settings.lease);
         self.ledger.core().spawn_tracked(async move {
-            let token = ledger.token(number);
+            let owner = ledger.owner(number);
             let mut attempts = Attempts::default();
             while is_open {
-                let call = steps::release(&ledger.names(), id, token, true);
+                let call = steps::release(&ledger.names(), id, owner, true);
                 let released = ledger.background.run::<bool>(&call).await;
                 // A claim that is not cancelled by then lapses, and its key is unknown.
                 is_open = released.is_err() && ledger.core().clock.now() < ends;
@@ -244,7 +243,7 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// A number that nobody else draws.
+/// Returns a random number that identifies this gateway.
 fn draw() -> u64 {
     getrandom::u64().expect("the system gives random numbers")
 }

@@ -28,10 +28,10 @@ impl Names<'_> {
     }
 
     /// What calls off the claim with this token.
-    pub(super) fn called_off(&self, scope: ScopeHash, token: Token) -> String {
+    pub(super) fn called_off(&self, scope: ScopeHash, owner: OwnerToken) -> String {
         format!(
             "{}:{{{scope}}}:x:{:016x}{:016x}",
-            self.prefix, token.gateway, token.number
+            self.prefix, owner.gateway, owner.number
         )
     }
 
@@ -63,14 +63,14 @@ impl Names<'_> {
 
 /// Tells a claim from every other claim, of any gateway and at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Token {
+pub(super) struct OwnerToken {
     /// Who claims: a number that nobody else has drawn.
     pub(super) gateway: u64,
     /// Which of its claims.
     pub(super) number: u64,
 }
 
-impl Token {
+impl OwnerToken {
     pub(super) fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.gateway.to_be_bytes());
@@ -120,7 +120,7 @@ mod tests {
             key: KeyHash([1; 16]),
             scope,
         };
-        let token = Token {
+        let owner = OwnerToken {
             gateway: 1,
             number: 2,
         };
@@ -131,18 +131,18 @@ mod tests {
         let names = [
             NAMES.record(id),
             NAMES.scope(scope),
-            NAMES.called_off(scope, token),
+            NAMES.called_off(scope, owner),
         ];
         assert!(names.iter().all(|name| tag(name) == scope.to_string()));
     }
 
     #[test]
     fn a_token_comes_back_as_it_was_written() {
-        let token = Token {
+        let owner = OwnerToken {
             gateway: u64::MAX - 1,
             number: 3,
         };
-        assert_eq!(Token::from_bytes(&token.to_bytes()), Some(token));
-        assert_eq!(Token::from_bytes(b"short"), None);
+        assert_eq!(OwnerToken::from_bytes(&owner.to_bytes()), Some(owner));
+        assert_eq!(OwnerToken::from_bytes(b"short"), None);
     }
 }

@@ -14,7 +14,9 @@ use super::super::connection::{Connection, Server};
 use super::super::error::CallError;
 use super::names::Names;
 use super::steps::{self, Peek};
-use crate::idempotency::{Answer, Census, Finding, KeyHash, RecordId, State, StoreError};
+use crate::idempotency::{
+    KeyHash, RecordCounts, RecordId, RecordInfo, State, StoreError, StoredResponse,
+};
 
 /// Names looked at in one step.
 const STEP: usize = 500;
@@ -25,7 +27,7 @@ pub(super) async fn find(
     names: &Names<'_>,
     key: KeyHash,
     most: usize,
-) -> Result<Vec<Finding>, StoreError> {
+) -> Result<Vec<RecordInfo>, StoreError> {
     let mut found = BTreeMap::new();
     let mut walk = Walk::new(link, names, Some(key)).await?;
     while let Some(ids) = walk.step().await? {
@@ -35,9 +37,9 @@ pub(super) async fn find(
             }
             // SCAN can return a name twice, and a record can have expired since.
             if !found.contains_key(&id)
-                && let Some(finding) = look_at(link, names, id).await?
+                && let Some(info) = look_at(link, names, id).await?
             {
-                found.insert(id, finding);
+                found.insert(id, info);
             }
         }
     }
@@ -49,20 +51,20 @@ pub(super) async fn look_at(
     link: &Client,
     names: &Names<'_>,
     id: RecordId,
-) -> Result<Option<Finding>, StoreError> {
+) -> Result<Option<RecordInfo>, StoreError> {
     let call = steps::peek_start(names, id);
     let Peek(peeked) = link.run(&call).await?;
     let Some(peeked) = peeked else {
         return Ok(None);
     };
-    let start = peeked.answer.as_deref();
+    let start = peeked.response.as_deref();
     let mut response = start.map_or(Ok(None), steps::read_start)?;
     if start.is_some() && response.is_none() {
         // The headers are longer than the start.
         let whole = self::response(link, names, id).await?;
         response = whole.map(|response| (&*response).into());
     }
-    Ok(Some(Finding {
+    Ok(Some(RecordInfo {
         id,
         state: peeked.state,
         age: peeked.age,
@@ -77,17 +79,17 @@ pub(super) async fn response(
     link: &Client,
     names: &Names<'_>,
     id: RecordId,
-) -> Result<Option<Arc<Answer>>, StoreError> {
+) -> Result<Option<Arc<StoredResponse>>, StoreError> {
     let call = steps::peek(names, id);
     let Peek(peeked) = link.run(&call).await?;
-    let bytes = peeked.and_then(|peeked| peeked.answer);
-    let response = bytes.map(|bytes| steps::read_answer(id, &bytes));
+    let bytes = peeked.and_then(|peeked| peeked.response);
+    let response = bytes.map(|bytes| steps::read_response(id, &bytes));
     response.transpose()
 }
 
 /// How much there is; a record that a walk comes by twice counts twice.
-pub(super) async fn count(link: &Client, names: &Names<'_>) -> Result<Census, StoreError> {
-    let mut census = Census::default();
+pub(super) async fn count(link: &Client, names: &Names<'_>) -> Result<RecordCounts, StoreError> {
+    let mut counts = RecordCounts::default();
     let mut walk = Walk::new(link, names, None).await?;
     while let Some(ids) = walk.step().await? {
         let calls: Vec<_> = ids.iter().map(|&id| steps::size_up(names, id)).collect();
@@ -95,15 +97,15 @@ pub(super) async fn count(link: &Client, names: &Names<'_>) -> Result<Census, St
         for peeked in try_join_all(peeks).await? {
             let Peek(Some(peeked)) = peeked else { continue };
             match peeked.state {
-                State::InProgress => census.in_progress += 1,
-                State::Completed => census.completed += 1,
-                State::Unknown => census.unknown += 1,
-                State::Tombstone => census.tombstones += 1,
+                State::InProgress => counts.in_progress += 1,
+                State::Completed => counts.completed += 1,
+                State::Unknown => counts.unknown += 1,
+                State::Tombstone => counts.tombstones += 1,
             }
-            census.bytes += peeked.answer_bytes;
+            counts.bytes += peeked.response_bytes;
         }
     }
-    Ok(census)
+    Ok(counts)
 }
 
 /// A walk through the names of records, server by server.

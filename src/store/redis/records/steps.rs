@@ -1,4 +1,4 @@
-//! The steps in a record's life, as calls of scripts, and what they answer.
+//! The steps in a record's life, as calls of scripts, and what they response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use redis::{FromRedisValue, ParsingError, Value};
 
 use super::super::script::{CLAIM, Call, FREE, PEEK, RELEASE, RENEW, SETTLE};
-use super::names::{Names, Token};
+use super::names::{Names, OwnerToken};
 use crate::idempotency::{
-    Answer, Bid, ClientHash, Fingerprint, Kept, Mismatch, OnUnknown, RecordId, ResponseSummary,
-    State, StoreError, Ticket,
+    ClaimRequest, ClaimToken, ClientHash, Fingerprint, Mismatch, OnUnknown, RecordId,
+    ResponseSummary, State, StoreError, StoredResponse,
 };
-use crate::store::written::{WrittenAnswer, WrittenError, open, seal, summary_of_start};
+use crate::store::encoding::{DecodeError, EncodedResponse, open, seal, summary_of_start};
 
 /// How long a claim that was called off may still be on its way to Redis, in milliseconds.
 const STRAY: u32 = 120_000;
@@ -19,13 +19,13 @@ const STRAY: u32 = 120_000;
 /// Bytes at the start of a response that hold status and headers of nearly every one.
 const RESPONSE_START: u32 = 4 << 10;
 
-/// What becomes of a bid.
+/// The reply of the claim script.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(super) enum ClaimReply {
     /// Won, over a record of this client if there was one.
     Won(Option<ClientHash>),
     Replay(Vec<u8>),
-    InFlight(Token),
+    InFlight(OwnerToken),
     Mismatch(Mismatch),
     Unknown,
     Tombstone,
@@ -45,13 +45,13 @@ pub(super) struct Freed {
 #[derive(Debug)]
 pub(super) struct Peeked {
     pub(super) state: State,
-    pub(super) owner: Token,
+    pub(super) owner: OwnerToken,
     pub(super) fingerprint: Fingerprint,
     pub(super) age: Duration,
     pub(super) expires_in: Duration,
-    /// What the answer takes.
-    pub(super) answer_bytes: u64,
-    pub(super) answer: Option<Vec<u8>>,
+    /// What the response takes.
+    pub(super) response_bytes: u64,
+    pub(super) response: Option<Vec<u8>>,
 }
 
 /// A record, or none.
@@ -61,82 +61,78 @@ pub(super) struct Peek(pub(super) Option<Peeked>);
 /// Claims a key, counted for its client if `counted`; only one that has a record if `client_is_full`.
 pub(super) fn claim(
     names: &Names<'_>,
-    bid: &Bid,
-    token: Token,
+    request: &ClaimRequest,
+    owner: OwnerToken,
     lease: Duration,
     counted: bool,
     client_is_full: bool,
 ) -> Call {
-    let id = bid.id;
+    let id = request.id;
     let keys = [
         names.record(id),
         names.scope(id.scope),
-        names.called_off(id.scope, token),
+        names.called_off(id.scope, owner),
     ];
     CLAIM
         .on(&keys)
-        .arg(&bid.fingerprint.to_bytes())
-        .arg(&token.to_bytes())
+        .arg(&request.fingerprint.to_bytes())
+        .arg(&owner.to_bytes())
         .arg(millis(lease))
-        .arg(millis(bid.terms.ttl))
-        .arg(u8::from(bid.terms.on_unknown == OnUnknown::Release))
-        .arg(bid.terms.max_keys_per_scope.get())
+        .arg(millis(request.terms.ttl))
+        .arg(u8::from(request.terms.on_unknown == OnUnknown::Release))
+        .arg(request.terms.max_keys_per_scope.get())
         .arg(&id.key.0)
-        .arg(client_field(bid.client, counted))
+        .arg(client_field(request.client, counted))
         .arg(u8::from(client_is_full))
 }
 
-/// Ends a claim with a record: of `kept`, or unknown if that is `None`. The key is counted for its client if `counted`.
+/// Ends a claim with a record in `state`, with `response` if it is completed. The key is counted for its client if
+/// `counted`.
 pub(super) fn settle(
     names: &Names<'_>,
-    ticket: &Ticket,
-    token: Token,
-    kept: Option<&Kept>,
+    token: &ClaimToken,
+    owner: OwnerToken,
+    state: State,
+    response: Option<&StoredResponse>,
     counted: bool,
 ) -> Call {
-    let id = ticket.bid.id;
+    let id = token.request.id;
     let name = id.to_bytes();
     let call = SETTLE
         .on(&[names.record(id), names.scope(id.scope)])
-        .arg(&token.to_bytes());
-    let (state, answer) = match kept {
-        None => ("u", Vec::new()),
-        Some(Kept::Tombstone) => ("t", Vec::new()),
-        Some(Kept::Answer(answer)) => (
-            "c",
-            WrittenAnswer::of(answer, |answer| seal(&name, &answer)),
-        ),
-    };
-    call.arg(state)
-        .arg(millis(ticket.bid.terms.ttl))
-        .arg(&ticket.bid.fingerprint.to_bytes())
+        .arg(&owner.to_bytes());
+    let response =
+        response.map(|response| EncodedResponse::of(response, |response| seal(&name, &response)));
+    call.arg(letter(state))
+        .arg(millis(token.request.terms.ttl))
+        .arg(&token.request.fingerprint.to_bytes())
         .arg(&id.key.0)
         .arg(names.channel())
         .arg(&name)
-        .arg(&answer)
-        .arg(client_field(ticket.bid.client, counted))
+        .arg(response.unwrap_or_default())
+        .arg(client_field(token.request.client, counted))
 }
 
 /// Ends a claim as if it had never been. If it is not there, it may be `stray`: still on its way.
-pub(super) fn release(names: &Names<'_>, id: RecordId, token: Token, stray: bool) -> Call {
+pub(super) fn release(names: &Names<'_>, id: RecordId, owner: OwnerToken, stray: bool) -> Call {
     let keys = [
         names.record(id),
         names.scope(id.scope),
-        names.called_off(id.scope, token),
+        names.called_off(id.scope, owner),
     ];
     RELEASE
         .on(&keys)
-        .arg(&token.to_bytes())
+        .arg(&owner.to_bytes())
         .arg(&id.key.0)
         .arg(names.channel())
         .arg(&id.to_bytes())
         .arg(if stray { STRAY } else { 0 })
 }
 
-pub(super) fn renew(names: &Names<'_>, id: RecordId, token: Token, lease: Duration) -> Call {
+pub(super) fn renew(names: &Names<'_>, id: RecordId, owner: OwnerToken, lease: Duration) -> Call {
     RENEW
         .on(&[names.record(id), names.scope(id.scope)])
-        .arg(&token.to_bytes())
+        .arg(&owner.to_bytes())
         .arg(millis(lease))
         .arg(&id.key.0)
 }
@@ -161,10 +157,10 @@ pub(super) fn free(names: &Names<'_>, id: RecordId) -> Call {
         .arg(&id.key.0)
 }
 
-/// The answer that was written in the record of `id`.
-pub(super) fn read_answer(id: RecordId, bytes: &[u8]) -> Result<Arc<Answer>, StoreError> {
-    let read = || -> Result<Answer, WrittenError> {
-        open::<WrittenAnswer<'_>>(&id.to_bytes(), bytes)?.read()
+/// The response that was written in the record of `id`.
+pub(super) fn read_response(id: RecordId, bytes: &[u8]) -> Result<Arc<StoredResponse>, StoreError> {
+    let read = || -> Result<StoredResponse, DecodeError> {
+        open::<EncodedResponse<'_>>(&id.to_bytes(), bytes)?.read()
     };
     read().map(Arc::new).map_err(unusable)
 }
@@ -175,8 +171,18 @@ pub(super) fn read_start(bytes: &[u8]) -> Result<Option<ResponseSummary>, StoreE
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]
-fn unusable(error: WrittenError) -> StoreError {
+fn unusable(error: DecodeError) -> StoreError {
     StoreError::new(format!("the record of a key cannot be used: {error}"))
+}
+
+/// Returns the letter by which the scripts know a state.
+fn letter(state: State) -> &'static str {
+    match state {
+        State::InProgress => "p",
+        State::Completed => "c",
+        State::Unknown => "u",
+        State::Tombstone => "t",
+    }
 }
 
 /// Returns the client as a record stores it: nothing if its keys are not counted.
@@ -192,10 +198,10 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl FromRedisValue for Reply {
+impl FromRedisValue for ClaimReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(parts) = value else {
-            return Err("a bid is answered with a list".into());
+            return Err("a request is answered with a list".into());
         };
         let mut parts = parts.into_iter();
         let code = u8::from_redis_value(parts.next().unwrap_or(Value::Nil))?;
@@ -203,7 +209,7 @@ impl FromRedisValue for Reply {
         Ok(match code {
             0 => Self::Won(client(detail)?),
             1 => Self::Replay(Vec::from_redis_value(detail)?),
-            2 => Self::InFlight(token(detail)?),
+            2 => Self::InFlight(owner(detail)?),
             3 => Self::Mismatch(match u8::from_redis_value(detail)? {
                 0 => Mismatch::Request,
                 _ => Mismatch::Credentials,
@@ -213,7 +219,7 @@ impl FromRedisValue for Reply {
             6 => Self::ScopeFull(Duration::from_millis(u64::from_redis_value(detail)?)),
             7 => Self::CalledOff,
             8 => Self::ClientFull,
-            _ => return Err("no such answer to a bid".into()),
+            _ => return Err("no such response to a request".into()),
         })
     }
 }
@@ -228,28 +234,26 @@ impl FromRedisValue for Peek {
         }
         let mut parts = parts.into_iter();
         let mut next = || parts.next().unwrap_or(Value::Nil);
-        let state = match &*String::from_redis_value(next())? {
-            "p" => State::InProgress,
-            "c" => State::Completed,
-            "u" => State::Unknown,
-            "t" => State::Tombstone,
-            _ => return Err("no such state".into()),
-        };
-        let owner = token(next())?;
+        let stored = String::from_redis_value(next())?;
+        let state = State::ALL
+            .into_iter()
+            .find(|&state| letter(state) == stored);
+        let state = state.ok_or_else(|| ParsingError::from("no such state"))?;
+        let owner = owner(next())?;
         let fingerprint = Vec::<u8>::from_redis_value(next())?;
         let fingerprint = <[u8; 32]>::try_from(fingerprint)
             .map_err(|_| ParsingError::from("a fingerprint is 32 bytes"))?;
         let age = u64::from_redis_value(next())?;
         let left = i64::from_redis_value(next())?;
-        let answer_bytes = u64::from_redis_value(next())?;
+        let response_bytes = u64::from_redis_value(next())?;
         Ok(Self(Some(Peeked {
             state,
             owner,
             fingerprint: Fingerprint::from_bytes(&fingerprint),
             age: Duration::from_millis(age),
             expires_in: Duration::from_millis(u64::try_from(left).unwrap_or(0)),
-            answer_bytes,
-            answer: Option::from_redis_value(next())?,
+            response_bytes,
+            response: Option::from_redis_value(next())?,
         })))
     }
 }
@@ -278,9 +282,9 @@ fn client(value: Value) -> Result<Option<ClientHash>, ParsingError> {
     Ok(Some(ClientHash(u64::from_be_bytes(bytes))))
 }
 
-fn token(value: Value) -> Result<Token, ParsingError> {
+fn owner(value: Value) -> Result<OwnerToken, ParsingError> {
     let bytes = Vec::<u8>::from_redis_value(value)?;
-    Token::from_bytes(&bytes).ok_or_else(|| ParsingError::from("a token is 16 bytes"))
+    OwnerToken::from_bytes(&bytes).ok_or_else(|| ParsingError::from("a token is 16 bytes"))
 }
 
 #[cfg(test)]
@@ -296,14 +300,14 @@ mod tests {
             key: KeyHash([1; 16]),
             scope: ScopeHash([2; 16]),
         };
-        let response = Answer::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
-        let mut bytes = WrittenAnswer::of(&response, |written| seal(&id.to_bytes(), &written));
-        assert_eq!(*read_answer(id, &bytes).unwrap(), response);
+        let response = StoredResponse::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
+        let mut bytes = EncodedResponse::of(&response, |written| seal(&id.to_bytes(), &written));
+        assert_eq!(*read_response(id, &bytes).unwrap(), response);
         let version = bytes[0];
         for other in [version - 1, version + 1] {
             bytes[0] = other;
             for error in [
-                read_answer(id, &bytes).unwrap_err(),
+                read_response(id, &bytes).unwrap_err(),
                 read_start(&bytes).unwrap_err(),
             ] {
                 let expected = format!("it has format {other}");

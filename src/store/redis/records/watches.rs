@@ -2,7 +2,7 @@
 //!
 //! A request that waits leaves a note in the record, and the script that ends the execution then publishes a message.
 //! Messages can be lost with a connection or with a gateway, and the Redis user may have no right to the channel.
-//! So all records with waiting requests are also polled every 250 ms.
+//! So all records with waiter requests are also polled every 250 ms.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::ledger::Ledger;
-use super::names::Token;
+use super::names::OwnerToken;
 use super::steps::{self, Peek};
-use crate::idempotency::{Ending, RecordId, State, Vigil, Waiting};
+use crate::idempotency::{ExecutionOutcome, RecordId, State, Waiter, Waiters};
 use crate::store::Part;
 
-/// Interval between two polls of all records with waiting requests.
+/// Interval between two polls of all records with waiter requests.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Between two attempts to hear what Redis tells.
@@ -34,50 +34,50 @@ pub(super) struct Watches(Mutex<HashMap<RecordId, Watch>>);
 
 #[derive(Debug)]
 struct Watch {
-    owner: Token,
-    vigil: Vigil,
+    owner: OwnerToken,
+    waiters: Waiters,
 }
 
 impl Watches {
     /// One more who waits for the claim `owner`.
-    pub(super) fn join(&self, id: RecordId, owner: Token) -> Waiting {
+    pub(super) fn join(&self, id: RecordId, owner: OwnerToken) -> Waiter {
         let mut watches = self.0.lock();
         match watches.get(&id) {
-            Some(watch) if watch.owner == owner => watch.vigil.join(),
+            Some(watch) if watch.owner == owner => watch.waiters.join(),
             _ => {
-                let vigil = Vigil::default();
-                let waiting = vigil.join();
-                let earlier = watches.insert(id, Watch { owner, vigil });
+                let waiters = Waiters::default();
+                let waiter = waiters.join();
+                let earlier = watches.insert(id, Watch { owner, waiters });
                 if let Some(earlier) = earlier {
                     // Somebody claimed the key anew, so the claim before it left nothing.
-                    earlier.vigil.end(Ending::Released(None));
+                    earlier.waiters.end(ExecutionOutcome::Released(None));
                 }
-                waiting
+                waiter
             }
         }
     }
 
     /// Tells those who wait for the claim `owner` how it ended.
-    pub(super) fn end(&self, id: RecordId, owner: Token, ending: &Ending) {
+    pub(super) fn end(&self, id: RecordId, owner: OwnerToken, outcome: &ExecutionOutcome) {
         let mut watches = self.0.lock();
         if watches.get(&id).is_some_and(|watch| watch.owner == owner)
             && let Some(watch) = watches.remove(&id)
         {
-            watch.vigil.end(ending.clone());
+            watch.waiters.end(outcome.clone());
         }
     }
 
     /// All that somebody still waits for.
-    fn open(&self) -> Vec<(RecordId, Token)> {
+    fn open(&self) -> Vec<(RecordId, OwnerToken)> {
         let mut watches = self.0.lock();
-        watches.retain(|_, watch| !watch.vigil.is_deserted());
+        watches.retain(|_, watch| !watch.waiters.is_empty());
         watches
             .iter()
             .map(|(&id, watch)| (id, watch.owner))
             .collect()
     }
 
-    fn owner(&self, id: RecordId) -> Option<Token> {
+    fn owner(&self, id: RecordId) -> Option<OwnerToken> {
         self.0.lock().get(&id).map(|watch| watch.owner)
     }
 }
@@ -140,28 +140,28 @@ async fn subscribe(ledger: &Weak<Ledger>) -> Option<Option<BoxStream<'static, [u
     Some(Some(names.boxed()))
 }
 
-async fn look_at(ledger: &Ledger, id: RecordId, owner: Token) {
+async fn look_at(ledger: &Ledger, id: RecordId, owner: OwnerToken) {
     let call = steps::peek(&ledger.names(), id);
     let Ok(Peek(peeked)) = ledger.background.run(&call).await else {
         return;
     };
-    let ending = match peeked {
+    let outcome = match peeked {
         // It left nothing, and somebody else may have claimed the key since.
-        None => Ending::Released(None),
+        None => ExecutionOutcome::Released(None),
         // What it came to is not for those who waited for another, and may have asked for something else.
-        Some(peeked) if peeked.owner != owner => Ending::Released(None),
-        Some(peeked) => match (peeked.state, peeked.answer) {
+        Some(peeked) if peeked.owner != owner => ExecutionOutcome::Released(None),
+        Some(peeked) => match (peeked.state, peeked.response) {
             (State::InProgress, _) => return,
-            (State::Tombstone, _) => Ending::Tombstone,
-            (State::Completed, Some(answer)) => match steps::read_answer(id, &answer) {
-                Ok(answer) => Ending::Completed(answer),
+            (State::Tombstone, _) => ExecutionOutcome::Tombstone,
+            (State::Completed, Some(response)) => match steps::read_response(id, &response) {
+                Ok(response) => ExecutionOutcome::Completed(response),
                 Err(error) => {
-                    tracing::error!(%error, "an answer is of no use");
-                    Ending::Tombstone
+                    tracing::error!(%error, "a response is of no use");
+                    ExecutionOutcome::Tombstone
                 }
             },
-            (State::Completed, None) | (State::Unknown, _) => Ending::Unknown,
+            (State::Completed, None) | (State::Unknown, _) => ExecutionOutcome::Unknown,
         },
     };
-    ledger.watches.end(id, owner, &ending);
+    ledger.watches.end(id, owner, &outcome);
 }

@@ -8,16 +8,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::idempotency::{Answer, ResponseSummary};
+use crate::idempotency::{ResponseSummary, StoredResponse};
 
 /// The version that is written, and the only one that is read.
 pub(in crate::store) const VERSION: u8 = 2;
 
 const CHECKSUM: usize = 8;
 
-/// Why bytes are not what was written.
+/// Why bytes cannot be decoded.
 #[derive(Debug, Error)]
-pub(in crate::store) enum WrittenError {
+pub(in crate::store) enum DecodeError {
     #[error(
         "it has format {0}, and this version of the gateway reads format {VERSION}; use the version that wrote it \
          until it has expired"
@@ -29,9 +29,9 @@ pub(in crate::store) enum WrittenError {
     Malformed(String),
 }
 
-/// An answer as it is written down.
+/// The serialized form of a stored response.
 #[derive(Serialize, Deserialize)]
-pub(in crate::store) struct WrittenAnswer<'a> {
+pub(in crate::store) struct EncodedResponse<'a> {
     status: u16,
     #[serde(borrow)]
     headers: Vec<(&'a str, &'a [u8])>,
@@ -39,30 +39,30 @@ pub(in crate::store) struct WrittenAnswer<'a> {
     body: &'a [u8],
 }
 
-impl WrittenAnswer<'_> {
-    /// Hands `answer` over as it is written down.
+impl EncodedResponse<'_> {
+    /// Passes the serialized form of `response` to `write`.
     pub(in crate::store) fn of<T>(
-        answer: &Answer,
-        write: impl FnOnce(WrittenAnswer<'_>) -> T,
+        response: &StoredResponse,
+        write: impl FnOnce(EncodedResponse<'_>) -> T,
     ) -> T {
-        let body = answer.body();
-        let lines: Vec<_> = answer.lines().collect();
+        let body = response.body();
+        let lines: Vec<_> = response.lines().collect();
         let headers = lines.iter().map(|(name, value)| (name.as_str(), &**value));
-        write(WrittenAnswer {
-            status: answer.status().as_u16(),
+        write(EncodedResponse {
+            status: response.status().as_u16(),
             headers: headers.collect(),
             body: &body,
         })
     }
 
-    /// What a lookup tells of the response, without a copy of it.
-    pub(in crate::store) fn summary(&self) -> Result<ResponseSummary, WrittenError> {
+    /// Summarizes the response without copying it.
+    pub(in crate::store) fn summary(&self) -> Result<ResponseSummary, DecodeError> {
         summary(self.status, self.body.len())
     }
 
-    /// The answer that was written down.
-    pub(in crate::store) fn read(self) -> Result<Answer, WrittenError> {
-        let malformed = |error: &dyn std::fmt::Display| WrittenError::Malformed(error.to_string());
+    /// Decodes the response.
+    pub(in crate::store) fn read(self) -> Result<StoredResponse, DecodeError> {
+        let malformed = |error: &dyn std::fmt::Display| DecodeError::Malformed(error.to_string());
         let mut headers = HeaderMap::with_capacity(self.headers.len());
         for (name, value) in self.headers {
             let name =
@@ -71,35 +71,35 @@ impl WrittenAnswer<'_> {
             headers.append(name, value);
         }
         let status = StatusCode::from_u16(self.status).map_err(|error| malformed(&error))?;
-        Ok(Answer::new(status, &headers, self.body))
+        Ok(StoredResponse::new(status, &headers, self.body))
     }
 }
 
-/// What a lookup tells of a sealed response, read from its first bytes; `None` if they end before the body.
+/// Summarizes a sealed response from its first bytes; `None` if they end before the body.
 /// The checksum, which is at the end, is not verified.
 pub(in crate::store) fn summary_of_start(
     bytes: &[u8],
-) -> Result<Option<ResponseSummary>, WrittenError> {
-    /// The fields of [`WrittenAnswer`] up to the length of its body.
+) -> Result<Option<ResponseSummary>, DecodeError> {
+    /// The fields of [`EncodedResponse`] up to the length of its body.
     type Start<'a> = (u16, Vec<(&'a str, &'a [u8])>, usize);
     match bytes.split_first() {
-        Some((&version, _)) if version != VERSION => Err(WrittenError::OtherVersion(version)),
+        Some((&version, _)) if version != VERSION => Err(DecodeError::OtherVersion(version)),
         Some((_, start)) => match postcard::take_from_bytes::<Start<'_>>(start) {
             Ok(((status, _, body_bytes), _)) => summary(status, body_bytes).map(Some),
             Err(postcard::Error::DeserializeUnexpectedEnd) => Ok(None),
-            Err(error) => Err(WrittenError::Malformed(error.to_string())),
+            Err(error) => Err(DecodeError::Malformed(error.to_string())),
         },
         None => Ok(None),
     }
 }
 
-fn summary(status: u16, body_bytes: usize) -> Result<ResponseSummary, WrittenError> {
+fn summary(status: u16, body_bytes: usize) -> Result<ResponseSummary, DecodeError> {
     let status =
-        StatusCode::from_u16(status).map_err(|error| WrittenError::Malformed(error.to_string()))?;
+        StatusCode::from_u16(status).map_err(|error| DecodeError::Malformed(error.to_string()))?;
     Ok(ResponseSummary { status, body_bytes })
 }
 
-/// The bytes to be written under `name`.
+/// Encodes a value that is stored under `name`.
 pub(in crate::store) fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
     let mut bytes = postcard::to_extend(value, vec![VERSION])
         .expect("numbers, texts and bytes can always be written");
@@ -108,23 +108,23 @@ pub(in crate::store) fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// The value whose bytes were written under `name`.
+/// Decodes a value that is stored under `name`.
 pub(in crate::store) fn open<'a, T: Deserialize<'a>>(
     name: &[u8],
     bytes: &'a [u8],
-) -> Result<T, WrittenError> {
+) -> Result<T, DecodeError> {
     match bytes.first() {
-        None => return Err(WrittenError::Checksum),
-        Some(&version) if version != VERSION => return Err(WrittenError::OtherVersion(version)),
+        None => return Err(DecodeError::Checksum),
+        Some(&version) if version != VERSION => return Err(DecodeError::OtherVersion(version)),
         Some(_) => {}
     }
     let (content, sum) = bytes
         .split_last_chunk::<CHECKSUM>()
-        .ok_or(WrittenError::Checksum)?;
+        .ok_or(DecodeError::Checksum)?;
     if checksum(name, content) != *sum || content.is_empty() {
-        return Err(WrittenError::Checksum);
+        return Err(DecodeError::Checksum);
     }
-    postcard::from_bytes(&content[1..]).map_err(|error| WrittenError::Malformed(error.to_string()))
+    postcard::from_bytes(&content[1..]).map_err(|error| DecodeError::Malformed(error.to_string()))
 }
 
 fn checksum(name: &[u8], content: &[u8]) -> [u8; CHECKSUM] {
@@ -145,8 +145,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append("x-a", HeaderValue::from_bytes(b"\xff").unwrap());
         headers.append("x-b", HeaderValue::from_static("2"));
-        let response = Answer::new(StatusCode::CREATED, &headers, &vec![b'.'; 70_000]);
-        let sealed = WrittenAnswer::of(&response, |written| seal(b"k", &written));
+        let response = StoredResponse::new(StatusCode::CREATED, &headers, &vec![b'.'; 70_000]);
+        let sealed = EncodedResponse::of(&response, |written| seal(b"k", &written));
         let expected = ResponseSummary::from(&response);
         assert_eq!(expected.body_bytes, 70_000);
         let body = sealed.len() - CHECKSUM - 70_000;
@@ -156,20 +156,20 @@ mod tests {
         for start in [body, body + 1, sealed.len()] {
             assert_eq!(summary_of_start(&sealed[..start]).unwrap(), Some(expected));
         }
-        let written: WrittenAnswer<'_> = open(b"k", &sealed).unwrap();
+        let written: EncodedResponse<'_> = open(b"k", &sealed).unwrap();
         assert_eq!(written.summary().unwrap(), expected);
     }
 
     #[test]
     fn a_value_of_an_older_or_newer_version_is_an_error() {
-        let response = Answer::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
+        let response = StoredResponse::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
         for version in [0, VERSION - 1, VERSION + 1, u8::MAX] {
-            let mut bytes = WrittenAnswer::of(&response, |written| seal(b"k", &written));
+            let mut bytes = EncodedResponse::of(&response, |written| seal(b"k", &written));
             bytes.truncate(bytes.len() - CHECKSUM);
             bytes[0] = version;
             // As the other version would have written it.
             bytes.extend_from_slice(&checksum(b"k", &bytes));
-            let opened = open::<WrittenAnswer<'_>>(b"k", &bytes).err().unwrap();
+            let opened = open::<EncodedResponse<'_>>(b"k", &bytes).err().unwrap();
             let summary = summary_of_start(&bytes).unwrap_err();
             for error in [opened, summary] {
                 let message = error.to_string();

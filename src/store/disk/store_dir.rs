@@ -24,7 +24,7 @@ const ENGINE: &str = "fjall-3";
 
 /// A directory that is ours for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct StoreDir {
     path: PathBuf,
     secret: Secret,
     _lock: File,
@@ -32,7 +32,7 @@ pub(super) struct Home {
 
 /// Why a directory cannot be used. Every message ends with a way out.
 #[derive(Debug, Error)]
-pub enum HomeError {
+pub enum StoreDirError {
     /// It cannot be made or read or written.
     #[error(
         "cannot use the store directory {path}: {cause}; make it a directory that this user may read and \
@@ -93,15 +93,15 @@ struct Format {
     format: u32,
 }
 
-impl Home {
+impl StoreDir {
     /// Takes the directory at `path`, which is made if there is none.
-    pub(super) fn take(path: &Path) -> Result<Self, HomeError> {
+    pub(super) fn take(path: &Path) -> Result<Self, StoreDirError> {
         let path = path.to_owned();
-        let io = |cause| HomeError::Io {
+        let io = |cause| StoreDirError::Io {
             path: path.clone(),
             cause,
         };
-        // Answers hold what is nobody else's business.
+        // Responses hold what is nobody else's business.
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700);
         private.create(&path).map_err(io)?;
@@ -111,7 +111,7 @@ impl Home {
             Ok(bytes) => read_identity(&path, &bytes)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if path.join("records").exists() {
-                    return Err(HomeError::Damaged {
+                    return Err(StoreDirError::Damaged {
                         path,
                         what: "it has records and no `identity`".into(),
                     });
@@ -146,8 +146,8 @@ impl Home {
 }
 
 /// Takes the lock, and writes into it who has it.
-fn lock(path: &Path) -> Result<File, HomeError> {
-    let io = |cause| HomeError::Io {
+fn lock(path: &Path) -> Result<File, StoreDirError> {
+    let io = |cause| StoreDirError::Io {
         path: path.to_owned(),
         cause,
     };
@@ -164,7 +164,7 @@ fn lock(path: &Path) -> Result<File, HomeError> {
             let mut holder = String::new();
             lock.rewind().map_err(io)?;
             lock.read_to_string(&mut holder).map_err(io)?;
-            Err(HomeError::InUse {
+            Err(StoreDirError::InUse {
                 path: path.to_owned(),
                 holder,
             })
@@ -173,8 +173,8 @@ fn lock(path: &Path) -> Result<File, HomeError> {
     }
 }
 
-fn read_identity(path: &Path, bytes: &[u8]) -> Result<Secret, HomeError> {
-    let damaged = |what: String| HomeError::Damaged {
+fn read_identity(path: &Path, bytes: &[u8]) -> Result<Secret, StoreDirError> {
+    let damaged = |what: String| StoreDirError::Damaged {
         path: path.to_owned(),
         what,
     };
@@ -182,7 +182,7 @@ fn read_identity(path: &Path, bytes: &[u8]) -> Result<Secret, HomeError> {
         && format != FORMAT
     {
         let path = path.to_owned();
-        return Err(HomeError::OtherFormat { path, format });
+        return Err(StoreDirError::OtherFormat { path, format });
     }
     let identity: Identity = serde_json::from_slice(bytes)
         .map_err(|error| damaged(format!("its `identity` cannot be read ({error})")))?;
@@ -246,15 +246,15 @@ mod tests {
     use super::*;
 
     fn error(path: &Path) -> String {
-        Home::take(path).unwrap_err().to_string()
+        StoreDir::take(path).unwrap_err().to_string()
     }
 
     #[test]
     fn a_secret_is_made_once_and_kept() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("deep/store");
-        let first = Home::take(&path).unwrap().secret();
-        let second = Home::take(&path).unwrap().secret();
+        let first = StoreDir::take(&path).unwrap().secret();
+        let second = StoreDir::take(&path).unwrap().secret();
         assert_eq!(first.as_bytes(), second.as_bytes());
         let mode = |path: &Path| MetadataExt::mode(&fs::metadata(path).unwrap()) & 0o777;
         assert_eq!(mode(&path.join("identity")), 0o600);
@@ -264,18 +264,18 @@ mod tests {
     #[test]
     fn a_directory_is_one_process_s_at_a_time() {
         let dir = TempDir::new().unwrap();
-        let held = Home::take(dir.path()).unwrap();
+        let held = StoreDir::take(dir.path()).unwrap();
         let message = error(dir.path());
         let us = format!("in use by process {}", std::process::id());
         assert!(message.contains(&us), "{message}");
         drop(held);
-        Home::take(dir.path()).unwrap();
+        StoreDir::take(dir.path()).unwrap();
     }
 
     #[test]
     fn what_is_not_as_a_store_leaves_it_is_refused_with_a_way_out() {
         let dir = TempDir::new().unwrap();
-        drop(Home::take(dir.path()).unwrap());
+        drop(StoreDir::take(dir.path()).unwrap());
         let identity = dir.path().join("identity");
         let text = fs::read_to_string(&identity).unwrap();
         for (content, says) in [

@@ -1,51 +1,51 @@
-//! An answer as it is kept: status, header lines in order, body.
+//! A response as it is stored: status, header lines in order, body.
 //!
-//! Bytes are kept as they came: a value that is not UTF-8, a coding nobody here undid. What belongs to
-//! one hop is gone already, and the version of HTTP is not part of an answer. Trailers are not kept, and
-//! so the first caller does not get them either: both get the same.
+//! Bytes are stored as they arrived, including values that are not UTF-8 and content codings. Hop-by-hop headers are
+//! removed before, and the HTTP version is not stored. Trailers are not stored, so the first caller does not receive
+//! them either: both receive the same response.
 
 use bytes::{Bytes, BytesMut};
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
 
-/// Headers added to an answer on its further way, about.
+/// Number of headers that later stages add to a response, approximately.
 const ADDED: usize = 6;
 
-/// Says that an answer was given before.
+/// Marks a response as a replay.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// An answer as it is kept.
+/// A stored response.
 ///
-/// Values and body lie in one block of their own. What upstream sent are slices of what was read from its
-/// connection, and to keep a slice is to keep all of that: some kilobytes for a hundred bytes.
+/// Header values and body are copied into one block. The bytes from upstream are slices of its read buffer, and a slice
+/// would keep the whole buffer in memory: some kilobytes for a hundred bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct StoredResponse {
     status: StatusCode,
     lines: Box<[Line]>,
     /// The values in order, then the body.
     block: Bytes,
 }
 
-/// A header line: its name, and where its value ends. It begins where the one before it ends.
+/// A header line: its name, and where its value ends in the block. It begins where the previous value ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     name: HeaderName,
     end: usize,
 }
 
-impl Answer {
-    /// An answer with these headers and this body.
+impl StoredResponse {
+    /// Copies a response with all of its headers.
     pub fn new(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         Self::without(|_| false, status, headers, body)
     }
 
-    /// The answer with this head and body, without the headers to leave out.
+    /// Copies a response without the headers in `exclude`.
     pub fn of(head: &response::Parts, body: &[u8], exclude: &[HeaderName]) -> Self {
         let exclude = |name: &HeaderName| exclude.contains(name);
         Self::without(exclude, head.status, &head.headers, body)
     }
 
-    /// Returns the response with these headers and this body, without the headers that `exclude` selects.
+    /// Copies a response without the headers that `exclude` selects.
     pub(super) fn without(
         exclude: impl Fn(&HeaderName) -> bool,
         status: StatusCode,
@@ -54,7 +54,7 @@ impl Answer {
     ) -> Self {
         let values: usize = headers.values().map(HeaderValue::len).sum();
         let mut block = BytesMut::with_capacity(values + body.len());
-        // Room for all at once: mostly none is left out, and then nothing is moved.
+        // Usually no header is excluded, and then the vector has its final size.
         let mut lines = Vec::with_capacity(headers.len());
         for (name, value) in headers {
             if !exclude(name) {
@@ -73,12 +73,12 @@ impl Answer {
         }
     }
 
-    /// Its status.
+    /// Returns the status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// Its header lines, in order; lines of one name are together.
+    /// Returns the header lines in order. Lines with the same name are adjacent.
     pub fn lines(&self) -> impl Iterator<Item = (&HeaderName, Bytes)> {
         self.lines.iter().scan(0, |start, line| {
             let value = self.block.slice(*start..line.end);
@@ -87,7 +87,7 @@ impl Answer {
         })
     }
 
-    /// Its body.
+    /// Returns the body without copying it.
     pub fn body(&self) -> Bytes {
         self.block.slice(self.body_at()..)
     }
@@ -96,7 +96,7 @@ impl Answer {
         self.lines.last().map_or(0, |line| line.end)
     }
 
-    /// The answer once more, marked as one that was given before.
+    /// Returns the response with the header that marks a replay.
     pub fn replay<B: From<Bytes>>(&self) -> Response<B> {
         let mut response = self.repeat();
         let replayed = HeaderValue::from_static("true");
@@ -104,7 +104,7 @@ impl Answer {
         response
     }
 
-    /// The answer once more.
+    /// Returns the response without that header.
     pub fn repeat<B: From<Bytes>>(&self) -> Response<B> {
         let mut response = Response::new(B::from(self.body()));
         *response.status_mut() = self.status;
@@ -117,13 +117,13 @@ impl Answer {
         response
     }
 
-    /// What it takes to keep, in bytes, about.
+    /// Returns the approximate memory that the response takes, in bytes.
     pub fn weight(&self) -> usize {
         size_of::<Self>() + self.lines.len() * size_of::<Line>() + self.block.len()
     }
 }
 
-/// Takes out of an answer's headers what a kept answer does not have.
+/// Removes the header that announces trailers, because a stored response has none.
 pub(super) fn forgo_trailers(headers: &mut HeaderMap) {
     headers.remove(TRAILER);
 }
@@ -155,8 +155,8 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let first = lines(&head.headers);
-        let answer = Answer::of(&head, b"\0\xff", &[]);
-        let replay: Response<Bytes> = answer.replay();
+        let response = StoredResponse::of(&head, b"\0\xff", &[]);
+        let replay: Response<Bytes> = response.replay();
         assert_eq!(replay.status(), 201);
         assert_eq!(replay.body().as_ref(), b"\0\xff");
         let replayed = lines(replay.headers());
@@ -177,8 +177,8 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        let answer = Answer::of(&head, b"body", &[HeaderName::from_static("x-b")]);
-        let lines: Vec<_> = answer
+        let response = StoredResponse::of(&head, b"body", &[HeaderName::from_static("x-b")]);
+        let lines: Vec<_> = response
             .lines()
             .map(|(name, value)| (name.as_str(), value))
             .collect();
@@ -190,6 +190,6 @@ mod tests {
                 ("x-c", "3".into())
             ]
         );
-        assert_eq!(answer.body(), "body");
+        assert_eq!(response.body(), "body");
     }
 }

@@ -1,0 +1,199 @@
+//! The layers of the crate, and the test that holds every module to them.
+//!
+//! A module imports only from layers below its own, tests included; modules of one layer do not import each other. The
+//! test reads the paths that start with `crate::` or `super::` from the sources, because the compiler accepts cycles
+//! between modules.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The top-level modules, from the bottom layer to the top.
+const LAYERS: &[&[&str]] = &[
+    &[
+        "access_log",
+        "clock",
+        "failpoint",
+        "log",
+        "metrics",
+        "net",
+        "problem",
+        "request_id",
+    ],
+    &["client", "path", "respond", "retry"],
+    &["buffers", "hash_keys", "intake"],
+    &["settings"],
+    &["http1"],
+    &["http2"],
+    &["body", "context"],
+    &["route"],
+    &["idempotency", "throttle", "upstream"],
+    &["store"],
+    &["config"],
+    &["pipeline"],
+    &["gateway"],
+    &["admin"],
+    &["cli", "embed"],
+];
+
+#[test]
+fn a_module_imports_only_from_layers_below_it() {
+    let mut violations = Vec::new();
+    for file in sources() {
+        let module = module_path(&file);
+        let Some(own) = module.first().and_then(|name| layer(name)) else {
+            continue;
+        };
+        let text = fs::read_to_string(root().join(&file)).expect("a source file");
+        for import in imports(&text, &module) {
+            let Some(other) = layer(&import) else {
+                continue;
+            };
+            if import != module[0] && other >= own {
+                violations.push(format!(
+                    "src/{}: imports `{import}` (src/{import}.rs), which is {} `{}`.",
+                    file.display(),
+                    if other > own {
+                        "above"
+                    } else {
+                        "in the same layer as"
+                    },
+                    module[0],
+                ));
+            }
+        }
+    }
+    assert!(
+        violations.is_empty(),
+        "{}\nMove what both modules need to a layer below both, or pass it as a parameter. The layers are in src/layers.rs.",
+        violations.join("\n")
+    );
+}
+
+#[test]
+fn every_module_has_a_layer() {
+    let text = fs::read_to_string(root().join("lib.rs")).expect("a source file");
+    let declared: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| {
+            let line = line.strip_prefix("pub ").unwrap_or(line);
+            line.strip_prefix("mod ")?.strip_suffix(';')
+        })
+        .filter(|name| *name != "layers")
+        .collect();
+    let layered: BTreeSet<&str> = LAYERS.iter().flat_map(|layer| *layer).copied().collect();
+    assert_eq!(
+        declared, layered,
+        "modules of lib.rs, and LAYERS of src/layers.rs"
+    );
+}
+
+#[test]
+fn imports_are_found_in_every_form() {
+    let module = ["upstream", "breaker", "rule"].map(String::from);
+    let found = |text: &str| imports(text, &module).into_iter().collect::<Vec<_>>();
+    assert_eq!(found("use crate::clock::Clock;"), ["clock"]);
+    assert_eq!(
+        found("use crate::{http1, store::{disk, memory}};"),
+        ["http1", "store"]
+    );
+    assert_eq!(found("let now = crate::clock::now();"), ["clock"]);
+    assert_eq!(
+        found("use super::super::super::pipeline::Shared;"),
+        ["pipeline"]
+    );
+    assert!(found("use super::super::balance::Choice;").is_empty());
+    assert!(found("// crate::admin\n/// [`crate::admin`]").is_empty());
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// Returns the index of the layer that contains a module.
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&module))
+}
+
+/// Returns the source files, relative to `src`.
+fn sources() -> Vec<PathBuf> {
+    let mut folders = vec![root()];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let path = path.strip_prefix(root()).expect("a path below the root");
+                files.push(path.to_path_buf());
+            }
+        }
+    }
+    files
+}
+
+/// Returns the path of the module that a file contains.
+fn module_path(file: &Path) -> Vec<String> {
+    let parts = file.with_extension("");
+    let parts = parts.components();
+    parts
+        .map(|part| part.as_os_str().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Returns the top-level modules that a source file of `module` names. Comments do not count.
+fn imports(text: &str, module: &[String]) -> BTreeSet<String> {
+    let code: Vec<&str> = text
+        .lines()
+        .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
+        .collect();
+    let code = code.join("\n");
+    let from_root = code
+        .match_indices("crate::")
+        .map(|(at, path)| at + path.len());
+    // A path that leaves the top-level module has as many `super::` as the module has parts.
+    let supers = "super::".repeat(module.len());
+    let from_parents = code
+        .match_indices(&supers)
+        .map(|(at, path)| at + path.len());
+    from_root
+        .chain(from_parents)
+        .flat_map(|at| first_names(&code[at..]))
+        .collect()
+}
+
+/// Returns the first name of a path, or those of a group in braces.
+fn first_names(path: &str) -> Vec<String> {
+    let Some(group) = path.strip_prefix('{') else {
+        return name(path).into_iter().collect();
+    };
+    let mut depth = 0;
+    let mut names = Vec::new();
+    let mut is_start = true;
+    for (at, character) in group.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => is_start = true,
+            _ if is_start && !character.is_whitespace() => {
+                names.extend(name(&group[at..]));
+                is_start = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// Returns the lower-case identifier at the start of `text`.
+fn name(text: &str) -> Option<String> {
+    let is_part =
+        |character: char| character.is_ascii_lowercase() || matches!(character, '_' | '0'..='9');
+    let name: String = text
+        .chars()
+        .take_while(|character| is_part(*character))
+        .collect();
+    (!name.is_empty()).then_some(name)
+}

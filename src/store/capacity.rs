@@ -1,0 +1,136 @@
+//! The capacity of a store in memory or on disk, and the share of it that one client may hold.
+//!
+//! A scope does not bound a caller that invents credentials, because each credential is a scope of its own. A client is
+//! the address that limits count, and cannot be invented. Its share applies only while the store is nearly full, so
+//! that a single client can use most of it. In Redis, `maxmemory` and `max_keys_per_client` take the place of both.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::memory::BuildIdentityHasher;
+use crate::idempotency::ClientHash;
+
+/// Bounds of a store in memory or on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreCapacity {
+    /// Number of keys that the store holds at most.
+    pub max_keys: usize,
+    /// Bytes that stored responses take at most.
+    pub max_bytes: u64,
+}
+
+/// Why a store does not admit a new key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// The client holds more keys than its share, which is this many.
+    Client(u64),
+    /// The store holds `max_keys` keys.
+    Store,
+}
+
+/// The number of keys that each client holds. A client without keys takes no memory.
+#[derive(Debug, Default)]
+pub(super) struct ClientCounts(HashMap<ClientHash, u64, BuildIdentityHasher>);
+
+impl StoreCapacity {
+    /// Decides whether a client that holds `held` of the `keys` in the store may claim a new key. The share of a client
+    /// is 10 % of `max_keys`, and at least one key. It applies while the store holds more than 80 % of `max_keys`.
+    pub(super) fn admit(&self, keys: u64, held: u64) -> Result<(), Full> {
+        let max_keys = self.max_keys as u64;
+        let share = (max_keys / 10).max(1);
+        if keys > max_keys - max_keys.div_ceil(5) && held > share {
+            return Err(Full::Client(share));
+        }
+        if keys >= max_keys {
+            return Err(Full::Store);
+        }
+        Ok(())
+    }
+}
+
+impl Default for StoreCapacity {
+    fn default() -> Self {
+        Self {
+            max_keys: 1_000_000,
+            max_bytes: 256 << 20,
+        }
+    }
+}
+
+impl ClientCounts {
+    /// Returns how many keys a client holds.
+    pub(super) fn held(&self, client: ClientHash) -> u64 {
+        self.0.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Counts one more key of a client.
+    pub(super) fn add(&mut self, client: ClientHash) {
+        *self.0.entry(client).or_default() += 1;
+    }
+
+    /// Counts one key of a client less.
+    pub(super) fn remove(&mut self, client: ClientHash) {
+        if let Entry::Occupied(mut held) = self.0.entry(client) {
+            *held.get_mut() -= 1;
+            if *held.get() == 0 {
+                held.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capacity(max_keys: usize) -> StoreCapacity {
+        StoreCapacity {
+            max_keys,
+            ..StoreCapacity::default()
+        }
+    }
+
+    #[test]
+    fn the_share_applies_above_80_percent_to_clients_above_10_percent() {
+        let capacity = capacity(400);
+        assert_eq!(capacity.admit(320, 320), Ok(()));
+        assert_eq!(capacity.admit(321, 40), Ok(()));
+        assert_eq!(capacity.admit(321, 41), Err(Full::Client(40)));
+        assert_eq!(capacity.admit(399, 40), Ok(()));
+        assert_eq!(capacity.admit(400, 40), Err(Full::Store));
+        assert_eq!(capacity.admit(400, 41), Err(Full::Client(40)));
+    }
+
+    #[test]
+    fn a_small_store_has_a_share_of_one_key() {
+        for (max_keys, threshold) in [(1, 0), (3, 2), (5, 4), (9, 7)] {
+            let capacity = capacity(max_keys);
+            let share = Err(Full::Client(1));
+            assert_eq!(
+                capacity.admit(threshold, 2).is_ok(),
+                threshold < max_keys as u64
+            );
+            assert_eq!(capacity.admit(threshold + 1, 2), share, "{max_keys}");
+        }
+        // No overflow.
+        assert_eq!(
+            capacity(usize::MAX).admit(u64::MAX / 5 * 4 - 5, u64::MAX),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn a_client_without_keys_takes_no_memory() {
+        let (one, other) = (ClientHash(1), ClientHash(2));
+        let mut counts = ClientCounts::default();
+        for client in [one, one, other] {
+            counts.add(client);
+        }
+        counts.remove(one);
+        counts.remove(other);
+        assert_eq!((counts.held(one), counts.held(other)), (1, 0));
+        assert_eq!(counts.0.len(), 1);
+        counts.remove(other);
+        assert_eq!(counts.held(other), 0);
+    }
+}

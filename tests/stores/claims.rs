@@ -1,0 +1,310 @@
+//! The claim script of Redis, compared with the pure function that decides for all other stores.
+//!
+//! Random histories of three gateways on a real server. The test keeps the record of each key as the scripts should
+//! have left it, and passes it to `meet` for every claim. Claims go through a gateway that does not execute the key:
+//! its own table of executions in flight would decide before the script does. So leases can end while their
+//! executions run, and a claim can replace one whose gateway still works on it.
+//!
+//! `history` compares all stores with an independent model. It covers neither leases nor the bound of a scope.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tidegate::clock::{Clock, Moment};
+use tidegate::idempotency::claim::{Meeting, RecordView, Vacancy, meet};
+use tidegate::idempotency::{
+    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordId, Records, State,
+};
+use tidegate::store::redis::Redis;
+use tidegate::store::redis::records::RedisRecords;
+use tidegate::store::redis::settings::RedisSettings;
+
+use crate::bench::{Kind, TTL, answer, claim_request, id};
+use crate::history::cases;
+use crate::server::Server;
+
+/// Longer than a record is stored, and not a multiple of that.
+const LEASE: Duration = Duration::from_mins(100);
+
+const GATEWAYS: usize = 3;
+
+/// Keys that a scope may have, of three.
+const MAX_KEYS: u32 = 2;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Claim {
+        key: u16,
+        fingerprint: Fingerprint,
+        on_unknown: OnUnknown,
+    },
+    /// One of the executions ends.
+    End(usize, Ending),
+    /// An operator frees a key.
+    Free(u16),
+    /// Time passes.
+    Pass(Duration),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Completed,
+    Tombstone,
+    Released,
+    Unknown,
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let fingerprint = (0_u8..5, 0_u8..5).prop_map(|(request, credentials)| Fingerprint {
+        // Nearly always the same.
+        request: [request / 4; 16],
+        credentials: [credentials / 4; 16],
+    });
+    let on_unknown = prop_oneof![Just(OnUnknown::Hold), Just(OnUnknown::Release)];
+    let ending = prop_oneof![
+        3 => Just(Ending::Completed),
+        1 => Just(Ending::Tombstone),
+        1 => Just(Ending::Released),
+        2 => Just(Ending::Unknown),
+    ];
+    // Often by tens, so that leases and records also end at the very moment of a claim.
+    let minutes = prop_oneof![1_u64..=70, (1_u64..=7).prop_map(|tens| 10 * tens)];
+    prop_oneof![
+        12 => (0_u16..3, fingerprint, on_unknown).prop_map(
+            |(key, fingerprint, on_unknown)| Event::Claim { key, fingerprint, on_unknown }
+        ),
+        6 => (any::<usize>(), ending).prop_map(|(which, ending)| Event::End(which, ending)),
+        1 => (0_u16..3).prop_map(Event::Free),
+        4 => minutes.prop_map(|minutes| Event::Pass(Duration::from_mins(minutes))),
+    ]
+}
+
+/// A record as the scripts should have left it.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    state: State,
+    fingerprint: Fingerprint,
+    lease_ends: Option<Moment>,
+    expires: Moment,
+    /// The claim that led to it.
+    claim: usize,
+}
+
+impl Record {
+    fn view(&self) -> RecordView<'_, Moment> {
+        RecordView {
+            state: self.state,
+            fingerprint: &self.fingerprint,
+            lease_ends: self.lease_ends,
+            expires: Some(self.expires),
+        }
+    }
+
+    fn is_unknown(&self, now: Moment) -> bool {
+        self.state == State::Unknown || self.lease_ends.is_some_and(|ends| ends <= now)
+    }
+}
+
+struct Execution {
+    gateway: usize,
+    claim: usize,
+    permit: Permit,
+}
+
+struct Trial<'a> {
+    server: &'a Server,
+    clock: Clock,
+    gateways: [RedisRecords; GATEWAYS],
+    executions: Vec<Execution>,
+    records: HashMap<RecordId, Record>,
+    claims: usize,
+}
+
+impl<'a> Trial<'a> {
+    fn new(server: &'a Server) -> Self {
+        let clock = Clock::virtual_from(std::time::SystemTime::now());
+        // Renewals go by real time, and so never happen here.
+        let settings = RedisSettings {
+            lease: LEASE,
+            ..server.settings()
+        };
+        let join = |_| {
+            let redis = Redis::open(settings.clone(), true, clock.clone()).unwrap();
+            redis.records()
+        };
+        Self {
+            server,
+            gateways: std::array::from_fn(join),
+            clock,
+            executions: Vec::new(),
+            records: HashMap::new(),
+            claims: 0,
+        }
+    }
+
+    async fn step(&mut self, event: &Event) {
+        let now = self.clock.now();
+        self.records.retain(|_, record| record.expires > now);
+        match *event {
+            Event::Claim {
+                key,
+                fingerprint,
+                on_unknown,
+            } => {
+                let mut claim_request = claim_request(key);
+                claim_request.at = now;
+                claim_request.fingerprint = fingerprint;
+                claim_request.terms.on_unknown = on_unknown;
+                claim_request.terms.max_keys_per_scope = NonZeroU32::new(MAX_KEYS).unwrap();
+                self.claim(&claim_request).await;
+            }
+            Event::End(which, ending) => {
+                if let Some(which) = which.checked_rem(self.executions.len()) {
+                    let execution = self.executions.swap_remove(which);
+                    self.end(execution, ending).await;
+                }
+            }
+            Event::Free(key) => {
+                let id = id(key, 1);
+                let Some(gateway) = self.idle_gateway(id) else {
+                    return;
+                };
+                let record = self.records.get(&id);
+                let unknown = record.is_some_and(|record| record.is_unknown(now));
+                let freed = self.gateways[gateway].free_unknown(id).await.unwrap();
+                assert_eq!(freed, unknown);
+                if freed {
+                    self.records.remove(&id);
+                }
+            }
+            Event::Pass(time) => {
+                self.clock.advance(time);
+                // Redis expires a key after the millisecond that it names.
+                self.server.advance(time + Duration::from_millis(2));
+            }
+        }
+    }
+
+    /// Returns a gateway that does not execute the key, so that it has to ask Redis.
+    fn idle_gateway(&self, id: RecordId) -> Option<usize> {
+        let executes = |gateway| {
+            let mut executions = self.executions.iter();
+            executions.any(|it| it.gateway == gateway && it.permit.token().request.id == id)
+        };
+        (0..GATEWAYS).find(|&gateway| !executes(gateway))
+    }
+
+    async fn claim(&mut self, claim_request: &ClaimRequest) {
+        let Some(gateway) = self.idle_gateway(claim_request.id) else {
+            return;
+        };
+        let claimed = self.gateways[gateway].claim(claim_request).await.unwrap();
+        let record = self.records.get(&claim_request.id);
+        let meeting = meet(record.map(Record::view), claim_request, claim_request.at);
+        let keys = u32::try_from(self.records.len()).unwrap();
+        let is_full = claim_request.terms.is_scope_full(keys);
+        match (meeting, claimed) {
+            (Meeting::Vacant(Vacancy::New), Claim::ScopeFull { no_sooner }) if is_full => {
+                let expiries = self.records.values().map(|record| record.expires);
+                let next = expiries.min().unwrap().since(claim_request.at);
+                // The clock of the server goes on by itself.
+                assert!(no_sooner <= next && no_sooner + Duration::from_secs(30) >= next);
+            }
+            (Meeting::Vacant(vacancy), Claim::Won(permit)) => {
+                assert!(vacancy == Vacancy::Replace || !is_full);
+                let lease_ends = claim_request.at.after(LEASE);
+                self.claims += 1;
+                let record = Record {
+                    state: State::InProgress,
+                    fingerprint: claim_request.fingerprint,
+                    lease_ends: Some(lease_ends),
+                    expires: lease_ends.after(TTL),
+                    claim: self.claims,
+                };
+                self.records.insert(claim_request.id, record);
+                self.executions.push(Execution {
+                    gateway,
+                    claim: self.claims,
+                    permit,
+                });
+            }
+            (Meeting::Mismatch(expected), Claim::Mismatch(got)) => assert_eq!(got, expected),
+            (Meeting::Replay, Claim::Replay(replayed)) => {
+                let number = u16::try_from(record.unwrap().claim).unwrap();
+                assert_eq!(replayed, answer(number));
+            }
+            (Meeting::InFlight, Claim::InFlight(_))
+            | (Meeting::Unknown, Claim::Unknown)
+            | (Meeting::Tombstone, Claim::Tombstone) => {}
+            (meeting, claimed) => panic!("{claimed:?} instead of {meeting:?} for {record:?}"),
+        }
+    }
+
+    /// Ends an execution, whose claim may have been replaced meanwhile.
+    async fn end(&mut self, execution: Execution, ending: Ending) {
+        let Execution {
+            gateway,
+            claim,
+            permit,
+        } = execution;
+        let (claim_request, now) = (permit.token().request, self.clock.now());
+        let number = u16::try_from(claim).unwrap();
+        let outcome = match ending {
+            Ending::Completed => ExecutionOutcome::Completed(answer(number)),
+            Ending::Tombstone => ExecutionOutcome::Tombstone,
+            Ending::Released => ExecutionOutcome::Released(None),
+            Ending::Unknown => ExecutionOutcome::Unknown,
+        };
+        let stored = outcome.record().map(|(state, _)| state);
+        let is_executed = outcome.is_executed();
+        let record = self.records.get(&claim_request.id);
+        let is_replaced = record.is_some_and(|record| record.claim != claim);
+        let ended = self.gateways[gateway].end(permit, outcome).await;
+        assert_eq!(ended.is_err(), is_executed && is_replaced, "{ended:?}");
+        if is_replaced {
+            return;
+        }
+        let Some(state) = stored else {
+            self.records.remove(&claim_request.id);
+            return;
+        };
+        let record = Record {
+            state,
+            fingerprint: claim_request.fingerprint,
+            lease_ends: None,
+            // The script writes a record also if the one of the claim has expired.
+            expires: now.after(TTL),
+            claim,
+        };
+        self.records.insert(claim_request.id, record);
+    }
+}
+
+fn holds(server: &Server, events: &[Event]) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        let mut trial = Trial::new(server);
+        for event in events {
+            trial.step(event).await;
+        }
+    });
+}
+
+#[test]
+fn every_claim_in_redis_meets_what_the_pure_function_decides() {
+    let server = Arc::new(Server::start(Kind::Redis));
+    let histories = proptest::collection::vec(any_event(), 1..60);
+    let outcome = TestRunner::new(cases(500)).run(&histories, |events| {
+        holds(&server, &events);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
