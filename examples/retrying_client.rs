@@ -49,7 +49,7 @@ use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tidegate::retry::environment::{self, Settings};
 use tidegate::retry::events::Console;
-use tidegate::retry::{Answered, Failure, GaveUp, RetryAfter, Retrying, Trouble};
+use tidegate::retry::{ErrorResponse, Failure, GaveUp, RetryAfter, RetryableError, Retrying};
 use tokio::net::TcpStream;
 
 /// What can go wrong with a call.
@@ -60,22 +60,22 @@ enum CallError {
     #[error(transparent)]
     Http(#[from] hyper::Error),
     #[error(transparent)]
-    Answered(#[from] Answered),
+    ErrorResponse(#[from] ErrorResponse),
 }
 
-impl Trouble for CallError {
+impl RetryableError for CallError {
     fn failure(&self) -> Option<Failure> {
         match self {
             Self::Connect(error) => error.failure(),
             Self::Http(error) if error.is_incomplete_message() => Some(Failure::Disconnected),
             Self::Http(error) => Failure::of_error(error),
-            Self::Answered(answered) => answered.failure(),
+            Self::ErrorResponse(answered) => answered.failure(),
         }
     }
 
     fn retry_after(&self) -> Option<RetryAfter> {
         match self {
-            Self::Answered(answered) => answered.retry_after(),
+            Self::ErrorResponse(answered) => answered.retry_after(),
             Self::Connect(_) | Self::Http(_) => None,
         }
     }
@@ -121,7 +121,7 @@ async fn ask(server: &str, path: &str, settings: Settings) {
     let took = began.elapsed().as_secs_f64();
     match ended {
         Ok(status) => println!("  {status} after {took:.1} s"),
-        Err(gave_up) => println!("  {gave_up}: {} after {took:.1} s", gave_up.last.trouble()),
+        Err(gave_up) => println!("  {gave_up}: {} after {took:.1} s", gave_up.last.error()),
     }
 }
 
@@ -135,5 +135,5 @@ async fn call(server: &str, path: &str) -> Result<StatusCode, CallError> {
         .body(Empty::<Bytes>::new())
         .expect("a path that can be asked for");
     let response = sender.send_request(request).await?;
-    Ok(Answered::check(response)?.status())
+    Ok(ErrorResponse::check(response)?.status())
 }

@@ -15,7 +15,7 @@
 //! [`config`] validates a file and compiles it to a policy. [`store`] implements the stores of buckets and records.
 //! [`admin`] is the admin API, and [`embed`] provides the stages as tower layers for axum applications.
 //!
-//! A module imports only from layers below it; `src/layers.rs` lists the layers, and a test enforces them.
+//! A module imports only from layers below it; `src/tests/layers.rs` lists the layers and enforces them.
 
 // Bottom layer: no imports from the crate
 pub mod access_log;
@@ -63,4 +63,4 @@ pub mod cli;
 pub mod embed;
 
 #[cfg(test)]
-mod layers;
+mod tests;

@@ -361,7 +361,10 @@ fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Problem> {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod rewriting {
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Why the gateway rejects a request: the fields of a problem document (RFC 9457).
 //!
 //! Each stage has its own error type and converts it into a [`Problem`] with `From`, next to that error. The pipeline
-//! renders the problem once, with [`respond::render`](crate::respond::render). A problem knows no stage: this is a low
+//! renders the problem once, with `respond::render`. A problem knows no stage: this is a low
 //! layer, so that every stage can import it. Types and statuses are fixed, because clients switch on them.
 
 use std::borrow::Cow;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use smallvec::SmallVec;
 
 /// When to retry after a condition that ends by itself within moments.
 pub(crate) const SHORTLY: Duration = Duration::from_secs(1);
@@ -22,6 +23,9 @@ pub(crate) const LATER: Duration = Duration::from_secs(5);
 const HELD: &str = " The request may have been executed, so its outcome is unknown. Its idempotency key is held: a \
                     retry with the same key gets 409 idempotency-outcome-unknown. Query the API for the result before \
                     you use a new key.";
+
+/// Usual number of headers of a rejection, including those that later stages add.
+pub(crate) const HEADERS: usize = 12;
 
 /// A rejected request. Boxed, because results that can contain one are moved often.
 #[derive(Clone, Debug)]
@@ -45,7 +49,7 @@ pub struct Fields {
     /// The timeout that expired: the member `timeout`.
     pub timeout: Option<TimeoutPhase>,
     /// Names of the limits that reject the request, longest wait first: the member `violated-policies`.
-    pub violated: Vec<Arc<str>>,
+    pub violated: SmallVec<[Arc<str>; 1]>,
     /// Headers of the response that belong to this problem, such as `Allow` and `RateLimit`.
     pub headers: HeaderMap,
     /// The configured body that replaces the problem document.
@@ -117,7 +121,7 @@ impl Problem {
             retry,
             is_outcome_unknown: false,
             timeout: None,
-            violated: Vec::new(),
+            violated: SmallVec::new(),
             headers: HeaderMap::new(),
             fallback: None,
         }))

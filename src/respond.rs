@@ -52,25 +52,32 @@ pub struct Preferences {
 impl Preferences {
     /// Reads the preferences from the headers of a request.
     pub fn of(headers: &HeaderMap) -> Self {
-        let mut lines = headers.get_all(ACCEPT).iter();
-        let accept = match (lines.next(), lines.next()) {
-            (Some(_), Some(_)) => {
-                let lines: Vec<_> = headers
-                    .get_all(ACCEPT)
-                    .iter()
-                    .map(HeaderValue::as_bytes)
-                    .collect();
-                HeaderValue::from_bytes(&lines.join(&b", "[..])).ok()
+        let mut preferences = Self::default();
+        // One pass costs less than two look-ups.
+        for (name, value) in headers {
+            match *name {
+                ACCEPT => preferences.accept = joined(preferences.accept, value),
+                ORIGIN => preferences.origin = Some(value.clone()),
+                _ => {}
             }
-            (first, _) => first.cloned(),
-        };
-        let origin = headers.get(ORIGIN).cloned();
-        Self { accept, origin }
+        }
+        preferences
     }
 
     /// The origin of the browser code that sent the request.
     pub fn origin(&self) -> Option<&HeaderValue> {
         self.origin.as_ref()
+    }
+}
+
+/// Appends a line to the lines of a list header before it.
+fn joined(before: Option<HeaderValue>, line: &HeaderValue) -> Option<HeaderValue> {
+    match before {
+        None => Some(line.clone()),
+        Some(before) => {
+            let lines = [before.as_bytes(), line.as_bytes()].join(&b", "[..]);
+            HeaderValue::from_bytes(&lines).ok()
+        }
     }
 }
 

@@ -1,10 +1,9 @@
-//! How a caller treats an API that struggles: classify what happened, back off, try again, give up.
+//! Retries for clients of an API: classification of failures, backoff, `Retry-After`, deadlines.
 //!
-//! The gateway is such a caller for everything behind it, and nothing here knows that it is one: this
-//! module stands alone, for other programs too. Its core does no I/O, tells no time and draws no chance of
-//! its own. [`Policy::begin`] gives a [`Course`], which is told how each attempt went and says what comes
-//! next, so that a thousand simulated clients and one real one run the same code. [`Retrying`] is the loop
-//! around it, for programs that want to write only the attempt:
+//! The gateway uses this module towards upstreams, and other programs can use it without the gateway. The core does no
+//! I/O and reads no clock: [`Policy::begin`] returns a [`RetryState`], which receives the result of each attempt and
+//! returns what comes next, so simulated clients and real ones run the same code. [`Retrying`] is the loop around it,
+//! for programs that provide only the attempt:
 //!
 //! ```
 //! # use std::error::Error;
@@ -12,40 +11,41 @@
 //! # async fn get(_: &str) -> Response<()> { Response::default() }
 //! use std::time::Duration;
 //! use tidegate::retry::events::AuthorizationApiLog;
-//! use tidegate::retry::{Answered, GaveUp, Policy, Preset, Retrying};
+//! use tidegate::retry::{ErrorResponse, GaveUp, Policy, Preset, Retrying};
 //!
-//! async fn register() -> Result<StatusCode, GaveUp<Answered>> {
+//! async fn register() -> Result<StatusCode, GaveUp<ErrorResponse>> {
 //!     let policy = Policy {
 //!         deadline: Some(Duration::from_secs(30)),
 //!         ..Preset::AuthorizationApi.policy()
 //!     };
-//!     let answer = Retrying::new(policy)
+//!     let response = Retrying::new(policy)
 //!         .timeout(Duration::from_secs(5))
 //!         .observer(AuthorizationApiLog::new("GET /o/client/register"))
-//!         .run(async |_| Answered::check(get("/o/client/register").await))
+//!         .run(async |_| ErrorResponse::check(get("/o/client/register").await))
 //!         .await?;
-//!     Ok(answer.status())
+//!     Ok(response.status())
 //! }
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(register())?;
 //! # Ok::<_, Box<dyn Error>>(())
 //! ```
 //!
-//! An answer from 400 up is an error here, with its `Retry-After`; errors of other kinds implement [`Trouble`].
+//! A response with a status of 400 or above is an [`ErrorResponse`] with its `Retry-After`. Other errors implement
+//! [`RetryableError`].
 
 pub mod backoff;
 pub mod classify;
 pub mod environment;
+pub mod error;
 pub mod events;
 pub mod policy;
 pub mod preset;
 pub mod retry_after;
 pub mod retrying;
-pub mod trouble;
 
 pub use backoff::{Backoff, Jitter, Strategy};
 pub use classify::{Failure, Table};
-pub use policy::{Course, GiveUp, Heed, Next, Policy, Wait};
+pub use error::{ErrorResponse, GaveUp, Last, RetryableError};
+pub use policy::{GiveUp, Next, Policy, RetryAfterPolicy, RetryState, Wait};
 pub use preset::{Preset, UnknownPreset};
 pub use retry_after::{RetryAfter, Unreadable};
-pub use retrying::{Observer, Retrying, Setback};
-pub use trouble::{Answered, GaveUp, Last, Trouble};
+pub use retrying::{FailedAttempt, Observer, Retrying};

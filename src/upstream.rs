@@ -39,6 +39,8 @@ pub mod sliding_window;
 mod socket;
 pub mod state;
 mod target;
+#[cfg(test)]
+pub(crate) mod tests;
 pub mod timeouts;
 pub mod tunnel;
 

@@ -1,9 +1,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use std::net::SocketAddr;
+
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::response::Response;
 use axum::routing::post;
 use http::{HeaderName, HeaderValue, StatusCode};

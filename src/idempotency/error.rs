@@ -125,8 +125,8 @@ impl From<IdempotencyError> for Problem {
             E::ResponseNotRetained => not_retained(),
             E::KeysExhausted { limit, no_sooner } => {
                 let detail = format!(
-                    "This caller has used {limit} idempotency keys that have not expired yet, which is the \
-                     most it may have. Slow down until some have expired."
+                    "This caller holds {limit} idempotency keys that have not expired, which is the maximum. The request was \
+                     not sent. Retry with the same key when some of its keys have expired."
                 );
                 new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(no_sooner)
             }
@@ -139,12 +139,12 @@ impl From<IdempotencyError> for Problem {
                 new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(no_sooner)
             }
             E::StoreFull => Self::store_unavailable(
-                "There is no room for another idempotency key, so nothing was carried out. Try again later with the \
+                "The store has no capacity for another idempotency key. This request was not sent. Retry it later with the \
                  same key.",
             ),
             E::TooManyExecutions => Self::store_unavailable(
-                "As many requests with idempotency keys are being carried out as may be at once, so nothing was done \
-                 for this one. Try again later with the same key.",
+                "The gateway has as many requests with idempotency keys in flight as it permits. This request was not \
+                 sent. Retry it later with the same key.",
             ),
             E::BuffersFull => Self::store_unavailable(
                 "The memory for request and response bodies is in use (`max_buffered`, `max_buffered_per_client`). \
@@ -152,8 +152,8 @@ impl From<IdempotencyError> for Problem {
             )
             .retry_after(SHORTLY),
             E::StoreUnavailable => Self::store_unavailable(
-                "Idempotency keys cannot be kept at present, so nothing was carried out. Try again later with the \
-                 same key.",
+                "The store of idempotency keys is not available. This request was not sent. Retry it later with the same \
+                 key.",
             ),
         }
     }
@@ -178,8 +178,8 @@ fn in_flight() -> Problem {
         StatusCode::CONFLICT,
         "idempotency-in-flight",
         "Request in flight",
-        "The first request with this idempotency key is still running. Repeat this one with the same key to get its \
-         answer.",
+        "The first request with this idempotency key is still in flight. Repeat this request with the same key to get \
+         its response.",
     )
     .retry_after(SHORTLY)
 }
@@ -208,8 +208,8 @@ fn not_retained() -> Problem {
         StatusCode::CONFLICT,
         "response-not-retained",
         "Response not retained",
-        "The request with this idempotency key was carried out, and its answer was not kept. It will not be carried \
-         out again under this key: ask the API for the result.",
+        "The request with this idempotency key was executed, and its response was not stored. The gateway does not \
+         execute it again under this key. Query the API for the result.",
     )
     .final_for_retries()
 }

@@ -1,6 +1,6 @@
 //! The store of records, as the idempotency stage uses it.
 //!
-//! The stage defines the trait, and [`crate::store`] implements it in memory, on disk and in Redis. The store is
+//! The stage defines the trait, and `store` implements it in memory, on disk and in Redis. The store is
 //! responsible for atomicity and durability; what a claim meets is decided in [`claim`](super::claim).
 
 use std::fmt;

@@ -9,11 +9,7 @@ use http::{HeaderValue, Response, StatusCode};
 use super::retry_after::{self, whole_seconds};
 use super::{Preferences, RespondSettings};
 use crate::clock::Clock;
-use crate::problem::{Problem, Retry, RetryAfterForm};
-
-/// Capacity for the headers of a rejection without hints and configured headers, including those that later stages
-/// add.
-const HEADERS: usize = 10;
+use crate::problem::{HEADERS, Problem, Retry, RetryAfterForm};
 
 /// The forms of a problem response, the default first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +49,8 @@ pub fn render<B: From<Bytes>>(
     *response.status_mut() = problem.status;
     let headers = response.headers_mut();
     *headers = std::mem::take(&mut problem.headers);
-    headers.reserve(HEADERS + settings.hints.iter().len() + settings.headers.len());
+    let expected = HEADERS + settings.headers.len();
+    headers.reserve(expected.saturating_sub(headers.len()));
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(
         CACHE_CONTROL,
@@ -336,7 +333,7 @@ mod tests {
         }
         problem.is_outcome_unknown = true;
         problem.timeout = Some(TimeoutPhase::FirstByte);
-        problem.violated = vec!["device".into(), "global".into()];
+        problem.violated.extend(["device".into(), "global".into()]);
         let json: serde_json::Value = serde_json::from_slice(&json(&problem)).unwrap();
         assert_eq!(json["outcome"], "unknown");
         assert_eq!(json["timeout"], "first-byte");

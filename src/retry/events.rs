@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::classify::Failure;
 use super::policy::{GiveUp, Next, Wait};
-use super::retrying::{Observer, Setback};
+use super::retrying::{FailedAttempt, Observer};
 
 /// Logs as the authorization API's client does.
 ///
@@ -52,7 +52,7 @@ impl AuthorizationApiLog {
         }
     }
 
-    fn retrying(setback: &Setback<'_>, wait: Wait) {
+    fn retrying(failed: &FailedAttempt<'_>, wait: Wait) {
         if wait.told {
             tracing::info!(
                 "retryAfterMs" = millis(wait.delay),
@@ -61,15 +61,15 @@ impl AuthorizationApiLog {
             );
         }
         tracing::warn!(
-            "attempt" = setback.attempt,
-            "maxRetries" = setback.attempts,
+            "attempt" = failed.attempt,
+            "maxRetries" = failed.attempts,
             "retryDelayMs" = millis(wait.delay),
             "retryDelaySeconds" = seconds(wait.delay),
-            "statusCode" = setback.status(),
-            "isRateLimited" = setback.is_rate_limit(),
-            "hasRetryAfterHeader" = setback.retry_after.is_some(),
+            "statusCode" = failed.status(),
+            "isRateLimited" = failed.is_rate_limit(),
+            "hasRetryAfterHeader" = failed.retry_after.is_some(),
             "{}, backing off before retry",
-            if setback.is_rate_limit() {
+            if failed.is_rate_limit() {
                 "Rate limit hit"
             } else {
                 "Request failed"
@@ -77,17 +77,17 @@ impl AuthorizationApiLog {
         );
     }
 
-    fn gave_up(&self, setback: &Setback<'_>, why: GiveUp) {
-        let failure = setback.trouble.failure();
+    fn gave_up(&self, failed: &FailedAttempt<'_>, why: GiveUp) {
+        let failure = failed.error.failure();
         tracing::error!(
-            "attempts" = setback.attempt,
-            "maxRetries" = setback.attempts,
+            "attempts" = failed.attempt,
+            "maxRetries" = failed.attempts,
             "endpoint" = self.endpoint,
-            "error.name" = setback.name(),
-            "error.message" = %setback.trouble,
+            "error.name" = failed.name(),
+            "error.message" = %failed.error,
             "error.code" = failure.map(Failure::code).as_deref(),
             "{}, {}",
-            if setback.is_rate_limit() {
+            if failed.is_rate_limit() {
                 "Rate limit exceeded"
             } else {
                 "Request failed"
@@ -102,24 +102,24 @@ impl AuthorizationApiLog {
 }
 
 impl Observer for AuthorizationApiLog {
-    fn failed(&mut self, setback: &Setback<'_>) {
-        match setback.next {
-            Next::Retry(wait) => Self::retrying(setback, wait),
-            Next::GiveUp(why) => self.gave_up(setback, why),
+    fn failed(&mut self, failed: &FailedAttempt<'_>) {
+        match failed.next {
+            Next::Retry(wait) => Self::retrying(failed, wait),
+            Next::GiveUp(why) => self.gave_up(failed, why),
         }
     }
 }
 
 impl Observer for HandbookLog {
-    fn failed(&mut self, setback: &Setback<'_>) {
-        if let Next::Retry(wait) = setback.next {
+    fn failed(&mut self, failed: &FailedAttempt<'_>) {
+        if let Next::Retry(wait) = failed.next {
             tracing::warn!(
                 "event" = "retry_attempt",
-                "attempt" = setback.attempt,
-                "maxRetries" = setback.attempts,
+                "attempt" = failed.attempt,
+                "maxRetries" = failed.attempts,
                 "delayMs" = millis(wait.delay),
-                "errorType" = setback.name(),
-                "errorMessage" = %setback.trouble,
+                "errorType" = failed.name(),
+                "errorMessage" = %failed.error,
             );
         }
     }
@@ -140,16 +140,16 @@ impl<W: io::Write> Console<W> {
 }
 
 impl<W: io::Write> Observer for Console<W> {
-    fn failed(&mut self, setback: &Setback<'_>) {
-        let Next::Retry(wait) = setback.next else {
+    fn failed(&mut self, failed: &FailedAttempt<'_>) {
+        let Next::Retry(wait) = failed.next else {
             return;
         };
-        let what = if setback.is_rate_limit() {
+        let what = if failed.is_rate_limit() {
             "Rate limit hit".to_owned()
         } else {
-            format!("Request failed: {}", setback.trouble)
+            format!("Request failed: {}", failed.error)
         };
-        let (attempt, attempts) = (setback.attempt, setback.attempts);
+        let (attempt, attempts) = (failed.attempt, failed.attempts);
         let delay = rounded(wait.delay);
         let _ = writeln!(
             self.out,
@@ -158,19 +158,19 @@ impl<W: io::Write> Observer for Console<W> {
     }
 }
 
-impl Setback<'_> {
+impl FailedAttempt<'_> {
     fn is_rate_limit(&self) -> bool {
-        let failure = self.trouble.failure();
+        let failure = self.error.failure();
         failure.is_some_and(Failure::is_rate_limit)
     }
 
     fn status(&self) -> Option<u16> {
-        let status = self.trouble.failure()?.status()?;
+        let status = self.error.failure()?.status()?;
         Some(status.as_u16())
     }
 
     fn name(&self) -> &'static str {
-        let failure = self.trouble.failure();
+        let failure = self.error.failure();
         failure.map_or("Error", Failure::name)
     }
 }

@@ -1,6 +1,6 @@
 //! What a caller does after each attempt.
 //!
-//! A [`Policy`] is a table, a backoff and the bounds of both; a [`Course`] is one request's way through it. The
+//! A [`Policy`] is a table, a backoff and the bounds of both; a [`RetryState`] is one request's way through it. The
 //! course is told what happened and how much time has gone by, and answers with what comes next. It could have
 //! slept and called for itself, as [`Retrying`](super::Retrying) does, but then a simulation would have to
 //! pretend to be a network, and the gateway could not ask its retry budget in between.
@@ -25,12 +25,12 @@ pub struct Policy {
     /// Every attempt begins sooner than this after the first; `None` for no bound.
     pub deadline: Option<Duration>,
     /// What it makes of a `Retry-After`.
-    pub retry_after: Heed,
+    pub retry_after: RetryAfterPolicy,
 }
 
 /// What a caller makes of a `Retry-After`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heed {
+pub enum RetryAfterPolicy {
     /// It waits as long as it is told, but never longer than this: then it comes back early, and is told again.
     Obeyed {
         /// The longest wait anybody can impose.
@@ -42,7 +42,7 @@ pub enum Heed {
 
 /// The attempts of one request, as far as they went.
 #[derive(Clone, Debug)]
-pub struct Course {
+pub struct RetryState {
     policy: Policy,
     /// Attempts made.
     made: u32,
@@ -81,8 +81,8 @@ pub enum GiveUp {
 
 impl Policy {
     /// Before the first attempt.
-    pub fn begin(self) -> Course {
-        Course {
+    pub fn begin(self) -> RetryState {
+        RetryState {
             policy: self,
             made: 0,
             previous: None,
@@ -90,7 +90,7 @@ impl Policy {
     }
 }
 
-impl Heed {
+impl RetryAfterPolicy {
     /// How long to wait when told `retry_after`; `None` where the caller decides for itself.
     fn told(self, retry_after: Option<Duration>) -> Option<Duration> {
         match self {
@@ -100,7 +100,7 @@ impl Heed {
     }
 }
 
-impl Course {
+impl RetryState {
     /// An attempt failed, `elapsed` after the first began; `retry_after` is what its answer told the caller to
     /// wait, if it did.
     pub fn failed(
@@ -177,7 +177,7 @@ mod tests {
             },
             attempts: NonZeroU32::new(attempts).unwrap(),
             deadline: None,
-            retry_after: Heed::Obeyed { most: secs(60) },
+            retry_after: RetryAfterPolicy::Obeyed { most: secs(60) },
         }
     }
 
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn who_ignores_a_retry_after_waits_as_ever() {
         let policy = Policy {
-            retry_after: Heed::Ignored,
+            retry_after: RetryAfterPolicy::Ignored,
             ..doubling(9)
         };
         let failures = [(LIMITED, Some(10)), (LIMITED, Some(0))];

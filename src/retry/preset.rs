@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::backoff::{Backoff, Jitter, Strategy};
 use super::classify::Table;
-use super::policy::{Heed, Policy};
+use super::policy::{Policy, RetryAfterPolicy};
 
 /// The longest wait a `Retry-After` can impose on those who obey it: the longest any preset chooses itself.
 const MOST_TOLD: Duration = Duration::from_mins(5);
@@ -71,7 +71,7 @@ impl Preset {
         let (attempts, retry_after) = match self {
             Self::AuthorizationApi | Self::Interactive | Self::TrafficControl => (3, OBEYED),
             // Three retries.
-            Self::Sender => (4, Heed::Ignored),
+            Self::Sender => (4, RetryAfterPolicy::Ignored),
             Self::Standard => (5, OBEYED),
             Self::Batch => (10, OBEYED),
         };
@@ -114,7 +114,7 @@ impl Preset {
     }
 }
 
-const OBEYED: Heed = Heed::Obeyed { most: MOST_TOLD };
+const OBEYED: RetryAfterPolicy = RetryAfterPolicy::Obeyed { most: MOST_TOLD };
 
 fn names() -> String {
     Preset::ALL.map(Preset::name).join(", ")
@@ -167,7 +167,7 @@ mod tests {
             let policy = preset.policy();
             assert_eq!(policy.backoff.strategy, Strategy::Exponential, "{preset}");
             assert!((policy.backoff.factor - 2.0).abs() < f64::EPSILON);
-            let ignored = policy.retry_after == Heed::Ignored;
+            let ignored = policy.retry_after == RetryAfterPolicy::Ignored;
             assert_eq!(ignored, preset == Preset::Sender, "{preset}");
         }
     }

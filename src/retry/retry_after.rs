@@ -3,7 +3,7 @@
 //! A date is read in all three forms of § 5.6.7, the year of two digits included (70 to 99 are of the last
 //! century, the others of this one); one that is past means "now". More digits than fit are a very long time
 //! and not junk: whoever sent them wants to be left alone, and how long anybody is believed is the caller's
-//! to say, see [`Heed`](super::Heed).
+//! to say, see [`RetryAfterPolicy`](super::RetryAfterPolicy).
 //!
 //! What cannot be read is named ([`Unreadable`]) and never guessed at: `1.5` might be meant as a second and a
 //! half, but who sends it has not read the RFC, and the caller has a wait of its own to fall back on.

@@ -1,6 +1,6 @@
 //! Attempts made, waits waited: a policy carried out on tokio's clock.
 //!
-//! The loop that programs would otherwise write around a [`Course`]. It sleeps and it draws
+//! The loop that programs would otherwise write around a [`RetryState`]. It sleeps and it draws
 //! chance, and both can be taken from it for a test: tokio's paused clock, a seed, and a wall clock of the
 //! caller's own for HTTP dates give the same run every time.
 //!
@@ -15,8 +15,8 @@ use fastrand::Rng;
 use tokio::time::{self, Instant};
 
 use super::environment::Settings;
-use super::policy::{Course, GiveUp, Next, Policy};
-use super::trouble::{GaveUp, Last, Trouble};
+use super::error::{GaveUp, Last, RetryableError};
+use super::policy::{GiveUp, Next, Policy, RetryState};
 
 /// One request, tried as often as its policy says.
 ///
@@ -46,13 +46,13 @@ pub struct Retrying<O = ()> {
 
 /// An attempt that failed, as an [`Observer`] sees it.
 #[derive(Clone, Copy)]
-pub struct Setback<'a> {
+pub struct FailedAttempt<'a> {
     /// Which attempt it was; the first is 1.
     pub attempt: u32,
     /// Attempts there may be in all.
     pub attempts: u32,
     /// What went wrong.
-    pub trouble: &'a dyn Trouble,
+    pub error: &'a dyn RetryableError,
     /// What the answer told the caller to wait, obeyed or not.
     pub retry_after: Option<Duration>,
     /// What comes next.
@@ -61,27 +61,27 @@ pub struct Setback<'a> {
 
 /// Is told of every attempt that failed, before the wait for the next one or the end of it all.
 ///
-/// Any closure that takes a [`Setback`] is one, for an error callback; two of them in a pair are told one after
+/// Any closure that takes a [`FailedAttempt`] is one, for an error callback; two of them in a pair are told one after
 /// the other. For ready-made ones see [`events`](super::events).
 pub trait Observer {
     /// An attempt failed.
-    fn failed(&mut self, setback: &Setback<'_>);
+    fn failed(&mut self, failed: &FailedAttempt<'_>);
 }
 
 impl Observer for () {
-    fn failed(&mut self, _: &Setback<'_>) {}
+    fn failed(&mut self, _: &FailedAttempt<'_>) {}
 }
 
-impl<F: FnMut(&Setback<'_>)> Observer for F {
-    fn failed(&mut self, setback: &Setback<'_>) {
-        self(setback);
+impl<F: FnMut(&FailedAttempt<'_>)> Observer for F {
+    fn failed(&mut self, failed: &FailedAttempt<'_>) {
+        self(failed);
     }
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
-    fn failed(&mut self, setback: &Setback<'_>) {
-        self.0.failed(setback);
-        self.1.failed(setback);
+    fn failed(&mut self, failed: &FailedAttempt<'_>) {
+        self.0.failed(failed);
+        self.1.failed(failed);
     }
 }
 
@@ -154,7 +154,7 @@ impl<O: Observer> Retrying<O> {
     // whole is `Send` as soon as anything is borrowed, and nobody could spawn it.
     pub async fn run<T, E, A>(mut self, mut attempt: impl FnMut(u32) -> A) -> Result<T, GaveUp<E>>
     where
-        E: Trouble,
+        E: RetryableError,
         A: Future<Output = Result<T, E>>,
     {
         let began = Instant::now();
@@ -166,7 +166,7 @@ impl<O: Observer> Retrying<O> {
                 Ok(answer) => return Ok(answer),
                 Err(last) => last,
             };
-            let next = self.next(&mut course, attempts, last.trouble(), began.elapsed());
+            let next = self.next(&mut course, attempts, last.error(), began.elapsed());
             let delay = match next {
                 Next::Retry(wait) => wait.delay,
                 Next::GiveUp(why) => {
@@ -186,21 +186,21 @@ impl<O: Observer> Retrying<O> {
     /// What comes after an attempt that failed like this, once the observer knows.
     fn next(
         &mut self,
-        course: &mut Course,
+        course: &mut RetryState,
         attempt: u32,
-        trouble: &dyn Trouble,
+        error: &dyn RetryableError,
         elapsed: Duration,
     ) -> Next {
-        let told = trouble.retry_after();
+        let told = error.retry_after();
         let retry_after = told.map(|told| told.wait((self.wall)()));
-        let next = match trouble.failure() {
+        let next = match error.failure() {
             Some(failure) => course.failed(failure, retry_after, elapsed, &mut self.random),
             None => Next::GiveUp(GiveUp::NotWorthIt),
         };
-        self.observer.failed(&Setback {
+        self.observer.failed(&FailedAttempt {
             attempt,
             attempts: self.policy.attempts.get(),
-            trouble,
+            error,
             retry_after,
             next,
         });
@@ -232,10 +232,10 @@ impl<O: fmt::Debug> fmt::Debug for Retrying<O> {
     }
 }
 
-impl fmt::Debug for Setback<'_> {
+impl fmt::Debug for FailedAttempt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "attempt {} of {}: ", self.attempt, self.attempts)?;
-        write!(f, "{}, then {:?}", self.trouble, self.next)
+        write!(f, "{}, then {:?}", self.error, self.next)
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
 
     use http::StatusCode;
 
-    use super::super::{Answered, Failure, Preset, RetryAfter};
+    use super::super::{ErrorResponse, Failure, Preset, RetryAfter};
     use super::*;
 
     const BUSY: Failure = Failure::Status(StatusCode::SERVICE_UNAVAILABLE);
@@ -312,7 +312,7 @@ mod tests {
     async fn a_date_is_waited_for_by_the_wall_clock_it_is_given() {
         let began = Instant::now();
         let epoch = SystemTime::UNIX_EPOCH;
-        let until = Answered {
+        let until = ErrorResponse {
             status: StatusCode::TOO_MANY_REQUESTS,
             retry_after: Some(RetryAfter::At(epoch + Duration::from_secs(100))),
         };
@@ -327,9 +327,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn observers_are_told_of_every_retry_and_of_the_end() {
         let seen = Mutex::new(Vec::new());
-        let told = |setback: &Setback<'_>| seen.lock().unwrap().push(format!("{setback:?}"));
+        let told = |failed: &FailedAttempt<'_>| seen.lock().unwrap().push(format!("{failed:?}"));
         let mut count = 0;
-        let counted = |_: &Setback<'_>| count += 1;
+        let counted = |_: &FailedAttempt<'_>| count += 1;
         let gave_up = Retrying::new(plain(2))
             .observer((told, counted))
             .run(async |_| Err::<(), _>(BUSY))
@@ -368,7 +368,7 @@ mod tests {
                 time::sleep(Duration::from_secs(1)).await;
                 answers[attempt as usize - 1].clone()
             };
-            let watched = Retrying::new(plain(5)).observer(|_: &Setback<'_>| ());
+            let watched = Retrying::new(plain(5)).observer(|_: &FailedAttempt<'_>| ());
             watched.run(attempt).await
         });
         assert_eq!(spawned.await.unwrap().unwrap(), "well");

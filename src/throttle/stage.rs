@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::context::RequestContext;
 use crate::hash_keys::HashKeySource;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
-use crate::problem::{Problem, Retry};
+use crate::problem::{HEADERS, Problem, Retry};
 use crate::respond::Dialect;
 use crate::respond::retry_after::whole_seconds;
 
@@ -222,12 +222,14 @@ impl RouteLimits {
                     problem.violated.extend(names);
                 }
                 if has_headers {
+                    problem.headers.reserve(HEADERS);
                     self.write(&mut problem.headers, &decision);
                 }
                 Err(problem)
             }
             Outcome::Unavailable => Err(Problem::store_unavailable(
-                "The limits on this request cannot be checked at present, so it was not carried out. Try again later.",
+                "The limits of this request cannot be checked, because their store is not available. The request was not \
+                 sent. Retry it later.",
             )),
         }
     }

@@ -25,7 +25,7 @@ use super::target::{AttemptGuard, Target, Unavailable};
 use super::timeouts::RequestTimeouts;
 use crate::context::RequestContext;
 use crate::metrics::{RetryRefusal, UpstreamMetrics};
-use crate::retry::{Course, Failure, GiveUp, Next, Policy, RetryAfter, Wait};
+use crate::retry::{Failure, GiveUp, Next, Policy, RetryAfter, RetryState, Wait};
 
 /// The attempts to send a request.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Attempts<'a> {
     max_body: u64,
     /// The copy for a retry, if a retry is safe.
     copy: Option<RequestCopy>,
-    retry: Option<Course>,
+    retry: Option<RetryState>,
     /// Servers that were tried, in order.
     tried: Places,
     ctx: &'a RequestContext,

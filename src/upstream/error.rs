@@ -203,8 +203,8 @@ fn circuit_open(upstream: &Upstream, wait: Option<Duration>) -> Problem {
         "circuit-open",
         "Circuit open",
         format!(
-            "Every server of the upstream '{}' has failed and is left alone for a while, so nothing was sent. Come \
-             back when Retry-After says.",
+            "The circuit breakers of all servers of the upstream '{}' are open, because the servers have failed. The \
+             request was not sent. Retry it after the time in Retry-After.",
             upstream.name
         ),
     );
@@ -218,8 +218,8 @@ fn overloaded(upstream: &str) -> Problem {
         "upstream-unavailable",
         "Upstream overloaded",
         format!(
-            "The upstream '{upstream}' has all the requests underway that it can take, so nothing was sent. Come back \
-             when Retry-After says."
+            "The upstream '{upstream}' is at its concurrency limit. The request was not sent. Retry it after the time in \
+             Retry-After."
         ),
     )
     .retry_after(SHORTLY)

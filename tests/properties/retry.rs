@@ -13,7 +13,7 @@ use std::future::ready;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderValue, Response, StatusCode, header};
-use tidegate::retry::{Answered, GaveUp, Observer, Policy, Retrying};
+use tidegate::retry::{ErrorResponse, GaveUp, Observer, Policy, Retrying};
 use tokio::time::Instant;
 
 /// Wednesday, 21 October 2026, 07:28:00.
@@ -28,7 +28,7 @@ struct Api {
 
 /// How a request went.
 struct Story {
-    ended: Result<StatusCode, GaveUp<Answered>>,
+    ended: Result<StatusCode, GaveUp<ErrorResponse>>,
     /// When each attempt was made.
     calls: Vec<Instant>,
 }
@@ -64,7 +64,7 @@ impl Api {
         let began = Instant::now();
         let ended = retrying
             .wall(move || SystemTime::UNIX_EPOCH + WEDNESDAY + began.elapsed())
-            .run(|_| ready(Answered::check(self.call())))
+            .run(|_| ready(ErrorResponse::check(self.call())))
             .await;
         Story {
             ended: ended.map(|answer| answer.status()),

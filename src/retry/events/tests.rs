@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::super::{Answered, RetryAfter, Trouble};
+use super::super::{ErrorResponse, RetryAfter, RetryableError};
 use super::*;
 
 /// What was written, by whatever wrote it.
@@ -27,7 +27,7 @@ impl Page {
 }
 
 /// The lines of the log, as the gateway itself writes it, when `observer` sees this.
-fn logged(mut observer: impl Observer, setback: &Setback<'_>) -> Vec<Value> {
+fn logged(mut observer: impl Observer, failed: &FailedAttempt<'_>) -> Vec<Value> {
     let page = Page::default();
     let writer = page.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -35,7 +35,7 @@ fn logged(mut observer: impl Observer, setback: &Setback<'_>) -> Vec<Value> {
         .flatten_event(true)
         .with_writer(move || writer.clone())
         .finish();
-    tracing::subscriber::with_default(subscriber, || observer.failed(setback));
+    tracing::subscriber::with_default(subscriber, || observer.failed(failed));
     let text = page.text();
     let lines = text.lines().map(serde_json::from_str);
     lines.collect::<Result<_, _>>().unwrap()
@@ -50,16 +50,16 @@ fn timeless(mut line: Value) -> Value {
     line
 }
 
-const LIMITED: Answered = Answered {
+const LIMITED: ErrorResponse = ErrorResponse {
     status: StatusCode::TOO_MANY_REQUESTS,
     retry_after: None,
 };
 
-fn setback(attempt: u32, trouble: &dyn Trouble, next: Next) -> Setback<'_> {
-    Setback {
+fn failed(attempt: u32, error: &dyn RetryableError, next: Next) -> FailedAttempt<'_> {
+    FailedAttempt {
         attempt,
         attempts: 5,
-        trouble,
+        error,
         retry_after: None,
         next,
     }
@@ -75,7 +75,7 @@ fn retry(millis: u64) -> Next {
 #[test]
 fn a_limit_is_logged_as_a_warning_with_the_fields_of_the_document() {
     let log = AuthorizationApiLog::new("POST /o/client/token");
-    let lines = logged(log, &setback(1, &LIMITED, retry(1_130)));
+    let lines = logged(log, &failed(1, &LIMITED, retry(1_130)));
     assert_eq!(
         lines.into_iter().map(timeless).collect::<Vec<_>>(),
         [json!({
@@ -95,13 +95,13 @@ fn a_limit_is_logged_as_a_warning_with_the_fields_of_the_document() {
 #[test]
 fn a_retry_after_that_is_used_is_logged_as_information_first() {
     let delay = Duration::from_secs(10);
-    let told = Answered {
+    let told = ErrorResponse {
         retry_after: Some(RetryAfter::Seconds(10)),
         ..LIMITED
     };
-    let obeyed = Setback {
+    let obeyed = FailedAttempt {
         retry_after: Some(delay),
-        ..setback(1, &told, Next::Retry(Wait { delay, told: true }))
+        ..failed(1, &told, Next::Retry(Wait { delay, told: true }))
     };
     let lines = logged(AuthorizationApiLog::new(""), &obeyed);
     let [used, warned] = &lines[..] else {
@@ -118,7 +118,7 @@ fn a_retry_after_that_is_used_is_logged_as_information_first() {
     );
     assert_eq!(warned["hasRetryAfterHeader"], true);
 
-    let ignored = Setback {
+    let ignored = FailedAttempt {
         next: retry(1_000),
         ..obeyed
     };
@@ -129,7 +129,7 @@ fn a_retry_after_that_is_used_is_logged_as_information_first() {
 
 #[test]
 fn a_network_that_fails_is_no_limit_and_has_no_status() {
-    let failed = setback(2, &Failure::Refused, retry(2_000));
+    let failed = failed(2, &Failure::Refused, retry(2_000));
     let line = timeless(logged(AuthorizationApiLog::new(""), &failed).remove(0));
     assert_eq!(line["message"], "Request failed, backing off before retry");
     assert_eq!(line["isRateLimited"], false);
@@ -139,7 +139,7 @@ fn a_network_that_fails_is_no_limit_and_has_no_status() {
 #[test]
 fn exhausted_retries_are_an_error_with_its_name_message_and_code() {
     let log = AuthorizationApiLog::new("POST /o/client/token");
-    let exhausted = setback(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted));
+    let exhausted = failed(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted));
     let lines = logged(log, &exhausted);
     assert_eq!(
         lines.into_iter().map(timeless).collect::<Vec<_>>(),
@@ -160,13 +160,13 @@ fn exhausted_retries_are_an_error_with_its_name_message_and_code() {
 fn what_fails_at_once_says_why() {
     let log = || AuthorizationApiLog::new("/");
     let not_found = Failure::from(StatusCode::NOT_FOUND);
-    let at_once = setback(1, &not_found, Next::GiveUp(GiveUp::NotWorthIt));
+    let at_once = failed(1, &not_found, Next::GiveUp(GiveUp::NotWorthIt));
     let line = logged(log(), &at_once).remove(0);
     assert_eq!(line["message"], "Request failed, not worth a retry");
     assert_eq!(line["error.message"], "404 Not Found");
 
     let unknown = io::Error::other("the certificate is for somebody else");
-    let at_once = setback(1, &unknown, Next::GiveUp(GiveUp::NotWorthIt));
+    let at_once = failed(1, &unknown, Next::GiveUp(GiveUp::NotWorthIt));
     let line = logged(log(), &at_once).remove(0);
     assert_eq!(line["error.name"], "Error");
     assert_eq!(line["error.message"], unknown.to_string());
@@ -175,7 +175,7 @@ fn what_fails_at_once_says_why() {
 
 #[test]
 fn the_handbooks_event_has_its_fields_and_a_timestamp() {
-    let lines = logged(HandbookLog, &setback(3, &Failure::TimedOut, retry(4_711)));
+    let lines = logged(HandbookLog, &failed(3, &Failure::TimedOut, retry(4_711)));
     assert_eq!(
         lines.into_iter().map(timeless).collect::<Vec<_>>(),
         [json!({
@@ -188,7 +188,7 @@ fn the_handbooks_event_has_its_fields_and_a_timestamp() {
             "errorMessage": "nobody answered in time",
         })]
     );
-    let end = setback(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted));
+    let end = failed(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted));
     assert!(logged(HandbookLog, &end).is_empty());
 }
 
@@ -197,10 +197,10 @@ fn a_person_reads_which_attempt_of_how_many_and_how_long() {
     let page = Page::default();
     let mut console = Console::new(page.clone());
     for (attempt, millis) in [(1, 857), (2, 1_500), (3, 250)] {
-        console.failed(&setback(attempt, &LIMITED, retry(millis)));
+        console.failed(&failed(attempt, &LIMITED, retry(millis)));
     }
-    console.failed(&setback(4, &Failure::Disconnected, retry(60_000)));
-    console.failed(&setback(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted)));
+    console.failed(&failed(4, &Failure::Disconnected, retry(60_000)));
+    console.failed(&failed(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted)));
     assert_eq!(
         page.text(),
         "Rate limit hit (attempt 1/5), retrying in 1s...\n\

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tidegate::retry::{
-    Backoff, Failure, GiveUp, Jitter, Policy, Preset, Retrying, Setback, Strategy,
+    Backoff, FailedAttempt, Failure, GiveUp, Jitter, Policy, Preset, Retrying, Strategy,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -47,7 +47,7 @@ async fn an_attempt_that_takes_too_long_is_retried() {
 #[tokio::test(start_paused = true)]
 async fn what_fails_at_once_is_told_to_the_error_callback_with_the_reason() {
     let mut told = Vec::new();
-    let callback = |setback: &Setback<'_>| told.push(format!("{setback:?}"));
+    let callback = |setback: &FailedAttempt<'_>| told.push(format!("{setback:?}"));
     let retrying = Retrying::new(Preset::TrafficControl.policy()).observer(callback);
     let story = Api::answering(&[422]).called_by(retrying).await;
     assert_eq!(story.ended.unwrap_err().why, GiveUp::NotWorthIt);

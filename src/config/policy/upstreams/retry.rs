@@ -11,7 +11,7 @@ use super::super::super::file::{BudgetTable, PresetWord, RetrySection, StrategyW
 use super::super::super::problem::Findings;
 use super::super::super::scalar::HumanDuration;
 use super::super::{count, plain, timeout};
-use crate::retry::{Backoff, Heed, Jitter, Policy, Preset, Strategy};
+use crate::retry::{Backoff, Jitter, Policy, Preset, RetryAfterPolicy, Strategy};
 use crate::upstream::{BudgetSettings, RetrySettings};
 
 /// The settings of a section.
@@ -176,8 +176,8 @@ fn doubt_use(section: &RetrySection, policy: &Policy, findings: &mut Findings) {
     };
     let shortest = shortest_first_wait(policy.backoff);
     let unless = match policy.retry_after {
-        Heed::Obeyed { .. } => ", unless a `Retry-After` asks for one earlier",
-        Heed::Ignored => "",
+        RetryAfterPolicy::Obeyed { .. } => ", unless a `Retry-After` asks for one earlier",
+        RetryAfterPolicy::Ignored => "",
     };
     let often = if shortest >= deadline {
         "no retry will ever be made"

@@ -1,8 +1,8 @@
 //! What an attempt that failed can say of itself, and what becomes of a request that failed for good.
 //!
-//! A program has errors of its own and keeps them: an error that implements [`Trouble`] says how it is to be
+//! A program has errors of its own and keeps them: an error that implements [`RetryableError`] says how it is to be
 //! classified, travels through [`Retrying`](super::Retrying) unchanged, and comes out in [`GaveUp`] when it
-//! was the last. Ready to use are [`Failure`], [`Answered`] for an answer that is an error, and `io::Error`.
+//! was the last. Ready to use are [`Failure`], [`ErrorResponse`] for an answer that is an error, and `io::Error`.
 
 use std::error::Error;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::policy::GiveUp;
 use super::retry_after::RetryAfter;
 
 /// An error of an attempt.
-pub trait Trouble: Error {
+pub trait RetryableError: Error {
     /// How the attempt failed; `None` where that has nothing to do with the API or the way to it, and another
     /// attempt is out of the question.
     fn failure(&self) -> Option<Failure>;
@@ -29,7 +29,7 @@ pub trait Trouble: Error {
 
 /// An answer that says that the request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct ErrorResponse {
     /// Its status.
     pub status: StatusCode,
     /// When it said to come back.
@@ -56,7 +56,7 @@ pub enum Last<E> {
     TimedOut(Duration),
 }
 
-impl Answered {
+impl ErrorResponse {
     /// The response itself, unless its status is 400 or above.
     pub fn check<B>(response: Response<B>) -> Result<Response<B>, Self> {
         let status = response.status();
@@ -70,15 +70,15 @@ impl Answered {
     }
 }
 
-impl fmt::Display for Answered {
+impl fmt::Display for ErrorResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Failure::Status(self.status).fmt(f)
     }
 }
 
-impl Error for Answered {}
+impl Error for ErrorResponse {}
 
-impl Trouble for Answered {
+impl RetryableError for ErrorResponse {
     fn failure(&self) -> Option<Failure> {
         Some(Failure::Status(self.status))
     }
@@ -88,21 +88,21 @@ impl Trouble for Answered {
     }
 }
 
-impl Trouble for Failure {
+impl RetryableError for Failure {
     fn failure(&self) -> Option<Failure> {
         Some(*self)
     }
 }
 
-impl Trouble for io::Error {
+impl RetryableError for io::Error {
     fn failure(&self) -> Option<Failure> {
         Failure::of_io(self)
     }
 }
 
-impl<E: Trouble> Last<E> {
+impl<E: RetryableError> Last<E> {
     /// What went wrong.
-    pub fn trouble(&self) -> &dyn Trouble {
+    pub fn error(&self) -> &dyn RetryableError {
         match self {
             Self::Failed(error) => error,
             Self::TimedOut(_) => &Failure::TimedOut,
@@ -110,15 +110,15 @@ impl<E: Trouble> Last<E> {
     }
 }
 
-impl<E: Trouble> GaveUp<E> {
+impl<E: RetryableError> GaveUp<E> {
     /// Whether it was a limit that was in the way to the end.
     pub fn is_rate_limit(&self) -> bool {
-        let failure = self.last.trouble().failure();
+        let failure = self.last.error().failure();
         failure.is_some_and(Failure::is_rate_limit)
     }
 }
 
-impl<E: Trouble> fmt::Display for GaveUp<E> {
+impl<E: RetryableError> fmt::Display for GaveUp<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_rate_limit() {
             f.write_str("rate limit exceeded: ")?;
@@ -135,7 +135,7 @@ impl<E: Trouble> fmt::Display for GaveUp<E> {
     }
 }
 
-impl<E: Trouble + 'static> Error for GaveUp<E> {
+impl<E: RetryableError + 'static> Error for GaveUp<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.last {
             Last::Failed(error) => Some(error),
@@ -155,7 +155,7 @@ mod tests {
         let answer = |status: u16| {
             let response = Response::builder().status(status);
             let response = response.header(header::RETRY_AFTER, "7").body(());
-            Answered::check(response.unwrap())
+            ErrorResponse::check(response.unwrap())
         };
         for status in [200, 304, 399] {
             assert!(answer(status).is_ok(), "{status}");

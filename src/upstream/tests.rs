@@ -1,0 +1,3 @@
+//! What tests of other modules need of the upstream stage.
+
+pub(crate) mod in_memory;

@@ -1,0 +1,56 @@
+//! Servers in memory, for tests of the whole chain without sockets.
+//!
+//! The gateway speaks HTTP/1.1 to them over a duplex stream instead of a TCP connection. Everything above the socket is
+//! the code that runs in production.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+
+/// Bytes in flight in each direction of a connection.
+const CAPACITY: usize = 64 * 1024;
+
+static SERVERS: LazyLock<Mutex<HashMap<String, mpsc::UnboundedSender<DuplexStream>>>> =
+    LazyLock::new(Mutex::default);
+
+/// Starts a server that responds with `respond`, and returns its host name, which is unique in the process.
+pub(crate) fn serve<F, Fut>(respond: F) -> String
+where
+    F: Fn(Request<Incoming>) -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+{
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let host = format!("server-{}.memory", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let (connections, mut accepted) = mpsc::unbounded_channel();
+    SERVERS.lock().insert(host.clone(), connections);
+    tokio::spawn(async move {
+        while let Some(stream) = accepted.recv().await {
+            let respond = respond.clone();
+            let service = service_fn(move |request| {
+                let responding = respond(request);
+                async move { Ok::<_, Infallible>(responding.await) }
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    host
+}
+
+/// Connects to a server in memory; `None` if no such server has this name.
+pub(crate) fn connect(host: &str) -> Option<DuplexStream> {
+    let (client, server) = tokio::io::duplex(CAPACITY);
+    SERVERS.lock().get(host)?.send(server).ok()?;
+    Some(client)
+}
