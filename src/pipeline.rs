@@ -46,8 +46,8 @@ use crate::store::memory::records::MemoryRecords;
 use crate::store::redis::Redis;
 use crate::store::{BucketStore, RecordStore};
 use crate::throttle::Throttle;
+use crate::upstream::UpstreamState;
 use crate::upstream::connect::ConnectorError;
-use crate::upstream::{Forwarder, UpstreamState};
 
 pub use open::OpenError;
 pub use record::RecordedBody;
@@ -84,7 +84,6 @@ pub struct Pipeline {
     routes: Matcher<Arc<RouteRule>>,
     throttle: Throttle<BucketStore>,
     idempotency: Idempotency<RecordStore>,
-    forwarder: Arc<Forwarder>,
     respond: RespondSettings,
     recorder: Arc<Recorder>,
     metrics: Arc<Metrics>,
@@ -151,10 +150,9 @@ impl Pipeline {
         let Shared { policy, clock, .. } = shared;
         let metrics = Arc::clone(&shared.metrics[worker]);
         let buffers = Arc::new(shared.buffers.clone());
-        let max_body = policy.server.caps.body_bytes;
         let max_executions = policy.server.caps.connections / policy.server.workers;
         Ok(Self {
-            routes: compile(shared, worker)?,
+            routes: compile(shared, worker, &buffers)?,
             throttle: Throttle::new(shared.buckets.clone(), shared.hash_keys.clone()),
             idempotency: Idempotency::new(
                 shared.records.clone(),
@@ -164,7 +162,6 @@ impl Pipeline {
                 tasks,
                 clock.clone(),
             ),
-            forwarder: Arc::new(Forwarder::new(policy.headers.clone(), max_body, buffers)),
             respond: policy.respond.clone(),
             recorder: Arc::new(Recorder::new(policy, Arc::clone(&metrics), clock.clone())),
             policy: Arc::clone(policy),
@@ -213,7 +210,7 @@ impl Pipeline {
         &self,
         connection: &Arc<Connection>,
         request: &mut Request<RequestBody>,
-        pending: &mut PendingRequest,
+        pending: &mut PendingRequest<'_>,
     ) -> Result<Entered, Problem> {
         let policy = &*self.policy;
         let host = intake::check(request, policy.server.caps.body_bytes, &policy.headers)?;
@@ -298,13 +295,11 @@ impl Pipeline {
             None => None,
         };
         let Some((keys, keyed)) = keyed else {
-            let forwarding = forward(&self.forwarder, routed, request, Resend::ByMethod);
+            let forwarding = forward(routed, request, Resend::ByMethod);
             return Ok(Box::pin(forwarding).await?);
         };
-        let (forwarder, owned) = (Arc::clone(&self.forwarder), Arc::clone(routed));
-        let execute = move |request, resend| async move {
-            forward(&forwarder, &owned, request, resend).await
-        };
+        let owned = Arc::clone(routed);
+        let execute = move |request, resend| async move { forward(&owned, request, resend).await };
         Box::pin(self.idempotency.run(ctx, keys, keyed, request, execute)).await
     }
 
@@ -323,14 +318,17 @@ impl Pipeline {
 }
 
 async fn forward(
-    forwarder: &Forwarder,
     routed: &Routed,
     request: Request<RequestBody>,
     resend: Resend,
 ) -> Result<Response<ResponseBody>, Failed> {
     let Routed { ctx, arrival, rule } = routed;
-    let forwarding = forwarder.forward(ctx, arrival, &rule.target, request, resend);
-    forwarding.await
+    let RouteRule {
+        forwarder, target, ..
+    } = &**rule;
+    forwarder
+        .forward(ctx, arrival, target, request, resend)
+        .await
 }
 
 fn no_route() -> Problem {

@@ -108,65 +108,71 @@ impl<S: Records> Idempotency<S> {
     ///
     /// `execute` receives the request with its whole body, and whether the request may be sent more than once. It runs
     /// to its end even if the returned future is dropped.
-    pub async fn run<F, Fut>(
-        &self,
-        ctx: &RequestContext,
-        keys: &Arc<RouteKeys>,
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn reserves memory for its arguments twice, and this future is moved to a box"
+    )]
+    pub fn run<'a, F, Fut>(
+        &'a self,
+        ctx: &'a RequestContext,
+        keys: &'a Arc<RouteKeys>,
         mut keyed: KeyedRequest,
         mut request: Request<RequestBody>,
         execute: F,
-    ) -> Result<Response<ResponseBody>, Problem>
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Problem>> + Send + use<'a, S, F, Fut>
     where
         F: FnOnce(Request<RequestBody>, Resend) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Response<ResponseBody>, Failed>> + Send + 'static,
     {
-        let shared = &self.0;
-        let metrics = keys.metrics();
-        let claimed = shared.claim(ctx, keys, &mut keyed, &mut request).await?;
-        match claimed {
-            None => Ok(execute(request, Resend::ByMethod).await?),
-            Some(Claim::Replay(stored)) => {
-                let mut response: Response<ResponseBody> = stored.replay();
-                if shared.records.copies_replays() {
-                    let body = stored.body();
-                    let mut charge = shared.buffers.charge(ctx.caller.id(), Buffered::Replay);
-                    if charge.grow(body.len()).is_err() {
-                        metrics.exhausted.inc();
-                        return Err(IdempotencyError::BuffersFull.into());
+        async move {
+            let shared = &self.0;
+            let metrics = keys.metrics();
+            let claimed = shared.claim(ctx, keys, &mut keyed, &mut request).await?;
+            match claimed {
+                None => Ok(execute(request, Resend::ByMethod).await?),
+                Some(Claim::Replay(stored)) => {
+                    let mut response: Response<ResponseBody> = stored.replay();
+                    if shared.records.copies_replays() {
+                        let body = stored.body();
+                        let mut charge = shared.buffers.charge(ctx.caller.id(), Buffered::Replay);
+                        if charge.grow(body.len()).is_err() {
+                            metrics.exhausted.inc();
+                            return Err(IdempotencyError::BuffersFull.into());
+                        }
+                        *response.body_mut() = charge.hold(body).into();
                     }
-                    *response.body_mut() = charge.hold(body).into();
+                    metrics.replays.inc();
+                    ctx.note(|facts| facts.idempotency = Some(KeyUse::Replayed));
+                    Ok(response)
                 }
-                metrics.replays.inc();
-                ctx.note(|facts| facts.idempotency = Some(KeyUse::Replayed));
-                Ok(response)
-            }
-            Some(Claim::Won(permit)) => {
-                let Ok(place) = Arc::clone(&shared.executions).try_acquire_owned() else {
-                    metrics.exhausted.inc();
-                    // Nothing was sent, so the permit frees its key as it is dropped.
-                    return Err(IdempotencyError::TooManyExecutions.into());
-                };
-                metrics.claims.inc();
-                let execution = Execution {
-                    shared: Arc::clone(shared),
-                    client: ctx.caller.id(),
-                    keys: Arc::clone(keys),
-                    notes: ctx.notes.clone(),
-                    _place: place,
-                };
-                // Nothing is awaited between the claim and this: a client that disconnects cannot take the claim with
-                // it.
-                let running = execution.run(permit, request, execute);
-                Detached::new(running, shared.tasks.clone()).await
-            }
-            Some(Claim::InFlight(waiter)) => {
-                drop(request);
-                // Boxed: the timer in it would make every keyed request's future large and aligned to cache lines.
-                Box::pin(wait(waiter, keys, ctx)).await
-            }
-            Some(rejected) => {
-                let error = rejected_by(&rejected, keys);
-                Err(noted(error, ctx))
+                Some(Claim::Won(permit)) => {
+                    let Ok(place) = Arc::clone(&shared.executions).try_acquire_owned() else {
+                        metrics.exhausted.inc();
+                        // Nothing was sent, so the permit frees its key as it is dropped.
+                        return Err(IdempotencyError::TooManyExecutions.into());
+                    };
+                    metrics.claims.inc();
+                    let execution = Execution {
+                        shared: Arc::clone(shared),
+                        client: ctx.caller.id(),
+                        keys: Arc::clone(keys),
+                        notes: ctx.notes.clone(),
+                        _place: place,
+                    };
+                    // Nothing is awaited between the claim and this: a client that disconnects cannot take the claim with
+                    // it.
+                    let running = execution.run(permit, request, execute);
+                    Detached::new(running, shared.tasks.clone()).await
+                }
+                Some(Claim::InFlight(waiter)) => {
+                    drop(request);
+                    // Boxed: the timer in it would make every keyed request's future large and aligned to cache lines.
+                    Box::pin(wait(waiter, keys, ctx)).await
+                }
+                Some(rejected) => {
+                    let error = rejected_by(&rejected, keys);
+                    Err(noted(error, ctx))
+                }
             }
         }
     }

@@ -41,8 +41,8 @@ pub(super) struct Recorder {
 
 /// A request without a response. If it is dropped in this state, it is recorded with the status 499: the client
 /// disconnected, or the gateway shut down at the end of its grace period.
-pub(super) struct PendingRequest {
-    recorder: Arc<Recorder>,
+pub(super) struct PendingRequest<'a> {
+    recorder: &'a Arc<Recorder>,
     /// `None` once the request is finished.
     facts: Option<RequestFacts>,
 }
@@ -99,7 +99,7 @@ impl Logged {
     }
 }
 
-impl PendingRequest {
+impl PendingRequest<'_> {
     fn facts(&self) -> &RequestFacts {
         self.facts.as_ref().expect("present until it is finished")
     }
@@ -164,7 +164,7 @@ impl PendingRequest {
             self.facts = None;
             None
         };
-        let recorder = Arc::clone(&self.recorder);
+        let recorder = Arc::clone(self.recorder);
         response.map(|body| RecordedBody {
             body,
             bytes: 0,
@@ -175,7 +175,7 @@ impl PendingRequest {
     }
 }
 
-impl Drop for PendingRequest {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         if let Some(facts) = self.facts.take() {
             let status = StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("three digits");
@@ -197,9 +197,13 @@ impl Recorder {
     }
 
     /// Begins the record of a request from `peer`.
-    pub(super) fn begin<B>(self: &Arc<Self>, peer: IpAddr, request: &Request<B>) -> PendingRequest {
+    pub(super) fn begin<'a, B>(
+        self: &'a Arc<Self>,
+        peer: IpAddr,
+        request: &Request<B>,
+    ) -> PendingRequest<'a> {
         PendingRequest {
-            recorder: Arc::clone(self),
+            recorder: self,
             facts: Some(RequestFacts {
                 started: self.logs_any.then(|| self.clock.now()),
                 peer,

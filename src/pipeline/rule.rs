@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::Shared;
+use crate::buffers::Buffers;
 use crate::idempotency::RouteKeys;
 use crate::intake::headers::CountedHeaders;
 use crate::metrics::RouteMetrics;
 use crate::route::Matcher;
 use crate::throttle::RouteLimits;
-use crate::upstream::Target;
 use crate::upstream::connect::ConnectorError;
+use crate::upstream::{Forwarder, Target};
 
 /// The rule of a route, compiled for one worker.
 #[derive(Debug)]
@@ -20,14 +21,16 @@ pub(super) struct RouteRule {
     pub(super) limits: RouteLimits,
     /// `None` if keys are only forwarded.
     pub(super) keys: Option<Arc<RouteKeys>>,
+    pub(super) forwarder: Arc<Forwarder>,
     pub(super) target: Arc<Target>,
     pub(super) metrics: Arc<RouteMetrics>,
 }
 
-/// Compiles the routes of the policy for a worker.
+/// Compiles the routes of the policy for a worker. Bodies are held within the bounds of `buffers`.
 pub(super) fn compile(
     shared: &Shared,
     worker: usize,
+    buffers: &Arc<Buffers>,
 ) -> Result<Matcher<Arc<RouteRule>>, ConnectorError> {
     let (policy, clock) = (&shared.policy, &shared.clock);
     let metrics = &shared.metrics[worker];
@@ -40,6 +43,9 @@ pub(super) fn compile(
             Ok(Arc::new(target))
         })
         .collect::<Result<Vec<_>, ConnectorError>>()?;
+    let max_body = policy.server.caps.body_bytes;
+    let forwarder = Forwarder::new(policy.headers.clone(), max_body, Arc::clone(buffers));
+    let forwarder = Arc::new(forwarder);
     let mut counters = metrics.routes.iter();
     Ok(policy.routes.map(|route| {
         let counters = counters.next().expect("every route has counters");
@@ -61,6 +67,7 @@ pub(super) fn compile(
                 .idempotency
                 .as_deref()
                 .map(|rule| Arc::new(RouteKeys::new(rule.clone(), Arc::clone(counters)))),
+            forwarder: Arc::clone(&forwarder),
             target: Arc::clone(&targets[route.upstream.0]),
             metrics: Arc::clone(counters),
         })
