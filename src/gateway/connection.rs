@@ -1,4 +1,4 @@
-//! One connection: which HTTP it speaks, and speaking it.
+//! One connection: TLS handshake, protocol detection, HTTP.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use crate::net::{ClientSocket, keep_alive};
 use crate::pipeline::Pipeline;
 use crate::settings::{Caps, Deadlines};
 
-/// The terms on which a worker serves its connections.
+/// What a worker serves its connections with.
 pub(super) struct Terms {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) tls: Option<TlsAcceptor>,
@@ -62,15 +62,15 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     keep_alive(stream)
 }
 
-/// A future in a box of its own. A connection lives for long and mostly waits: at rest it is to take up
-/// what its present stage needs, and not what the largest one would. The box is made by a function that
-/// is not async itself, because an async one would keep room for what it moves into the box.
+/// A boxed future. A connection is open for long and mostly idle, so it should use the memory of its present state and
+/// not of the largest one. The function that makes the box is not async, because an async function would reserve memory
+/// for what it moves into the box.
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a connection ended of.
+/// Why a connection ended.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The stream, once both sides have agreed on TLS.
+/// Completes the TLS handshake.
 fn shake_hands<'a>(
     acceptor: &'a TlsAcceptor,
     stream: TcpStream,
@@ -80,19 +80,19 @@ fn shake_hands<'a>(
         match tokio::time::timeout(deadlines.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => Some(stream),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "a TLS handshake failed");
+                tracing::debug!(%error, "TLS handshake failed");
                 None
             }
             Err(_elapsed) => {
-                tracing::debug!("a TLS handshake took too long");
+                tracing::debug!("TLS handshake timed out");
                 None
             }
         }
     })
 }
 
-/// Speaks the HTTP that shows in the first bytes, with ALPN or without: a client that agreed on one and
-/// begins with the other would only fail later.
+/// Serves the protocol of the first bytes, also after ALPN: a client that agreed on one protocol and begins with another
+/// would fail later.
 fn speak<IO>(mut io: IO, connection: Connection, terms: &Terms) -> Boxed<'_, ()>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
@@ -105,12 +105,12 @@ where
                 speak_http2(io, connection, terms).await
             }
             Err(error) => {
-                tracing::debug!(%error, "a connection came to nothing");
+                tracing::debug!(%error, "protocol detection failed");
                 return;
             }
         };
         if let Err(error) = outcome {
-            tracing::debug!(%error, "a connection ended early");
+            tracing::debug!(%error, "connection ended early");
         }
     })
 }

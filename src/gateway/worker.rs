@@ -19,28 +19,28 @@ use crate::http1::FlushBatch;
 use crate::pipeline::Pipeline;
 use crate::upstream::health::Checks;
 
-/// How long a worker that cannot accept waits before it tries again: out of file descriptors, mostly,
-/// and only closing connections helps against that.
+/// Pause of a worker after a failed accept. The usual cause is that the process has no file descriptors left, until
+/// connections close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a worker wakes for nothing: seldom enough to cost nothing, and sooner than requests time out.
+/// Period of the timer that is always armed: long enough to cost nothing, and shorter than the timeouts of requests.
 const TICK: Duration = Duration::from_millis(500);
 
 pub(super) struct Worker {
     pub(super) pipeline: Pipeline,
-    /// Keeps account of its connections, and of what outlives them.
+    /// Tracks its connections, and tasks that outlive them.
     pub(super) tasks: TaskTracker,
     pub(super) sockets: Vec<TcpListener>,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) stop: Stop,
-    /// Checks it makes for all workers.
+    /// Health checks that it makes for all workers.
     pub(super) checks: Vec<Checks>,
     /// Connections open at once.
     pub(super) connections: usize,
 }
 
 impl Worker {
-    /// Starts it on a thread of its own.
+    /// Starts the worker on its own thread.
     pub(super) fn start(self, number: usize) -> io::Result<JoinHandle<()>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -49,7 +49,7 @@ impl Worker {
             .name(format!("tidegate-{number}"))
             .spawn(move || {
                 runtime.block_on(self.work());
-                // A name that is still being looked up is not waited for.
+                // Does not wait for a name that is still being resolved.
                 runtime.shutdown_background();
             })
     }
@@ -59,9 +59,9 @@ impl Worker {
         let (grace, deadlines, caps) = (settings.shutdown_grace, settings.deadlines, settings.caps);
         let tasks = self.tasks;
         let drain = Drain::default();
-        // A listener holds a place while it waits for whom to give it to.
-        let places = self.connections + self.sockets.len() - 1;
-        let room = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
+        // A listener holds a permit while it waits for a connection.
+        let permits = self.connections + self.sockets.len() - 1;
+        let permits = Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         let terms = Arc::new(Terms {
             pipeline: Arc::new(self.pipeline),
             tls: self.tls,
@@ -76,7 +76,7 @@ impl Worker {
             tokio::spawn(checks.run());
         }
         for socket in self.sockets {
-            tasks.spawn(accept(socket, Arc::clone(&terms), Arc::clone(&room)));
+            tasks.spawn(accept(socket, Arc::clone(&terms), Arc::clone(&permits)));
         }
         drop(terms);
         self.stop.drain.cancelled().await;
@@ -85,55 +85,55 @@ impl Worker {
         tokio::select! {
             () = tasks.wait() => {}
             () = tokio::time::sleep(grace) => {
-                tracing::warn!(cut_off = tasks.len(), "the grace is over; what is left is cut off");
+                tracing::warn!(remaining = tasks.len(), "shutdown grace period expired, aborting remaining tasks");
             }
             () = self.stop.halt.cancelled() => {}
         }
     }
 }
 
-/// Keeps a timer armed that is due sooner than any request's. The runtime writes to a file descriptor to
-/// wake itself whenever a timer becomes the next one due, which every request's would be in turn.
+/// Keeps a timer armed that is due sooner than those of requests. The runtime wakes itself through a file descriptor
+/// whenever a new timer is the next one due, which the timer of every request would be otherwise.
 async fn tick() {
     loop {
         tokio::time::sleep(TICK).await;
     }
 }
 
-/// Accepts until told to drain; what the kernel has accepted by then is still served.
-async fn accept(socket: TcpListener, terms: Arc<Terms>, room: Arc<Semaphore>) {
+/// Accepts connections until the drain. Connections that the kernel has accepted by then are still served.
+async fn accept(socket: TcpListener, terms: Arc<Terms>, permits: Arc<Semaphore>) {
     let listener = match tokio::net::TcpListener::from_std(socket) {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::error!(%error, "a listener cannot be used");
+            tracing::error!(%error, "listener failed");
             return;
         }
     };
     loop {
-        // Room first: what cannot be served waits in the kernel, where it costs next to nothing.
+        // The permit first: a connection that cannot be served waits in the kernel, at little cost.
         let permit = tokio::select! {
-            permit = Arc::clone(&room).acquire_owned() => permit.expect("never closed"),
+            permit = Arc::clone(&permits).acquire_owned() => permit.expect("never closed"),
             () = terms.drain.watch() => return,
         };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = terms.drain.watch() => {
-                take_up_queue(listener, &terms);
+                serve_queued(listener, &terms);
                 return;
             }
         };
         match accepted {
-            Ok((stream, peer)) => take_up(stream, peer, &terms, Some(permit)),
+            Ok((stream, peer)) => spawn(stream, peer, &terms, Some(permit)),
             Err(error) => {
-                tracing::warn!(%error, "cannot accept");
+                tracing::warn!(%error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-/// Takes up the connections the kernel has accepted and nobody has asked it for yet.
-fn take_up_queue(listener: tokio::net::TcpListener, terms: &Arc<Terms>) {
+/// Serves the connections that the kernel has accepted and queued.
+fn serve_queued(listener: tokio::net::TcpListener, terms: &Arc<Terms>) {
     let Ok(listener) = listener.into_std() else {
         return;
     };
@@ -142,12 +142,13 @@ fn take_up_queue(listener: tokio::net::TcpListener, terms: &Arc<Terms>) {
             .set_nonblocking(true)
             .and_then(|()| TcpStream::from_std(stream));
         if let Ok(stream) = stream {
-            take_up(stream, peer, terms, None);
+            spawn(stream, peer, terms, None);
         }
     }
 }
 
-fn take_up(
+/// Serves a connection in its own task.
+fn spawn(
     stream: TcpStream,
     peer: SocketAddr,
     terms: &Arc<Terms>,
