@@ -1,4 +1,4 @@
-//! Facts of a request that several stages need.
+//! What several stages know of a request: facts of its arrival, and the result of sending it.
 //!
 //! [`RequestContext`] is what the stages pass on, as a plain struct instead of `http::Extensions`: a stage cannot be called
 //! without it, and the compiler checks that it is complete. It contains no configuration: the pipeline passes each stage

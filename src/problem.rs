@@ -1,8 +1,8 @@
 //! Why the gateway rejects a request: the fields of a problem document (RFC 9457).
 //!
-//! Each stage has its own error type and converts it into a [`Problem`] with `From`, next to that error. The pipeline
-//! renders the problem once, with `respond::render`. A problem knows no stage: this is a low
-//! layer, so that every stage can import it. Types and statuses are fixed, because clients switch on them.
+//! A stage converts its errors into a [`Problem`], next to the error type. The pipeline renders the problem once, with
+//! `respond::render`. This is a low layer that imports no stage, so that every stage can import it; problems that two
+//! stages share have their constructor here. Types and statuses are fixed, because clients switch on them.
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};

@@ -11,6 +11,7 @@ pub mod retry_after;
 
 use http::header::{ACCEPT, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
 
 pub use cors::Cors;
 pub use hints::{Hint, Hints};
@@ -45,7 +46,8 @@ impl RespondSettings {
 /// its headers are gone.
 #[derive(Clone, Debug, Default)]
 pub struct Preferences {
-    accept: Option<HeaderValue>,
+    /// The lines of `Accept`.
+    accept: SmallVec<[HeaderValue; 1]>,
     origin: Option<HeaderValue>,
 }
 
@@ -56,8 +58,8 @@ impl Preferences {
         // One pass costs less than two look-ups.
         for (name, value) in headers {
             match *name {
-                ACCEPT => preferences.accept = joined(preferences.accept, value),
-                ORIGIN => preferences.origin = Some(value.clone()),
+                ACCEPT => preferences.accept.push(value.clone()),
+                ORIGIN if preferences.origin.is_none() => preferences.origin = Some(value.clone()),
                 _ => {}
             }
         }
@@ -67,17 +69,6 @@ impl Preferences {
     /// The origin of the browser code that sent the request.
     pub fn origin(&self) -> Option<&HeaderValue> {
         self.origin.as_ref()
-    }
-}
-
-/// Appends a line to the lines of a list header before it.
-fn joined(before: Option<HeaderValue>, line: &HeaderValue) -> Option<HeaderValue> {
-    match before {
-        None => Some(line.clone()),
-        Some(before) => {
-            let lines = [before.as_bytes(), line.as_bytes()].join(&b", "[..]);
-            HeaderValue::from_bytes(&lines).ok()
-        }
     }
 }
 

@@ -93,12 +93,12 @@ impl Running {
         raise_file_limit();
         let shared = Shared::open(Arc::new(policy), Clock::real())?;
         // Before the gateway: once that is started, it takes traffic.
-        let state = match &shared.policy.admin {
+        let bound = match &shared.policy.admin {
             None => None,
             Some(settings) => Some((bind_admin(settings.listen)?, settings)),
         };
         let gateway = Gateway::start(shared.clone())?;
-        let admin = match state {
+        let admin = match bound {
             None => None,
             Some((socket, settings)) => {
                 let sources = AdminSources::of(&shared, gateway.stopper());

@@ -62,7 +62,7 @@ async fn text(response: Response) -> String {
 }
 
 #[tokio::test]
-async fn an_application_wears_both_layers() {
+async fn an_application_uses_both_layers() {
     let (embedded, bank) = (embedded(), Bank::default());
     let app = app(&embedded, &bank);
     for replayed in [false, true, true, true] {
@@ -201,4 +201,20 @@ async fn a_body_beyond_the_bound_on_held_bodies_gets_503() {
         let payments = u32::from(status == 200);
         assert_eq!(bank.payments.load(Ordering::Relaxed), payments);
     }
+}
+
+#[tokio::test]
+async fn an_error_of_the_application_reaches_its_caller_and_the_key_is_unknown() {
+    let embedded = embedded();
+    let failing = tower::service_fn(|_: Request<Body>| async {
+        Err::<Response, _>(std::io::Error::other("broken"))
+    });
+    let service = tower::ServiceBuilder::new()
+        .layer(embedded.identify())
+        .layer(embedded.idempotency())
+        .service(failing);
+    let first = service.clone().oneshot(request(Some("192.0.2.1:1"))).await;
+    assert_eq!(first.unwrap_err().to_string(), "broken");
+    let second = service.oneshot(request(Some("192.0.2.1:1"))).await.unwrap();
+    assert_eq!(second.status(), StatusCode::CONFLICT);
 }

@@ -1,13 +1,12 @@
 //! What a response means for its key.
 //!
 //! Every final response is stored, server errors included: the request was executed as far as it will ever be. Some
-//! statuses mean that the request was not executed, and release the key, so that the client can retry under it. If no
-//! response arrived, it matters whether a server can have received the request.
+//! statuses mean that the request was not executed, and release the key, so that the client can retry under it.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
-use super::rule::{OnServerError, OnUnknown, Rule};
+use super::rule::{OnServerError, Rule};
 
 /// What a response means for its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +17,6 @@ pub enum Disposition {
     Stream,
     /// The request was not executed: the key is released.
     Release,
-    /// Whether the request was executed is unknown.
-    Unknown,
 }
 
 /// Media types of responses without a foreseeable end.
@@ -39,14 +36,6 @@ pub fn judge(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> Dispositio
         Disposition::Stream
     } else {
         Disposition::Store
-    }
-}
-
-/// Decides what a lost response means for its key under `rule`.
-pub fn lost(rule: &Rule) -> Disposition {
-    match rule.terms.on_unknown {
-        OnUnknown::Hold => Disposition::Unknown,
-        OnUnknown::Release => Disposition::Release,
     }
 }
 
@@ -196,13 +185,5 @@ mod tests {
             disposition(&Rule::default(), 200, &[(CONTENT_TYPE, "text/plain")]),
             Disposition::Store
         );
-    }
-
-    #[test]
-    fn a_lost_request_is_unknown_unless_upstream_handles_the_key() {
-        let mut rule = Rule::default();
-        assert_eq!(lost(&rule), Disposition::Unknown);
-        rule.terms.on_unknown = OnUnknown::Release;
-        assert_eq!(lost(&rule), Disposition::Release);
     }
 }

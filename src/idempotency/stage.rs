@@ -70,8 +70,13 @@ impl RouteKeys {
     /// The rejection of a request with a key whose outcome is unknown.
     fn outcome_unknown(&self) -> IdempotencyError {
         IdempotencyError::OutcomeUnknown {
-            is_held: self.rule.terms.on_unknown == OnUnknown::Hold,
+            is_held: self.holds_unknown(),
         }
+    }
+
+    /// Whether a key whose outcome is unknown is held, so that it does not execute again.
+    fn holds_unknown(&self) -> bool {
+        self.rule.terms.on_unknown == OnUnknown::Hold
     }
 }
 

@@ -214,7 +214,7 @@ pub fn has_padded_value(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The response to a request for which [`has_padded_value`] holds.
+/// The error of a request for which [`has_padded_value`] holds.
 pub const PADDED_VALUE: HeadError =
     HeadError::Invalid(Cow::Borrowed("A header value has white space around it."));
 

@@ -41,7 +41,7 @@ pub fn render<B: From<Bytes>>(
     let (content_type, body) = match problem.fallback.take() {
         Some(fallback) => (fallback.content_type, fallback.body),
         None => {
-            let form = Form::preferred(preferences.accept.as_ref());
+            let form = Form::preferred(&preferences.accept);
             (form.content_type(), form.render(&problem))
         }
     };
@@ -81,14 +81,20 @@ pub fn render<B: From<Bytes>>(
 
 impl Form {
     /// The form with the highest weight in `Accept`, the earlier one of equal weights, and JSON if `Accept` names none.
-    fn preferred(accept: Option<&HeaderValue>) -> Self {
+    fn preferred(accept: &[HeaderValue]) -> Self {
         // Most clients send no `Accept`, or one of these.
-        let accept = match accept {
-            Some(accept) if accept != "*/*" && accept != "application/json" => accept,
-            _ => return Self::Json,
-        };
+        if accept
+            .iter()
+            .all(|line| line == "*/*" || line == "application/json")
+        {
+            return Self::Json;
+        }
         let mut best = (0, Self::Json);
-        for range in accept.to_str().unwrap_or_default().split(',') {
+        for range in accept
+            .iter()
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(','))
+        {
             let mut parts = range.split(';').map(str::trim);
             let range = parts.next().unwrap_or_default();
             let Some((_, form)) = RANGES
@@ -251,7 +257,7 @@ mod tests {
     use crate::problem::TimeoutPhase;
 
     fn preferred(accept: &'static str) -> Form {
-        Form::preferred(Some(&HeaderValue::from_static(accept)))
+        Form::preferred(&[HeaderValue::from_static(accept)])
     }
 
     fn unavailable() -> Problem {
@@ -266,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_form_with_the_highest_weight_wins_and_json_where_all_are_alike() {
-        assert_eq!(Form::preferred(None), Form::Json);
+        assert_eq!(Form::preferred(&[]), Form::Json);
         assert_eq!(preferred("*/*"), Form::Json);
         assert_eq!(
             preferred("text/html,application/xhtml+xml,*/*;q=0.8"),
@@ -284,13 +290,20 @@ mod tests {
     }
 
     #[test]
-    fn several_lines_of_accept_are_one_list() {
+    fn every_readable_line_of_accept_and_the_first_origin_count() {
         let mut headers = http::HeaderMap::new();
-        for line in ["image/png", "text/html"] {
-            headers.append(http::header::ACCEPT, HeaderValue::from_static(line));
+        for (name, value) in [
+            ("accept", &b"image/png"[..]),
+            ("accept", b"\xff"),
+            ("accept", b"text/html"),
+            ("origin", b"https://app.example"),
+            ("origin", b"https://evil.example"),
+        ] {
+            headers.append(name, HeaderValue::from_bytes(value).unwrap());
         }
         let preferences = Preferences::of(&headers);
-        assert_eq!(Form::preferred(preferences.accept.as_ref()), Form::Html);
+        assert_eq!(Form::preferred(&preferences.accept), Form::Html);
+        assert_eq!(preferences.origin().unwrap(), "https://app.example");
     }
 
     #[test]

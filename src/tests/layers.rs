@@ -102,6 +102,14 @@ fn imports_are_found_in_every_form() {
         found("use super::super::super::pipeline::Shared;"),
         ["pipeline"]
     );
+    assert_eq!(
+        found("use super::super::super::super::admin::Admin;"),
+        ["admin"]
+    );
+    assert_eq!(
+        found("let url = \"http://a\"; crate::clock::now();"),
+        ["clock"]
+    );
     assert!(found("use super::super::balance::Choice;").is_empty());
     assert!(found("// crate::admin\n/// [`crate::admin`]").is_empty());
 }
@@ -146,7 +154,11 @@ fn module_path(file: &Path) -> Vec<String> {
 fn imports(text: &str, module: &[String]) -> BTreeSet<String> {
     let code: Vec<&str> = text
         .lines()
-        .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
+        .map(|line| match line.find("//") {
+            // Not in a URL.
+            Some(at) if !line[..at].ends_with(':') => &line[..at],
+            _ => line,
+        })
         .collect();
     let code = code.join("\n");
     let from_root = code
@@ -154,9 +166,11 @@ fn imports(text: &str, module: &[String]) -> BTreeSet<String> {
         .map(|(at, path)| at + path.len());
     // A path that leaves the top-level module has as many `super::` as the module has parts.
     let supers = "super::".repeat(module.len());
-    let from_parents = code
-        .match_indices(&supers)
-        .map(|(at, path)| at + path.len());
+    let from_parents = code.match_indices(&supers).map(|(at, path)| {
+        // An inline module has one `super::` more.
+        let end = at + path.len();
+        end + (code[end..].len() - code[end..].trim_start_matches("super::").len())
+    });
     from_root
         .chain(from_parents)
         .flat_map(|at| first_names(&code[at..]))

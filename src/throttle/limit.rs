@@ -47,9 +47,7 @@ impl Limit {
             on_store_error: OnStoreError::Local,
         }
     }
-}
 
-impl Limit {
     /// Returns the headers that the limit is counted by.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.key.iter().filter_map(|part| match part {

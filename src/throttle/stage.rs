@@ -112,6 +112,56 @@ impl RouteLimits {
     fn is_empty(&self) -> bool {
         self.enforced.is_empty() && self.shadow.is_empty()
     }
+
+    /// Returns what becomes of a request after this charged: its admission and delay, or why it is rejected.
+    fn decide(
+        &self,
+        charged: ChargeResult,
+        ctx: &RequestContext,
+    ) -> Result<(Admission, Duration), Problem> {
+        for index in charged.exceeded {
+            self.limit_metrics[self.enforced.len() + index]
+                .shadow_refused
+                .inc();
+        }
+        if self.enforced.is_empty() {
+            return Ok((Admission::default(), Duration::ZERO));
+        }
+        let decision = charged.decision;
+        let has_headers = self.dialect != Dialect::Off && !decision.readings.is_empty();
+        match decision.outcome {
+            Outcome::Admitted { delay } => {
+                if !delay.is_zero() {
+                    self.metrics.delayed.inc();
+                }
+                let decision = has_headers.then(|| Box::new(decision));
+                Ok((Admission { decision }, delay))
+            }
+            Outcome::Rejected { wait, by } => {
+                self.limit_metrics[by].refused.inc();
+                let limit = &self.enforced[by];
+                ctx.note(|facts| facts.rejected_by = Some((Arc::clone(&limit.name), wait)));
+                let mut problem = rate_limited(limit, wait);
+                if self.enforced.len() > 1 {
+                    let others = decision
+                        .rejecting()
+                        .into_iter()
+                        .filter(|&index| index != by);
+                    let names = others.map(|index| Arc::clone(&self.enforced[index].name));
+                    problem.violated.extend(names);
+                }
+                if has_headers {
+                    problem.headers.reserve(HEADERS);
+                    self.write(&mut problem.headers, &decision);
+                }
+                Err(problem)
+            }
+            Outcome::Unavailable => Err(Problem::store_unavailable(
+                "The limits of this request cannot be checked, because their store is not available. The request was not \
+                 sent. Retry it later.",
+            )),
+        }
+    }
 }
 
 impl<S: Buckets> Throttle<S> {
@@ -180,58 +230,6 @@ impl<S: Buckets> Throttle<S> {
             facts.limits.extend(counted);
         });
         charges
-    }
-}
-
-impl RouteLimits {
-    /// Returns what becomes of a request after this charged: its admission and delay, or why it is rejected.
-    fn decide(
-        &self,
-        charged: ChargeResult,
-        ctx: &RequestContext,
-    ) -> Result<(Admission, Duration), Problem> {
-        for index in charged.exceeded {
-            self.limit_metrics[self.enforced.len() + index]
-                .shadow_refused
-                .inc();
-        }
-        if self.enforced.is_empty() {
-            return Ok((Admission::default(), Duration::ZERO));
-        }
-        let decision = charged.decision;
-        let has_headers = self.dialect != Dialect::Off && !decision.readings.is_empty();
-        match decision.outcome {
-            Outcome::Admitted { delay } => {
-                if !delay.is_zero() {
-                    self.metrics.delayed.inc();
-                }
-                let decision = has_headers.then(|| Box::new(decision));
-                Ok((Admission { decision }, delay))
-            }
-            Outcome::Rejected { wait, by } => {
-                self.limit_metrics[by].refused.inc();
-                let limit = &self.enforced[by];
-                ctx.note(|facts| facts.rejected_by = Some((Arc::clone(&limit.name), wait)));
-                let mut problem = rate_limited(limit, wait);
-                if self.enforced.len() > 1 {
-                    let others = decision
-                        .rejecting()
-                        .into_iter()
-                        .filter(|&index| index != by);
-                    let names = others.map(|index| Arc::clone(&self.enforced[index].name));
-                    problem.violated.extend(names);
-                }
-                if has_headers {
-                    problem.headers.reserve(HEADERS);
-                    self.write(&mut problem.headers, &decision);
-                }
-                Err(problem)
-            }
-            Outcome::Unavailable => Err(Problem::store_unavailable(
-                "The limits of this request cannot be checked, because their store is not available. The request was not \
-                 sent. Retry it later.",
-            )),
-        }
     }
 }
 

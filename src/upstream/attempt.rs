@@ -106,7 +106,7 @@ fn blame(error: hyper::Error, upload: Option<&UploadProgress>, max_body: u64) ->
     }
 }
 
-/// Whether the client pauses its request body, so that a server may have lost timeouts with it.
+/// Whether the client pauses its request body, so that a server may have timed out.
 fn is_paused(upload: &UploadProgress) -> bool {
     upload.stage() == UploadStage::InProgress
         && upload.waits_for_client()

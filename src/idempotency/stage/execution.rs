@@ -9,11 +9,9 @@ use http::{HeaderName, Request, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::super::gather::{Gathered, gather};
-use super::super::judge::{Disposition, is_stream, judge, lost};
+use super::super::judge::{Disposition, is_stream, judge};
 use super::super::stored_response::forgo_trailers;
-use super::super::{
-    ExecutionOutcome, IdempotencyError, OnUnknown, Permit, Records, StoredResponse,
-};
+use super::super::{ExecutionOutcome, IdempotencyError, Permit, Records, StoredResponse};
 use super::{RouteKeys, Shared, store_failed};
 use crate::access_log::{KeyUse, Notes};
 use crate::body::{BodyError, RequestBody, ResponseBody};
@@ -53,9 +51,10 @@ impl<S: Records> Execution<S> {
             return Err(IdempotencyError::StoreUnavailable.into());
         }
         permit.sending();
-        let resend = match self.keys.rule.terms.on_unknown {
-            OnUnknown::Hold => Resend::Never,
-            OnUnknown::Release => Resend::Always,
+        let resend = if self.keys.holds_unknown() {
+            Resend::Never
+        } else {
+            Resend::Always
         };
         let (outcome, result) = match execute(request, resend).await {
             Ok(response) => self.conclude(response).await,
@@ -71,7 +70,7 @@ impl<S: Records> Execution<S> {
 
     /// Returns what a request without a response means for its key.
     fn after_failure(&self, failed: &Failed) -> ExecutionOutcome {
-        if failed.undone == Undone::Lost && lost(&self.keys.rule) == Disposition::Unknown {
+        if failed.undone == Undone::Lost && self.keys.holds_unknown() {
             ExecutionOutcome::Unknown
         } else {
             ExecutionOutcome::Released(Some(Err(failed.problem.clone())))
@@ -86,7 +85,6 @@ impl<S: Records> Execution<S> {
     ) -> (ExecutionOutcome, Result<Response<ResponseBody>, Problem>) {
         let rule = &self.keys.rule;
         let is_released = match judge(rule, response.status(), response.headers()) {
-            Disposition::Unknown => return (ExecutionOutcome::Unknown, Ok(response)),
             Disposition::Stream => return (ExecutionOutcome::Tombstone, Ok(response)),
             Disposition::Store => false,
             Disposition::Release if is_stream(response.headers()) => {
@@ -141,7 +139,7 @@ impl<S: Records> Execution<S> {
             None if error.is_invalid_http() => "The body of the response is not valid HTTP",
             None => "The upstream closed the connection before the end of the response",
         };
-        let is_held = !not_executed && lost(&self.keys.rule) == Disposition::Unknown;
+        let is_held = !not_executed && self.keys.holds_unknown();
         let execution = if not_executed {
             "; its status means that the request was not executed"
         } else if is_held {

@@ -211,7 +211,7 @@ impl Writer {
         }
     }
 
-    /// Executes `first` and the operations that have arrived after it in one batch. Waiter completions go before
+    /// Executes `first` and the operations that have arrived after it in one batch. Completions that wait go before
     /// the operations of the inbox.
     pub(super) fn take_up(&mut self, first: Op, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
         if let Op::Sweep(ack) = first {

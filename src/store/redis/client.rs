@@ -184,7 +184,7 @@ impl Client {
     /// Runs a script.
     pub(super) async fn run<T: FromRedisValue>(&self, call: &Call) -> Result<T, CallError> {
         self.check()?;
-        match self.run_within(self.timeout(), call).await {
+        match self.run_within(self.timeout(), call, false).await {
             Ok(value) => {
                 self.breaker().succeeded();
                 let unexpected = |error| format!("Redis returned an unexpected reply: {error}");
@@ -198,7 +198,7 @@ impl Client {
     /// Runs a script on which no request depends. A failure is counted in the metrics, and does not open the breaker.
     pub(super) async fn run_optional<T: FromRedisValue>(&self, call: &Call) -> Option<T> {
         self.check().ok()?;
-        let reason = match self.run_within(self.timeout(), call).await {
+        let reason = match self.run_within(self.timeout(), call, true).await {
             Ok(value) => match T::from_redis_value(value) {
                 Ok(reply) => return Some(reply),
                 Err(error) => error.to_string(),
@@ -245,7 +245,12 @@ impl Client {
     /// Runs a script, once more on a new connection if the connection is lost: servers close idle connections.
     ///
     /// Every script may run twice. A repeated charge costs its client tokens; the others recognise their own effect.
-    async fn run_within(&self, within: Duration, call: &Call) -> Result<Value, CallError> {
+    async fn run_within(
+        &self,
+        within: Duration,
+        call: &Call,
+        is_optional: bool,
+    ) -> Result<Value, CallError> {
         let deadline = Instant::now() + within;
         let late = |_| CallError::Timeout(within);
         let mut retried = false;
@@ -258,6 +263,8 @@ impl Client {
             let (used, mut connection) = connected?;
             let reply = timeout_at(deadline, call.run(&mut connection)).await;
             match reply.map_err(late).and_then(|reply| Ok(reply?)) {
+                // Other requests keep the connection if only an optional script is slow.
+                Err(error @ CallError::Timeout(_)) if is_optional => return Err(error),
                 Err(error) if self.retries(&used, &error, &mut retried) => {}
                 done => return done,
             }
@@ -401,7 +408,9 @@ mod tests {
     async fn a_failed_attempt_is_dropped_also_if_all_requests_have_timed_out() {
         let (_listener, client) = unresponsive();
         let within = Duration::from_millis(10);
-        let error = client.run_within(within, &CHARGE.on(&["bucket"])).await;
+        let error = client
+            .run_within(within, &CHARGE.on(&["bucket"]), false)
+            .await;
         assert!(matches!(error, Err(CallError::Timeout(it)) if it == within));
         let attempt = client.current.lock().clone().expect("it continues");
         let error = attempt.connection.await.map(|_| ()).unwrap_err();
@@ -413,7 +422,7 @@ mod tests {
     async fn requests_that_arrive_while_connecting_share_one_attempt_and_its_failure() {
         let (listener, client) = unresponsive();
         let call = CHARGE.on(&["bucket"]);
-        let run = || client.run_within(Duration::from_secs(30), &call);
+        let run = || client.run_within(Duration::from_secs(30), &call, false);
         let (first, second) = tokio::join!(run(), run());
         for error in [first.unwrap_err(), second.unwrap_err()] {
             assert!(matches!(error, CallError::ConnectionLost(_)), "{error}");

@@ -1,17 +1,15 @@
 //! Records in Redis: one execution for a key across the fleet.
 //!
-//! A claim carries a token that no other claim has, and holds for the time of its lease by Redis's own
-//! clock; the gateway that made it has it renewed while the execution runs. If the gateway dies, the claim
-//! lapses and its key is unknown from then on, without anybody having to do anything. Whatever ends a
-//! claim names its token, so a gateway that was frozen for longer than its lease cannot end somebody
-//! else's; it may still end its own, since what was given up for unknown may turn out well yet.
+//! A claim has a token of its own, and is valid for the time of its lease on the clock of Redis. The gateway that made it
+//! renews the lease while the execution runs. If the gateway dies, the lease ends and the key is unknown. A script that
+//! ends a claim names its token, so a gateway that was frozen for longer than its lease cannot end the claim of another
+//! gateway. It can still complete its own unknown record.
 //!
-//! A claim that was asked for and whose response never came is called off by its token: nothing was sent. An
-//! response that cannot be recorded is recorded again and again until the lease is over; if it still is not,
-//! nobody is given it.
+//! A claim whose reply was lost is released by its token: nothing was sent. A completion that cannot be recorded is
+//! repeated until the lease ends; if it is not recorded by then, the client does not receive the response.
 //!
-//! In memory is only what this process carries out, with those who wait for it here, and whom those wait
-//! for who came here while another gateway was at it.
+//! In memory are the executions of this process with their waiters, and the requests here that wait for an execution on
+//! another gateway.
 
 mod clients;
 mod leases;
@@ -216,10 +214,15 @@ impl Records for RedisRecords {
             self.ledger.end(&token, outcome);
         } else {
             // The waiters here need not wait for Redis.
-            self.ledger.in_flight.end(&token, outcome.clone());
+            let left = match &outcome {
+                // Redis needs no response, so none is held until the lease ends.
+                ExecutionOutcome::Released(_) => ExecutionOutcome::Released(None),
+                other => other.clone(),
+            };
+            self.ledger.in_flight.end(&token, outcome);
             let ledger = Arc::clone(&self.ledger);
             self.ledger.core().spawn_tracked(async move {
-                ledger.conclude_or_lapse(&token, &outcome).await;
+                ledger.conclude_or_lapse(&token, &left).await;
                 ledger.leases.let_go(&token);
             });
         }

@@ -1,4 +1,4 @@
-//! The steps in a record's life, as calls of scripts, and what they response.
+//! Calls of the scripts that change or read records, and their replies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,7 +201,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
 impl FromRedisValue for ClaimReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(parts) = value else {
-            return Err("a request is answered with a list".into());
+            return Err("the reply to a claim is a list".into());
         };
         let mut parts = parts.into_iter();
         let code = u8::from_redis_value(parts.next().unwrap_or(Value::Nil))?;
@@ -219,7 +219,7 @@ impl FromRedisValue for ClaimReply {
             6 => Self::ScopeFull(Duration::from_millis(u64::from_redis_value(detail)?)),
             7 => Self::CalledOff,
             8 => Self::ClientFull,
-            _ => return Err("no such response to a request".into()),
+            _ => return Err("unknown reply to a claim".into()),
         })
     }
 }

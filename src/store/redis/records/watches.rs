@@ -2,7 +2,7 @@
 //!
 //! A request that waits leaves a note in the record, and the script that ends the execution then publishes a message.
 //! Messages can be lost with a connection or with a gateway, and the Redis user may have no right to the channel.
-//! So all records with waiter requests are also polled every 250 ms.
+//! So all records that requests wait for are also polled every 250 ms.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -19,7 +19,7 @@ use super::steps::{self, Peek};
 use crate::idempotency::{ExecutionOutcome, RecordId, State, Waiter, Waiters};
 use crate::store::Part;
 
-/// Interval between two polls of all records with waiter requests.
+/// Interval between two polls of all records that requests wait for.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Between two attempts to hear what Redis tells.
