@@ -161,3 +161,6 @@ fn log_evictions(evictions: u64) {
          are told that the response was not kept; raise `store.max_bytes`, or shorten `ttl`"
     );
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,10 +14,10 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::campaign::number;
-use crate::full_disk::SmallDisk;
 use crate::harness::{Answer, Client, Process, Upstream, eventually};
 use crate::ledger::{KEY, Ledger, Print};
 use crate::scene::{Scene, is_problem, is_unknown, kill, lines_with, metric, readyz};
+use crate::small_disk::SmallDisk;
 
 /// The gateway built with the tests: the only one that has failpoints.
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");

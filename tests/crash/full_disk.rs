@@ -1,102 +1,18 @@
-//! A disk that is full, and one that cannot be written any more.
-//!
-//! The file system is a small tmpfs, mounted for the test. That takes the right to mount: root has it,
-//! and so has anybody under `unshare --user --map-root-user --mount`. Without it these tests fail and
-//! say so; they are not skipped.
+//! A disk that is full, and one that can no longer be written.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tidegate::clock::Clock;
-use tidegate::idempotency::{Claim, ExecutionOutcome, Records as _};
-use tidegate::store::StoreCapacity;
-use tidegate::store::disk::DiskRecords;
 use tokio::sync::watch;
 
-use crate::bench::{TTL, claim_request, sized_answer};
-use crate::harness::{Answer, Client, PATIENCE, Process, Upstream, eventually};
+use crate::harness::{Answer, Client, Process, Upstream, eventually};
 use crate::ledger::{KEY, Ledger, Print};
 use crate::scene::{Scene, is_problem, kill, lines_with, metric, readyz};
+use crate::small_disk::SmallDisk;
 
 /// How long a gateway may take to work again when it could.
 const RECOVERY: Duration = Duration::from_secs(5);
-
-/// A file system of 24 MiB; the store starts with less than one in use.
-pub(crate) struct SmallDisk {
-    mountpoint: TempDir,
-}
-
-impl SmallDisk {
-    pub(crate) fn mount() -> Self {
-        let mountpoint = TempDir::new().unwrap();
-        let path = mountpoint.path().to_str().unwrap();
-        run_mount(&["-t", "tmpfs", "-o", "size=24m", "tidegate-test", path]);
-        Self { mountpoint }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.mountpoint.path()
-    }
-
-    fn filler(&self) -> PathBuf {
-        self.path().join("filler")
-    }
-
-    /// Takes all the space there is.
-    pub(crate) fn fill(&self) {
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .create(true)
-            .append(true)
-            .open(self.filler())
-            .unwrap();
-        for size in [1 << 20, 4 << 10, 1] {
-            while file.write_all(&vec![1; size]).is_ok() {}
-        }
-    }
-
-    /// Gives `bytes` of the space back.
-    pub(crate) fn leave(&self, bytes: u64) {
-        let filler = OpenOptions::new().write(true).open(self.filler()).unwrap();
-        let length = filler.metadata().unwrap().len();
-        filler.set_len(length.saturating_sub(bytes)).unwrap();
-    }
-
-    /// Gives it back.
-    pub(crate) fn empty(&self) {
-        fs::remove_file(self.filler()).unwrap();
-    }
-
-    pub(crate) fn remount(&self, how: &str) {
-        let options = format!("remount,{how}");
-        run_mount(&["-o", &options, self.path().to_str().unwrap()]);
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily: a gateway that a failed test has left may still have files open.
-        let unmounted = Command::new("umount").arg("-l").arg(self.path()).status();
-        if !unmounted.is_ok_and(|status| status.success()) {
-            eprintln!("{} is still mounted", self.path().display());
-        }
-    }
-}
-
-fn run_mount(arguments: &[&str]) {
-    let output = Command::new("mount").args(arguments).output().unwrap();
-    assert!(
-        output.status.success(),
-        "these tests need a small file system of their own, and mount {arguments:?} failed: {}\nRun them as root, \
-         or under `unshare --user --map-root-user --mount`.",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
 
 async fn ask(client: &Client, key: &str) -> Answer {
     let asking = client.post("/work").header(KEY, key).body(key.to_owned());
@@ -354,57 +270,6 @@ async fn a_disk_that_the_answers_themselves_fill_loses_none_of_them() {
     let process = stage.scene.restart();
     all_replayed(&process.client(), &keys, &ledger).await;
     assert_eq!(ledger.repeated(), [] as [String; 0]);
-}
-
-/// Giving back what expired records took needs some space itself.
-#[tokio::test]
-async fn a_disk_too_full_to_be_tidied_up_does_not_keep_the_store_from_going_on() {
-    let disk = SmallDisk::mount();
-    disk.remount("size=120m");
-    let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000));
-    let room = StoreCapacity {
-        max_keys: 100_000,
-        max_bytes: 1 << 30,
-    };
-    let store = DiskRecords::open(&disk.path().join("store"), room, clock.clone()).unwrap();
-    for key in 0..700 {
-        let mut claim_request = claim_request(key);
-        if key >= 600 {
-            claim_request.terms.ttl = 3 * TTL;
-        }
-        let Ok(Claim::Won(mut permit)) = store.claim(&claim_request).await else {
-            panic!("the claim_request was not won");
-        };
-        permit.sending();
-        let outcome = ExecutionOutcome::Completed(sized_answer(key, 64 << 10));
-        store.end(permit, outcome).await.unwrap();
-    }
-
-    // Enough is left to drop what expires, and not enough to write the rest to a table.
-    disk.fill();
-    disk.leave(2 << 20);
-    clock.advance(TTL);
-    let mut keys = 1_000..;
-    let deadline = Instant::now() + PATIENCE;
-    while store
-        .claim(&claim_request(keys.next().unwrap()))
-        .await
-        .is_ok()
-    {
-        assert!(Instant::now() < deadline, "there is always space");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-
-    disk.empty();
-    let deadline = Instant::now() + RECOVERY;
-    while store
-        .claim(&claim_request(keys.next().unwrap()))
-        .await
-        .is_err()
-    {
-        assert!(Instant::now() < deadline, "the store never goes on");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// A file system does not turn read-only by command while a gateway has files on it open for writing, so

@@ -10,18 +10,9 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::clock::Clock;
 use crate::store::redis::settings::{PREFIX, RedisSettings};
+use crate::store::tests::redis::{RedisServer, Reply};
 use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{BucketKey, Decision, Exceed, Limit, Quota, decide};
-
-#[path = "../../../../tests/support/redis.rs"]
-#[expect(
-    dead_code,
-    unused_imports,
-    reason = "what is shared is not all used here"
-)]
-mod servers;
-
-use servers::RedisServer;
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
 
@@ -258,7 +249,7 @@ impl Refunded {
     fn full_at(&self) -> u128 {
         let name = calls::name(PREFIX, self.bucket);
         match self.server.command(&["GET", &name]) {
-            servers::Reply::Nil => 0,
+            Reply::Nil => 0,
             kept => kept.text().parse().unwrap(),
         }
     }

@@ -3,15 +3,15 @@
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use tidegate::store::BucketStore;
-use tidegate::throttle::{OnStoreError, Outcome};
+use crate::store::BucketStore;
+use crate::throttle::{OnStoreError, Outcome};
 use tokio::time::sleep;
 
 use super::bench::{
     AT_ONCE, HOUR, Tap, draw, gateway_of, impatient_gateway_at, impatient_gateway_of, judge,
     refused,
 };
-use crate::redis::RedisServer;
+use crate::store::tests::redis::RedisServer;
 
 fn tap(burst: u32, on_store_error: OnStoreError) -> Tap {
     let mut tap = Tap::new(HOUR, burst);
@@ -85,7 +85,7 @@ async fn what_is_not_available_charges_nothing_and_readings_keep_their_order() {
         let outcome = draw(&gateway, &[&local, &closed]).await.outcome;
         assert_eq!(outcome, Outcome::Unavailable);
     }
-    let left = |verdict: &tidegate::throttle::Decision| -> Vec<_> {
+    let left = |verdict: &crate::throttle::Decision| -> Vec<_> {
         verdict.readings.iter().map(|it| it.remaining).collect()
     };
     let verdict = draw(&gateway, &[&open, &local, &tight]).await;

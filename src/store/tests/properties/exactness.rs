@@ -2,14 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::clock::Moment;
+use crate::respond::retry_after;
+use crate::store::memory::MemoryBuckets;
+use crate::throttle::{BucketKey, Exceed, Limit, Outcome, Quota, RetryAfterForm, decide};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use tidegate::clock::Moment;
-use tidegate::respond::retry_after;
-use tidegate::store::memory::MemoryBuckets;
-use tidegate::throttle::{BucketKey, Exceed, Limit, Outcome, Quota, RetryAfterForm, decide};
 
-use crate::{admitted, any_exceed, any_quota, cases, charge, limit, nanos, standing_clock};
+use super::{admitted, any_exceed, any_quota, cases, charge, limit, nanos, standing_clock};
 
 const BUCKET: BucketKey = BucketKey { high: 1, low: 2 };
 const NANOSECOND: Duration = Duration::from_nanos(1);
@@ -93,7 +93,7 @@ proptest! {
         }
         // At its slot, and not before, the request would have passed without any delay.
         let strict = Limit { exceed: Exceed::Reject, ..limit };
-        let charge = [crate::charge(&strict, BUCKET, cost)];
+        let charge = [super::charge(&strict, BUCKET, cost)];
         let ask = |at| decide(&charge, &mut state.clone(), at);
         prop_assert!(admitted(&ask(now.after(delay))));
         if !delay.is_zero() {

@@ -5,21 +5,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::header::{CONTENT_TYPE, SET_COOKIE};
-use http::{HeaderMap, HeaderValue, StatusCode};
-use tempfile::TempDir;
-use tidegate::clock::{Clock, Moment};
-use tidegate::idempotency::{
+use crate::clock::{Clock, Moment};
+use crate::idempotency::{
     Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, Permit,
     RecordCounts, RecordId, Records, ScopeHash, StoredResponse, Terms, Waiter,
 };
-use tidegate::store::RecordStore;
-use tidegate::store::disk::DiskRecords;
-use tidegate::store::redis::Redis;
-use tidegate::store::redis::settings::RedisSettings;
-use tidegate::store::{StoreCapacity, memory::records::MemoryRecords};
+use crate::store::RecordStore;
+use crate::store::disk::DiskRecords;
+use crate::store::redis::Redis;
+use crate::store::redis::settings::RedisSettings;
+use crate::store::{StoreCapacity, memory::records::MemoryRecords};
+use http::header::{CONTENT_TYPE, SET_COOKIE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tempfile::TempDir;
 
-use crate::server::Server;
+use super::server::Server;
 
 /// How long records are kept in these tests.
 pub(crate) const TTL: Duration = Duration::from_hours(1);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tidegate::store::redis::settings::{Node, Nodes, RedisSettings};
+use crate::store::redis::settings::{Node, Nodes, RedisSettings};
 
-use crate::bench::Kind;
-use crate::redis::{RedisCluster, RedisServer};
+use super::bench::Kind;
+use super::redis::{RedisCluster, RedisServer};
 
 /// Longer than any test lets pass: that claims lapse is a story of its own.
 const LEASE: Duration = Duration::from_hours(1_000);

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use crate::store::memory::MemoryBuckets;
+use crate::throttle::{BucketKey, Exceed, Outcome, Quota};
 use proptest::prelude::*;
-use tidegate::store::memory::MemoryBuckets;
-use tidegate::throttle::{BucketKey, Exceed, Outcome, Quota};
 
-use crate::model::{Answer, Credit, keeps_quota};
-use crate::{cases, charge, limit, nanos, small_quota, standing_clock};
+use super::model::{Answer, Credit, keeps_quota};
+use super::{cases, charge, limit, nanos, small_quota, standing_clock};
 
 const CLIENTS: u64 = 12;
 
@@ -99,7 +99,7 @@ proptest! {
         clock.advance(quota.refill());
         for client in 0..CLIENTS {
             let verdict = buckets.charge_now(&[charge(&limit, bucket(0, client), 1)]);
-            prop_assert!(crate::admitted(&verdict), "client {}", client);
+            prop_assert!(super::admitted(&verdict), "client {}", client);
             clock.advance(quota.refill());
         }
     }
@@ -117,7 +117,7 @@ fn passers_by_do_not_push_out_those_who_owe() {
         for &regular in &regulars {
             let verdict = buckets.charge_now(&[charge(&limit, regular, 1)]);
             let exact = round.is_multiple_of(2);
-            assert_eq!(crate::admitted(&verdict), exact, "round {round}");
+            assert_eq!(super::admitted(&verdict), exact, "round {round}");
         }
         for passer_by in 0..8 {
             let stranger = bucket(100 + round, passer_by);

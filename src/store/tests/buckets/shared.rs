@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::store::BucketStore;
-use tidegate::throttle::Outcome;
+use crate::store::BucketStore;
+use crate::throttle::Outcome;
 use tokio::time::sleep;
 
 use super::bench::{AT_ONCE, HOUR, Tap, draw, gateway_of, judge, only_bucket, refused};
-use crate::redis::RedisServer;
+use crate::store::tests::redis::RedisServer;
 
 #[tokio::test]
 async fn a_request_is_one_call_however_many_limits_it_has() {

@@ -4,18 +4,18 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::clock::Clock;
-use tidegate::idempotency::{
+use crate::clock::Clock;
+use crate::idempotency::{
     Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, Records, State,
     StoreError, StoredResponse, Waiter,
 };
-use tidegate::store::redis::Redis;
-use tidegate::store::redis::records::RedisRecords;
-use tidegate::store::redis::settings::{Nodes, RedisSettings};
+use crate::store::redis::Redis;
+use crate::store::redis::records::RedisRecords;
+use crate::store::redis::settings::{Nodes, RedisSettings};
 
-use crate::bench::{Kind, answer, claim_request, id};
-use crate::redis::RedisServer;
-use crate::server::{Server, node};
+use super::bench::{Kind, answer, claim_request, id};
+use super::redis::RedisServer;
+use super::server::{Server, node};
 
 /// How long a claim holds where that is what a test is about.
 const LEASE: Duration = Duration::from_secs(1);

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proptest::prelude::*;
-use proptest::test_runner::{FileFailurePersistence, TestRunner};
-use tidegate::clock::Moment;
-use tidegate::idempotency::{
+use crate::clock::Moment;
+use crate::idempotency::{
     Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordCounts, RecordId,
     Records, State, Waiter,
 };
+use proptest::prelude::*;
+use proptest::test_runner::{FileFailurePersistence, TestRunner};
 
-use crate::bench::{Bench, Kind, TTL, answer, claim_request, id};
-use crate::server::Server;
+use super::bench::{Bench, Kind, TTL, answer, claim_request, id};
+use super::server::Server;
 
 /// One thing that happens.
 #[derive(Clone, Debug)]

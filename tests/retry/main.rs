@@ -4,6 +4,8 @@
 //! look at when the calls came. Time is tokio's paused clock, so a wait of half an hour takes no time and is
 //! exact to the millisecond.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod authorization_api;
 mod handbook;
 mod sender;

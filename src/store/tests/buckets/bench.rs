@@ -4,17 +4,17 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tidegate::clock::Clock;
-use tidegate::store::BucketStore;
-use tidegate::store::memory::MemoryBuckets;
-use tidegate::store::redis::Redis;
-use tidegate::store::redis::settings::{Node, Nodes, RedisSettings};
-use tidegate::throttle::{
+use crate::clock::Clock;
+use crate::store::BucketStore;
+use crate::store::memory::MemoryBuckets;
+use crate::store::redis::Redis;
+use crate::store::redis::settings::{Node, Nodes, RedisSettings};
+use crate::throttle::{
     BucketKey, Buckets as _, Charge, ChargeResult, Decision, Exceed, Limit, LimitId, Outcome, Quota,
 };
+use parking_lot::Mutex;
 
-use crate::redis::{RedisCluster, RedisServer};
+use crate::store::tests::redis::{RedisCluster, RedisServer};
 
 /// So long that no token comes back during a test.
 pub(crate) const HOUR: Duration = Duration::from_hours(1);

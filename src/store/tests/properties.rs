@@ -1,29 +1,25 @@
-//! What holds for every quota, every state and every order of events.
+//! Properties of buckets in memory that hold for every quota, every state and every order of events.
 //!
-//! `exactness` asks single decisions, `traces` compares whole histories with a model that counts
-//! tokens the other way round, `crowding` leaves the store too little room, and `threads` lets real
-//! threads fight over the same buckets. `retry` has what the presets promise. What once failed is kept in
-//! `tests/regressions`.
-
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! `exactness` tests single decisions, `traces` compares whole histories with a model that counts tokens the other way
+//! round, `crowding` gives the store too little capacity, and `threads` has several threads charge the same buckets.
+//! Failing cases are stored in `tests/regressions`.
 
 mod crowding;
 mod exactness;
 mod model;
-mod retry;
 mod threads;
 mod traces;
 
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
 
-use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
-use tidegate::clock::Clock;
-use tidegate::throttle::{
+use crate::clock::Clock;
+use crate::throttle::{
     BucketKey, Charge, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome,
     Quota, RetryAfterForm,
 };
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 /// This many cases, with failures remembered.
 fn cases(cases: u32) -> ProptestConfig {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tidegate::throttle::{Exceed, Limit, Quota};
+use crate::throttle::{Exceed, Limit, Quota};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Credit {

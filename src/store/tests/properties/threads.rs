@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::clock::Clock;
+use crate::store::memory::MemoryBuckets;
+use crate::throttle::{BucketKey, Exceed, Limit, Quota};
 use proptest::prelude::*;
-use tidegate::clock::Clock;
-use tidegate::store::memory::MemoryBuckets;
-use tidegate::throttle::{BucketKey, Exceed, Limit, Quota};
 
-use crate::model::keeps_quota;
-use crate::{admitted, cases, charge, limit, standing_clock};
+use super::model::keeps_quota;
+use super::{admitted, cases, charge, limit, standing_clock};
 
 const CLIENTS: u64 = 3;
 

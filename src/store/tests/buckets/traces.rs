@@ -10,16 +10,16 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::clock::Clock;
+use crate::store::BucketStore;
+use crate::store::redis::Redis;
+use crate::store::redis::settings::RedisSettings;
+use crate::throttle::{Buckets as _, Outcome, Quota};
 use fastrand::Rng;
-use tidegate::clock::Clock;
-use tidegate::store::BucketStore;
-use tidegate::store::redis::Redis;
-use tidegate::store::redis::settings::RedisSettings;
-use tidegate::throttle::{Buckets as _, Outcome, Quota};
 use tokio::time::sleep;
 
 use super::bench::{Tap, impatient_settings};
-use crate::redis::RedisServer;
+use crate::store::tests::redis::RedisServer;
 
 /// How long a trace lasts.
 const TRACE: Duration = Duration::from_secs(7);

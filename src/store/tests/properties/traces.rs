@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::store::memory::MemoryBuckets;
+use crate::throttle::{BucketKey, Charge, Limit, Outcome};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
-use tidegate::store::memory::MemoryBuckets;
-use tidegate::throttle::{BucketKey, Charge, Limit, Outcome};
 
-use crate::model::{Answer, Credit};
-use crate::{admitted, any_exceed, cases, charge, limit, nanos, small_quota, standing_clock};
+use super::model::{Answer, Credit};
+use super::{admitted, any_exceed, cases, charge, limit, nanos, small_quota, standing_clock};
 
 const CLIENTS: u64 = 3;
 

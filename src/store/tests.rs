@@ -1,26 +1,29 @@
-//! What every store promises, asked of each of them.
+//! Tests that every store passes.
 //!
-//! Of idempotency records: `behaviours` are the promises one by one, `history` compares random histories
-//! with a model that knows nothing of how a store works, `claims` compares the scripts of Redis with the function that
-//! decides for the other stores, and `fleet` is about several gateways on one store.
-//! Of buckets: `buckets`. A new store is one more line in [`bench::Kind`] and in the lists below.
-
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Records of idempotency keys: `behaviours` has the guarantees one by one, `history` compares random histories with a
+//! model that does not know how a store works, `claims` compares the scripts of Redis with the function that decides for
+//! the other stores, `fleet` has several gateways on one store, and `damage`, `full_disk` and `space` are about the store
+//! on disk. Buckets: `buckets` runs against every store, and `properties` against the one in memory. A new store is one
+//! more line in [`bench::Kind`] and in the lists below.
 
 mod behaviours;
 mod bench;
 mod buckets;
 mod claims;
+mod damage;
 mod fleet;
+mod full_disk;
 mod history;
-#[path = "../support/redis.rs"]
+mod properties;
+#[path = "../../tests/support/redis.rs"]
 #[allow(
     dead_code,
     unused_imports,
-    reason = "what is shared is not all used here"
+    reason = "other tests and a bench use the rest"
 )]
-mod redis;
+pub(crate) mod redis;
 mod server;
+mod space;
 
 /// Makes a test of each behaviour for a store.
 macro_rules! on {
@@ -29,7 +32,7 @@ macro_rules! on {
             $(
                 #[tokio::test]
                 async fn $behaviour() {
-                    crate::behaviours::$behaviour(crate::bench::Kind::$kind).await;
+                    crate::store::tests::behaviours::$behaviour(crate::store::tests::bench::Kind::$kind).await;
                 }
             )*
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::throttle::{Buckets as _, Outcome};
+use crate::throttle::{Buckets as _, Outcome};
 use tokio::time::sleep;
 
 use super::bench::{AT_ONCE, Bench, HOUR, Kind, Tap, draw, judge, refused};

@@ -12,20 +12,20 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
-use tidegate::clock::{Clock, Moment};
-use tidegate::idempotency::claim::{Meeting, RecordView, Vacancy, meet};
-use tidegate::idempotency::{
+use crate::clock::{Clock, Moment};
+use crate::idempotency::claim::{Meeting, RecordView, Vacancy, meet};
+use crate::idempotency::{
     Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordId, Records, State,
 };
-use tidegate::store::redis::Redis;
-use tidegate::store::redis::records::RedisRecords;
-use tidegate::store::redis::settings::RedisSettings;
+use crate::store::redis::Redis;
+use crate::store::redis::records::RedisRecords;
+use crate::store::redis::settings::RedisSettings;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
-use crate::bench::{Kind, TTL, answer, claim_request, id};
-use crate::history::cases;
-use crate::server::Server;
+use super::bench::{Kind, TTL, answer, claim_request, id};
+use super::history::cases;
+use super::server::Server;
 
 /// Longer than a record is stored, and not a multiple of that.
 const LEASE: Duration = Duration::from_mins(100);

@@ -8,13 +8,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::idempotency::{
+use crate::idempotency::{
     Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, OnUnknown, RecordCounts,
     Records, State,
 };
-use tidegate::store::StoreCapacity;
+use crate::store::StoreCapacity;
 
-use crate::bench::{Bench, Kind, TTL, answer, claim_request, id, sized_answer};
+use super::bench::{Bench, Kind, TTL, answer, claim_request, id, sized_answer};
 
 const OTHER_REQUEST: Fingerprint = Fingerprint {
     request: [8; 16],

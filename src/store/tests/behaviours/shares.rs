@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::idempotency::{
-    Claim, ClaimRequest, ClientHash, ExecutionOutcome, OnUnknown, Records,
-};
-use tidegate::store::StoreCapacity;
+use crate::idempotency::{Claim, ClaimRequest, ClientHash, ExecutionOutcome, OnUnknown, Records};
+use crate::store::StoreCapacity;
 
 use super::OTHER_REQUEST;
-use crate::bench::{Bench, Kind, SHARE, TTL, answer, claim_request, id, sized_answer};
+use crate::store::tests::bench::{
+    Bench, Kind, SHARE, TTL, answer, claim_request, id, sized_answer,
+};
 
 const CLIENT: ClientHash = ClientHash(1);
 const OTHER_CLIENT: ClientHash = ClientHash(2);

@@ -8,11 +8,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tidegate::idempotency::{Claim, ExecutionOutcome, Records as _};
-use tidegate::store::RecordStore;
-use tidegate::store::StoreCapacity;
+use crate::idempotency::{Claim, ExecutionOutcome, Records as _};
+use crate::store::{RecordStore, StoreCapacity};
 
-use crate::bench::{Bench, Kind, TTL, claim_request, sized_answer};
+use crate::store::tests::bench::{Bench, Kind, TTL, claim_request, sized_answer};
 
 const ANSWERS: u16 = 3_200;
 const BODY: usize = 64 << 10;
