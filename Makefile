@@ -24,8 +24,8 @@ export PATH := $(PATH):/usr/sbin
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-# Tests have the gateway die in places that no other build has.
-TEST_FEATURES := --features failpoints
+# Tests have the gateway die in places that no other build has, and some use internals.
+TEST_FEATURES := --features failpoints,internals
 
 # Real clients that tests run, in an environment of their own.
 CLIENTS := $(abspath $(TARGET))/clients
@@ -92,7 +92,7 @@ $(CLIENTS)/installed: $(addprefix tests/clients/,requirements.txt package.json p
 lint:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	$(CARGO) clippy --locked --all-targets $(TEST_FEATURES) -- -D warnings
+	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 	@if command -v cargo-deny >/dev/null; then \
 	    $(CARGO) deny check; \
 	else \
@@ -110,13 +110,13 @@ crash:
 	    $(CARGO) test --locked $(TEST_FEATURES) --test crash campaign:: -- --include-ignored --nocapture
 
 bench:
-	$(CARGO) bench --locked --bench decisions
+	$(CARGO) bench --locked --features internals --bench decisions
 
 # What asks the store is built in a place of its own, so that the gateway beside it stays the release.
 disk:
 	$(CARGO) build --locked --release
 	DISK_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
-	    $(CARGO) bench --locked --profile measure --bench disk
+	    $(CARGO) bench --locked --features internals --profile measure --bench disk
 
 # The gateway measured is the one people get, the release build. What drives it need not be fast, and
 # built in the bench profile it would put another gateway in that one's place.

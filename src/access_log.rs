@@ -13,14 +13,14 @@ use smallvec::SmallVec;
 
 /// What the stages find out about a logged request.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub(crate) struct Notes {
     facts: Mutex<Facts>,
     bytes_in: AtomicU64,
 }
 
 /// The notes of the stages.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub(crate) struct Facts {
     /// Attempts to send the request to a server.
     pub attempts: u32,
     /// The server of the last attempt.
@@ -37,7 +37,7 @@ pub struct Facts {
 
 /// What a limit counts a request by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CountedBy {
+pub(crate) enum CountedBy {
     /// The client, which the line names.
     Client,
     /// Nothing: all requests share one bucket.
@@ -48,7 +48,7 @@ pub enum CountedBy {
 
 /// How an idempotency key was served without an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyUse {
+pub(crate) enum KeyUse {
     /// The response is the recorded one.
     Replayed,
     /// The request waited for an execution in flight.
@@ -59,24 +59,24 @@ pub enum KeyUse {
 
 impl Notes {
     /// Returns the notes, to be read or changed.
-    pub fn facts(&self) -> MutexGuard<'_, Facts> {
+    pub(crate) fn facts(&self) -> MutexGuard<'_, Facts> {
         self.facts.lock()
     }
 
     /// Counts bytes of the request body.
-    pub fn received(&self, bytes: usize) {
+    pub(crate) fn received(&self, bytes: usize) {
         self.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Returns how many bytes of the request body were read.
-    pub fn bytes_in(&self) -> u64 {
+    pub(crate) fn bytes_in(&self) -> u64 {
         self.bytes_in.load(Ordering::Relaxed)
     }
 }
 
 impl KeyUse {
     /// Returns the value of the field `idempotency`.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Replayed => "replayed",
             Self::Waited => "waited",
@@ -87,7 +87,7 @@ impl KeyUse {
 
 /// Text from a request, without characters that change how a line is displayed or where it ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Escaped<'a>(pub &'a str);
+pub(crate) struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

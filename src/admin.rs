@@ -6,7 +6,7 @@
 
 mod auth;
 mod keys;
-pub mod listener;
+pub(crate) mod listener;
 mod problem;
 mod scrape;
 mod serving;

@@ -7,8 +7,9 @@
 mod request;
 mod response;
 
-pub use request::{RequestBody, RequestBodyError};
 pub use response::{BodyError, ResponseBody};
+
+pub(crate) use request::{RequestBody, RequestBodyError};
 
 /// The error of a body that an embedding application provides.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -41,7 +41,7 @@ impl Default for BufferBounds {
 
 /// The body that bytes are held for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffered {
+pub(crate) enum Buffered {
     /// A keyed request body. Beyond a bound the request is rejected.
     Request,
     /// A response being recorded. Beyond a bound it is streamed and not stored.
@@ -54,10 +54,10 @@ pub enum Buffered {
 
 impl Buffered {
     /// All kinds of bodies.
-    pub const ALL: [Self; 4] = [Self::Request, Self::Response, Self::Replay, Self::Retry];
+    pub(crate) const ALL: [Self; 4] = [Self::Request, Self::Response, Self::Replay, Self::Retry];
 
     /// The value of the metric label `kind`.
-    pub fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Request => "request",
             Self::Response => "response",
@@ -69,7 +69,7 @@ impl Buffered {
 
 /// Bytes held by all workers. Cheap to clone; all clones count together.
 #[derive(Clone)]
-pub struct Buffers(Arc<Shared>);
+pub(crate) struct Buffers(Arc<Shared>);
 
 struct Shared {
     bounds: BufferBounds,
@@ -85,7 +85,7 @@ struct Shared {
 /// Bytes charged for one body, released on drop.
 #[derive(Debug)]
 #[must_use = "a dropped charge is released"]
-pub struct BufferCharge {
+pub(crate) struct BufferCharge {
     /// A worker's own clone, so that workers share no reference count.
     buffers: Arc<Buffers>,
     client: ClientId,
@@ -102,11 +102,11 @@ const MAX_FREE: usize = 1 << 10;
 /// More bytes would exceed a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the memory for held bodies is exhausted")]
-pub struct Exceeded;
+pub(crate) struct Exceeded;
 
 impl Buffers {
     /// Creates a count of zero bytes with these bounds.
-    pub fn new(bounds: BufferBounds) -> Self {
+    pub(crate) fn new(bounds: BufferBounds) -> Self {
         Self(Arc::new(Shared {
             bounds,
             free: MAX_FREE.min(bounds.per_client / 1024),
@@ -117,7 +117,7 @@ impl Buffers {
     }
 
     /// Starts a charge of zero bytes for a body of `client`.
-    pub fn charge(self: &Arc<Self>, client: ClientId, kind: Buffered) -> BufferCharge {
+    pub(crate) fn charge(self: &Arc<Self>, client: ClientId, kind: Buffered) -> BufferCharge {
         BufferCharge {
             buffers: Arc::clone(self),
             client,
@@ -128,17 +128,17 @@ impl Buffers {
     }
 
     /// The configured bounds, in bytes.
-    pub fn bounds(&self) -> BufferBounds {
+    pub(crate) fn bounds(&self) -> BufferBounds {
         self.0.bounds
     }
 
     /// Bytes charged at present, for all clients together.
-    pub fn in_use(&self) -> usize {
+    pub(crate) fn in_use(&self) -> usize {
         self.0.total.load(Ordering::Relaxed)
     }
 
     /// Bodies of this kind that would have exceeded a bound.
-    pub fn exceeded(&self, kind: Buffered) -> u64 {
+    pub(crate) fn exceeded(&self, kind: Buffered) -> u64 {
         self.0.exceeded[kind as usize].load(Ordering::Relaxed)
     }
 }
@@ -185,7 +185,7 @@ impl Shared {
 
 impl BufferCharge {
     /// Charges `bytes` more, all or nothing.
-    pub fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
         let shared = &self.buffers.0;
         let grown = self.bytes.checked_add(bytes).ok_or(Exceeded)?;
         if bytes == 0 || grown <= shared.free {
@@ -204,7 +204,7 @@ impl BufferCharge {
 
     /// Charges for capacity for `more` bytes in `buffer` and allocates it. The capacity doubles, up to `most`, so that
     /// a body in many parts is copied a few times only. The charge is the capacity, not the length.
-    pub fn reserve(
+    pub(crate) fn reserve(
         &mut self,
         buffer: &mut Vec<u8>,
         more: usize,
@@ -221,7 +221,7 @@ impl BufferCharge {
     }
 
     /// Returns `bytes` such that the charge is released when the last reference to them is dropped.
-    pub fn hold(self, bytes: Bytes) -> Bytes {
+    pub(crate) fn hold(self, bytes: Bytes) -> Bytes {
         if self.charged == 0 {
             return bytes;
         }

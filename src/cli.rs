@@ -1,10 +1,10 @@
 //! The commands, one file each.
 
-pub mod check;
-pub mod demo;
-pub mod explain;
-pub mod schema;
-pub mod serve;
+mod check;
+mod demo;
+mod explain;
+mod schema;
+mod serve;
 
 use std::process::ExitCode;
 

@@ -26,13 +26,13 @@ use smallvec::{SmallVec, smallvec};
 use thiserror::Error;
 
 use networks::Networks;
-pub use networks::families_covered;
+pub(crate) use networks::families_covered;
 
 /// The most hops a trusted peer may name in `X-Forwarded-For`.
-pub const MAX_HOPS: usize = 256;
+pub(crate) const MAX_HOPS: usize = 256;
 
 /// The addresses that a request passed, as proxies append them.
-pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Whose word is taken on who is calling: `[client]` of the configuration.
 ///

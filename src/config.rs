@@ -55,69 +55,69 @@ use problem::Findings;
 #[derive(Debug)]
 pub struct Policy {
     /// Listening, workers, deadlines, caps.
-    pub server: ServerSettings,
+    pub(crate) server: ServerSettings,
     /// The admin listener, where there is one.
-    pub admin: Option<AdminSettings>,
+    pub(crate) admin: Option<AdminSettings>,
     /// Whose word is taken on who is calling.
-    pub trust: Trust,
+    pub(crate) trust: Trust,
     /// How many buckets are tracked at most, all limits together.
-    pub max_clients: usize,
+    pub(crate) max_clients: usize,
     /// Where idempotency keys are remembered, and how many.
-    pub store: StoreSettings,
+    pub(crate) store: StoreSettings,
     /// Settings of the responses that the gateway makes.
-    pub respond: RespondSettings,
+    pub(crate) respond: RespondSettings,
     /// How the gateway writes its log.
-    pub log: LogSettings,
+    pub(crate) log: LogSettings,
     /// Upstreams; an [`UpstreamId`] is an index here.
-    pub upstreams: Vec<Arc<Upstream>>,
+    pub(crate) upstreams: Vec<Arc<Upstream>>,
     /// Limits; [`LimitId`](crate::throttle::LimitId) is an index here.
-    pub limits: Vec<Arc<Limit>>,
+    pub(crate) limits: Vec<Arc<Limit>>,
     /// Routes in the order of the file.
-    pub routes: Matcher<RoutePolicy>,
+    pub(crate) routes: Matcher<RoutePolicy>,
     /// Headers that limits, scopes and keys of all routes are read from.
-    pub headers: HeaderNames,
+    pub(crate) headers: HeaderNames,
 }
 
 /// One `[[route]]` of the configuration, without its patterns.
 #[derive(Clone, Debug)]
-pub struct RoutePolicy {
+pub(crate) struct RoutePolicy {
     /// Name of the route, also in metrics.
-    pub name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// The upstream that receives its requests.
-    pub upstream: UpstreamId,
+    pub(crate) upstream: UpstreamId,
     /// Limits in the order in which clients see them.
-    pub limits: Vec<Arc<Limit>>,
+    pub(crate) limits: Vec<Arc<Limit>>,
     /// Tokens that a request takes from each of the limits.
-    pub cost: NonZeroU32,
+    pub(crate) cost: NonZeroU32,
     /// Rule of its idempotency keys; `None` if they are only forwarded.
-    pub idempotency: Option<Arc<idempotency::Rule>>,
+    pub(crate) idempotency: Option<Arc<idempotency::Rule>>,
     /// Whether its requests are written to the access log.
-    pub access_log: bool,
+    pub(crate) access_log: bool,
     /// Headers that its limits and its scope are counted by.
-    pub counted: CountedHeaders,
+    pub(crate) counted: CountedHeaders,
 }
 
 /// `[admin]` of the configuration.
 #[derive(Clone, Debug)]
-pub struct AdminSettings {
+pub(crate) struct AdminSettings {
     /// Where the admin listener listens.
-    pub listen: SocketAddr,
+    pub(crate) listen: SocketAddr,
     /// What a caller must present, where it must present anything.
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 /// `[store]` of the configuration, as far as it is about idempotency keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoreSettings {
+pub(crate) struct StoreSettings {
     /// What remembers them.
-    pub backend: Backend,
+    pub(crate) backend: Backend,
     /// How many are remembered at most, and what their answers may take. Redis sees to its own.
-    pub room: StoreCapacity,
+    pub(crate) room: StoreCapacity,
 }
 
 /// What remembers idempotency keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Backend {
+pub(crate) enum Backend {
     /// Memory: they are gone with the process.
     #[default]
     Memory,
@@ -132,11 +132,11 @@ pub enum Backend {
 
 /// `[log]` of the configuration.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LogSettings {
+pub(crate) struct LogSettings {
     /// How a log line is written.
-    pub format: LogFormat,
+    pub(crate) format: LogFormat,
     /// Whether requests are logged where no route says otherwise.
-    pub access: bool,
+    pub(crate) access: bool,
 }
 
 /// A configuration that can be used, and what somebody should still look at.

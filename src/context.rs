@@ -20,7 +20,7 @@ use crate::respond::Preferences;
 
 /// Facts of a request whose client and route are known.
 #[derive(Debug)]
-pub struct RequestContext {
+pub(crate) struct RequestContext {
     /// The client, and the proxies that its request passed.
     pub caller: Caller,
     /// Whether the request is a CORS preflight.
@@ -33,7 +33,7 @@ pub struct RequestContext {
 
 /// How a request reached the gateway.
 #[derive(Debug)]
-pub struct Arrival {
+pub(crate) struct Arrival {
     /// The connection that received it.
     pub connection: Arc<Connection>,
     /// The host that it is for.
@@ -44,7 +44,7 @@ pub struct Arrival {
 
 /// A client connection.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     /// Address of the peer.
     pub peer: IpAddr,
     /// `peer` as a header value, formatted once for all requests.
@@ -59,7 +59,7 @@ pub struct Connection {
 /// The place of a connection among those that may be open. It is released when the last holder drops it: the
 /// connection, or a tunnel that outlives its HTTP.
 #[derive(Debug)]
-pub struct ConnectionPermit {
+pub(crate) struct ConnectionPermit {
     _counted: Connected,
     /// `None` for a connection that the kernel had queued when the drain began.
     _permit: Option<OwnedSemaphorePermit>,
@@ -67,7 +67,7 @@ pub struct ConnectionPermit {
 
 /// Whether a request may be sent again although a server may have received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resend {
+pub(crate) enum Resend {
     /// If its method is idempotent.
     ByMethod,
     /// No, whatever its method: its idempotency key is held if its outcome becomes unknown.
@@ -102,7 +102,7 @@ impl From<Failed> for Problem {
 
 impl RequestContext {
     /// Creates the context of a request of `caller` with these headers.
-    pub fn new(
+    pub(crate) fn new(
         caller: Caller,
         is_preflight: bool,
         headers: &HeaderMap,
@@ -117,7 +117,7 @@ impl RequestContext {
     }
 
     /// Changes the notes for the access log, if the request is logged.
-    pub fn note(&self, change: impl FnOnce(&mut Facts)) {
+    pub(crate) fn note(&self, change: impl FnOnce(&mut Facts)) {
         if let Some(notes) = &self.notes {
             change(&mut notes.facts());
         }
@@ -126,7 +126,7 @@ impl RequestContext {
 
 impl Connection {
     /// Creates a connection from `peer`.
-    pub fn new(
+    pub(crate) fn new(
         peer: IpAddr,
         scheme: &'static str,
         tasks: TaskTracker,
@@ -144,12 +144,12 @@ impl Connection {
     }
 
     /// Returns the permit, for a task that outlives the connection.
-    pub fn permit(&self) -> Arc<ConnectionPermit> {
+    pub(crate) fn permit(&self) -> Arc<ConnectionPermit> {
         Arc::clone(&self.permit)
     }
 
     /// Returns the `X-Forwarded-For` that upstream receives for a request of `caller`.
-    pub fn forwarded_for(&self, caller: &Caller) -> HeaderValue {
+    pub(crate) fn forwarded_for(&self, caller: &Caller) -> HeaderValue {
         if caller.chain().len() == 1 {
             self.peer_text.clone()
         } else {
@@ -160,7 +160,7 @@ impl Connection {
 
 impl ConnectionPermit {
     /// Combines the count of a connection with its permit.
-    pub fn new(counted: Connected, permit: Option<OwnedSemaphorePermit>) -> Self {
+    pub(crate) fn new(counted: Connected, permit: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             _counted: counted,
             _permit: permit,

@@ -40,7 +40,7 @@ pub(crate) use fails;
 
 /// Activates the failpoints that the environment names.
 #[cfg(feature = "failpoints")]
-pub fn arm() {
+pub(crate) fn arm() {
     // Armed for as long as the process lives.
     std::mem::forget(fail::FailScenario::setup());
 }

@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::pipeline::{Pipeline, Shared};
-use crate::upstream::connect::ConnectorError;
 use crate::upstream::health::Checks;
 
+pub use crate::upstream::connect::ConnectorError;
 pub use listen::ListenError;
 pub use tls::TlsError;
 
@@ -164,3 +164,6 @@ impl Stop {
         self.drain.is_cancelled()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,7 +31,7 @@ pub struct ClientHash(pub u64);
 
 /// The hash keys of a store.
 #[derive(Clone, Copy, Debug)]
-pub struct HashKeys {
+pub(crate) struct HashKeys {
     /// Keys the hashes of records.
     pub secret: Secret,
     /// Keys the hashes of buckets and clients.
@@ -40,7 +40,7 @@ pub struct HashKeys {
 
 /// Provides the present hash keys of a store.
 #[derive(Clone, Debug)]
-pub enum HashKeySource {
+pub(crate) enum HashKeySource {
     /// The store has the same keys for its lifetime.
     Fixed(HashKeys),
     /// The fleet shares the keys, and they can change.
@@ -282,12 +282,12 @@ impl From<Secret> for HashKeys {
 
 impl HashKeySource {
     /// Creates unpredictable keys that do not change.
-    pub fn random() -> Self {
+    pub(crate) fn random() -> Self {
         Secret::random().into()
     }
 
     /// Returns the present keys.
-    pub fn keys(&self) -> HashKeys {
+    pub(crate) fn keys(&self) -> HashKeys {
         match self {
             Self::Fixed(keys) => *keys,
             Self::Shared(keys) => *keys.read(),

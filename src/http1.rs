@@ -20,22 +20,22 @@ mod connection;
 mod decoder;
 mod detect;
 mod encoder;
-pub mod head;
+pub(crate) mod head;
 mod linger;
 mod reader;
 mod serve;
 mod timers;
-pub mod upgrade;
+pub(crate) mod upgrade;
 mod violation;
 mod write;
 
-pub use self::body::{Body, BodyError, ResponseBody};
-pub use self::detect::{DetectError, Protocol, Rewind, SocketState, detect};
-pub use self::encoder::FORBIDDEN_TRAILERS;
-pub use self::serve::serve;
+pub(crate) use self::body::{Body, BodyError, ResponseBody};
+pub(crate) use self::detect::{Protocol, Rewind, SocketState, detect};
+pub(crate) use self::encoder::FORBIDDEN_TRAILERS;
+pub(crate) use self::serve::serve;
 pub(crate) use self::timers::date_header;
-pub use self::violation::Violation;
-pub use self::write::FlushBatch;
+pub(crate) use self::violation::Violation;
+pub(crate) use self::write::FlushBatch;
 
 #[cfg(test)]
 mod tests;

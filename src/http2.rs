@@ -43,7 +43,7 @@ use crate::metrics::Http2Metrics;
 use crate::net::ClientSocket;
 use crate::settings::{Caps, Deadlines};
 
-pub use self::body::{Body, BodyError};
+pub(crate) use self::body::{Body, BodyError};
 
 /// Bytes of a request body that a client may send ahead of the gateway reading them.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -70,7 +70,7 @@ struct Streams<B> {
 
 /// Why a connection ended early.
 #[derive(Debug, Error)]
-pub enum ServeError {
+pub(crate) enum ServeError {
     /// The client violated the protocol, or the connection failed.
     #[error(transparent)]
     Connection(#[from] h2::Error),
@@ -84,7 +84,7 @@ pub enum ServeError {
 ///
 /// `service` responds to a request. A request that is not complete comes with its violation. The service's future
 /// is dropped if the client resets the stream or disconnects.
-pub async fn serve<IO, S, Responding, B>(
+pub(crate) async fn serve<IO, S, Responding, B>(
     io: Rewind<IO>,
     caps: &Caps,
     deadlines: Deadlines,

@@ -11,35 +11,39 @@
 //! The outcome is never guessed. A request that provably was not sent is released. A request that was sent and whose
 //! response was lost is *unknown* until it expires or an operator frees it: a second execution is worse than an error.
 
-pub mod claim;
+pub(crate) mod claim;
 pub(crate) mod credentials;
 mod error;
-pub mod field;
-pub mod fingerprint;
+pub(crate) mod field;
+pub(crate) mod fingerprint;
 mod gather;
-pub mod identity;
-pub mod in_flight;
-pub mod judge;
-pub mod key;
+pub(crate) mod identity;
+pub(crate) mod in_flight;
+pub(crate) mod judge;
+pub(crate) mod key;
 mod multipart;
-pub mod outcome;
-pub mod permit;
-pub mod records;
-pub mod rule;
+pub(crate) mod outcome;
+pub(crate) mod permit;
+pub(crate) mod records;
+pub(crate) mod rule;
 mod stage;
-pub mod stored_response;
+pub(crate) mod stored_response;
 
-pub use crate::hash_keys::{ClientHash, Secret};
+pub use crate::hash_keys::ClientHash;
 pub use claim::{Claim, ClaimRequest, Terms};
-pub use error::IdempotencyError;
-pub use field::FieldError;
 pub use fingerprint::{Fingerprint, Mismatch};
 pub use identity::{KeyHash, RecordId, ScopeHash};
-pub use in_flight::{InFlightExecution, Waiter, Waiters};
-pub use key::{IdempotencyKey, KeyError};
+pub use in_flight::Waiter;
 pub use outcome::{ExecutionOutcome, State};
-pub use permit::{ClaimToken, OnAbandon, Permit};
+pub use permit::Permit;
 pub use records::{RecordCounts, RecordInfo, Records, ResponseSummary, StoreError};
-pub use rule::{InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule, Scope};
-pub use stage::{Idempotency, KeyedRequest, RouteKeys};
+pub use rule::{InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule, Scope, ScopePart};
 pub use stored_response::StoredResponse;
+
+pub(crate) use crate::hash_keys::Secret;
+pub(crate) use error::IdempotencyError;
+pub(crate) use field::FieldError;
+pub(crate) use in_flight::{InFlightExecution, Waiters};
+pub(crate) use key::{IdempotencyKey, KeyError};
+pub(crate) use permit::{ClaimToken, OnAbandon};
+pub(crate) use stage::{Idempotency, RouteKeys};

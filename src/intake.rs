@@ -4,7 +4,7 @@
 //! differently: the host, the form of the target, methods that are not requests for a resource, and
 //! [spellings of headers](headers). A request with two possible meanings is rejected.
 
-pub mod headers;
+pub(crate) mod headers;
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -69,7 +69,7 @@ impl From<HeadError> for Problem {
 const FORWARDED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// Checks the head of `request`, reduces its headers to one spelling, and returns its host.
-pub fn check<B>(
+pub(crate) fn check<B>(
     request: &mut Request<B>,
     max_body: u64,
     names: &HeaderNames,

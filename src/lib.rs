@@ -17,50 +17,58 @@
 //!
 //! A module imports only from layers below it; `src/tests/layers.rs` lists the layers and enforces them.
 
+// An item of `internals` is public only with that feature. `make lint` checks builds with and without it.
+#![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+
 // Bottom layer: no imports from the crate
-pub mod access_log;
+mod access_log;
 pub mod clock;
-pub mod failpoint;
-pub mod log;
-pub mod metrics;
+mod failpoint;
+mod log;
+mod metrics;
 mod net;
-pub mod problem;
-pub mod request_id;
+mod problem;
+mod request_id;
 
 // Identity, paths, retries, rendering of responses, bounds
 pub mod buffers;
 pub mod client;
-pub mod hash_keys;
-pub mod intake;
-pub mod path;
+mod hash_keys;
+mod intake;
+mod path;
 pub mod respond;
 pub mod retry;
-pub mod settings;
+mod settings;
 
 // HTTP towards clients
-pub mod http1;
-pub mod http2;
+mod http1;
+mod http2;
 
 // What the stages share
 pub mod body;
-pub mod context;
-pub mod route;
+mod context;
+mod route;
 
 // The stages
 pub mod idempotency;
 pub mod throttle;
-pub mod upstream;
+mod upstream;
 
 // Stores, configuration, the chain of stages, the server
 pub mod config;
 pub mod gateway;
 pub mod pipeline;
-pub mod store;
+mod store;
 
 // Operators, commands, other applications
-pub mod admin;
+mod admin;
 pub mod cli;
 pub mod embed;
+
+// Benches and tests
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
 
 #[cfg(test)]
 mod tests;

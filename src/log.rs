@@ -12,7 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// Text for a terminal.
     #[default]
     Text,
@@ -30,7 +30,7 @@ const USUAL: &str = "info,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::
                      lsm_tree=warn,redis=off";
 
 /// Starts logging; what is returned writes the last lines out when dropped.
-pub fn start(format: LogFormat) -> WorkerGuard {
+pub(crate) fn start(format: LogFormat) -> WorkerGuard {
     let (writer, guard): (NonBlocking, _) = NonBlockingBuilder::default()
         .buffered_lines_limit(QUEUE)
         .lossy(true)

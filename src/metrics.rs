@@ -18,13 +18,13 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-pub use count::{Count, Gauge};
-pub use http2::{EarlyReset, Http2Metrics, LingeringStream};
+pub(crate) use count::{Count, Gauge};
+pub(crate) use http2::{EarlyReset, Http2Metrics};
 pub(crate) use keyed::KeyOutcome;
-pub use keyed::KeyedMetrics;
+pub(crate) use keyed::KeyedMetrics;
 pub(crate) use latency::Snapshot;
-pub use latency::{Bounds, Latency, OfStore, OfUpstream};
-pub use upstream::{InFlight, RetryRefusal, UpstreamFailure, UpstreamMetrics};
+pub(crate) use latency::{Latency, OfStore, OfUpstream};
+pub(crate) use upstream::{InFlight, RetryRefusal, UpstreamFailure, UpstreamMetrics};
 
 /// Number of status codes: 100 to 999.
 pub(crate) const STATUSES: usize = 900;
@@ -33,7 +33,7 @@ pub(crate) const STATUSES: usize = 900;
 const NO_ROUTE: &str = "(none)";
 
 /// All counters of one worker.
-pub struct Metrics {
+pub(crate) struct Metrics {
     pub(crate) routes: Vec<Arc<RouteMetrics>>,
     pub(crate) limits: Vec<Arc<LimitMetrics>>,
     pub(crate) upstreams: Vec<Arc<UpstreamMetrics>>,
@@ -47,10 +47,10 @@ pub struct Metrics {
 
 /// Counts a connection as open until it is dropped.
 #[derive(Debug)]
-pub struct Connected(Arc<Gauge>);
+pub(crate) struct Connected(Arc<Gauge>);
 
 /// Counters of a route.
-pub struct RouteMetrics {
+pub(crate) struct RouteMetrics {
     pub(crate) name: Arc<str>,
     pub(crate) by_status: Box<[Count]>,
     /// Requests that were delayed until their slot.
@@ -63,7 +63,7 @@ pub struct RouteMetrics {
 
 /// Counters of a limit.
 #[derive(Debug)]
-pub struct LimitMetrics {
+pub(crate) struct LimitMetrics {
     pub(crate) name: Arc<str>,
     /// Requests that the limit rejected.
     pub refused: Count,
@@ -74,7 +74,7 @@ pub struct LimitMetrics {
 impl Metrics {
     /// Creates the counters for routes (with whether they have a rule for idempotency keys), limits and upstreams of
     /// these names, each in the order of the configuration.
-    pub fn new<'a>(
+    pub(crate) fn new<'a>(
         routes: impl IntoIterator<Item = (&'a Arc<str>, bool)>,
         limits: impl IntoIterator<Item = &'a Arc<str>>,
         upstreams: impl IntoIterator<Item = &'a Arc<str>>,
@@ -99,7 +99,7 @@ impl Metrics {
     }
 
     /// Counts a connection as open until the result is dropped.
-    pub fn connected(&self) -> Connected {
+    pub(crate) fn connected(&self) -> Connected {
         self.connections.add(1);
         Connected(Arc::clone(&self.connections))
     }
@@ -124,7 +124,7 @@ impl RouteMetrics {
     }
 
     /// Counts a request by the status of its response.
-    pub fn responded(&self, status: StatusCode) {
+    pub(crate) fn responded(&self, status: StatusCode) {
         let index = usize::from(status.as_u16()) - 100;
         self.by_status[index].inc();
     }

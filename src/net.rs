@@ -38,7 +38,7 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 ///
 /// A response without a length ends with its connection, and only an orderly end shows the client that it is complete.
 /// So the socket is set to reset on close while such a response is sent, and set back when the response is complete.
-pub trait ClientSocket {
+pub(crate) trait ClientSocket {
     /// Makes a close of this socket a reset.
     fn reset_on_close(&self);
 

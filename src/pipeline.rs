@@ -50,36 +50,37 @@ use crate::upstream::UpstreamState;
 use crate::upstream::connect::ConnectorError;
 
 pub use open::OpenError;
-pub use record::RecordedBody;
+pub(crate) use record::RecordedBody;
 
 /// The state that all workers share.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// The configuration.
-    pub policy: Arc<Policy>,
+    pub(crate) policy: Arc<Policy>,
     /// Token buckets.
-    pub buckets: BucketStore,
+    pub(crate) buckets: BucketStore,
     /// Records of idempotency keys.
-    pub records: RecordStore,
+    pub(crate) records: RecordStore,
     /// Keys of the hashes that name buckets and records.
-    pub hash_keys: HashKeySource,
+    pub(crate) hash_keys: HashKeySource,
     /// The Redis that contains both, to be closed at the end; `None` for other stores.
-    pub redis: Option<Redis>,
+    pub(crate) redis: Option<Redis>,
     /// Writes the buckets to disk, if they survive a restart.
-    pub snapshots: Option<Arc<Snapshots>>,
+    #[expect(dead_code, reason = "it writes until it is dropped")]
+    pub(crate) snapshots: Option<Arc<Snapshots>>,
     /// Bytes of bodies held in memory.
-    pub buffers: Buffers,
+    pub(crate) buffers: Buffers,
     /// State of the servers of each upstream.
-    pub upstream_states: Arc<[Arc<UpstreamState>]>,
+    pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
     /// Counters of each worker.
-    pub metrics: Arc<[Arc<Metrics>]>,
+    pub(crate) metrics: Arc<[Arc<Metrics>]>,
     /// Source of time.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 /// The stages of one worker.
 #[derive(Debug)]
-pub struct Pipeline {
+pub(crate) struct Pipeline {
     policy: Arc<Policy>,
     routes: Matcher<Arc<RouteRule>>,
     throttle: Throttle<BucketStore>,
@@ -109,7 +110,7 @@ struct Routed {
 
 impl Shared {
     /// Creates the state for a policy, in memory whatever its store; see [`open`](Self::open).
-    pub fn new(policy: Arc<Policy>, clock: Clock) -> Self {
+    pub(crate) fn new(policy: Arc<Policy>, clock: Clock) -> Self {
         let metrics = || {
             let routes = policy.routes.iter();
             Metrics::new(
@@ -146,7 +147,11 @@ impl Pipeline {
     ///
     /// Everything that a request counts references to is the worker's own copy: a reference count that two cores write
     /// costs more than the rest of a stage.
-    pub fn new(shared: &Shared, worker: usize, tasks: TaskTracker) -> Result<Self, ConnectorError> {
+    pub(crate) fn new(
+        shared: &Shared,
+        worker: usize,
+        tasks: TaskTracker,
+    ) -> Result<Self, ConnectorError> {
         let Shared { policy, clock, .. } = shared;
         let metrics = Arc::clone(&shared.metrics[worker]);
         let buffers = Arc::new(shared.buffers.clone());
@@ -171,18 +176,18 @@ impl Pipeline {
     }
 
     /// Returns the settings of connections.
-    pub fn settings(&self) -> &ServerSettings {
+    pub(crate) fn settings(&self) -> &ServerSettings {
         &self.policy.server
     }
 
     /// Returns the counters of the worker.
-    pub fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
     /// Responds to `request`, which arrived on `connection`. With a `violation`, what arrived is not a valid request, and
     /// `request` is a placeholder.
-    pub async fn respond(
+    pub(crate) async fn respond(
         &self,
         connection: &Arc<Connection>,
         mut request: Request<RequestBody>,

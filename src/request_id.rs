@@ -8,14 +8,14 @@ use std::fmt;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 /// Carries the id, to upstream and back to the client.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest name a client may give.
 const MAX_GIVEN: usize = 128;
 
 /// The name of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RequestId {
+pub(crate) enum RequestId {
     /// The client's own.
     Given(HeaderValue),
     /// Ours, a random number.
@@ -24,7 +24,7 @@ pub enum RequestId {
 
 impl RequestId {
     /// The id that came with a request, or a fresh one.
-    pub fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let given = headers
             .get(X_REQUEST_ID)
             .filter(|id| is_fit(id.as_bytes()))
@@ -33,7 +33,7 @@ impl RequestId {
     }
 
     /// The id as a header's value.
-    pub fn to_header(&self) -> HeaderValue {
+    pub(crate) fn to_header(&self) -> HeaderValue {
         match self {
             Self::Given(id) => id.clone(),
             Self::Fresh(number) => HeaderValue::from_bytes(&hexadecimal(*number))

@@ -4,10 +4,10 @@
 //! `Retry-After`, the [`Hints`] for SDKs, the headers of the configuration, and the CORS headers that browser code needs
 //! to read it. It is the only place where a rejection becomes a response.
 
-pub mod cors;
+pub(crate) mod cors;
 mod hints;
 mod render;
-pub mod retry_after;
+pub(crate) mod retry_after;
 
 use http::header::{ACCEPT, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 pub use cors::Cors;
 pub use hints::{Hint, Hints};
 pub(crate) use render::error_type;
-pub use render::render;
+pub(crate) use render::render;
 
 /// Settings of the responses that the gateway makes: `[respond]` of the configuration.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct RespondSettings {
 
 impl RespondSettings {
     /// Adds the headers that the configuration sets for every response of the gateway.
-    pub fn add_headers(&self, headers: &mut HeaderMap) {
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
             headers.insert(name.clone(), value.clone());
         }
@@ -45,7 +45,7 @@ impl RespondSettings {
 /// The request headers that select the form of a response made by the gateway. A stage can reject a request when
 /// its headers are gone.
 #[derive(Clone, Debug, Default)]
-pub struct Preferences {
+pub(crate) struct Preferences {
     /// The lines of `Accept`.
     accept: SmallVec<[HeaderValue; 1]>,
     origin: Option<HeaderValue>,
@@ -53,7 +53,7 @@ pub struct Preferences {
 
 impl Preferences {
     /// Reads the preferences from the headers of a request.
-    pub fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut preferences = Self::default();
         // One pass costs less than two look-ups.
         for (name, value) in headers {
@@ -67,7 +67,7 @@ impl Preferences {
     }
 
     /// The origin of the browser code that sent the request.
-    pub fn origin(&self) -> Option<&HeaderValue> {
+    pub(crate) fn origin(&self) -> Option<&HeaderValue> {
         self.origin.as_ref()
     }
 }
@@ -88,7 +88,7 @@ pub enum Dialect {
 
 impl Dialect {
     /// Returns the headers of the dialect, which CORS exposes.
-    pub fn header_names(self) -> &'static [&'static str] {
+    pub(crate) fn header_names(self) -> &'static [&'static str] {
         match self {
             Self::Draft => &["RateLimit", "RateLimit-Policy"],
             Self::Legacy => &["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"],
@@ -103,7 +103,7 @@ impl Dialect {
 }
 
 /// Returns whether a header states limits, in any dialect, `X-RateLimit-Used` and the like included.
-pub fn is_rate_limit_field(name: &HeaderName) -> bool {
+pub(crate) fn is_rate_limit_field(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("ratelimit") || name.starts_with("x-ratelimit")
 }

@@ -32,15 +32,15 @@
 //! A response with a status of 400 or above is an [`ErrorResponse`] with its `Retry-After`. Other errors implement
 //! [`RetryableError`].
 
-pub mod backoff;
-pub mod classify;
+mod backoff;
+mod classify;
 pub mod environment;
-pub mod error;
+mod error;
 pub mod events;
-pub mod policy;
-pub mod preset;
-pub mod retry_after;
-pub mod retrying;
+mod policy;
+mod preset;
+mod retry_after;
+mod retrying;
 
 pub use backoff::{Backoff, Jitter, Strategy};
 pub use classify::{Failure, Table};

@@ -13,9 +13,9 @@
 //! method is compared case-sensitively; no header overrides it.
 
 mod language;
-pub mod pattern;
+pub(crate) mod pattern;
 mod pattern_set;
-pub mod shadow;
+pub(crate) mod shadow;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,9 +25,9 @@ use std::sync::Arc;
 use http::Method;
 use thiserror::Error;
 
-pub use pattern::{PatternError, check_pattern};
+pub(crate) use pattern::{PatternError, check_pattern};
 use pattern_set::PatternSet;
-pub use shadow::{Shadowed, find_shadowed};
+pub(crate) use shadow::find_shadowed;
 
 /// The requests that a route matches.
 #[derive(Clone, Debug)]

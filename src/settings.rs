@@ -10,7 +10,7 @@ use crate::buffers::BufferBounds;
 
 /// `[server]` of the configuration.
 #[derive(Clone, Debug)]
-pub struct ServerSettings {
+pub(crate) struct ServerSettings {
     /// Addresses to listen on; never empty.
     pub listen: Vec<SocketAddr>,
     /// Number of workers, each a thread; never zero.
@@ -29,7 +29,7 @@ pub struct ServerSettings {
 
 /// PEM files of the gateway's own certificate chain and private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
+pub(crate) struct TlsFiles {
     /// The certificate chain, leaf first.
     pub cert: PathBuf,
     /// The private key.
@@ -38,7 +38,7 @@ pub struct TlsFiles {
 
 /// Timeouts of a client for each part of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadlines {
+pub(crate) struct Deadlines {
     /// For the TLS handshake.
     pub handshake: Duration,
     /// For a request's head, from its first byte; and for the first byte of a connection.
@@ -65,7 +65,7 @@ impl Default for Deadlines {
 
 /// Bounds on connections and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caps {
+pub(crate) struct Caps {
     /// Connections open at once, over all workers.
     pub connections: usize,
     /// Bytes of a request's head.

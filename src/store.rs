@@ -3,12 +3,12 @@
 //! The traits belong to their users; what is here implements them.
 
 mod capacity;
-pub mod disk;
+pub(crate) mod disk;
 mod encoding;
 mod health;
 mod in_flight;
-pub mod memory;
-pub mod redis;
+pub(crate) mod memory;
+pub(crate) mod redis;
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use disk::DiskRecords;
 use memory::records::MemoryRecords;
 
 pub use capacity::StoreCapacity;
-pub use health::{Health, Part};
+pub(crate) use health::{Health, Part};
 
 /// Buckets wherever the configuration wants them.
 #[derive(Clone, Debug)]
-pub enum BucketStore {
+pub(crate) enum BucketStore {
     /// In memory, whether or not they are written down now and then.
     Memory(Arc<MemoryBuckets>),
     /// In Redis: one for a fleet. A clone has a connection of its own.
@@ -37,7 +37,7 @@ pub enum BucketStore {
 
 impl BucketStore {
     /// The buckets that this gateway tracks by itself; with Redis, for when it cannot be asked.
-    pub fn local(&self) -> &MemoryBuckets {
+    pub(crate) fn local(&self) -> &MemoryBuckets {
         match self {
             Self::Memory(buckets) => buckets,
             Self::Redis(buckets) => buckets.local(),

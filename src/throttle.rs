@@ -7,16 +7,18 @@
 //! Limits in shadow mode are charged separately, one by one, after the enforced ones. They are counted and reported, and
 //! never change the outcome.
 
-pub mod bucket;
-pub mod decision;
-pub mod limit;
-pub mod quota;
+pub(crate) mod bucket;
+pub(crate) mod decision;
+mod limit;
+pub(crate) mod quota;
 mod rate_limit;
 mod stage;
 
 pub use crate::problem::RetryAfterForm;
-pub use bucket::{BucketKey, Side};
+pub use bucket::BucketKey;
 pub use decision::{Buckets, Charge, ChargeResult, Decision, Outcome, decide};
 pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError};
 pub use quota::{Quota, QuotaError, Reading};
-pub use stage::{Admission, RouteLimits, Throttle};
+
+pub(crate) use bucket::Side;
+pub(crate) use stage::{RouteLimits, Throttle};

@@ -19,41 +19,39 @@
 mod attempt;
 mod attempts;
 mod balance;
-pub mod body;
-pub mod breaker;
-pub mod budget;
-pub mod concurrency;
-pub mod connect;
+pub(crate) mod body;
+pub(crate) mod breaker;
+pub(crate) mod budget;
+pub(crate) mod concurrency;
+pub(crate) mod connect;
 mod dial;
 mod error;
-pub mod forward;
-pub mod headers;
-pub mod health;
-pub mod pool;
-pub mod relay;
+pub(crate) mod forward;
+pub(crate) mod headers;
+pub(crate) mod health;
+pub(crate) mod pool;
+pub(crate) mod relay;
 mod replay;
 mod request;
 mod response;
-pub mod settings;
-pub mod sliding_window;
+pub(crate) mod settings;
+pub(crate) mod sliding_window;
 mod socket;
-pub mod state;
+pub(crate) mod state;
 mod target;
 #[cfg(test)]
 pub(crate) mod tests;
-pub mod timeouts;
-pub mod tunnel;
+pub(crate) mod timeouts;
+pub(crate) mod tunnel;
 
-pub use crate::problem::Fallback;
-pub use error::ForwardError;
-pub use forward::Forwarder;
+pub(crate) use forward::Forwarder;
 use relay::RelayedBody;
-pub use settings::{
+pub(crate) use settings::{
     BreakerSettings, BudgetSettings, ConcurrencySettings, FailureStatuses, HealthSettings, OpensOn,
     RetrySettings,
 };
-pub use state::UpstreamState;
-pub use target::Target;
+pub(crate) use state::UpstreamState;
+pub(crate) use target::Target;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -65,11 +63,11 @@ use http::uri::Authority;
 
 /// An upstream's place in the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct UpstreamId(pub usize);
+pub(crate) struct UpstreamId(pub usize);
 
 /// One `[upstream.NAME]` of the configuration.
 #[derive(Clone, Debug)]
-pub struct Upstream {
+pub(crate) struct Upstream {
     /// Its place in the policy.
     pub id: UpstreamId,
     /// The name a person gave it; also its name in metrics.
@@ -96,7 +94,7 @@ pub struct Upstream {
 
 /// One server of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub(crate) struct Server {
     /// Whether it is spoken to through TLS.
     pub tls: bool,
     /// Its host, and its port where it is not the scheme's.
@@ -107,7 +105,7 @@ pub struct Server {
 
 /// The `Host` sent upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostHeader {
+pub(crate) enum HostHeader {
     /// The client's.
     Preserve,
     /// The server's own.
@@ -118,7 +116,7 @@ pub enum HostHeader {
 
 /// How long each part of an exchange with an upstream may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub(crate) struct Timeouts {
     /// Until the connection stands, TLS included.
     pub connect: Duration,
     /// From the request's last byte to the response's head.

@@ -9,15 +9,10 @@
 //! ```
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::Value;
-use tidegate::clock::Clock;
 use tidegate::config::{self, ConfigErrors, Environment, Loaded, Overrides, Problem, Severity};
-use tidegate::gateway::Gateway;
-use tidegate::pipeline::Shared;
 
 fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
     let environment: Environment = [
@@ -57,41 +52,6 @@ fn every_valid_configuration_becomes_a_policy() {
         if let Err(errors) = load(path) {
             panic!("{}:\n{errors}", path.display());
         }
-    }
-}
-
-#[test]
-fn every_valid_configuration_starts_a_gateway() {
-    // Told twice, it only says so.
-    let _told = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let folder = tempfile::tempdir().unwrap();
-    let issued = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
-    let (cert, key) = (
-        folder.path().join("cert.pem"),
-        folder.path().join("key.pem"),
-    );
-    fs::write(&cert, issued.cert.pem()).unwrap();
-    fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
-    let shipped = files_in("config");
-    for path in files_in("tests/configs/valid").iter().chain(&shipped) {
-        let mut policy = load(path).unwrap().policy;
-        // Where it listens and whose certificates it shows is this machine's affair.
-        policy.server.listen = vec![(Ipv4Addr::LOCALHOST, 0).into()];
-        policy.server.workers = 1;
-        if let Some(files) = &mut policy.server.tls {
-            (files.cert, files.key) = (cert.clone(), key.clone());
-        }
-        for upstream in &mut policy.upstreams {
-            if let Some(file) = &mut Arc::make_mut(upstream).ca_file {
-                file.clone_from(&cert);
-            }
-        }
-        let shared = Shared::new(Arc::new(policy), Clock::real());
-        let gateway =
-            Gateway::start(shared).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        TcpStream::connect(gateway.addresses()[0]).unwrap();
-        gateway.stopper().halt();
-        gateway.join().unwrap();
     }
 }
 

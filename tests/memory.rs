@@ -12,13 +12,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::HeaderMap;
 use mimalloc::MiMalloc;
-use tidegate::client::ClientId;
 use tidegate::clock::Clock;
-use tidegate::hash_keys::Seed;
-use tidegate::store::memory::MemoryBuckets;
+use tidegate::internals::{ClientId, MemoryBuckets, Seed, Side};
 use tidegate::throttle::{
     BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
-    RetryAfterForm, Side,
+    RetryAfterForm,
 };
 
 #[global_allocator]

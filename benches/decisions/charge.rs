@@ -11,13 +11,11 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tidegate::client::ClientId;
 use tidegate::clock::Clock;
-use tidegate::hash_keys::Seed;
-use tidegate::store::memory::MemoryBuckets;
+use tidegate::internals::{ClientId, MemoryBuckets, Seed, Side};
 use tidegate::throttle::{
     BucketKey, Charge, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome,
-    Quota, RetryAfterForm, Side,
+    Quota, RetryAfterForm,
 };
 
 /// Room for a million clients under one limit, with what their uneven spread over shards takes.

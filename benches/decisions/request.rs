@@ -6,8 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use criterion::Criterion;
 use http::{HeaderMap, HeaderValue};
 use tidegate::client::Trust;
-use tidegate::http1::head::{self, HeadLimits};
-use tidegate::path::normalise;
+use tidegate::internals::{HeadLimits, normalise, parse_head};
 
 const SHORT_HEAD: &[u8] = b"GET /api/v2/devices HTTP/1.1\r\nHost: api.example\r\n\r\n";
 
@@ -39,11 +38,11 @@ fn head(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("head");
     for (name, bytes) in [("short", SHORT_HEAD), ("browser", BROWSER_HEAD)] {
         assert!(
-            matches!(head::parse(bytes, limits, &mut lines), Ok(Some(head)) if head.len == bytes.len()),
+            matches!(parse_head(bytes, limits, &mut lines), Ok(Some(head)) if head.len == bytes.len()),
             "{name} is a whole head"
         );
         group.bench_function(name, |bencher| {
-            bencher.iter(|| head::parse(black_box(bytes), limits, &mut lines));
+            bencher.iter(|| parse_head(black_box(bytes), limits, &mut lines));
         });
     }
     group.finish();

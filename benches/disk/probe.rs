@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tidegate::idempotency::{Claim, Records as _};
-use tidegate::store::disk::DiskRecords;
+use tidegate::internals::DiskRecords;
 
 use crate::{Outcome, median, store};
 

@@ -13,8 +13,7 @@ use tidegate::idempotency::{
     Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, RecordId,
     Records as _, ScopeHash, StoredResponse, Terms,
 };
-use tidegate::store::StoreCapacity;
-use tidegate::store::disk::DiskRecords;
+use tidegate::internals::{DiskRecords, StoreCapacity};
 use tokio::task::JoinSet;
 
 use crate::Outcome;

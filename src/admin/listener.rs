@@ -45,7 +45,7 @@ pub struct Admin {
 
 /// What an operator is told about, and may change.
 #[derive(Debug)]
-pub struct AdminSources {
+pub(crate) struct AdminSources {
     /// What is counted.
     pub registry: Registry,
     /// Whether the gateway is stopping.
@@ -73,7 +73,7 @@ pub(super) struct AdminState {
 
 impl AdminSources {
     /// All there is of a gateway that is stopped by `gateway`.
-    pub fn of(shared: &Shared, gateway: Stop) -> Self {
+    pub(crate) fn of(shared: &Shared, gateway: Stop) -> Self {
         Self {
             registry: metrics::registry(shared),
             gateway,
@@ -87,7 +87,7 @@ impl AdminSources {
 
 impl Admin {
     /// Serves on `socket`, on a thread of its own.
-    pub fn start(
+    pub(crate) fn start(
         socket: TcpListener,
         settings: &AdminSettings,
         sources: AdminSources,

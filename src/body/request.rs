@@ -21,7 +21,7 @@ use crate::{http1, http2};
 ///
 /// Trailers are dropped, because nothing checks them: upstream could take such a field for a checked header.
 #[derive(Debug)]
-pub struct RequestBody(Source);
+pub(crate) struct RequestBody(Source);
 
 #[derive(Debug)]
 enum Source {
@@ -66,13 +66,13 @@ pub enum RequestBodyError {
 
 impl RequestBody {
     /// Creates an empty body.
-    pub const fn empty() -> Self {
+    pub(crate) const fn empty() -> Self {
         Self(Source::Whole(Bytes::new()))
     }
 
     /// Creates a body of an HTTP/1 connection, of up to `limit` bytes. A body that has already arrived is not counted:
     /// the check of the head rejects a larger declared length.
-    pub fn http1(body: http1::Body, limit: u64) -> Self {
+    pub(crate) fn http1(body: http1::Body, limit: u64) -> Self {
         match body.into_whole() {
             Ok(bytes) => bytes.into(),
             Err(body) => Self::streaming(Transport::Http1(body), limit),
@@ -80,7 +80,7 @@ impl RequestBody {
     }
 
     /// Creates a body of an HTTP/2 stream, of up to `limit` bytes.
-    pub fn http2(body: http2::Body, limit: u64) -> Self {
+    pub(crate) fn http2(body: http2::Body, limit: u64) -> Self {
         if body.is_end_stream() {
             Self::empty()
         } else {
@@ -89,7 +89,7 @@ impl RequestBody {
     }
 
     /// Counts the bytes of the body in `notes`, also those that have already arrived.
-    pub fn count_bytes(&mut self, notes: &Arc<Notes>) {
+    pub(crate) fn count_bytes(&mut self, notes: &Arc<Notes>) {
         match &mut self.0 {
             Source::Whole(bytes) => notes.received(bytes.len()),
             Source::Streaming(streaming) => streaming.notes = Some(Arc::clone(notes)),
@@ -116,7 +116,7 @@ impl RequestBody {
     }
 
     /// Returns all bytes, if they have arrived.
-    pub fn whole(&self) -> Option<&Bytes> {
+    pub(crate) fn whole(&self) -> Option<&Bytes> {
         match &self.0 {
             Source::Whole(bytes) => Some(bytes),
             Source::Streaming(_) => None,

@@ -94,11 +94,7 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.held[0].is_empty()
-            && self
-                .stream
-                .as_ref()
-                .is_none_or(|stream| stream.is_end_stream())
+        self.held[0].is_empty() && self.stream.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {

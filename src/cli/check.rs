@@ -8,13 +8,13 @@ use crate::config::{self, Environment, Loaded, Overrides};
 
 /// Validates a configuration and says everything that is wrong with it.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// The configuration file
     file: PathBuf,
 }
 
 /// Prints `F: ok` with a summary, or every error; warnings either way.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let colour = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let environment = Environment::of_process();
     match config::load(&args.file, &environment, &Overrides::default()) {

@@ -1,6 +1,6 @@
 //! `tidegate demo`: the gateway in front of a sample API, and what to try.
 
-pub mod sample;
+mod sample;
 
 use std::process::ExitCode;
 
@@ -15,14 +15,14 @@ const CONFIG: &str = include_str!("../../config/demo.toml");
 
 /// Run the gateway in front of a built-in sample API, and say what to try.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Listen here instead of 127.0.0.1:8080
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<std::net::SocketAddr>,
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sample = sample::Api::start().context("cannot start the sample API")?;
     let overrides = Overrides {
         listen: args.listen.into_iter().collect(),

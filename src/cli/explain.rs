@@ -24,7 +24,7 @@ use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 
 /// Say which route, client and limits a request would meet, without making it.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// The configuration file
     #[arg(long)]
     config: PathBuf,
@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let loaded = config::load(
         &args.config,
         &Environment::of_process(),

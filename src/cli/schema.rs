@@ -7,10 +7,10 @@ use crate::config;
 
 /// Prints the JSON Schema of the configuration.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub(super) struct Args {}
 
 /// Prints the schema, indented.
-pub fn run(_: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(_: &Args) -> anyhow::Result<ExitCode> {
     let schema = serde_json::to_string_pretty(&config::schema())?;
     writeln!(stdout(), "{schema}")?;
     Ok(ExitCode::SUCCESS)

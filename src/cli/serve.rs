@@ -19,7 +19,7 @@ use crate::pipeline::Shared;
 
 /// Run a configuration, or just stand in front of one upstream.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// The configuration file
     #[arg(long, required_unless_present = "upstream")]
     config: Option<PathBuf>,
@@ -51,7 +51,7 @@ impl From<Format> for LogFormat {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let env = Environment::of_process();
     let overrides = Overrides {
         listen: args.listen.clone(),

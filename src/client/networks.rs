@@ -48,7 +48,7 @@ impl FromIterator<IpNet> for Networks {
 }
 
 /// The address families of which `networks` together contain every public address.
-pub fn families_covered(networks: impl Iterator<Item = IpNet>) -> Vec<&'static str> {
+pub(crate) fn families_covered(networks: impl Iterator<Item = IpNet>) -> Vec<&'static str> {
     let all_v4 = IpNet::from(Ipv4Net::default());
     // Addresses that clients on the Internet can have (RFC 4291, section 2.4).
     let public_v6 = Ipv6Net::new_assert([0x2000, 0, 0, 0, 0, 0, 0, 0].into(), 3).into();

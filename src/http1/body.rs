@@ -17,7 +17,7 @@ use super::violation::Violation;
 
 /// A request body.
 #[derive(Debug)]
-pub struct Body(Source);
+pub(crate) struct Body(Source);
 
 #[derive(Debug)]
 enum Source {
@@ -37,7 +37,7 @@ pub enum BodyError {
 }
 
 /// The body of a response that learns whether the response was sent.
-pub trait ResponseBody: http_body::Body<Data = Bytes> {
+pub(crate) trait ResponseBody: http_body::Body<Data = Bytes> {
     /// Called once, when the last byte of the response was written to the socket. A body that is dropped without
     /// this call belongs to a truncated response.
     fn delivered(self: Pin<&mut Self>);
@@ -92,7 +92,7 @@ impl Body {
     }
 
     /// Returns all bytes if the body arrived with its head, otherwise the body.
-    pub fn into_whole(self) -> Result<Bytes, Self> {
+    pub(crate) fn into_whole(self) -> Result<Bytes, Self> {
         match self.0 {
             Source::Whole(bytes) => Ok(bytes),
             Source::Channel(_) => Err(self),

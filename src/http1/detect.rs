@@ -27,7 +27,7 @@ const CAPACITY: usize = 1_024;
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     /// HTTP/1.0, HTTP/1.1 or an unknown protocol.
     Http1,
     /// HTTP/2 with prior knowledge.
@@ -36,7 +36,7 @@ pub enum Protocol {
 
 /// Why detection failed. The connection is then closed without a response.
 #[derive(Debug, Error)]
-pub enum DetectError {
+pub(crate) enum DetectError {
     /// The client closed the connection.
     #[error("the client closed the connection before its protocol was known")]
     Closed,
@@ -49,7 +49,10 @@ pub enum DetectError {
 }
 
 /// Reads the first bytes until they show the protocol. Returns them too, because they belong to the first request.
-pub async fn detect<IO>(io: &mut IO, within: Duration) -> Result<(Protocol, BytesMut), DetectError>
+pub(crate) async fn detect<IO>(
+    io: &mut IO,
+    within: Duration,
+) -> Result<(Protocol, BytesMut), DetectError>
 where
     IO: AsyncRead + Unpin,
 {
@@ -76,7 +79,7 @@ where
 /// A connection whose first bytes are read again, for HTTP/2 and upgraded connections. Writes are subject to the
 /// write timeout, as on HTTP/1.
 #[derive(Debug)]
-pub struct Rewind<IO> {
+pub(crate) struct Rewind<IO> {
     io: IO,
     early: BytesMut,
     timer: Timer,
@@ -86,26 +89,26 @@ pub struct Rewind<IO> {
 
 /// State of a socket that another type owns.
 #[derive(Debug, Default)]
-pub struct SocketState {
+pub(crate) struct SocketState {
     is_blocked: AtomicBool,
     is_ended: AtomicBool,
 }
 
 impl SocketState {
     /// Whether the socket accepts no bytes.
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked.load(Ordering::Relaxed)
     }
 
     /// Whether the client has closed its side.
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.is_ended.load(Ordering::Relaxed)
     }
 }
 
 impl<IO> Rewind<IO> {
     /// Returns the connection `io`, from which `early` was already read, with this write timeout.
-    pub fn new(io: IO, early: BytesMut, write_timeout: Duration) -> Self {
+    pub(crate) fn new(io: IO, early: BytesMut, write_timeout: Duration) -> Self {
         Self {
             io,
             early,
@@ -116,7 +119,7 @@ impl<IO> Rewind<IO> {
     }
 
     /// Returns the state of the socket, to be read while another type owns the connection.
-    pub fn state(&self) -> Arc<SocketState> {
+    pub(crate) fn state(&self) -> Arc<SocketState> {
         Arc::clone(&self.state)
     }
 }

@@ -65,7 +65,7 @@ pub(super) enum Sent {
 
 /// Fields that must not be sent as trailers (RFC 9110, section 6.5.1). They affect framing, routing, authentication or
 /// handling, and a recipient that merges trailers into the headers would act on them.
-pub const FORBIDDEN_TRAILERS: [HeaderName; 16] = [
+pub(crate) const FORBIDDEN_TRAILERS: [HeaderName; 16] = [
     AUTHORIZATION,
     CACHE_CONTROL,
     CONNECTION,

@@ -26,7 +26,7 @@ use crate::settings::{Caps, Deadlines};
 ///
 /// `service` responds to a request. A message that fails to parse is passed as an empty request with its violation. The
 /// service's future is dropped if the client disconnects. The connections of a thread share their `batch`.
-pub async fn serve<IO, F, B>(
+pub(crate) async fn serve<IO, F, B>(
     io: IO,
     early: BytesMut,
     caps: &Caps,

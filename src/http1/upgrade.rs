@@ -15,20 +15,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
 /// A connection after its upgrade.
-pub type Tunnel = Box<dyn Duplex>;
+pub(crate) type Tunnel = Box<dyn Duplex>;
 
 /// A stream that can be read and written.
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Duplex for IO {}
 
 /// A future of the client's connection, which completes when `101 Switching Protocols` is sent.
-pub struct Upgrade(oneshot::Receiver<Tunnel>);
+pub(crate) struct Upgrade(oneshot::Receiver<Tunnel>);
 
 /// The client received another response, or closed the connection.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the client's connection was not upgraded")]
-pub struct NotUpgraded;
+pub(crate) struct NotUpgraded;
 
 /// The extension of a request that holds its upgrade. Extensions are `Clone`, so the upgrade is shared.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ pub(super) fn offer<B>(request: &mut Request<B>) -> UpgradeSender {
 
 /// Takes the upgrade of a request, for a service that responds with `101 Switching Protocols`. Returns `None` if the
 /// request does not ask for an upgrade, or the upgrade was taken.
-pub fn on<B>(request: &mut Request<B>) -> Option<Upgrade> {
+pub(crate) fn on<B>(request: &mut Request<B>) -> Option<Upgrade> {
     let UpgradeSlot(upgrade) = request.extensions_mut().remove()?;
     upgrade.lock().take()
 }

@@ -141,7 +141,7 @@ fn chunk_size(out: &mut Vec<u8>, size: usize) {
 /// from 15.7 µs to 14.0 µs (medians of 10 alternating runs of 2 s). With a client that is always busy it makes no
 /// difference.
 #[derive(Debug, Default)]
-pub struct FlushBatch {
+pub(crate) struct FlushBatch {
     waiting: AtomicUsize,
 }
 

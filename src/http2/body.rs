@@ -21,7 +21,7 @@ use super::linger::Unread;
 
 /// The body of a request. Trailers are dropped.
 #[derive(Debug)]
-pub struct Body {
+pub(crate) struct Body {
     /// `Some` until the body is dropped.
     stream: Option<RecvStream>,
     /// Gets the stream if the body is dropped before its end.
@@ -119,7 +119,10 @@ impl Body {
     }
 
     /// The next part of the body, or `None` at its end.
-    pub fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    pub(crate) fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
         if let Some(first_read) = self.first_read.take() {
             // The receiver is gone if the response has begun.
             let _ = first_read.send(());
@@ -157,13 +160,13 @@ impl Body {
     }
 
     /// Whether the whole body was read.
-    pub fn is_end_stream(&self) -> bool {
+    pub(crate) fn is_end_stream(&self) -> bool {
         let stream = self.stream.as_ref().expect(NOT_DROPPED);
         self.last.is_none() && stream.is_end_stream()
     }
 
     /// The declared length of what is still to be read.
-    pub fn size_hint(&self) -> SizeHint {
+    pub(crate) fn size_hint(&self) -> SizeHint {
         match self.declared {
             Some(declared) => {
                 let held = self.last.as_ref().map_or(0, Bytes::len);

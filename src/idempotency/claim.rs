@@ -72,7 +72,7 @@ pub enum Claim {
 
 /// What a claim depends on in the record of its key. `T` is an instant on the clock of the store.
 #[derive(Clone, Copy, Debug)]
-pub struct RecordView<'a, T> {
+pub(crate) struct RecordView<'a, T> {
     /// State of the record.
     pub state: State,
     /// Fingerprint of the request that led to the record.
@@ -85,7 +85,7 @@ pub struct RecordView<'a, T> {
 
 /// What a claim meets under its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meeting {
+pub(crate) enum Meeting {
     /// The key can be claimed.
     Vacant(Vacancy),
     /// The same request is in flight.
@@ -102,7 +102,7 @@ pub enum Meeting {
 
 /// Why a key can be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vacancy {
+pub(crate) enum Vacancy {
     /// The key has no record. A claim adds one, if the bounds of the store admit it.
     New,
     /// The record has expired, or its outcome is unknown and `on_unknown` is `release`. A claim replaces it, so the
@@ -114,7 +114,7 @@ pub enum Vacancy {
 /// a test checks `claim.lua` against it.
 ///
 /// A store that deletes expired records passes `None` for them.
-pub fn meet<T: PartialOrd + Copy>(
+pub(crate) fn meet<T: PartialOrd + Copy>(
     record: Option<RecordView<'_, T>>,
     request: &ClaimRequest,
     now: T,
@@ -142,7 +142,7 @@ pub fn meet<T: PartialOrd + Copy>(
 
 impl<'a, T> RecordView<'a, T> {
     /// Returns the view of a claim in progress that has no lease.
-    pub fn in_progress(fingerprint: &'a Fingerprint) -> Self {
+    pub(crate) fn in_progress(fingerprint: &'a Fingerprint) -> Self {
         Self {
             state: State::InProgress,
             fingerprint,
@@ -152,7 +152,7 @@ impl<'a, T> RecordView<'a, T> {
     }
 
     /// Returns the view of a record in a final state.
-    pub fn ended(state: State, fingerprint: &'a Fingerprint, expires: T) -> Self {
+    pub(crate) fn ended(state: State, fingerprint: &'a Fingerprint, expires: T) -> Self {
         Self {
             state,
             fingerprint,
@@ -165,7 +165,7 @@ impl<'a, T> RecordView<'a, T> {
 impl Meeting {
     /// Returns the result of a claim that the store cannot serve in a better way: it makes no new claim, has no
     /// waiters and has no stored response. Never leads to an execution.
-    pub fn rejection(self) -> Claim {
+    pub(crate) fn rejection(self) -> Claim {
         match self {
             Self::Mismatch(mismatch) => Claim::Mismatch(mismatch),
             Self::Replay | Self::Tombstone => Claim::Tombstone,

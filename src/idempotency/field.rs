@@ -50,14 +50,17 @@ impl FieldError {
 
 /// Whether a message with these headers has a JSON body, by its `Content-Type`. Of several lines one is enough,
 /// because servers differ in which line they read.
-pub fn is_json(headers: &HeaderMap) -> bool {
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     types.any(|value| media_type(value.as_bytes()).eq_ignore_ascii_case(b"application/json"))
 }
 
 /// Returns the key in the top-level member `field` of a JSON body. Returns `None` if the body is empty, not an object,
 /// or without the member.
-pub fn key_in(body: &[u8], field: &str) -> Result<Option<IdempotencyKey<'static>>, FieldError> {
+pub(crate) fn key_in(
+    body: &[u8],
+    field: &str,
+) -> Result<Option<IdempotencyKey<'static>>, FieldError> {
     // A parser may ignore a byte order mark (RFC 8259, section 8.1).
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     if body.is_empty() {

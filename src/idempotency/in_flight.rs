@@ -11,7 +11,7 @@ use crate::clock::Moment;
 
 /// An execution in flight in this process.
 #[derive(Debug)]
-pub struct InFlightExecution {
+pub(crate) struct InFlightExecution {
     /// The claim of the execution.
     pub token: ClaimToken,
     /// When the claim was made.
@@ -22,7 +22,7 @@ pub struct InFlightExecution {
 
 /// The requests that wait for an execution, in this process or on another gateway.
 #[derive(Debug)]
-pub struct Waiters(watch::Sender<Option<ExecutionOutcome>>);
+pub(crate) struct Waiters(watch::Sender<Option<ExecutionOutcome>>);
 
 /// A request that waits for an execution.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Waiter(watch::Receiver<Option<ExecutionOutcome>>);
 
 impl InFlightExecution {
     /// Creates an execution that begins at `since`, without waiters.
-    pub fn new(token: ClaimToken, since: Moment) -> Self {
+    pub(crate) fn new(token: ClaimToken, since: Moment) -> Self {
         Self {
             token,
             since,
@@ -39,17 +39,17 @@ impl InFlightExecution {
     }
 
     /// Adds a waiter, which receives the outcome of the execution.
-    pub fn join(&mut self) -> Waiter {
+    pub(crate) fn join(&mut self) -> Waiter {
         self.waiters.get_or_insert_default().join()
     }
 
     /// Returns what a claim depends on. The claim has no lease in this process.
-    pub fn view(&self) -> RecordView<'_, Moment> {
+    pub(crate) fn view(&self) -> RecordView<'_, Moment> {
         RecordView::in_progress(&self.token.request.fingerprint)
     }
 
     /// Passes the outcome to the waiters.
-    pub fn end(self, outcome: ExecutionOutcome) {
+    pub(crate) fn end(self, outcome: ExecutionOutcome) {
         if let Some(waiters) = self.waiters {
             waiters.end(outcome);
         }
@@ -58,17 +58,17 @@ impl InFlightExecution {
 
 impl Waiters {
     /// Adds a waiter.
-    pub fn join(&self) -> Waiter {
+    pub(crate) fn join(&self) -> Waiter {
         Waiter(self.0.subscribe())
     }
 
     /// Whether all waiters are gone.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.receiver_count() == 0
     }
 
     /// Passes the outcome to all waiters.
-    pub fn end(self, outcome: ExecutionOutcome) {
+    pub(crate) fn end(self, outcome: ExecutionOutcome) {
         self.0.send_replace(Some(outcome));
     }
 }

@@ -10,7 +10,7 @@ use super::rule::{OnServerError, Rule};
 
 /// What a response means for its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disposition {
+pub(crate) enum Disposition {
     /// The response is stored.
     Store,
     /// The response is a stream, so a tombstone is stored before it is sent.
@@ -29,7 +29,7 @@ const STREAMS: [&str; 5] = [
 ];
 
 /// Decides what a response with this head means for its key under `rule`.
-pub fn judge(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> Disposition {
+pub(crate) fn judge(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> Disposition {
     if says_not_done(rule, status, headers) {
         Disposition::Release
     } else if is_stream(headers) {

@@ -11,10 +11,10 @@ use http::{HeaderName, HeaderValue};
 use thiserror::Error;
 
 /// The header a key comes in, unless a route says otherwise.
-pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The longest a key may be, without its quotes.
-pub const MAX_LENGTH: usize = 255;
+pub(crate) const MAX_LENGTH: usize = 255;
 
 /// What a client calls one thing it wants done, however often it has to ask. Spelt bare, as nearly every
 /// key is, it is the header's own bytes; only quotes and escapes have to be taken out of a copy.

@@ -32,11 +32,11 @@ use crate::hash_keys::HashKeySource;
 use crate::metrics::{KeyedMetrics, RouteMetrics};
 use crate::problem::Problem;
 
-pub use self::keyed::KeyedRequest;
+pub(crate) use self::keyed::KeyedRequest;
 
 /// Executes keyed requests once. Cheap to clone.
 #[derive(Debug)]
-pub struct Idempotency<S>(Arc<Shared<S>>);
+pub(crate) struct Idempotency<S>(Arc<Shared<S>>);
 
 #[derive(Debug)]
 struct Shared<S> {
@@ -52,14 +52,14 @@ struct Shared<S> {
 
 /// The rule of a route's keys and its counters, for one worker.
 #[derive(Debug)]
-pub struct RouteKeys {
+pub(crate) struct RouteKeys {
     rule: Rule,
     metrics: Arc<RouteMetrics>,
 }
 
 impl RouteKeys {
     /// Combines a rule with the counters of its route.
-    pub fn new(rule: Rule, metrics: Arc<RouteMetrics>) -> Self {
+    pub(crate) fn new(rule: Rule, metrics: Arc<RouteMetrics>) -> Self {
         Self { rule, metrics }
     }
 
@@ -90,7 +90,7 @@ impl<S: Records> Idempotency<S> {
     /// Creates the stage with records in `records`, whose names are hashed with `hash_keys`. Up to `max_executions` run
     /// at once. `tasks` tracks them: a shutdown closes it and waits for it. Bodies are held within the bounds of
     /// `buffers`.
-    pub fn new(
+    pub(crate) fn new(
         records: S,
         hash_keys: HashKeySource,
         max_executions: usize,
@@ -117,7 +117,7 @@ impl<S: Records> Idempotency<S> {
         clippy::manual_async_fn,
         reason = "an async fn reserves memory for its arguments twice, and this future is moved to a box"
     )]
-    pub fn run<'a, F, Fut>(
+    pub(crate) fn run<'a, F, Fut>(
         &'a self,
         ctx: &'a RequestContext,
         keys: &'a Arc<RouteKeys>,

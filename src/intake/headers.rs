@@ -26,19 +26,19 @@ use crate::client::{Caller, X_FORWARDED_FOR};
 use crate::request_id::X_REQUEST_ID;
 
 /// The host that the client requested.
-pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+pub(crate) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// The scheme that the client used.
-pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Lifetime of a connection (RFC 2068, section 19.7.1.1).
-pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+pub(crate) const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Headers of one hop (RFC 9110, section 7.6.1), besides those named in `Connection`.
-pub static HOP_BY_HOP: [HeaderName; 9] = [
+pub(crate) static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     KEEP_ALIVE,
     PROXY_CONNECTION,
@@ -51,7 +51,7 @@ pub static HOP_BY_HOP: [HeaderName; 9] = [
 ];
 
 /// Headers about the origin of a request that are forwarded only from a trusted peer.
-pub static FROM_TRUSTED_PEERS: [HeaderName; 6] = [
+pub(crate) static FROM_TRUSTED_PEERS: [HeaderName; 6] = [
     FORWARDED,
     X_FORWARDED_HOST,
     X_FORWARDED_PROTO,
@@ -87,7 +87,7 @@ static PROTECTED: [HeaderName; 20] = [
 
 /// Names of the request headers that a configuration reads.
 #[derive(Clone, Debug, Default)]
-pub struct HeaderNames {
+pub(crate) struct HeaderNames {
     /// Headers that idempotency keys are sent in, on any route.
     keys: Vec<HeaderName>,
     /// All headers that limits, scopes and keys of any route are read from.
@@ -98,7 +98,7 @@ pub struct HeaderNames {
 
 /// Headers that the enforced limits and the scope of a route are counted by.
 #[derive(Clone, Debug, Default)]
-pub struct CountedHeaders {
+pub(crate) struct CountedHeaders {
     names: Box<[HeaderName]>,
     /// Whether the gateway writes one of them itself.
     are_written: bool,
@@ -107,7 +107,7 @@ pub struct CountedHeaders {
 impl HeaderNames {
     /// Adds a route: headers that it is counted by (enforced limits, scope), headers that are only read (shadow limits),
     /// and the header of its idempotency key. Returns the headers that the route is counted by.
-    pub fn add_route<'a>(
+    pub(crate) fn add_route<'a>(
         &mut self,
         counted: impl Iterator<Item = &'a HeaderName>,
         watched: impl Iterator<Item = &'a HeaderName>,
@@ -137,7 +137,7 @@ impl HeaderNames {
 
     /// Reduces the headers of a request to one spelling. `connection` is false if no line of `Connection` names a
     /// header.
-    pub fn settle(&self, headers: &mut HeaderMap, connection: bool) {
+    pub(crate) fn settle(&self, headers: &mut HeaderMap, connection: bool) {
         if is_repeated(headers, &COOKIE) {
             join_cookies(headers);
         }
@@ -148,7 +148,7 @@ impl HeaderNames {
 
     /// Whether servers can read this name as a header that has an effect: CGI and its successors turn
     /// `X_Forwarded_For` and `X-Forwarded-For` into one variable, and some do so with every separator.
-    pub fn is_lookalike(&self, name: &HeaderName) -> bool {
+    pub(crate) fn is_lookalike(&self, name: &HeaderName) -> bool {
         if is_regular(name) && !self.has_odd_names {
             return false;
         }
@@ -163,7 +163,7 @@ impl HeaderNames {
 impl CountedHeaders {
     /// Checks that none of the headers is repeated. Those that the gateway writes itself get the value that upstream
     /// receives. `host` is the host of the request.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         headers: &mut HeaderMap,
         caller: &Caller,
@@ -207,7 +207,7 @@ fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
 
 /// Whether a value has white space around it. HTTP/1 removes it, and HTTP/2 does not allow it (RFC 9113, section
 /// 8.2.1).
-pub fn has_padded_value(headers: &HeaderMap) -> bool {
+pub(crate) fn has_padded_value(headers: &HeaderMap) -> bool {
     headers.values().any(|value| {
         let value = value.as_bytes();
         value.first().copied().is_some_and(is_blank) || value.last().copied().is_some_and(is_blank)
@@ -215,7 +215,7 @@ pub fn has_padded_value(headers: &HeaderMap) -> bool {
 }
 
 /// The error of a request for which [`has_padded_value`] holds.
-pub const PADDED_VALUE: HeadError =
+pub(crate) const PADDED_VALUE: HeadError =
     HeadError::Invalid(Cow::Borrowed("A header value has white space around it."));
 
 fn is_blank(octet: u8) -> bool {
@@ -229,7 +229,7 @@ pub(super) fn names_headers(line: &HeaderValue) -> bool {
 
 /// Removes the headers named in `Connection`, except protected ones, those in `keep`, and hop-by-hop headers, which
 /// are read until the message is forwarded.
-pub fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) {
+pub(crate) fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) {
     // Most messages have no `Connection`, or one with the usual option.
     if !headers.get_all(CONNECTION).iter().any(names_headers) {
         return;
@@ -247,7 +247,7 @@ pub fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) 
 
 /// Whether a request asks to switch to a protocol that the gateway can tunnel. HTTP/2 is not one: the connection to
 /// upstream stays HTTP/1.1.
-pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
+pub(crate) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     let Some(protocol) = headers.get(UPGRADE) else {
         return false;
     };
@@ -262,7 +262,10 @@ pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
 }
 
 /// The elements of a header that is a list of tokens.
-pub fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+pub(crate) fn tokens<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> impl Iterator<Item = &'a str> {
     headers
         .get_all(name)
         .iter()
@@ -288,7 +291,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 }
 
 /// The protected or hop-by-hop header that servers can read `name` as, if it is not that name itself.
-pub fn protected_lookalike(name: &HeaderName) -> Option<&'static HeaderName> {
+pub(crate) fn protected_lookalike(name: &HeaderName) -> Option<&'static HeaderName> {
     let mut with_an_effect = PROTECTED.iter().chain(&HOP_BY_HOP);
     with_an_effect.find(|meant| reads_as(name, meant))
 }
@@ -325,7 +328,7 @@ fn is_regular(name: &HeaderName) -> bool {
 
 /// The value of a header as limits and scopes count it. Hosts and authentication schemes are not case-sensitive.
 /// A host is counted without its port and a final dot, a credential with one space after its scheme.
-pub fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]> {
+pub(crate) fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]> {
     match *name {
         AUTHORIZATION => canonical_credential(value),
         HOST => canonical_host(value),

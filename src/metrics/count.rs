@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// A counter: a number that only grows.
 #[derive(Debug, Default)]
-pub struct Count(AtomicU64);
+pub(crate) struct Count(AtomicU64);
 
 /// A gauge: a number that grows and shrinks.
 #[derive(Debug, Default)]
-pub struct Gauge(AtomicI64);
+pub(crate) struct Gauge(AtomicI64);
 
 impl Count {
     /// Adds one.
-    pub fn inc(&self) {
+    pub(crate) fn inc(&self) {
         self.add(1);
     }
 
@@ -21,7 +21,7 @@ impl Count {
     }
 
     /// Returns the present count.
-    pub fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -4,18 +4,18 @@ use super::{Count, Gauge};
 
 /// Counters of HTTP/2 streams.
 #[derive(Debug, Default)]
-pub struct Http2Metrics {
+pub(crate) struct Http2Metrics {
     pub(crate) lingering: Gauge,
     pub(crate) early_resets: [Count; EarlyReset::ALL.len()],
 }
 
 /// A stream that lingers, until dropped.
 #[derive(Debug)]
-pub struct LingeringStream<'a>(&'a Gauge);
+pub(crate) struct LingeringStream<'a>(&'a Gauge);
 
 /// The bound that ended the lingering of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EarlyReset {
+pub(crate) enum EarlyReset {
     /// Bytes of the request body, per stream.
     Bytes,
     /// Time since the response.
@@ -38,13 +38,13 @@ impl EarlyReset {
 
 impl Http2Metrics {
     /// Counts a stream as lingering until the result is dropped.
-    pub fn lingering(&self) -> LingeringStream<'_> {
+    pub(crate) fn lingering(&self) -> LingeringStream<'_> {
         self.lingering.add(1);
         LingeringStream(&self.lingering)
     }
 
     /// Counts a stream that the gateway resets after its response.
-    pub fn reset_early(&self, reason: EarlyReset) {
+    pub(crate) fn reset_early(&self, reason: EarlyReset) {
         self.early_resets[reason as usize].inc();
     }
 }

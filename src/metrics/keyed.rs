@@ -4,7 +4,7 @@ use super::{Count, Latency, OfStore};
 
 /// Counters of a route's requests with an idempotency key.
 #[derive(Debug, Default)]
-pub struct KeyedMetrics {
+pub(crate) struct KeyedMetrics {
     /// Requests that were executed: the first of their key.
     pub claims: Count,
     /// Requests that received a stored response.

@@ -12,22 +12,22 @@ use super::Count;
 const TICK: Duration = Duration::from_nanos(100);
 
 /// Upper bounds of the buckets of a histogram.
-pub trait Bounds {
+pub(crate) trait Bounds {
     /// The bounds in microseconds, the lowest first.
     const MICROS: &'static [u64];
 }
 
 /// Bounds for upstreams: 1 ms to 30 s.
 #[derive(Clone, Copy, Debug)]
-pub struct OfUpstream;
+pub(crate) struct OfUpstream;
 
 /// Bounds for stores: 50 µs to 1 s.
 #[derive(Clone, Copy, Debug)]
-pub struct OfStore;
+pub(crate) struct OfStore;
 
 /// A histogram of durations.
 #[derive(Debug)]
-pub struct Latency<B> {
+pub(crate) struct Latency<B> {
     /// One bucket for each bound, and one for larger values.
     buckets: Box<[Count]>,
     ticks: Count,
@@ -59,7 +59,7 @@ impl Bounds for OfStore {
 
 impl<B: Bounds> Latency<B> {
     /// Counts one latency.
-    pub fn record(&self, latency: Duration) {
+    pub(crate) fn record(&self, latency: Duration) {
         let bucket = B::MICROS
             .iter()
             .position(|&bound| latency <= Duration::from_micros(bound))

@@ -7,7 +7,7 @@ use super::{Count, Gauge, Latency, OfUpstream};
 
 /// Counters of an upstream.
 #[derive(Debug)]
-pub struct UpstreamMetrics {
+pub(crate) struct UpstreamMetrics {
     pub(crate) name: Arc<str>,
     pub(crate) in_flight: Gauge,
     pub(crate) latency: Latency<OfUpstream>,
@@ -21,13 +21,13 @@ pub struct UpstreamMetrics {
 
 /// Counts a request as in flight until it is dropped.
 #[derive(Debug)]
-pub struct InFlight {
+pub(crate) struct InFlight {
     upstream: Arc<UpstreamMetrics>,
 }
 
 /// Why a request has no complete response from its upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamFailure {
+pub(crate) enum UpstreamFailure {
     /// No connection could be established.
     Connect,
     /// `connect_timeout` expired.
@@ -50,7 +50,7 @@ pub enum UpstreamFailure {
 
 /// Why a request that could have been retried was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryRefusal {
+pub(crate) enum RetryRefusal {
     /// `attempts` was reached.
     Attempts,
     /// The next attempt would have begun after the deadline.
@@ -116,7 +116,7 @@ impl UpstreamMetrics {
     }
 
     /// Counts a request as in flight until the result is dropped.
-    pub fn in_flight(self: &Arc<Self>) -> InFlight {
+    pub(crate) fn in_flight(self: &Arc<Self>) -> InFlight {
         self.in_flight.add(1);
         InFlight {
             upstream: Arc::clone(self),
@@ -124,24 +124,24 @@ impl UpstreamMetrics {
     }
 
     /// Counts a response whose head arrived after `latency`.
-    pub fn responded(&self, latency: Duration) {
+    pub(crate) fn responded(&self, latency: Duration) {
         self.latency.record(latency);
     }
 
     /// Counts a request without a complete response.
-    pub fn failed(&self, failure: UpstreamFailure) {
+    pub(crate) fn failed(&self, failure: UpstreamFailure) {
         self.failures[failure as usize].inc();
     }
 
     /// Counts a request that was not retried.
-    pub fn retry_refused(&self, why: RetryRefusal) {
+    pub(crate) fn retry_refused(&self, why: RetryRefusal) {
         self.retry_refusals[why as usize].inc();
     }
 }
 
 impl InFlight {
     /// Counts a response that is incomplete.
-    pub fn failed(self, failure: UpstreamFailure) {
+    pub(crate) fn failed(self, failure: UpstreamFailure) {
         self.upstream.failed(failure);
     }
 }

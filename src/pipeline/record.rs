@@ -73,7 +73,7 @@ struct Logged {
 /// The body of a response to a client. It counts the response as truncated if it is dropped before the last byte is
 /// sent.
 #[derive(Debug)]
-pub struct RecordedBody {
+pub(crate) struct RecordedBody {
     body: ResponseBody,
     bytes: u64,
     is_delivered: bool,

@@ -34,7 +34,7 @@ pub struct Cors {
 }
 
 /// Returns the method that a CORS preflight asks about, if the request is one.
-pub fn preflight_method(method: &Method, headers: &HeaderMap) -> Option<Method> {
+pub(crate) fn preflight_method(method: &Method, headers: &HeaderMap) -> Option<Method> {
     if method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
         return None;
     }
@@ -45,7 +45,7 @@ pub fn preflight_method(method: &Method, headers: &HeaderMap) -> Option<Method> 
 impl Cors {
     /// Adds the headers that let `origin` read a response, if the origin is allowed. `settings` names the headers to
     /// expose.
-    pub fn write(
+    pub(crate) fn write(
         &self,
         response: &mut HeaderMap,
         origin: Option<&HeaderValue>,
@@ -74,7 +74,7 @@ impl Cors {
 
     /// Adds the same to a response from upstream to a request of `origin`, unless upstream set
     /// `Access-Control-Allow-Origin` itself.
-    pub fn complete(
+    pub(crate) fn complete(
         &self,
         response: &mut HeaderMap,
         origin: Option<&HeaderValue>,
@@ -86,7 +86,7 @@ impl Cors {
     }
 
     /// Returns the gateway's response to the preflight with these headers.
-    pub fn preflight<B: From<Bytes>>(&self, request: &HeaderMap) -> Response<B> {
+    pub(crate) fn preflight<B: From<Bytes>>(&self, request: &HeaderMap) -> Response<B> {
         let mut response = Response::new(B::from(Bytes::new()));
         *response.status_mut() = StatusCode::NO_CONTENT;
         let headers = response.headers_mut();

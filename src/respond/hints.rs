@@ -92,7 +92,7 @@ impl Hints {
     }
 
     /// Marks a response as final: a repeated request gets it again, or one that is no better.
-    pub fn do_not_retry(&self, headers: &mut HeaderMap) {
+    pub(crate) fn do_not_retry(&self, headers: &mut HeaderMap) {
         for hint in self.iter().filter(|hint| hint.is_verdict()) {
             headers.insert(hint.header(), const { HeaderValue::from_static("false") });
         }

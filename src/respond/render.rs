@@ -32,18 +32,17 @@ const RANGES: [(&str, Form); 8] = [
 ];
 
 /// Renders `problem` as the response to a request with these preferences.
-pub fn render<B: From<Bytes>>(
+pub(crate) fn render<B: From<Bytes>>(
     mut problem: Problem,
     preferences: &Preferences,
     settings: &RespondSettings,
     clock: &Clock,
 ) -> Response<B> {
-    let (content_type, body) = match problem.fallback.take() {
-        Some(fallback) => (fallback.content_type, fallback.body),
-        None => {
-            let form = Form::preferred(&preferences.accept);
-            (form.content_type(), form.render(&problem))
-        }
+    let (content_type, body) = if let Some(fallback) = problem.fallback.take() {
+        (fallback.content_type, fallback.body)
+    } else {
+        let form = Form::preferred(&preferences.accept);
+        (form.content_type(), form.render(&problem))
     };
     let mut response = Response::new(B::from(body));
     *response.status_mut() = problem.status;

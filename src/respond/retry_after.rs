@@ -13,7 +13,7 @@ use crate::problem::RetryAfterForm;
 const MOST_SECONDS: u64 = i32::MAX as u64;
 
 /// `wait` in whole seconds: rounded up, at least 1, at most 2³¹−1.
-pub fn whole_seconds(wait: Duration) -> u32 {
+pub(crate) fn whole_seconds(wait: Duration) -> u32 {
     let rounded = wait
         .as_secs()
         .saturating_add(u64::from(wait.subsec_nanos() > 0));
@@ -21,7 +21,7 @@ pub fn whole_seconds(wait: Duration) -> u32 {
 }
 
 /// `wait` in whole milliseconds, as a header value: rounded up, at least 1, at most 2³¹−1 seconds.
-pub fn milliseconds(wait: Duration) -> HeaderValue {
+pub(crate) fn milliseconds(wait: Duration) -> HeaderValue {
     let millis = wait
         .as_secs()
         .saturating_mul(1_000)
@@ -30,7 +30,7 @@ pub fn milliseconds(wait: Duration) -> HeaderValue {
 }
 
 /// The value of `Retry-After` for a `wait` that starts now.
-pub fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> HeaderValue {
+pub(crate) fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> HeaderValue {
     match form {
         RetryAfterForm::Seconds => match whole_seconds(wait) {
             1 => const { HeaderValue::from_static("1") },

@@ -15,7 +15,7 @@ use regex_automata::util::syntax;
 use thiserror::Error;
 
 /// The most bytes one pattern may take, compiled: about 4,000 literal bytes, or `[a-z0-9-]{1,1000}`.
-pub const MAX_PATTERN_SIZE: usize = 128 * 1024;
+pub(crate) const MAX_PATTERN_SIZE: usize = 128 * 1024;
 
 /// Why a pattern is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -47,7 +47,7 @@ impl PatternError {
 }
 
 /// Tells whether a pattern can be used, in time bounded by [`MAX_PATTERN_SIZE`].
-pub fn check_pattern(pattern: &str) -> Result<(), PatternError> {
+pub(crate) fn check_pattern(pattern: &str) -> Result<(), PatternError> {
     let hir = syntax::parse_with(pattern, &syntax()).map_err(|error| syntax_error(&error))?;
     let limited = thompson().nfa_size_limit(Some(MAX_PATTERN_SIZE));
     match NFA::compiler().configure(limited).build_from_hir(&hir) {

@@ -13,7 +13,7 @@ const EFFORT: usize = 5_000;
 
 /// A route that can never be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shadowed {
+pub(crate) struct Shadowed {
     /// Index of the route that matches all requests of the other.
     pub earlier: usize,
     /// Index of the route that is never reached.
@@ -21,7 +21,7 @@ pub struct Shadowed {
 }
 
 /// Finds the routes that can never be reached, each with the first route that alone is the reason.
-pub fn find_shadowed(routes: &[RouteMatch]) -> Vec<Shadowed> {
+pub(crate) fn find_shadowed(routes: &[RouteMatch]) -> Vec<Shadowed> {
     let languages: Vec<Option<Language>> = routes
         .iter()
         .map(|route| Language::of(&route.patterns))

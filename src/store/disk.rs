@@ -25,7 +25,7 @@
 
 mod admission;
 mod batch;
-pub mod buckets;
+pub(crate) mod buckets;
 mod condition;
 mod engine;
 mod lookup;
@@ -68,7 +68,7 @@ use crate::idempotency::{
     StoredResponse,
 };
 
-pub use store_dir::StoreDirError;
+pub(crate) use store_dir::StoreDirError;
 
 /// Most bytes of responses that are also kept in memory.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -184,8 +184,9 @@ impl DiskRecords {
         &self.0.path
     }
 
-    /// Drops what has expired, now and not at the next opportunity.
-    pub async fn sweep(&self) {
+    /// Drops expired records now.
+    #[cfg(test)]
+    pub(crate) async fn sweep(&self) {
         // If the writer is gone there is nothing to sweep.
         let _ = self.0.ask(Op::Sweep).await;
     }

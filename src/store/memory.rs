@@ -10,7 +10,7 @@
 //! buckets together nor keep the order of eviction under the same lock as the table.
 
 mod hashers;
-pub mod records;
+pub(crate) mod records;
 mod shard;
 
 use std::future::{Future, ready};
@@ -29,7 +29,7 @@ use crate::throttle::{
 pub(in crate::store) use self::hashers::BuildIdentityHasher;
 
 /// Shared buckets of a limit, for clients that cannot be tracked one by one.
-pub const OVERFLOW_BUCKETS: usize = 65_536;
+pub(crate) const OVERFLOW_BUCKETS: usize = 65_536;
 
 /// Buckets that a shard is sized for: so few that no clean-up holds its lock for long.
 const BUCKETS_PER_SHARD: usize = 4_096;

@@ -11,14 +11,14 @@
 //! On a cluster the records of one scope are in one slot, so that a claim is atomic there too. The buckets of one
 //! request can be in several slots, and are charged one slot at a time.
 
-pub mod buckets;
+pub(crate) mod buckets;
 mod client;
 mod connection;
 mod error;
 mod health;
-pub mod records;
+pub(crate) mod records;
 mod script;
-pub mod settings;
+pub(crate) mod settings;
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -39,7 +39,7 @@ use crate::clock::Clock;
 use crate::hash_keys::HashKeySource;
 use crate::store::{Health, Part};
 
-pub use health::Unfit;
+pub(crate) use health::Unfit;
 
 /// How long startup waits for the first probe. After that the gateway starts without Redis.
 const FIRST_PROBE: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ const SHUTDOWN: Duration = Duration::from_secs(2);
 
 /// A Redis with its monitor thread. Clones share both; dropping the last clone stops the thread.
 #[derive(Clone, Debug)]
-pub struct Redis(Arc<Running>);
+pub(crate) struct Redis(Arc<Running>);
 
 #[derive(Debug)]
 struct Running {
@@ -88,7 +88,11 @@ pub enum OpenError {
 
 impl Redis {
     /// Starts to use the Redis of `settings`, for idempotency keys too if `keyed`. Waits up to 2 s for the first probe.
-    pub fn open(settings: RedisSettings, keyed: bool, clock: Clock) -> Result<Self, OpenError> {
+    pub(crate) fn open(
+        settings: RedisSettings,
+        keyed: bool,
+        clock: Clock,
+    ) -> Result<Self, OpenError> {
         let nodes = settings.nodes.to_string();
         // Before the runtime is built: dropping a runtime inside another one panics.
         let endpoint = Endpoint::new(&settings)?;
@@ -129,27 +133,27 @@ impl Redis {
     }
 
     /// Returns the keys for hashes, which follow the secret of the fleet.
-    pub fn hash_keys(&self) -> HashKeySource {
+    pub(crate) fn hash_keys(&self) -> HashKeySource {
         self.0.state.hash_keys()
     }
 
     /// Returns the records in this Redis.
-    pub fn records(&self) -> RedisRecords {
+    pub(crate) fn records(&self) -> RedisRecords {
         RedisRecords::new(self.clone())
     }
 
     /// Returns the health of limits and records.
-    pub fn health(&self) -> [Health; 2] {
+    pub(crate) fn health(&self) -> [Health; 2] {
         [Part::Limits, Part::Records].map(|part| self.0.state.breaker(part).health())
     }
 
     /// Returns the buckets in this Redis. While it does not respond, up to `max_clients` are tracked in memory.
-    pub fn buckets(&self, max_clients: usize) -> RedisBuckets {
+    pub(crate) fn buckets(&self, max_clients: usize) -> RedisBuckets {
         RedisBuckets::new(self, max_clients)
     }
 
     /// Stops the monitor, and waits up to 2 s for tracked tasks.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.0.close();
     }
 

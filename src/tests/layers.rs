@@ -34,6 +34,7 @@ const LAYERS: &[&[&str]] = &[
     &["gateway"],
     &["admin"],
     &["cli", "embed"],
+    &["internals"],
 ];
 
 #[test]

@@ -15,7 +15,7 @@ use super::{BucketKey, Exceed, Limit, Reading};
 use crate::clock::Moment;
 
 /// The number of limits of a request up to which nothing is allocated.
-pub const USUAL_LIMITS: usize = 4;
+pub(crate) const USUAL_LIMITS: usize = 4;
 
 /// Tokens to take from one bucket.
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +152,7 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> De
 /// A bucket charged under another quota before a restart can owe more. The store commits the limited debt also
 /// if it rejects the request: otherwise a loosened limit would reject until the old debt has run down, and
 /// every wait it states would be too short.
-pub fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment {
+pub(crate) fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment {
     let empty = now.after(limit.quota.refill());
     full_at.min(match limit.exceed {
         Exceed::Reject => empty,

@@ -22,10 +22,10 @@ use thiserror::Error;
 use crate::clock::Moment;
 
 /// The largest burst a quota may have.
-pub const MAX_BURST: u32 = i32::MAX as u32;
+pub(crate) const MAX_BURST: u32 = i32::MAX as u32;
 
 /// The longest a bucket may take from empty to full.
-pub const MAX_REFILL: Duration = Duration::from_hours(365 * 24);
+pub(crate) const MAX_REFILL: Duration = Duration::from_hours(365 * 24);
 
 /// Capacity and refill rate of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,14 +27,14 @@ use crate::respond::retry_after::whole_seconds;
 
 /// Charges requests to buckets.
 #[derive(Debug)]
-pub struct Throttle<S> {
+pub(crate) struct Throttle<S> {
     buckets: S,
     hash_keys: HashKeySource,
 }
 
 /// The limits of a route, compiled for one worker.
 #[derive(Debug)]
-pub struct RouteLimits {
+pub(crate) struct RouteLimits {
     enforced: Vec<Arc<Limit>>,
     shadow: Vec<Arc<Limit>>,
     cost: NonZeroU32,
@@ -50,7 +50,7 @@ pub struct RouteLimits {
 
 /// The decision on an admitted request. Its response shows it in `RateLimit` headers.
 #[derive(Debug, Default)]
-pub struct Admission {
+pub(crate) struct Admission {
     /// `None` if the response shows no limit. Boxed, because the request keeps it until its response.
     decision: Option<Box<Decision>>,
 }
@@ -61,7 +61,7 @@ type Charges<'a> = SmallVec<[Charge<'a>; USUAL_LIMITS]>;
 impl RouteLimits {
     /// Compiles the limits of a route, of which a request takes `cost` tokens each. `metrics` are the counters of the
     /// worker and `route` those of the route.
-    pub fn new(
+    pub(crate) fn new(
         limits: &[Arc<Limit>],
         cost: NonZeroU32,
         dialect: Dialect,
@@ -92,7 +92,7 @@ impl RouteLimits {
     }
 
     /// Writes the `RateLimit` headers of the response to an admitted request.
-    pub fn write_headers(&self, admission: &Admission, headers: &mut HeaderMap) {
+    pub(crate) fn write_headers(&self, admission: &Admission, headers: &mut HeaderMap) {
         if let Some(decision) = &admission.decision {
             self.write(headers, decision);
         }
@@ -166,12 +166,12 @@ impl RouteLimits {
 
 impl<S: Buckets> Throttle<S> {
     /// Creates the stage over `buckets`, whose names are hashed with `hash_keys`.
-    pub fn new(buckets: S, hash_keys: HashKeySource) -> Self {
+    pub(crate) fn new(buckets: S, hash_keys: HashKeySource) -> Self {
         Self { buckets, hash_keys }
     }
 
     /// Charges a request with these headers to the limits of its route, and waits for its slot if a limit delays it.
-    pub async fn charge(
+    pub(crate) async fn charge(
         &self,
         ctx: &RequestContext,
         limits: &RouteLimits,
@@ -182,11 +182,11 @@ impl<S: Buckets> Throttle<S> {
         }
         let charges = self.charges(ctx, limits, headers);
         let (enforced, watched) = charges.split_at(limits.enforced.len());
-        let charged = match self.buckets.try_charge(enforced, watched) {
-            Some(charged) => charged,
+        let result = match self.buckets.try_charge(enforced, watched) {
+            Some(result) => result,
             None => Box::pin(self.charge_remote(charges, limits.enforced.len())).await,
         };
-        let (admission, delay) = limits.decide(charged, ctx)?;
+        let (admission, delay) = limits.decide(result, ctx)?;
         if !delay.is_zero() {
             Box::pin(tokio::time::sleep(delay)).await;
         }

@@ -19,7 +19,7 @@ use crate::http1::Violation;
 
 /// The body of a request to upstream.
 #[derive(Debug)]
-pub struct UpstreamBody(Option<Streaming>);
+pub(crate) struct UpstreamBody(Option<Streaming>);
 
 #[derive(Debug)]
 struct Streaming {
@@ -38,7 +38,7 @@ enum Source {
 
 /// Progress of a body.
 #[derive(Debug)]
-pub struct UploadProgress {
+pub(crate) struct UploadProgress {
     state: AtomicU8,
     started: Instant,
     /// Milliseconds from `started` to the last part that passed.
@@ -50,7 +50,7 @@ pub struct UploadProgress {
 /// State of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum UploadStage {
+pub(crate) enum UploadStage {
     /// Parts are still to be sent.
     InProgress,
     /// All parts are sent.
@@ -63,12 +63,12 @@ pub enum UploadStage {
 
 impl UpstreamBody {
     /// Creates an empty body.
-    pub const fn none() -> Self {
+    pub(crate) const fn none() -> Self {
         Self(None)
     }
 
     /// Creates a body that is forwarded as it arrives, and its progress. A body that is known to be empty has none.
-    pub fn new(body: RequestBody) -> (Self, Option<Arc<UploadProgress>>) {
+    pub(crate) fn new(body: RequestBody) -> (Self, Option<Arc<UploadProgress>>) {
         if body.is_end_stream() {
             return (Self::none(), None);
         }
@@ -98,7 +98,7 @@ impl UpstreamBody {
 
 impl UploadProgress {
     /// Returns the state of the upload.
-    pub fn stage(&self) -> UploadStage {
+    pub(crate) fn stage(&self) -> UploadStage {
         match self.state.load(Ordering::Acquire) {
             0 => UploadStage::InProgress,
             1 => UploadStage::Sent,
@@ -108,17 +108,17 @@ impl UploadProgress {
     }
 
     /// Returns the violation of the client that ended the body, if the client is still connected.
-    pub fn violation(&self) -> Option<Violation> {
+    pub(crate) fn violation(&self) -> Option<Violation> {
         self.violation.get().copied()
     }
 
     /// Whether upstream has read everything that the client has sent.
-    pub fn waits_for_client(&self) -> bool {
+    pub(crate) fn waits_for_client(&self) -> bool {
         self.waits_for_client.load(Ordering::Acquire)
     }
 
     /// Returns when the last part was forwarded.
-    pub fn last_passed(&self) -> Instant {
+    pub(crate) fn last_passed(&self) -> Instant {
         self.started + Duration::from_millis(self.last.load(Ordering::Acquire))
     }
 

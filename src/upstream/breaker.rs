@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use self::report::{Cause, Change, Failure, Snapshot, State};
+pub(crate) use self::report::{Cause, Change, Failure, Snapshot, State};
 
 use self::packed_state::{AtomicState, PackedState, Phase};
 use self::rule::{Counts, Rule};
@@ -40,7 +40,7 @@ const SUCCEEDED: usize = 0;
 /// One server's breaker, shared by all workers.
 #[derive(Debug)]
 #[repr(align(128))] // Neighbours may be written all the time.
-pub struct Breaker {
+pub(crate) struct Breaker {
     signal: Arc<AtomicState>,
     tally: SlidingWindow<3>,
     rule: Rule,
@@ -62,7 +62,7 @@ struct History {
 /// Admission of one attempt, returned with its result. Dropped without a result, it reports nothing.
 #[derive(Debug)]
 #[must_use = "the result of the attempt has to be reported"]
-pub struct Ticket {
+pub(crate) struct Ticket {
     generation: u64,
     /// The signal that a probe returns its slot to.
     probe: Option<Arc<AtomicState>>,
@@ -72,7 +72,7 @@ pub struct Ticket {
 
 /// The breaker does not admit an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub(crate) struct Refused {
     /// Time until the breaker admits a probe. `None` while a probe is in flight or an operator holds the circuit
     /// open.
     pub wait: Option<Duration>,
@@ -88,13 +88,13 @@ impl Ticket {
     }
 
     /// Whether this attempt decides between closed and open.
-    pub fn is_probe(&self) -> bool {
+    pub(crate) fn is_probe(&self) -> bool {
         self.probe.is_some()
     }
 
     /// Whether this attempt is a probe that succeeds with a new connection. Connect failures opened the circuit,
     /// so the response does not matter, and other requests do not have to wait for it.
-    pub fn probes_connection(&self) -> bool {
+    pub(crate) fn probes_connection(&self) -> bool {
         self.connection_only
     }
 }
@@ -111,7 +111,7 @@ impl Drop for Ticket {
 impl Breaker {
     /// Creates a closed breaker for this many workers. A probe without a result blocks other requests for
     /// `probe` at most: its client may be slow.
-    pub fn new(settings: &BreakerSettings, probe: Duration, workers: usize) -> Self {
+    pub(crate) fn new(settings: &BreakerSettings, probe: Duration, workers: usize) -> Self {
         Self {
             signal: Arc::new(AtomicState::closed()),
             tally: SlidingWindow::new(settings.window, workers),
@@ -122,7 +122,7 @@ impl Breaker {
     }
 
     /// Admits an attempt. The first one after the open time is the probe.
-    pub fn admit(&self, now: Moment) -> Result<Ticket, Refused> {
+    pub(crate) fn admit(&self, now: Moment) -> Result<Ticket, Refused> {
         let word = self.signal.read();
         if word.phase() == Phase::Closed {
             return Ok(Ticket::plain(word));
@@ -131,32 +131,32 @@ impl Breaker {
     }
 
     /// Returns the time until the breaker admits an attempt, if known; see [`Refused`].
-    pub fn wait(&self, now: Moment) -> Option<Duration> {
+    pub(crate) fn wait(&self, now: Moment) -> Option<Duration> {
         self.refusal(now)?.wait
     }
 
     /// Whether [`admit`](Self::admit) would admit an attempt.
-    pub fn may_admit(&self, now: Moment) -> bool {
+    pub(crate) fn may_admit(&self, now: Moment) -> bool {
         self.refusal(now).is_none()
     }
 
-    /// Whether the circuit is closed.
-    pub fn is_closed(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_closed(&self) -> bool {
         self.signal.is_closed()
     }
 
     /// Whether the server is shut off because of its responses, in comparison with the others.
-    pub fn is_outlier(&self) -> bool {
+    pub(crate) fn is_outlier(&self) -> bool {
         self.signal.is_outlier()
     }
 
     /// Returns when the circuit last closed after it had been open.
-    pub fn recovered_at(&self) -> Option<Moment> {
+    pub(crate) fn recovered_at(&self) -> Option<Moment> {
         self.signal.recovered()
     }
 
     /// Reports that the server responded, and not with a failure.
-    pub fn succeeded(&self, ticket: Ticket, worker: usize, now: Moment) -> Option<Change> {
+    pub(crate) fn succeeded(&self, ticket: Ticket, worker: usize, now: Moment) -> Option<Change> {
         if ticket.is_probe() {
             return self.recover(ticket, now);
         }
@@ -167,7 +167,7 @@ impl Breaker {
     }
 
     /// Reports a failure of the server. `others` are the breakers of the upstream's other servers.
-    pub fn failed<'a>(
+    pub(crate) fn failed<'a>(
         &self,
         ticket: Ticket,
         failure: Failure,
@@ -190,13 +190,8 @@ impl Breaker {
         self.open(ticket, why, now, random)
     }
 
-    /// Reports nothing, as when the client disconnects. The slot of a probe is free for the next request.
-    pub fn abandoned(&self, ticket: Ticket) {
-        drop(ticket);
-    }
-
     /// Opens the circuit until an operator closes it.
-    pub fn hold_open(&self, now: Moment) -> Option<Change> {
+    pub(crate) fn hold_open(&self, now: Moment) -> Option<Change> {
         let mut history = self.history.lock();
         if self.signal.read().phase() == Phase::Open && self.signal.until().is_none() {
             return None;
@@ -211,7 +206,7 @@ impl Breaker {
     }
 
     /// Closes the circuit and discards all counts.
-    pub fn close(&self, now: Moment) -> Option<Change> {
+    pub(crate) fn close(&self, now: Moment) -> Option<Change> {
         let mut history = self.history.lock();
         if self.signal.read().phase() == Phase::Closed {
             self.tally.forget();
@@ -222,14 +217,14 @@ impl Breaker {
     }
 
     /// Closes the circuit of an outlier, because no other server is left to compare it with.
-    pub fn close_outlier(&self, now: Moment) -> Option<Change> {
+    pub(crate) fn close_outlier(&self, now: Moment) -> Option<Change> {
         let mut history = self.history.lock();
         let is_outlier = self.signal.is_outlier();
         is_outlier.then(|| self.shut(&mut history, now))
     }
 
     /// Returns the current state and counts.
-    pub fn snapshot(&self, now: Moment) -> Snapshot {
+    pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
         let history = self.history.lock();
         let word = self.signal.read();
         let until = self.signal.until();

@@ -17,7 +17,7 @@ use crate::clock::Moment;
 /// The retries of one upstream, shared by all workers.
 #[derive(Debug)]
 #[repr(align(128))] // so that what stands beside it may be written all the time
-pub struct Budget {
+pub(crate) struct Budget {
     requests: SlidingWindow<1>,
     ratio: f64,
     /// What the floor comes to in a window.
@@ -33,7 +33,7 @@ struct Account {
 
 /// A budget as it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// Requests in the window, retries not among them.
     pub requests: u64,
     /// Retries in the window.
@@ -46,7 +46,7 @@ pub struct Snapshot {
 
 impl Budget {
     /// A budget with nothing spent, for this many workers.
-    pub fn new(settings: BudgetSettings, workers: usize) -> Self {
+    pub(crate) fn new(settings: BudgetSettings, workers: usize) -> Self {
         let BudgetSettings {
             ratio,
             window,
@@ -64,12 +64,12 @@ impl Budget {
     }
 
     /// A request was taken up; its retries are not.
-    pub fn request(&self, worker: usize, now: Moment) {
+    pub(crate) fn request(&self, worker: usize, now: Moment) {
         self.requests.add(worker, 0, now);
     }
 
     /// Takes out a retry that is about to be made, if there is one left.
-    pub fn withdraw(&self, now: Moment) -> bool {
+    pub(crate) fn withdraw(&self, now: Moment) -> bool {
         let mut account = self.account.lock();
         let [retries] = account.retries.sum(now);
         let granted = retries < self.allowed(now);
@@ -81,13 +81,13 @@ impl Budget {
         granted
     }
 
-    /// Retries that were refused, ever.
-    pub fn refused(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn refused(&self) -> u64 {
         self.account.lock().refused
     }
 
     /// How it stands.
-    pub fn snapshot(&self, now: Moment) -> Snapshot {
+    pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
         let account = self.account.lock();
         let [requests] = self.requests.sum(now);
         let [retries] = account.retries.sum(now);

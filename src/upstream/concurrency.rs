@@ -24,7 +24,7 @@ use crate::clock::Moment;
 
 /// The adaptive limit of one upstream, shared by all workers.
 #[derive(Debug)]
-pub struct Concurrency {
+pub(crate) struct Concurrency {
     gauge: Gauge,
     /// What is learnt from, of so many requests one: a power of two, less one.
     thinning: AtomicU64,
@@ -46,11 +46,11 @@ struct Gauge {
 /// would count a reference that all workers count.
 #[derive(Debug)]
 #[must_use = "the place is taken until it is given back"]
-pub struct Entry(());
+pub(crate) struct Entry(());
 
 /// What became of a request, as far as it says anything about load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// It was responded.
     Responded {
         /// After this long, from when it was sent to the head of its answer.
@@ -62,7 +62,7 @@ pub enum Outcome {
 
 impl Concurrency {
     /// A limit as it is before anything was learnt.
-    pub fn new(settings: ConcurrencySettings) -> Self {
+    pub(crate) fn new(settings: ConcurrencySettings) -> Self {
         let gradient = Gradient::new(settings);
         Self {
             gauge: Gauge {
@@ -76,7 +76,7 @@ impl Concurrency {
     }
 
     /// Takes a place among the requests in flight; `None`, and counted as shed, if all are taken.
-    pub fn enter(&self) -> Option<Entry> {
+    pub(crate) fn enter(&self) -> Option<Entry> {
         let limit = self.limit();
         let entered =
             self.gauge
@@ -92,7 +92,7 @@ impl Concurrency {
     }
 
     /// Gives a place back, and learns from what became of the request, where that says anything.
-    pub fn left(&self, _: Entry, outcome: Option<Outcome>, now: Moment) {
+    pub(crate) fn left(&self, _: Entry, outcome: Option<Outcome>, now: Moment) {
         let in_flight = self.gauge.in_flight.fetch_sub(1, Ordering::Relaxed);
         if let Some(outcome) = outcome {
             self.learn(outcome, in_flight, now);
@@ -117,17 +117,17 @@ impl Concurrency {
     }
 
     /// How many there may be in flight.
-    pub fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         self.gauge.limit.load(Ordering::Relaxed)
     }
 
     /// How many there are.
-    pub fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.gauge.in_flight.load(Ordering::Relaxed)
     }
 
     /// How many found no place, ever.
-    pub fn shed(&self) -> u64 {
+    pub(crate) fn shed(&self) -> u64 {
         self.gauge.shed.load(Ordering::Relaxed)
     }
 }

@@ -29,7 +29,7 @@ const MAX_HEADERS: usize = 256;
 
 /// How a server is reached.
 #[derive(Clone)]
-pub struct Connector {
+pub(crate) struct Connector {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
@@ -65,7 +65,7 @@ pub enum ConnectorError {
 
 /// Why a server could not be reached. Not one byte of the request was sent.
 #[derive(Debug, Error)]
-pub enum ConnectError {
+pub(crate) enum ConnectError {
     /// No connection.
     #[error("no connection: {0}")]
     Io(#[from] io::Error),
@@ -78,7 +78,7 @@ pub enum ConnectError {
 }
 
 /// The TLS settings of an upstream: its own certificates, or the system's.
-pub fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, ConnectorError> {
+pub(crate) fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, ConnectorError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &upstream.ca_file {
         let certificates = read_certificates(path)?;
@@ -110,7 +110,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Connec
 
 impl Connector {
     /// How `server` is reached, with `tls` for what speaks TLS.
-    pub fn new(
+    pub(crate) fn new(
         server: &Server,
         tls: Option<&Arc<ClientConfig>>,
         timeout: Duration,
@@ -141,7 +141,7 @@ impl Connector {
     }
 
     /// Opens a connection. A task of this worker drives it until either side ends it.
-    pub async fn connect(&self) -> Result<Link, ConnectError> {
+    pub(crate) async fn connect(&self) -> Result<Link, ConnectError> {
         match tokio::time::timeout(self.timeout, self.open()).await {
             Ok(outcome) => outcome,
             Err(_elapsed) => Err(ConnectError::TimedOut(self.timeout)),
@@ -188,19 +188,19 @@ where
 /// A connection to a server. Dropping it closes the connection, also with a request in flight. If the task
 /// that drives it went on, a server that stops reading would hold the request and its client for ever.
 #[derive(Debug)]
-pub struct Link {
+pub(crate) struct Link {
     sender: SendRequest<UpstreamBody>,
     driver: AbortHandle,
 }
 
 impl Link {
     /// What requests are sent by.
-    pub fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
+    pub(crate) fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         &mut self.sender
     }
 
     /// Whether it ended.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 }

@@ -21,7 +21,7 @@ use crate::retry::Failure;
 
 /// Why a request has no response to forward.
 #[derive(Debug, Error)]
-pub enum ForwardError {
+pub(crate) enum ForwardError {
     /// No server could be reached.
     #[error("no server could be reached: {0}")]
     Connect(#[from] ConnectError),

@@ -23,7 +23,7 @@ use crate::intake::headers::{HeaderNames, asks_for_upgrade};
 
 /// Sends requests upstream.
 #[derive(Debug)]
-pub struct Forwarder {
+pub(crate) struct Forwarder {
     /// Headers that limits, scopes and keys are read from. Lookalikes are not forwarded.
     names: HeaderNames,
     /// Bytes of a request body at most.
@@ -43,7 +43,7 @@ struct Outcome {
 impl Forwarder {
     /// Creates the stage for request bodies of up to `max_body` bytes. Copies of bodies for retries are held within the
     /// bounds of `buffers`.
-    pub fn new(names: HeaderNames, max_body: u64, buffers: Arc<Buffers>) -> Self {
+    pub(crate) fn new(names: HeaderNames, max_body: u64, buffers: Arc<Buffers>) -> Self {
         Self {
             names,
             max_body,
@@ -52,7 +52,7 @@ impl Forwarder {
     }
 
     /// Sends `request` to a server of `target`, with retries if the configuration and `resend` allow them.
-    pub async fn forward(
+    pub(crate) async fn forward(
         &self,
         ctx: &RequestContext,
         arrival: &Arrival,

@@ -21,7 +21,7 @@ use crate::request_id::{RequestId, X_REQUEST_ID};
 
 /// What the gateway tells upstream about a request.
 #[derive(Clone, Debug)]
-pub struct Provenance<'a> {
+pub(crate) struct Provenance<'a> {
     /// Who is calling.
     pub caller: &'a Caller,
     /// The way the request came, as far as it is believed.
@@ -39,7 +39,7 @@ const ADDED: usize = 6;
 
 /// Turns the headers of a client's request into those sent upstream. `upgrade` is true if the request switches
 /// protocols. Lookalikes of the headers in `names` are dropped.
-pub fn to_upstream(
+pub(crate) fn to_upstream(
     headers: &mut HeaderMap,
     provenance: Provenance<'_>,
     names: &HeaderNames,
@@ -87,7 +87,7 @@ pub fn to_upstream(
 
 /// Turns the headers of an upstream response into those sent to the client. `upgraded` is true if the
 /// response switches protocols.
-pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
+pub(crate) fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
     // Upstream announces its trailers here, on one line or several. The client's connection sends those
     // that are announced if the client accepts trailers.
@@ -104,7 +104,7 @@ pub fn to_client(headers: &mut HeaderMap, upgraded: bool) {
 }
 
 /// Makes upstream's trailers into those sent to the client.
-pub fn trailers_to_client(trailers: &mut HeaderMap) {
+pub(crate) fn trailers_to_client(trailers: &mut HeaderMap) {
     for name in FORBIDDEN_TRAILERS {
         trailers.remove(name);
     }

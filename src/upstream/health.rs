@@ -28,7 +28,7 @@ const RISE: u32 = 2;
 
 /// The checks of one upstream.
 #[derive(Debug)]
-pub struct Checks {
+pub(crate) struct Checks {
     state: Arc<UpstreamState>,
     settings: HealthSettings,
     connectors: Vec<Connector>,
@@ -65,7 +65,10 @@ impl Finding {
 
 impl Checks {
     /// The checks of an upstream that stands like this, if it is to have any.
-    pub fn of(state: &Arc<UpstreamState>, clock: &Clock) -> Result<Option<Self>, ConnectorError> {
+    pub(crate) fn of(
+        state: &Arc<UpstreamState>,
+        clock: &Clock,
+    ) -> Result<Option<Self>, ConnectorError> {
         let Some(settings) = state.upstream.health.clone() else {
             return Ok(None);
         };
@@ -78,7 +81,7 @@ impl Checks {
     }
 
     /// Asks again and again, until dropped.
-    pub async fn run(self) {
+    pub(crate) async fn run(self) {
         let mut findings = vec![Finding::default(); self.connectors.len()];
         let mut ticks = interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

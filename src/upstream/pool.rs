@@ -41,7 +41,7 @@ const WIND_UP: Duration = Duration::from_millis(100);
 
 /// The connections of one worker to one server.
 #[derive(Debug)]
-pub struct Pool {
+pub(crate) struct Pool {
     connector: Connector,
     idle: Mutex<IdleLinks>,
 }
@@ -62,7 +62,7 @@ struct IdleLink {
 
 /// A connection in use. It returns to its pool with [`finish`](Self::finish) and is closed if dropped.
 #[derive(Debug)]
-pub struct Lease {
+pub(crate) struct Lease {
     link: Link,
     pool: Arc<Pool>,
     upload: Option<Arc<UploadProgress>>,
@@ -74,20 +74,15 @@ pub struct Lease {
 
 impl Pool {
     /// Creates a pool without connections.
-    pub fn new(connector: Connector) -> Arc<Self> {
+    pub(crate) fn new(connector: Connector) -> Arc<Self> {
         Arc::new(Self {
             connector,
             idle: Mutex::default(),
         })
     }
 
-    /// Returns the connector that opens this pool's connections.
-    pub fn connector(&self) -> &Connector {
-        &self.connector
-    }
-
     /// Takes an idle connection, or opens one if none is usable.
-    pub async fn lease(self: &Arc<Self>) -> Result<Lease, ConnectError> {
+    pub(crate) async fn lease(self: &Arc<Self>) -> Result<Lease, ConnectError> {
         while let Some(mut link) = self.take_idle() {
             if is_ready(link.sender()).await {
                 return Ok(self.lend(link, true));
@@ -97,7 +92,7 @@ impl Pool {
     }
 
     /// Opens a connection, also if idle ones exist.
-    pub async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
+    pub(crate) async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
         // Boxed, because it is rare and large: the future of every request would be as large otherwise.
         let link = Box::pin(self.connector.connect()).await?;
         Ok(self.lend(link, false))
@@ -178,23 +173,23 @@ async fn is_ready(sender: &mut SendRequest<UpstreamBody>) -> bool {
 
 impl Lease {
     /// Returns the sender of this connection.
-    pub fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
+    pub(crate) fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         self.link.sender()
     }
 
     /// Sets the request body that must be sent completely before the connection can be reused.
-    pub fn carries(&mut self, upload: Option<Arc<UploadProgress>>) {
+    pub(crate) fn carries(&mut self, upload: Option<Arc<UploadProgress>>) {
         self.upload = upload;
     }
 
     /// Takes from the head of a response how long the connection may stay unused.
-    pub fn received(&mut self, version: Version, headers: &HeaderMap) {
+    pub(crate) fn received(&mut self, version: Version, headers: &HeaderMap) {
         self.idle_time = idle_time(version, headers);
     }
 
     /// Ends an exchange whose response was read completely. The connection is reused if the request was sent
     /// completely, too.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         let sent = |upload: &Arc<UploadProgress>| upload.stage() == UploadStage::Sent;
         if let Some(idle_time) = self.idle_time
             && self.upload.as_ref().is_none_or(sent)

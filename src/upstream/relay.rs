@@ -27,7 +27,7 @@ const UPSTREAM_PAUSE: Duration = Duration::from_millis(250);
 
 /// The body of a response from upstream.
 #[derive(Debug)]
-pub struct RelayedBody {
+pub(crate) struct RelayedBody {
     body: Incoming,
     lease: Option<Lease>,
     /// `idle_timeout`.

@@ -11,7 +11,7 @@ use crate::retry::{self, Preset};
 
 /// `[upstream.NAME.retry]`: when a request is sent once more.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RetrySettings {
+pub(crate) struct RetrySettings {
     /// What comes after each attempt. Its deadline is the request's, all attempts together.
     pub policy: retry::Policy,
     /// Bytes of a request's body that are kept for another attempt; larger ones are sent once.
@@ -22,7 +22,7 @@ pub struct RetrySettings {
 
 /// How many retries an upstream is sent at most.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BudgetSettings {
+pub(crate) struct BudgetSettings {
     /// The part of its requests that may be retries.
     pub ratio: f64,
     /// Over how long that is counted.
@@ -33,7 +33,7 @@ pub struct BudgetSettings {
 
 /// `[upstream.NAME.breaker]`: what opens the circuit of a server, and for how long.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BreakerSettings {
+pub(crate) struct BreakerSettings {
     /// Which failures open it.
     pub opens_on: OpensOn,
     /// Failures in a row that open it.
@@ -56,7 +56,7 @@ pub struct BreakerSettings {
 
 /// Which failures open a circuit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OpensOn {
+pub(crate) enum OpensOn {
     /// None: `enabled = false`.
     Nothing,
     /// Connect failures, and response failures of one outlier among several servers: no section.
@@ -68,19 +68,19 @@ pub enum OpensOn {
 
 /// Statuses from 500 to 599 that are failures of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FailureStatuses(u128);
+pub(crate) struct FailureStatuses(u128);
 
 impl FailureStatuses {
     /// All of 500 to 599.
-    pub const ALL: Self = Self((1 << 100) - 1);
+    pub(crate) const ALL: Self = Self((1 << 100) - 1);
 
     /// Whether a response with this status is a failure.
-    pub fn contains(self, status: StatusCode) -> bool {
+    pub(crate) fn contains(self, status: StatusCode) -> bool {
         self.0 & bit(status.as_u16()) != 0
     }
 
     /// Returns the statuses in ascending order.
-    pub fn iter(self) -> impl Iterator<Item = u16> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = u16> {
         (500..600).filter(move |&status| self.0 & bit(status) != 0)
     }
 }
@@ -112,7 +112,7 @@ fn bit(status: u16) -> u128 {
 
 /// `health` of an upstream: how its servers are asked whether they are well.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HealthSettings {
+pub(crate) struct HealthSettings {
     /// What is asked for, by GET.
     pub path: PathAndQuery,
     /// How often.
@@ -125,7 +125,7 @@ pub struct HealthSettings {
 
 /// `[upstream.NAME.concurrency]`: how many requests it is sent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConcurrencySettings {
+pub(crate) struct ConcurrencySettings {
     /// Never fewer.
     pub min: NonZeroU32,
     /// Never more.
@@ -136,7 +136,7 @@ pub struct ConcurrencySettings {
 
 impl RetrySettings {
     /// When the head of an answer has to be there, if there is ever a second attempt.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub(crate) fn deadline(&self) -> Option<Duration> {
         let retries = self.policy.attempts > NonZeroU32::MIN;
         self.policy.deadline.filter(|_| retries)
     }

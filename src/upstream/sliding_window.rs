@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 
 /// Slots in a window.
-pub const SLOTS: u64 = RING as u64;
+pub(crate) const SLOTS: u64 = RING as u64;
 
 /// Places of a ring, one for each slot.
 const RING: usize = 10;
@@ -25,7 +25,7 @@ const MOST: u64 = (1 << COUNT_BITS) - 1;
 
 /// Counts of several kinds of events over a window that slides.
 #[derive(Debug)]
-pub struct SlidingWindow<const KINDS: usize> {
+pub(crate) struct SlidingWindow<const KINDS: usize> {
     /// Nanoseconds a slot lasts.
     slot: u64,
     shards: Box<[Shard<KINDS>]>,
@@ -45,7 +45,7 @@ struct Count(AtomicU64);
 
 impl<const KINDS: usize> SlidingWindow<KINDS> {
     /// A tally over the last `window`, for this many workers.
-    pub fn new(window: Duration, workers: usize) -> Self {
+    pub(crate) fn new(window: Duration, workers: usize) -> Self {
         let window = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
         let shard = || {
             Shard(std::array::from_fn(|_| {
@@ -63,14 +63,14 @@ impl<const KINDS: usize> SlidingWindow<KINDS> {
     /// # Panics
     ///
     /// If there is no such worker, or no such kind.
-    pub fn add(&self, worker: usize, kind: usize, now: Moment) {
+    pub(crate) fn add(&self, worker: usize, kind: usize, now: Moment) {
         let slot = self.slot_of(now);
         self.shards[worker].0[place(slot)][kind].add(slot);
     }
 
     /// How many of each kind there were within the window that ends at `now`. What another worker counted
     /// a little later than that is among them.
-    pub fn sum(&self, now: Moment) -> [u64; KINDS] {
+    pub(crate) fn sum(&self, now: Moment) -> [u64; KINDS] {
         let slot = self.slot_of(now);
         let mut sum = [0; KINDS];
         for counts in self.shards.iter().flat_map(|shard| &shard.0) {
@@ -82,7 +82,7 @@ impl<const KINDS: usize> SlidingWindow<KINDS> {
     }
 
     /// Begins anew. What a worker is adding at this very moment may be kept.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let counts = self.shards.iter().flat_map(|shard| &shard.0).flatten();
         counts.for_each(Count::clear);
     }

@@ -19,7 +19,7 @@ const SLOWEST_START: f64 = 0.1;
 
 /// How the servers of one upstream stand.
 #[derive(Debug)]
-pub struct UpstreamState {
+pub(crate) struct UpstreamState {
     /// The upstream.
     pub upstream: Arc<Upstream>,
     /// Its servers, in their order.
@@ -32,7 +32,7 @@ pub struct UpstreamState {
 
 /// How one server stands.
 #[derive(Debug)]
-pub struct ServerState {
+pub(crate) struct ServerState {
     /// The server.
     pub server: Server,
     /// Whether it is left alone.
@@ -53,7 +53,7 @@ struct Padded(AtomicU32);
 
 impl UpstreamState {
     /// Of an upstream that nothing is known of, for this many workers.
-    pub fn new(upstream: &Arc<Upstream>, workers: usize) -> Self {
+    pub(crate) fn new(upstream: &Arc<Upstream>, workers: usize) -> Self {
         let servers = upstream.servers.iter();
         Self {
             servers: servers
@@ -86,7 +86,7 @@ impl ServerState {
     }
 
     /// What it is called in logs, metrics and the admin API.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.server.authority.as_str()
     }
 
@@ -101,13 +101,13 @@ impl ServerState {
     }
 
     /// Requests underway, by all workers.
-    pub fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         let counts = self.in_flight.iter();
         counts.map(|count| count.0.load(Ordering::Relaxed)).sum()
     }
 
     /// Whether checks took it out.
-    pub fn is_ejected(&self) -> bool {
+    pub(crate) fn is_ejected(&self) -> bool {
         self.ejected.load(Ordering::Relaxed)
     }
 

@@ -19,7 +19,7 @@ use crate::retry::Policy;
 
 /// An upstream for one worker: its shared state, and the worker's own connections.
 #[derive(Debug)]
-pub struct Target {
+pub(crate) struct Target {
     pub(super) state: Arc<UpstreamState>,
     /// What comes after an attempt that failed, where anything does.
     pub(super) retry: Option<Policy>,
@@ -72,7 +72,7 @@ pub(super) enum Unavailable {
 
 impl Target {
     /// Creates the connections of a worker to the servers of an upstream. `metrics` are the worker's counters of it.
-    pub fn new(
+    pub(crate) fn new(
         state: &Arc<UpstreamState>,
         worker: usize,
         metrics: Arc<UpstreamMetrics>,

@@ -20,7 +20,7 @@ pub(super) const CLIENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The timeouts of one request, over all its attempts.
 #[derive(Clone, Copy, Debug)]
-pub struct RequestTimeouts {
+pub(crate) struct RequestTimeouts {
     started: Instant,
     timeouts: Timeouts,
     /// Time until the head of a response has to arrive, over all attempts.
@@ -30,7 +30,7 @@ pub struct RequestTimeouts {
 /// A timeout of the upstream expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("upstream timed out after {waited:?} ({} timeout)", phase.name())]
-pub struct TimeoutError {
+pub(crate) struct TimeoutError {
     /// The timeout that expired.
     pub phase: TimeoutPhase,
     /// Duration of the request until then.
@@ -43,7 +43,7 @@ pub struct TimeoutError {
 impl RequestTimeouts {
     /// For a request that begins now; where there may be several attempts, the head of its answer has to be
     /// there within `head`.
-    pub fn from_now(timeouts: Timeouts, head: Option<Duration>) -> Self {
+    pub(crate) fn from_now(timeouts: Timeouts, head: Option<Duration>) -> Self {
         Self {
             started: Instant::now(),
             timeouts,
@@ -52,28 +52,28 @@ impl RequestTimeouts {
     }
 
     /// When the request began.
-    pub fn started(&self) -> Instant {
+    pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
     /// When all has to be over, if that is bounded.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timeouts.total.map(|total| self.started + total)
     }
 
     /// When the head of an answer has to be there, if that is bounded.
-    pub fn head_deadline(&self) -> Option<Instant> {
+    pub(crate) fn head_deadline(&self) -> Option<Instant> {
         let total = self.timeouts.total.into_iter().chain(self.head).min();
         total.map(|total| self.started + total)
     }
 
     /// How long upstream may be silent amid its answer.
-    pub fn idle(&self) -> Duration {
+    pub(crate) fn idle(&self) -> Duration {
         self.timeouts.idle
     }
 
     /// Waits for `work`, but not past the end.
-    pub async fn within_total<F: Future>(&self, work: F) -> Result<F::Output, TimeoutError> {
+    pub(crate) async fn within_total<F: Future>(&self, work: F) -> Result<F::Output, TimeoutError> {
         match self.head_deadline() {
             None => Ok(work.await),
             Some(deadline) => {
@@ -85,7 +85,7 @@ impl RequestTimeouts {
     }
 
     /// Waits for the `answer` to a request with this `upload`.
-    pub async fn for_answer<F: Future>(
+    pub(crate) async fn for_answer<F: Future>(
         &self,
         answer: F,
         upload: Option<&UploadProgress>,

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Response};
+use http::Response;
 use serde_json::{Value, json};
-use tidegate::client::Trust;
 use tidegate::idempotency::{
-    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, IdempotencyKey, Permit,
-    RecordId, Records as _, Scope, StoredResponse as Stored, Terms,
+    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, Permit, Records as _,
+    StoredResponse as Stored, Terms,
 };
+use tidegate::internals::{clock, record_id, records};
 
 use crate::harness::{Answer, Gateway, Upstream};
 
@@ -34,19 +34,9 @@ impl Office {
 
     async fn claim(&self, key: &str, client: &str) -> Claim {
         let shared = self.gateway.shared();
-        let key = IdempotencyKey::parse(key.as_bytes()).expect("a key");
-        let peer = client.parse().expect("an address");
-        let caller = Trust::default().identify(peer, &HeaderMap::new());
-        let client = caller.expect("a client").id();
         let claim_request = ClaimRequest {
-            at: shared.clock.now(),
-            id: RecordId::of(
-                &shared.hash_keys.keys().secret,
-                &key,
-                &Scope::Credential,
-                client,
-                &HeaderMap::new(),
-            ),
+            at: clock(shared).now(),
+            id: record_id(shared, key, client.parse().expect("an address")),
             client: ClientHash(1),
             fingerprint: Fingerprint {
                 request: [0xc4; 16],
@@ -54,7 +44,7 @@ impl Office {
             },
             terms: Terms::default(),
         };
-        let claim = shared.records.claim(&claim_request).await;
+        let claim = records(shared).claim(&claim_request).await;
         claim.expect("a store that works")
     }
 
@@ -87,7 +77,7 @@ impl Office {
 
     async fn kept(&self, key: &str, client: &str, outcome: ExecutionOutcome) {
         let permit = self.running(key, client).await;
-        let completed = self.gateway.shared().records.end(permit, outcome).await;
+        let completed = records(self.gateway.shared()).end(permit, outcome).await;
         completed.expect("a store that works");
     }
 

@@ -4,6 +4,7 @@ mod memory;
 
 use std::time::{Duration, Instant};
 
+use tidegate::internals;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -39,7 +40,7 @@ async fn holds(gateway: &Gateway, uploads: usize) {
     // The buffer of a body has its declared length at most.
     let wanted = uploads * SENT..=uploads * (SENT + 1);
     loop {
-        let held = gateway.shared().buffers.in_use();
+        let held = internals::buffered_bytes(gateway.shared());
         if wanted.contains(&held) {
             return;
         }

@@ -47,7 +47,7 @@ impl Running {
         let environment = Environment::default();
         let loaded = config::parse("test", &text, &environment, &Overrides::default())
             .unwrap_or_else(|errors| panic!("{errors}"));
-        let shared = Shared::new(Arc::new(loaded.policy), Clock::real());
+        let shared = Shared::open(Arc::new(loaded.policy), Clock::real()).expect("memory");
         let gateway = Gateway::start(shared).expect("a gateway on a free port");
         Self {
             address: gateway.addresses()[0],

@@ -23,7 +23,7 @@ const MAX_PAYMENTS: usize = 10_000;
 
 /// The sample API at work, until the process ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Api {
+pub(super) struct Api {
     address: SocketAddr,
 }
 
@@ -51,7 +51,7 @@ type Books = Arc<Mutex<Ledger>>;
 
 impl Api {
     /// Starts it on a free loopback port, on a thread of its own.
-    pub fn start() -> io::Result<Self> {
+    pub(super) fn start() -> io::Result<Self> {
         let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
@@ -75,7 +75,7 @@ impl Api {
     }
 
     /// Where it listens.
-    pub fn address(self) -> SocketAddr {
+    pub(super) fn address(self) -> SocketAddr {
         self.address
     }
 }

@@ -11,7 +11,7 @@ use crate::intake::headers::asks_for_upgrade;
 
 /// A request that has a key, or whose body can have one.
 #[derive(Debug)]
-pub struct KeyedRequest {
+pub(crate) struct KeyedRequest {
     /// The key in the header. `search` replaces `None` with the key in the body.
     pub(super) key: Option<IdempotencyKey<'static>>,
     /// Whether the body can have a key: it is JSON, and the route has a `body_field`.
@@ -20,7 +20,7 @@ pub struct KeyedRequest {
 
 impl RouteKeys {
     /// Decides from the head of a request whether it has a key, or a body that can have one.
-    pub fn inspect<B>(
+    pub(crate) fn inspect<B>(
         &self,
         request: &Request<B>,
     ) -> Result<Option<KeyedRequest>, IdempotencyError> {

@@ -38,7 +38,7 @@ const CHECKSUM: usize = 32;
 
 /// Takes snapshots until dropped, and a last one then.
 #[derive(Debug)]
-pub struct Snapshots {
+pub(crate) struct Snapshots {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -64,7 +64,7 @@ struct Snapshot {
 
 impl Snapshots {
     /// Fills `buckets` from the last snapshot beside `records`, and takes new ones from then on.
-    pub fn start(
+    pub(crate) fn start(
         records: &DiskRecords,
         buckets: Arc<MemoryBuckets>,
         clock: Clock,

@@ -265,6 +265,7 @@ impl Writer {
                 tell(ack, Ok(()));
             }
             Op::Free(_, ack) => drop(ack.send(Err(reason))),
+            #[cfg(test)]
             Op::Sweep(ack) => drop(ack.send(Err(reason))),
         }
     }

@@ -181,7 +181,8 @@ impl Writer {
         }
     }
 
-    /// Drops everything that has expired.
+    /// Drops all expired records.
+    #[cfg(test)]
     pub(super) fn sweep_all(&mut self) {
         loop {
             match self.sweep() {

@@ -37,7 +37,8 @@ pub(super) enum Op {
     End(End),
     /// Free a key whose outcome is unknown.
     Free(RecordId, Ack<bool>),
-    /// Drop what has expired.
+    /// Drop expired records.
+    #[cfg(test)]
     Sweep(Ack<()>),
 }
 
@@ -214,6 +215,7 @@ impl Writer {
     /// Executes `first` and the operations that have arrived after it in one batch. Completions that wait go before
     /// the operations of the inbox.
     pub(super) fn take_up(&mut self, first: Op, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
+        #[cfg(test)]
         if let Op::Sweep(ack) = first {
             self.sweep_all();
             drop(ack.send(Ok(())));

@@ -42,7 +42,7 @@ const TRUST_IN_SERVER: Duration = Duration::from_secs(10);
 
 /// All buckets of a fleet. A clone has its own connection and shares the rest.
 #[derive(Debug)]
-pub struct RedisBuckets {
+pub(crate) struct RedisBuckets {
     redis: Redis,
     client: Client,
     /// For refunds, which continue when their request is dropped.
@@ -86,7 +86,7 @@ impl RedisBuckets {
     }
 
     /// Returns the buckets that decide where Redis does not respond.
-    pub fn local(&self) -> &MemoryBuckets {
+    pub(crate) fn local(&self) -> &MemoryBuckets {
         &self.fallback.local
     }
 

@@ -20,7 +20,7 @@ use super::error::{CallError, is_lost};
 use crate::store::Part;
 
 pub(super) use self::breaker::StoreBreaker;
-pub use self::probe::Unfit;
+pub(crate) use self::probe::Unfit;
 
 /// Interval between two probes while all parts of the store work.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -23,7 +23,6 @@ pub(super) use self::names::Names;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use self::ledger::{Attempts, Ledger, Pending};
 use self::steps::{ClaimReply, Freed};
@@ -67,10 +66,11 @@ impl RedisRecords {
         self.redis.health()
     }
 
-    /// Returns when nothing is left to be told to Redis of what was dropped.
-    pub async fn settled(&self) {
+    /// Returns when Redis has received the ends of all dropped permits.
+    #[cfg(test)]
+    pub(crate) async fn settled(&self) {
         while !self.ledger.core().tracked.is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     }
 

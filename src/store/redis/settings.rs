@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Default timeout of the decision on the limits of a request.
-pub const LIMITS_TIMEOUT: Duration = Duration::from_millis(50);
+pub(crate) const LIMITS_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Default timeout of one operation on a record.
-pub const RECORDS_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const RECORDS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Default prefix of all names in Redis.
-pub const PREFIX: &str = "tidegate";
+pub(crate) const PREFIX: &str = "tidegate";
 
 /// `[store]` of the configuration, with `backend = "redis"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedisSettings {
+pub(crate) struct RedisSettings {
     /// The server, or nodes of the cluster.
     pub nodes: Nodes,
     /// Prefix of all names in Redis. Gateways with the same prefix are one fleet.
@@ -79,7 +79,7 @@ impl RedisSettings {
 
 /// Addresses of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Nodes {
+pub(crate) enum Nodes {
     /// One server without a cluster.
     Single(Node),
     /// Some nodes of a cluster, which return the others. Never empty, and all with TLS or all without.
@@ -88,7 +88,7 @@ pub enum Nodes {
 
 /// Address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub(crate) struct Node {
     /// Host name or IP address, without brackets.
     pub host: Arc<str>,
     /// TCP port.
@@ -105,11 +105,11 @@ pub struct Node {
 
 /// A password, which `Debug` does not print.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Password(Arc<str>);
+pub(crate) struct Password(Arc<str>);
 
 impl Password {
     /// Returns the password, for the login to Redis only.
-    pub fn reveal(&self) -> &str {
+    pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 }
@@ -139,7 +139,7 @@ impl fmt::Display for Node {
 
 impl Nodes {
     /// Returns all configured nodes.
-    pub fn all(&self) -> &[Node] {
+    pub(crate) fn all(&self) -> &[Node] {
         match self {
             Self::Single(node) => std::slice::from_ref(node),
             Self::Cluster(nodes) => nodes,

@@ -180,7 +180,7 @@ impl Fleet {
             }
             Deed::Abandon(index) => {
                 if let Some(used) = self.take(index) {
-                    self.breakers[used.server].abandoned(used.ticket);
+                    drop(used.ticket);
                     self.models[used.server].abandoned(used.pass);
                 }
             }

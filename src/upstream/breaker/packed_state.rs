@@ -126,6 +126,7 @@ impl AtomicState {
         PackedState(self.word.load(Ordering::Acquire))
     }
 
+    #[cfg(test)]
     pub(super) fn is_closed(&self) -> bool {
         PackedState(self.word.load(Ordering::Relaxed)).phase() == Phase::Closed
     }

@@ -6,7 +6,7 @@ use crate::clock::Moment;
 
 /// A failure of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// No connection: refused, unreachable, or `connect_timeout` expired.
     Connect,
     /// A connection, but no valid response in time, or a status that counts as a failure.
@@ -15,7 +15,7 @@ pub enum Failure {
 
 /// A change of phase, by a report or by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// The circuit opened.
     Opened {
         /// The open time; [`Duration::MAX`] until an operator closes the circuit.
@@ -29,7 +29,7 @@ pub enum Change {
 
 /// Why a breaker opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub(crate) enum Cause {
     /// `consecutive_failures` was reached.
     InARow,
     /// `failure_ratio` was reached.
@@ -44,7 +44,7 @@ pub enum Cause {
 
 /// Whether a server is asked, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// It is.
     Closed,
     /// It is not.
@@ -60,7 +60,7 @@ pub enum State {
 
 /// A breaker as it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// Its state.
     pub state: State,
     /// When it came into it.
@@ -79,7 +79,7 @@ pub struct Snapshot {
 
 impl Cause {
     /// Its name, for logs and metrics.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::InARow => "consecutive failures",
             Self::Ratio => "failure ratio",
@@ -92,10 +92,10 @@ impl Cause {
 
 impl State {
     /// The names of all there are.
-    pub const NAMES: [&'static str; 3] = ["closed", "open", "half_open"];
+    pub(crate) const NAMES: [&'static str; 3] = ["closed", "open", "half_open"];
 
     /// Its name, for metrics and people.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
             Self::Open { .. } => "open",

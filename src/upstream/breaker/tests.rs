@@ -225,7 +225,7 @@ fn results_of_requests_from_before_it_opened_say_nothing_while_it_is_probed_or_c
 #[test]
 fn the_place_of_a_probe_that_came_to_nothing_is_free_at_once() {
     let (breaker, until) = opened(at(0));
-    breaker.abandoned(breaker.admit(until).expect("its time is over"));
+    drop(breaker.admit(until).expect("its time is over"));
     assert_eq!(breaker.snapshot(until).state, State::HalfOpen);
     drop(breaker.admit(until).expect("abandoned"));
     let probe = breaker.admit(until).expect("dropped");
@@ -236,7 +236,7 @@ fn the_place_of_a_probe_that_came_to_nothing_is_free_at_once() {
 #[test]
 fn an_abandoned_request_of_a_closed_breaker_is_not_counted() {
     let breaker = breaker();
-    breaker.abandoned(breaker.admit(at(0)).expect("closed"));
+    drop(breaker.admit(at(0)).expect("closed"));
     let snapshot = breaker.snapshot(at(0));
     assert_eq!((snapshot.succeeded, snapshot.failed), (0, 0));
     assert!(breaker.is_closed());

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tidegate::admin::listener::{Admin, AdminSources};
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::gateway::Gateway as Running;
 use tidegate::idempotency::{RecordCounts, Records as _};
+use tidegate::internals::{Admin, records, start_admin};
 use tidegate::pipeline::Shared;
 
 use super::{Certificates, Client, PATIENCE, Upstream};
@@ -106,13 +106,13 @@ impl Gateway {
 
     /// What its store holds.
     pub(crate) fn counts(&self) -> RecordCounts {
-        self.shared().records.counts()
+        records(self.shared()).counts()
     }
 
     /// Waits until it has ended by itself, and says what its store held then.
     pub(crate) fn ended(mut self) -> RecordCounts {
         let running = self.running.take().expect("running");
-        let records = running.shared().records.clone();
+        let records = records(running.shared()).clone();
         running.join().expect("no worker crashes");
         records.counts()
     }
@@ -226,11 +226,7 @@ impl Plan {
         let shared =
             Shared::open(Arc::new(policy), Clock::real()).unwrap_or_else(|error| panic!("{error}"));
         let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
-        let admin = shared.policy.admin.as_ref().map(|settings| {
-            let socket = std::net::TcpListener::bind(settings.listen).expect("a free port");
-            let sources = AdminSources::of(&shared, running.stopper());
-            Admin::start(socket, settings, sources).expect("an admin listener")
-        });
+        let admin = start_admin(&shared, running.stopper()).expect("an admin listener");
         Gateway {
             running: Some(running),
             admin,

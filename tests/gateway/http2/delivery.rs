@@ -10,6 +10,7 @@ use super::frames::{
     DATA, END_STREAM, FrameClient, GOAWAY, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame,
 };
 use crate::harness::{Gateway, PATIENCE, Upstream, eventually, full};
+use tidegate::internals::truncated_responses;
 
 /// Requests on one connection.
 const STREAMS: u32 = 100;
@@ -18,8 +19,7 @@ const STREAMS: u32 = 100;
 const SIZE: usize = 60_000;
 
 fn truncated(gateway: &Gateway) -> u64 {
-    let workers = gateway.shared().metrics.iter();
-    workers.map(|metrics| metrics.truncated.get()).sum()
+    truncated_responses(gateway.shared())
 }
 
 /// A client that has requested all responses and reads none. Its windows permit all of them.

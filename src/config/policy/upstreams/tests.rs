@@ -5,10 +5,9 @@ use http::HeaderValue;
 
 use super::*;
 use crate::config::{ConfigErrors, Environment, Loaded, Overrides, Problem, parse};
+use crate::problem::Fallback;
 use crate::retry::{Backoff, Jitter, Preset, Strategy};
-use crate::upstream::{
-    BudgetSettings, FailureStatuses, Fallback, HealthSettings, OpensOn, RetrySettings,
-};
+use crate::upstream::{BudgetSettings, FailureStatuses, HealthSettings, OpensOn, RetrySettings};
 
 const HEAD: &str = "[[route]]\nname = \"all\"\npath = \"/\"\n\
                     [upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n";

@@ -1,0 +1,68 @@
+//! Internals for benches and for tests that run a gateway in their own process. Not a public API.
+
+use std::io;
+use std::net::{IpAddr, TcpListener};
+
+use http::HeaderMap;
+
+use crate::admin::listener::AdminSources;
+use crate::clock::Clock;
+use crate::config::Policy;
+use crate::gateway::Stop;
+use crate::idempotency::{IdempotencyKey, RecordId, Scope};
+use crate::pipeline::Shared;
+
+pub use crate::admin::listener::Admin;
+pub use crate::client::ClientId;
+pub use crate::hash_keys::Seed;
+pub use crate::http1::head::{HeadLimits, parse as parse_head};
+pub use crate::path::normalise;
+pub use crate::route::{Matcher, RouteMatch};
+pub use crate::store::disk::DiskRecords;
+pub use crate::store::memory::MemoryBuckets;
+pub use crate::store::{RecordStore, StoreCapacity};
+pub use crate::throttle::bucket::Side;
+
+/// Compiles the routes of a policy without their rules.
+pub fn routes(policy: &Policy) -> Matcher<()> {
+    policy.routes.map(|_| ())
+}
+
+/// Returns the records of idempotency keys.
+pub fn records(shared: &Shared) -> &RecordStore {
+    &shared.records
+}
+
+/// Returns the record of a key that a client without credentials sent from `address`.
+pub fn record_id(shared: &Shared, key: &str, address: IpAddr) -> RecordId {
+    let key = IdempotencyKey::parse(key.as_bytes()).expect("a valid key");
+    let secret = &shared.hash_keys.keys().secret;
+    let client = ClientId::of(address, 64);
+    RecordId::of(secret, &key, &Scope::Credential, client, &HeaderMap::new())
+}
+
+/// Returns the clock of the stages.
+pub fn clock(shared: &Shared) -> &Clock {
+    &shared.clock
+}
+
+/// Returns the bytes of bodies that are held in memory.
+pub fn buffered_bytes(shared: &Shared) -> usize {
+    shared.buffers.in_use()
+}
+
+/// Returns the number of responses that were cut off.
+pub fn truncated_responses(shared: &Shared) -> u64 {
+    let workers = shared.metrics.iter();
+    workers.map(|metrics| metrics.truncated.get()).sum()
+}
+
+/// Starts the admin listener, if the policy has one.
+pub fn start_admin(shared: &Shared, gateway: Stop) -> io::Result<Option<Admin>> {
+    let Some(settings) = &shared.policy.admin else {
+        return Ok(None);
+    };
+    let socket = TcpListener::bind(settings.listen)?;
+    let sources = AdminSources::of(shared, gateway);
+    Admin::start(socket, settings, sources).map(Some)
+}
