@@ -1,6 +1,6 @@
 //! Bodies of requests and responses between the stages.
 //!
-//! [`RequestBody`] is what the client sends, in full or as it arrives. [`ResponseBody`] is what the client receives: made by
+//! `RequestBody` is what the client sends, in full or as it arrives. [`ResponseBody`] is what the client receives: made by
 //! the gateway, replayed, or forwarded from upstream as it arrives. The bodies that only one stage knows stay there: the
 //! body of an attempt and its copy for retries in `upstream`, and the recording of the end in `pipeline`.
 

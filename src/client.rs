@@ -1,6 +1,6 @@
-//! Who is calling?
+//! Identifies the client of a request.
 //!
-//! The first stage of a request's life, run before any header is removed. The TCP peer is the client
+//! The first stage, run before any header is removed. [`Trust`] has its settings. The TCP peer is the client
 //! unless it is a trusted proxy; then `X-Forwarded-For` is walked from the right, the end our own
 //! proxies wrote, and the first address not trusted is the client. What stands further left was
 //! written by that client or by strangers, and is neither believed nor passed on.
@@ -63,7 +63,7 @@ impl Trust {
 
     /// Tells who is calling through `peer`.
     ///
-    /// The header is looked at only if the peer is trusted, and never for more than [`MAX_HOPS`] hops.
+    /// The header is looked at only if the peer is trusted, and never for more than 256 hops.
     pub fn identify(&self, peer: IpAddr, headers: &HeaderMap) -> Result<Caller, TooManyHops> {
         let peer = peer.to_canonical();
         let peer_trusted = self.trusted.contains(peer);
@@ -102,7 +102,7 @@ fn elements_from_the_right(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
         .filter(|element| !element.is_empty())
 }
 
-/// A trusted peer names more than [`MAX_HOPS`] hops.
+/// A trusted peer names more than 256 hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("x-forwarded-for names more than {MAX_HOPS} hops")]
 pub struct TooManyHops;

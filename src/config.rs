@@ -1,13 +1,19 @@
-//! From the file a person writes to the policy the gateway runs on.
+//! Reads a configuration file and compiles it to a [`Policy`].
 //!
-//! A configuration is read in steps, each on the whole of it: parse the TOML, write in what the
-//! environment and the command line override, put variables into strings, hold the tree to the schema,
-//! decode what is left of it, and resolve names. Every step reports all it finds instead of stopping
-//! at the first fault, and everything it reports has a place: see [`Problem`].
+//! A configuration is read in steps, each on the whole of it: parse the TOML, apply what the environment and the command
+//! line override, insert variables into strings, validate the tree against the schema, decode it, and resolve names. Every
+//! step reports all problems instead of stopping at the first, and each [`Problem`] has a place in the file.
 //!
-//! Files named in a configuration are taken as they are written, so a relative path starts at the
-//! working directory. Of these only those that hold a secret (`token_file`, `password_file`) are read here;
-//! certificates are read by who uses them.
+//! Relative paths in a configuration start at the working directory. Only files that contain a secret (`token_file`,
+//! `password_file`) are read here; certificates are read by their users.
+//!
+//! ```
+//! use tidegate::config::{self, Environment, Overrides};
+//!
+//! let file = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n[[route]]\nname = \"all\"\npaht = \"/\"\n";
+//! let errors = config::parse("gateway.toml", file, &Environment::default(), &Overrides::default()).unwrap_err();
+//! assert!(errors.problems().iter().any(|problem| problem.line == 5 && problem.help.contains("path")));
+//! ```
 
 mod environment;
 mod file;

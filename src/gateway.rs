@@ -1,12 +1,41 @@
-//! Binding, accepting, workers, draining.
+//! Runs the proxy: listeners, workers, connections, drain.
 //!
-//! A thread per core: each worker has a single-threaded runtime, listeners of its own on the same
-//! addresses (`SO_REUSEPORT`: the kernel deals connections out) and its own upstream connections, so a
-//! request never changes threads. Work stealing was left aside: it costs every request something, and
-//! what it evens out is even already where many clients each ask for little.
+//! Each worker is a thread with a single-threaded runtime, its own listeners on the same addresses (`SO_REUSEPORT`: the
+//! kernel distributes connections) and its own upstream connections, so a request never changes threads. The rejected
+//! alternative is a runtime that steals work: every request pays for it, and the load of many small clients is even
+//! without it.
 //!
-//! A drain, once told: stop accepting, let every connection finish the request it is at, and end when
-//! all have or the grace is over.
+//! A drain stops accepting, lets every connection finish its request, and ends when all have or after `shutdown_grace`.
+//! The admin listener is not part of a [`Gateway`]: only `tidegate serve` starts it.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use tidegate::clock::Clock;
+//! use tidegate::config::{self, Environment, Overrides};
+//! use tidegate::gateway::Gateway;
+//! use tidegate::pipeline::Shared;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let file = r#"
+//!     [server]
+//!     listen = "127.0.0.1:0"
+//!     [upstream.api]
+//!     servers = ["http://127.0.0.1:9000"]
+//!     [[route]]
+//!     name = "all"
+//!     path = "/"
+//! "#;
+//! let loaded = config::parse("gateway.toml", file, &Environment::of_process(), &Overrides::default())?;
+//! let shared = Shared::open(Arc::new(loaded.policy), Clock::real())?;
+//! let gateway = Gateway::start(shared)?;
+//! println!("listening on {}", gateway.addresses()[0]);
+//!
+//! gateway.stopper().drain();
+//! gateway.join()?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod connection;
 mod drain;

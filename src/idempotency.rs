@@ -3,10 +3,10 @@
 //! A client that lost a response sends the same `Idempotency-Key` again. It gets the same response, and upstream has
 //! executed the request once.
 //!
-//! The [`IdempotencyKey`] of a request belongs to a [`Scope`]. Both together are hashed to its [`RecordId`], and the request
+//! The key of a request belongs to a [`Scope`]. Both together are hashed to its [`RecordId`], and the request
 //! itself to its [`Fingerprint`]. With these it claims the key in the store ([`Records`]), which returns one of the cases of
 //! [`Claim`]. The winner runs detached from its connection, to its end: claim, execute, complete. From the claim on the
-//! client can disconnect and the gateway can drain. [`Idempotency`] is the stage that does all of this.
+//! client can disconnect and the gateway can drain. `Idempotency` is the stage that does all of this.
 //!
 //! The outcome is never guessed. A request that provably was not sent is released. A request that was sent and whose
 //! response was lost is *unknown* until it expires or an operator frees it: a second execution is worse than an error.

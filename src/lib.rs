@@ -6,14 +6,20 @@
 //! accept → identify client → match route → throttle → idempotency → upstream → respond
 //! ```
 //!
-//! A worker of [`gateway`] accepts a connection and serves HTTP on it: [`http1`] with a strict parser, or [`mod@http2`].
-//! [`pipeline`] is the chain of stages as plain functions: [`intake`] checks the head of a request, [`client`] identifies
-//! the client, [`path`] and [`route`] find the route, [`throttle`] charges its limits, [`idempotency`] executes a keyed
-//! request once, and [`upstream`] forwards it. [`retry`] has the policies for further attempts; clients can use it, too.
-//! A stage rejects a request with a [`problem`], which [`respond`] renders.
+//! A worker of the gateway accepts a connection and serves HTTP on it. The head of a request is checked, its client
+//! identified and its route matched. The throttle charges the limits of the route, idempotency executes a keyed request
+//! once, and upstream receives it. A stage that rejects a request returns a problem, which is rendered in one place.
 //!
-//! [`config`] validates a file and compiles it to a policy. [`store`] implements the stores of buckets and records.
-//! [`admin`] is the admin API, and [`embed`] provides the stages as tower layers for axum applications.
+//! Where to start:
+//!
+//! - [`embed`]: limits and idempotency keys as tower layers for an axum application, without the proxy.
+//! - [`retry`]: retries for clients of any API: which failures to retry, how long to wait, when to give up.
+//! - [`gateway`]: runs the proxy in this process, from a policy that [`config`] reads from a file.
+//! - [`throttle`] and [`idempotency`]: the settings of limits and keys, the arithmetic of a quota, and the traits of the
+//!   stores.
+//!
+//! The other public modules contain what these need: [`client`] and [`respond`] have settings, [`mod@body`] and [`buffers`]
+//! are about bodies, [`pipeline`] has the state of a gateway, [`clock`] its time, and [`cli`] is the command.
 //!
 //! A module imports only from layers below it; `src/tests/layers.rs` lists the layers and enforces them.
 

@@ -1,14 +1,14 @@
 //! The chain of stages that a request passes between its connection and its response.
 //!
-//! [`Pipeline::respond`] is the whole chain:
+//! `Pipeline::respond` is the whole chain:
 //!
 //! ```text
 //! enter → charge → idempotency → forward → respond
 //! ```
 //!
 //! `enter` checks the head, identifies the client and finds the route. The stages are plain functions over a typed
-//! [`RequestContext`]. A stage that rejects a request returns a [`Problem`], which is rendered here. The pipeline holds the
-//! route's compiled [`RouteRule`] for the request and passes each stage its part, so that a request finishes with the
+//! `RequestContext`. A stage that rejects a request returns a `Problem`, which is rendered here. The pipeline holds the
+//! route's compiled `RouteRule` for the request and passes each stage its part, so that a request finishes with the
 //! configuration it started with.
 
 mod open;

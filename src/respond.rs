@@ -1,7 +1,6 @@
 //! Responses made by the gateway.
 //!
-//! [`render`] turns a [`Problem`](crate::problem::Problem) into a response in the form that the client accepts, with
-//! `Retry-After`, the [`Hints`] for SDKs, the headers of the configuration, and the CORS headers that browser code needs
+//! `render` turns a `Problem` into a response in the form that the client accepts, with `Retry-After`, the [`Hints`] for SDKs, the headers of the configuration, and the CORS headers that browser code needs
 //! to read it. It is the only place where a rejection becomes a response.
 
 pub(crate) mod cors;
