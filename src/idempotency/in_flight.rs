@@ -57,7 +57,6 @@ impl InFlightExecution {
 }
 
 impl Waiters {
-    /// Adds a waiter.
     pub(crate) fn join(&self) -> Waiter {
         Waiter(self.0.subscribe())
     }

@@ -11,7 +11,6 @@ pub(crate) struct Count(AtomicU64);
 pub(crate) struct Gauge(AtomicI64);
 
 impl Count {
-    /// Adds one.
     pub(crate) fn inc(&self) {
         self.add(1);
     }

@@ -58,7 +58,6 @@ impl Bounds for OfStore {
 }
 
 impl<B: Bounds> Latency<B> {
-    /// Counts one latency.
     pub(crate) fn record(&self, latency: Duration) {
         let bucket = B::MICROS
             .iter()

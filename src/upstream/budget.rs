@@ -86,7 +86,6 @@ impl Budget {
         self.account.lock().refused
     }
 
-    /// How it stands.
     pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
         let account = self.account.lock();
         let [requests] = self.requests.sum(now);

@@ -199,7 +199,6 @@ impl Link {
         &mut self.sender
     }
 
-    /// Whether it ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
