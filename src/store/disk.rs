@@ -254,7 +254,7 @@ impl Common {
 impl Handle {
     fn send(&self, op: Op) {
         if let Some(ops) = &self.ops {
-            // A writer that is gone drops what it is sent, and whoever waits for a response learns of it.
+            // A writer that has ended drops its operations, and their callers receive an error.
             drop(ops.send(op));
         }
     }

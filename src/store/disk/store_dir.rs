@@ -101,7 +101,7 @@ impl StoreDir {
             path: path.clone(),
             cause,
         };
-        // Responses hold what is nobody else's business.
+        // Stored responses can contain secrets, so only the owner has access.
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700);
         private.create(&path).map_err(io)?;
