@@ -1,21 +1,18 @@
 //! Records on disk: what was acknowledged survives a crash and a power cut.
 //!
-//! One writer thread owns the engine and takes every decision about a key that is not answered from
-//! memory, one after the other; so a claim is atomic because nobody else is there. It takes up whatever
-//! has come while it was busy, puts it into one batch, syncs once, and only then tells anybody (group
-//! commit): with 64 callers some 30 claims and responses share a sync.
+//! One writer thread owns the engine. It makes every decision about a key that memory cannot make, one after the other,
+//! so a claim is atomic. It puts all operations that arrived while it was busy into one batch, syncs once, and only then
+//! replies (group commit): with 64 callers about 30 claims and responses share a sync.
 //!
-//! In memory are the executions underway, with those who wait for them, and the responses asked for most
-//! recently, in a moka cache that only spares the writer work. Everything else stays on disk and is read
-//! when it is asked for.
+//! In memory are the executions in flight with their waiters, and the responses that were replayed most recently, in a
+//! moka cache that reduces the work of the writer. Everything else is read from disk when it is needed.
 //!
 //! The engine is fjall. Measured on 2 cores, 64 callers, one claim and one 450-byte response a request,
 //! each synced (`fdatasync` 160 to 240 µs, medians of 3 rounds): fjall 23,300 requests a second, redb
 //! 10,100; one caller 2,500 to 1,300. redb keeps a steadier file size, but gave back wrong bytes from a
-//! damaged file where fjall reported an error. fjall on the other hand takes a damaged journal for one
-//! that was cut short, and forgets what came after the damage without a word: that is why the number
-//! of acknowledged batches is kept beside it ([`tally`]) and compared at start, and the lists of its tables
-//! are checked before it reads them.
+//! damaged file where fjall reported an error. fjall, however, takes a damaged journal for a
+//! truncated one, and silently drops what follows the damage. So the number of acknowledged batches is stored beside it
+//! ([`tally`]) and compared at start, and the lists of its tables are checked before it reads them.
 //!
 //! When a write fails (a full disk), the engine is closed and reopened with a backoff until it works
 //! ([`recovery`]). Until then a request with a key is served only if the key is in memory: it has a recent

@@ -13,8 +13,6 @@ mod report;
 mod rule;
 
 #[cfg(test)]
-mod agreement;
-#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod outliers;

@@ -1,3 +1,5 @@
+mod agreement;
+
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

@@ -1,12 +1,12 @@
-//! Breakers of three servers and their [models](super::model) agree after every step, whatever the steps are.
+//! Breakers of three servers and their [models](super::super::model) agree after every step, whatever the steps are.
 
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 
-use super::super::settings::{FailureStatuses, OpensOn};
-use super::model::{Model, ModelPhase, PROBE, Pass};
-use super::*;
+use super::super::super::settings::{FailureStatuses, OpensOn};
+use super::super::model::{Model, ModelPhase, PROBE, Pass};
+use super::super::*;
 
 const SERVERS: usize = 3;
 const WORKERS: usize = 3;
