@@ -15,8 +15,11 @@ mod open;
 mod record;
 mod rule;
 
+use std::future;
 use std::sync::Arc;
 
+use futures_util::TryFutureExt;
+use futures_util::future::BoxFuture;
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri};
 use tokio_util::task::TaskTracker;
@@ -187,27 +190,53 @@ impl Pipeline {
 
     /// Responds to `request`, which arrived on `connection`. With a `violation`, what arrived is not a valid request, and
     /// `request` is a placeholder.
-    pub(crate) async fn respond(
-        &self,
-        connection: &Arc<Connection>,
+    ///
+    /// The throttle comes first: a rejected request uses no upstream connection and claims no key, and a replay is counted
+    /// like any other request.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn stores its arguments twice, which copies every request once more"
+    )]
+    pub(crate) fn respond<'a>(
+        &'a self,
+        connection: &'a Arc<Connection>,
         mut request: Request<RequestBody>,
         violation: Option<Violation>,
-    ) -> Response<RecordedBody> {
-        let mut pending = self.recorder.begin(connection.peer, &request);
-        let entered = match violation {
-            Some(violation) => Err(violation.into()),
-            None => self.enter(connection, &mut request, &mut pending),
-        };
-        let response = match entered {
-            Ok(Entered::Routed(routed)) => self.serve(&routed, request).await,
-            Ok(Entered::Preflight(response)) => *response,
-            Err(problem) => {
-                pending.log_rejected(&request, violation.is_some());
-                let preferences = Preferences::of(request.headers());
-                self.reject(problem, &preferences, pending.notes())
+    ) -> impl Future<Output = Response<RecordedBody>> + 'a {
+        async move {
+            let mut pending = self.recorder.begin(connection.peer, &request);
+            let entered = match violation {
+                Some(violation) => Err(violation.into()),
+                None => self.enter(connection, &mut request, &mut pending),
+            };
+            let routed = match entered {
+                Ok(Entered::Routed(routed)) => routed,
+                Ok(Entered::Preflight(response)) => return pending.finish(*response),
+                Err(problem) => {
+                    pending.log_rejected(&request, violation.is_some());
+                    let preferences = Preferences::of(request.headers());
+                    let response = self.reject(problem, &preferences, pending.notes());
+                    return pending.finish(response);
+                }
+            };
+
+            let Routed { ctx, rule, .. } = &*routed;
+            let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
+            let charged = self.throttle.charge(ctx, &rule.limits, request.headers());
+            let admission = match charged.await {
+                Ok(admission) => admission,
+                Err(problem) => return pending.finish(reject(problem)),
+            };
+            let executed = self.execute(&routed, request).await;
+            let mut response = executed.unwrap_or_else(reject);
+            rule.limits
+                .write_headers(&admission, response.headers_mut());
+            if let Some(cors) = &self.respond.cors {
+                let origin = ctx.preferences.origin();
+                cors.complete(response.headers_mut(), origin, &self.respond);
             }
-        };
-        pending.finish(response)
+            pending.finish(response)
+        }
     }
 
     /// Checks a request, identifies its client and finds its route.
@@ -262,50 +291,33 @@ impl Pipeline {
         })))
     }
 
-    /// Charges a request and, if its limits admit it, executes it. The throttle comes first: a rejected request uses no
-    /// upstream connection and claims no key, and a replay is counted like any other request.
-    async fn serve(
-        &self,
-        routed: &Arc<Routed>,
-        request: Request<RequestBody>,
-    ) -> Response<ResponseBody> {
-        let Routed { ctx, rule, .. } = &**routed;
-        let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
-        let charged = self.throttle.charge(ctx, &rule.limits, request.headers());
-        let admission = match charged.await {
-            Ok(admission) => admission,
-            Err(problem) => return reject(problem),
-        };
-        let executed = self.execute(routed, request).await;
-        let mut response = executed.unwrap_or_else(reject);
-        rule.limits
-            .write_headers(&admission, response.headers_mut());
-        if let Some(cors) = &self.respond.cors {
-            let origin = ctx.preferences.origin();
-            cors.complete(response.headers_mut(), origin, &self.respond);
-        }
-        response
-    }
-
     /// Forwards a request, at most once if it has an idempotency key. Idempotency is next to upstream: only responses of
     /// upstream are ever stored.
-    async fn execute(
-        &self,
-        routed: &Arc<Routed>,
+    fn execute<'a>(
+        &'a self,
+        routed: &'a Arc<Routed>,
         request: Request<RequestBody>,
-    ) -> Result<Response<ResponseBody>, Problem> {
+    ) -> BoxFuture<'a, Result<Response<ResponseBody>, Problem>> {
         let Routed { ctx, rule, .. } = &**routed;
         let keyed = match &rule.keys {
-            Some(keys) => keys.inspect(&request)?.map(|keyed| (keys, keyed)),
-            None => None,
+            Some(keys) => keys
+                .inspect(&request)
+                .map(|keyed| keyed.map(|keyed| (keys, keyed))),
+            None => Ok(None),
         };
-        let Some((keys, keyed)) = keyed else {
-            let forwarding = forward(routed, request, Resend::ByMethod);
-            return Ok(Box::pin(forwarding).await?);
-        };
-        let owned = Arc::clone(routed);
-        let execute = move |request, resend| async move { forward(&owned, request, resend).await };
-        Box::pin(self.idempotency.run(ctx, keys, keyed, request, execute)).await
+        match keyed {
+            Ok(None) => {
+                let forwarding = forward(routed, request, Resend::ByMethod);
+                Box::pin(forwarding.map_err(Problem::from))
+            }
+            Ok(Some((keys, keyed))) => {
+                let owned = Arc::clone(routed);
+                let execute =
+                    move |request, resend| async move { forward(&owned, request, resend).await };
+                Box::pin(self.idempotency.run(ctx, keys, keyed, request, execute))
+            }
+            Err(error) => Box::pin(future::ready(Err(error.into()))),
+        }
     }
 
     /// Renders a problem, and notes it for the access log.
@@ -322,18 +334,16 @@ impl Pipeline {
     }
 }
 
-async fn forward(
+fn forward(
     routed: &Routed,
     request: Request<RequestBody>,
     resend: Resend,
-) -> Result<Response<ResponseBody>, Failed> {
+) -> impl Future<Output = Result<Response<ResponseBody>, Failed>> {
     let Routed { ctx, arrival, rule } = routed;
     let RouteRule {
         forwarder, target, ..
     } = &**rule;
-    forwarder
-        .forward(ctx, arrival, target, request, resend)
-        .await
+    forwarder.forward(ctx, arrival, target, request, resend)
 }
 
 fn no_route() -> Problem {
