@@ -32,7 +32,7 @@ CLIENTS := $(abspath $(TARGET))/clients
 export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 
 # What is needed beyond a Rust toolchain, as command=package.
-TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux curl=curl
+TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux curl=curl openssl=openssl
 CLIENT_NEEDS := python3=python3
 INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk redis-server=redis-server redis-benchmark=redis-tools

@@ -165,7 +165,7 @@ async fn one_that_may_lose_keys_when_it_is_killed_is_warned_of() {
     }
 }
 
-/// What the README says that a user needs, and the one thing more on a cluster.
+/// The rights that `docs/fleet.md` lists for a user, and the additional one for a cluster.
 #[tokio::test]
 async fn a_user_of_a_cluster_needs_to_ask_where_its_slots_are() {
     let rules = "on >s3cret ~tidegate:* &tidegate:* +@read +@write +@scripting +@pubsub +@connection -@dangerous \

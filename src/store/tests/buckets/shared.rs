@@ -143,7 +143,7 @@ async fn a_bucket_of_a_yearly_limit_expires_when_it_is_full_and_not_later() {
     }
 }
 
-/// The README sizes Redis by this figure.
+/// `docs/fleet.md` sizes Redis by this figure.
 #[tokio::test]
 async fn a_bucket_takes_about_150_bytes() {
     const BUCKETS: u64 = 4_000;

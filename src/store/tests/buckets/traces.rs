@@ -1,4 +1,4 @@
-//! Random traces of two gateways on one Redis, checked against the bound that the README states.
+//! Random traces of two gateways on one Redis, checked against the bound that `docs/fleet.md` states.
 //!
 //! A trace sends requests with one or two limits and several costs, changes quotas of one gateway at a time,
 //! freezes Redis and restarts it without its data. Three properties hold for every bucket and quota:

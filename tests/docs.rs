@@ -1,0 +1,437 @@
+//! Holds the documents to what the gateway does: runs the terminal sessions of README.md and docs/quickstart.md, and
+//! checks the links of every document.
+//!
+//! The `console` blocks of a document run in order in one bash shell, in an empty directory:
+//!
+//! - A line that starts with `$ ` is a command, and a line that starts with `> ` continues it. The lines below it are the
+//!   expected standard output. `…` matches any text within a line; a line that is only `…` matches any lines.
+//! - A `toml` block that starts with a comment such as `# tidegate.toml` is written to the file of that name.
+//! - `tidegate` is the binary under test, also for `cargo run --release --`. Other cargo and make commands are skipped.
+//! - `tidegate demo` and `tidegate serve` run in the background until the next of them starts.
+//! - The ports of the documents are replaced by free ports.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PORTS: [&str; 4] = ["8080", "8443", "9090", "9000"];
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+const README_LINES: usize = 250;
+
+#[test]
+fn terminal_sessions_of_the_readme_run_as_shown() {
+    run("README.md");
+}
+
+#[test]
+fn terminal_sessions_of_the_quickstart_run_as_shown() {
+    run("docs/quickstart.md");
+}
+
+#[test]
+fn every_relative_link_leads_to_a_file_and_a_heading() {
+    let root = root();
+    let mut checked = 0;
+    let mut broken = Vec::new();
+    for document in documents() {
+        let text = fs::read_to_string(root.join(&document)).expect("a readable document");
+        for (line, target) in links(&text) {
+            let (path, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let file = match path {
+                "" => root.join(&document),
+                path => root.join(document.parent().expect("a folder")).join(path),
+            };
+            checked += 1;
+            let found = match fs::read_to_string(&file) {
+                _ if anchor.is_empty() => file.exists(),
+                Ok(text) => anchors(&text).contains(anchor),
+                Err(_) => false,
+            };
+            if !found {
+                broken.push(format!("{}:{line}: {target}", document.display()));
+            }
+        }
+    }
+    assert!(checked > 20, "only {checked} links found");
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_readme_is_short() {
+    let text = fs::read_to_string(root().join("README.md")).expect("a readable document");
+    let lines = text.lines().count();
+    assert!(
+        lines <= README_LINES,
+        "README.md has {lines} lines, at most {README_LINES} are allowed: move details to docs/"
+    );
+}
+
+#[test]
+fn wildcards_match_text_within_a_line_and_whole_lines() {
+    assert!(text_matches("a … c\n…\nz", "a b c\n1\n2\nz"));
+    assert!(text_matches("a\n…\nz", "a\nz"));
+    assert!(!text_matches("a … c", "a b d"));
+    assert!(!text_matches("a", "a\nb"));
+    assert!(!text_matches("a\nb", "a"));
+    assert!(!text_matches("ab…bc", "abc"));
+}
+
+#[test]
+fn anchors_are_those_of_rendered_headings() {
+    let anchors = anchors("# A `b.c`: d_e\n```sh\n# no heading\n```\n## Twice\n## Twice\n");
+    let expected = ["a-bc-d_e", "twice", "twice-1"];
+    assert_eq!(anchors, expected.map(String::from).into());
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Returns the Markdown files, relative to the root of the project.
+fn documents() -> Vec<PathBuf> {
+    let folders = ["", "docs"];
+    let mut documents = Vec::new();
+    for folder in folders {
+        for entry in fs::read_dir(root().join(folder)).expect("a folder of the project") {
+            let name = PathBuf::from(entry.expect("an entry").file_name());
+            if name.extension().is_some_and(|extension| extension == "md") {
+                documents.push(Path::new(folder).join(name));
+            }
+        }
+    }
+    documents
+}
+
+/// Returns the lines outside code blocks, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        (!in_code && !is_fence).then_some((index + 1, line))
+    })
+}
+
+/// Returns the targets of relative links, with their line numbers.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut links = Vec::new();
+    for (number, line) in prose(text) {
+        for (start, _) in line.match_indices("](") {
+            let target = &line[start + 2..];
+            let target = &target[..target.find(')').unwrap_or(target.len())];
+            if !target.contains("://") && !target.starts_with("mailto:") {
+                links.push((number, target.to_owned()));
+            }
+        }
+    }
+    links
+}
+
+/// Returns the anchors of the headings, by the rules of common Markdown renderers.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut uses: HashMap<String, usize> = HashMap::new();
+    let headings = prose(text).filter(|(_, line)| line.starts_with('#'));
+    headings
+        .map(|(_, line)| {
+            let heading = line.trim_start_matches('#').trim().to_lowercase();
+            let anchor: String = heading
+                .chars()
+                .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+                .map(|c| if c == ' ' { '-' } else { c })
+                .collect();
+            let earlier = uses.entry(anchor.clone()).or_default();
+            *earlier += 1;
+            match *earlier {
+                1 => anchor,
+                n => format!("{anchor}-{}", n - 1),
+            }
+        })
+        .collect()
+}
+
+/// What the reader of a document does.
+enum Step {
+    WriteFile {
+        name: PathBuf,
+        text: String,
+    },
+    Run {
+        line: usize,
+        command: String,
+        expected: String,
+    },
+}
+
+/// Returns the code blocks of a document: the language, the number of the first line, and the lines.
+fn code_blocks(text: &str) -> Vec<(&str, usize, Vec<&str>)> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((index, line)) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let code = lines.by_ref().map(|(_, line)| line);
+            let code = code.take_while(|line| *line != "```").collect();
+            blocks.push((language, index + 2, code));
+        }
+    }
+    blocks
+}
+
+/// Returns the steps that the code blocks of a document describe.
+fn steps(text: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (language, first_line, lines) in code_blocks(text) {
+        match (language, &lines[..]) {
+            ("toml", [first, ..]) => {
+                let name = first.strip_prefix("# ").map(Path::new);
+                if let Some(name) = name.filter(|name| name.extension().is_some()) {
+                    let name = name.to_path_buf();
+                    let text = lines.join("\n");
+                    steps.push(Step::WriteFile { name, text });
+                }
+            }
+            ("console", lines) => steps.extend(session(first_line, lines)),
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// Returns the commands of a terminal session.
+fn session(first_line: usize, lines: &[&str]) -> Vec<Step> {
+    let mut starts: Vec<_> = (0..lines.len())
+        .filter(|index| lines[*index].starts_with("$ "))
+        .collect();
+    assert_eq!(
+        starts.first(),
+        Some(&0),
+        "line {first_line}: no command in the first line of a session"
+    );
+    starts.push(lines.len());
+    let commands = starts.windows(2).map(|bounds| {
+        let lines = &lines[bounds[0]..bounds[1]];
+        let continued = lines[1..].iter().take_while(|line| line.starts_with("> "));
+        let (command, expected) = lines.split_at(1 + continued.count());
+        let command: Vec<_> = command.iter().map(|line| &line[2..]).collect();
+        Step::Run {
+            line: first_line + bounds[0],
+            command: command.join("\n"),
+            expected: expected.join("\n"),
+        }
+    });
+    commands.collect()
+}
+
+/// Runs the terminal sessions of a document.
+fn run(document: &str) {
+    let text = fs::read_to_string(root().join(document)).expect("a readable document");
+    let ports = PORTS.map(|port| (port, free_port()));
+    let text = (ports.iter()).fold(text, |text, (old, new)| text.replace(old, new));
+    let steps = steps(&text);
+    let commands = steps.iter().filter(|step| matches!(step, Step::Run { .. }));
+    assert!(commands.count() > 3, "{document} has no terminal session");
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut shell = Shell::start(folder.path());
+    for step in steps {
+        match step {
+            Step::WriteFile { name, text } => {
+                fs::write(folder.path().join(name), text).expect("a writable folder");
+            }
+            Step::Run {
+                line,
+                command,
+                expected,
+            } => {
+                let command = match command.strip_prefix("cargo run --release -- ") {
+                    Some(arguments) => format!("tidegate {arguments}"),
+                    None => command,
+                };
+                let mut words = command.split_whitespace();
+                match (words.next(), words.next()) {
+                    (Some("cargo" | "make"), _) => {}
+                    (Some("tidegate"), Some("demo" | "serve")) => {
+                        shell.start_gateway(&command, &ports);
+                    }
+                    _ => {
+                        let (output, status) = shell.run(&command);
+                        let holds = match expected.as_str() {
+                            "" => status == "0",
+                            expected => text_matches(expected, &output),
+                        };
+                        assert!(
+                            holds,
+                            "{document}:{line}: {command}\nexpected:\n{expected}\nactual (exit status {status}):\n\
+                             {output}\nstandard error:\n{}",
+                            shell.errors(),
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns a free port whose digits do not contain a port of the documents, which would be replaced again.
+fn free_port() -> String {
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener
+            .local_addr()
+            .expect("an address")
+            .port()
+            .to_string();
+        if !PORTS.iter().any(|used| port.contains(used)) {
+            return port;
+        }
+    }
+}
+
+fn text_matches(expected: &str, actual: &str) -> bool {
+    let [expected, actual] = [expected, actual].map(|text| text.lines().collect::<Vec<_>>());
+    lines_match(&expected, &actual)
+}
+
+fn lines_match(expected: &[&str], actual: &[&str]) -> bool {
+    match (expected, actual) {
+        ([], []) => true,
+        (["…", rest @ ..], _) => (0..=actual.len()).any(|n| lines_match(rest, &actual[n..])),
+        ([pattern, expected @ ..], [line, actual @ ..]) => {
+            line_matches(pattern, line) && lines_match(expected, actual)
+        }
+        _ => false,
+    }
+}
+
+fn line_matches(pattern: &str, line: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('…') else {
+        return pattern == line;
+    };
+    let Some(line) = line.strip_prefix(first) else {
+        return false;
+    };
+    let mut starts = line.char_indices().map(|(start, _)| start);
+    rest.is_empty() || starts.any(|start| line_matches(rest, &line[start..]))
+}
+
+/// A bash shell, and the gateway that runs in it.
+struct Shell {
+    process: Child,
+    input: ChildStdin,
+    output: Receiver<String>,
+    folder: PathBuf,
+    runs_gateway: bool,
+}
+
+impl Shell {
+    /// Start of the line that ends the output of a command; the exit status follows.
+    const END: &str = "-- end of the output, exit status ";
+
+    fn start(folder: &Path) -> Self {
+        let bin = Path::new(env!("CARGO_BIN_EXE_tidegate"));
+        let path = std::env::var("PATH").expect("a search path");
+        let bin = bin.parent().expect("a folder").display().to_string();
+        let errors = fs::File::create(folder.join("stderr.log")).expect("a writable folder");
+        let mut process = Command::new("bash")
+            .args(["--norc", "--noprofile"])
+            .current_dir(folder)
+            .process_group(0)
+            .env("PATH", format!("{bin}:{path}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .expect("bash is installed");
+        let (sender, output) = mpsc::channel();
+        let lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self {
+            input: process.stdin.take().expect("a pipe"),
+            process,
+            output,
+            folder: folder.to_path_buf(),
+            runs_gateway: false,
+        }
+    }
+
+    /// Runs a command, and returns its standard output and its exit status. The command cannot read the commands that
+    /// follow it.
+    fn run(&mut self, command: &str) -> (String, String) {
+        let end = format!("printf '\\n%s%d\\n' '{}' $?", Self::END);
+        let script = format!("{{ {command}\n}} </dev/null; {end}\n");
+        self.input.write_all(script.as_bytes()).expect("bash reads");
+        let deadline = Instant::now() + COMMAND_TIMEOUT;
+        let mut output: Vec<String> = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.output.recv_timeout(left);
+            let line = line.unwrap_or_else(|error| panic!("{command}: {error}\n{output:#?}"));
+            if let Some(status) = line.strip_prefix(Self::END) {
+                return (output.join("\n").trim_end().to_owned(), status.to_owned());
+            }
+            output.push(line);
+        }
+    }
+
+    /// Starts a gateway instead of the one that runs, and waits until it accepts connections.
+    fn start_gateway(&mut self, command: &str, ports: &[(&str, String)]) {
+        self.stop_gateway();
+        let has_file = command.contains("--config") || command.contains(".toml");
+        let listen = if has_file {
+            String::new()
+        } else {
+            let [(_, gateway), _, (_, admin), _] = ports else {
+                unreachable!("four ports are replaced")
+            };
+            format!(
+                "TIDEGATE__SERVER__LISTEN=127.0.0.1:{gateway} TIDEGATE__ADMIN__LISTEN=127.0.0.1:{admin} "
+            )
+        };
+        self.run(&format!("{listen}{command} >gateway.log 2>&1 & gateway=$!"));
+        self.runs_gateway = true;
+        let deadline = Instant::now() + COMMAND_TIMEOUT;
+        let accepts = |(_, port): &(&str, String)| {
+            let address = format!("127.0.0.1:{port}");
+            TcpStream::connect(address).is_ok()
+        };
+        while !ports[..2].iter().any(accepts) {
+            assert!(
+                Instant::now() < deadline && self.run("kill -0 $gateway").1 == "0",
+                "{command}: the gateway does not listen\n{}",
+                self.run("cat gateway.log").0,
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn stop_gateway(&mut self) {
+        if self.runs_gateway {
+            self.run("kill $gateway; wait $gateway");
+            self.runs_gateway = false;
+        }
+    }
+
+    /// Returns what the commands wrote to standard error.
+    fn errors(&self) -> String {
+        fs::read_to_string(self.folder.join("stderr.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Shell {
+    /// Ends the shell and everything that it started: a shell without job control starts it in its own group.
+    fn drop(&mut self) {
+        let group = format!("-{}", self.process.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        let _ = self.process.wait();
+    }
+}
