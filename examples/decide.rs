@@ -1,4 +1,4 @@
-//! The arithmetic of a limit, without a gateway: one client at 1 request a second with a burst of 3.
+//! Decisions of a limit, without a gateway: one client with a limit of 1 request per second and a burst of 3.
 //!
 //! Run with:
 //!
@@ -9,7 +9,7 @@
 //! Expected output:
 //!
 //! ```text
-//! seconds  answer  tokens left  wait     retry-after
+//! seconds  status  tokens left  wait     retry-after
 //!     0.0  ok                3
 //!     0.3  ok                2
 //!     0.6  ok                1
@@ -28,8 +28,8 @@ use std::time::Duration;
 use tidegate::clock::Moment;
 use tidegate::throttle::{BucketKey, Charge, Limit, Outcome, Quota, decide};
 
-/// When the client calls, in milliseconds.
-const CALLS: [u64; 9] = [0, 300, 600, 900, 1_200, 1_400, 1_600, 1_800, 2_100];
+/// Times of the requests, in milliseconds.
+const REQUESTS: [u64; 9] = [0, 300, 600, 900, 1_200, 1_400, 1_600, 1_800, 2_100];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3)?;
@@ -42,10 +42,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The state of a bucket is the time at which it is full.
     let mut full_at = [Moment::default()];
 
-    println!("seconds  answer  tokens left  wait     retry-after");
-    for call in CALLS.map(Duration::from_millis) {
-        let seconds = call.as_secs_f64();
-        let now = Moment::default().after(call);
+    println!("seconds  status  tokens left  wait     retry-after");
+    for time in REQUESTS.map(Duration::from_millis) {
+        let seconds = time.as_secs_f64();
+        let now = Moment::default().after(time);
         let decision = decide(&[charge], &mut full_at, now);
         let left = decision.readings[0].remaining;
         match decision.outcome {

@@ -1,4 +1,4 @@
-//! Throttle and idempotency around an ordinary axum application, without the proxy.
+//! Throttling and idempotency as layers of an axum application, without the proxy.
 //!
 //! Run with:
 //!
@@ -22,8 +22,7 @@
 //! ratelimit: "device";r=2;t=1
 //! ```
 //!
-//! then 200, 200 and 429 (a replay is counted like any other request), and a 200 from a route that wears
-//! no layer.
+//! then 200, 200 and 429, because limits also count a replay, and finally a 200 from a route without layers.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -42,7 +41,7 @@ use tokio::net::TcpListener;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // 1 request a second for each client, and 3 more at once.
+    // 1 request per second for each client, with a burst of 3.
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3)?;
     let embedded = Embedded::new(
         vec![Limit::per_client("device", quota)],
@@ -52,23 +51,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let payments = Router::new()
         .route("/payments", post(pay))
         .with_state(Arc::default())
-        // A layer added later is met earlier: first who is calling, then whether they may, then the key.
+        // A request passes the layers from bottom to top: client identity, limits, idempotency key.
         .layer(embedded.idempotency())
         .layer(embedded.throttle())
         .layer(embedded.identify());
-    let app = payments.route("/health", get(|| async { "well\n" }));
+    let app = payments.route("/health", get(|| async { "healthy\n" }));
 
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service)
         .with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) })
         .await?;
-    // Payments go on after their client has left; they are not cut off.
+    // Waits for payments whose clients have disconnected. They are executed to the end.
     embedded.finish().await;
     Ok(())
 }
 
-/// Makes a payment, each time it is really called.
+/// Makes a payment and returns its number. A replayed request does not call this function.
 async fn pay(State(made): State<Arc<AtomicU32>>) -> String {
     let number = made.fetch_add(1, Ordering::Relaxed) + 1;
     format!("payment {number}\n")

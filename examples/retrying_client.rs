@@ -1,15 +1,15 @@
-//! A client that backs off as an authorization API's client should, in its three cases: limits that pass, a
-//! limit that says how long, and a limit that does not pass.
+//! A client with the retry policy of the authorization API, in four cases: temporary 429s, a 429 with `Retry-After`,
+//! permanent 429s, and a real limit.
 //!
-//! Run with, in one terminal and in another:
+//! Run these commands in two terminals:
 //!
 //! ```text
 //! cargo run -- demo
 //! cargo run --example retrying_client
 //! ```
 //!
-//! It takes about 35 seconds, all of it in waits that are real. Another demo than the one on 127.0.0.1:8080 can be
-//! named as an argument. Expected output, give or take a quarter of each wait that nobody named:
+//! The example takes about 35 seconds. An argument replaces the address of the demo, 127.0.0.1:8080. Expected output;
+//! delays without `Retry-After` vary by ±25 %:
 //!
 //! ```text
 //! Three 429s, then a 200
@@ -18,18 +18,18 @@
 //! Rate limit hit (attempt 3/5), retrying in 4s...
 //!   200 OK after 7.4 s
 //!
-//! A 429 that says to wait for 10 seconds
+//! A 429 with Retry-After: 10, then a 200
 //! Rate limit hit (attempt 1/5), retrying in 10s...
 //!   200 OK after 10.0 s
 //!
-//! Nothing but 429s
+//! Only 429s
 //! Rate limit hit (attempt 1/5), retrying in 1s...
 //! Rate limit hit (attempt 2/5), retrying in 2s...
 //! Rate limit hit (attempt 3/5), retrying in 5s...
 //! Rate limit hit (attempt 4/5), retrying in 9s...
 //!   rate limit exceeded: gave up after 5 attempts: 429 Too Many Requests after 16.9 s
 //!
-//! Five calls at once, where four may pass and then one a second
+//! Five calls with a limit of one per second and a burst of three
 //!   200 OK after 0.0 s
 //!   200 OK after 0.0 s
 //!   200 OK after 0.0 s
@@ -52,7 +52,7 @@ use tidegate::retry::events::Console;
 use tidegate::retry::{ErrorResponse, Failure, GaveUp, RetryAfter, RetryableError, Retrying};
 use tokio::net::TcpStream;
 
-/// What can go wrong with a call.
+/// Error of a call.
 #[derive(Debug, Error)]
 enum CallError {
     #[error(transparent)]
@@ -69,13 +69,13 @@ impl RetryableError for CallError {
             Self::Connect(error) => error.failure(),
             Self::Http(error) if error.is_incomplete_message() => Some(Failure::Disconnected),
             Self::Http(error) => Failure::of_error(error),
-            Self::ErrorResponse(answered) => answered.failure(),
+            Self::ErrorResponse(response) => response.failure(),
         }
     }
 
     fn retry_after(&self) -> Option<RetryAfter> {
         match self {
-            Self::ErrorResponse(answered) => answered.retry_after(),
+            Self::ErrorResponse(response) => response.retry_after(),
             Self::Connect(_) | Self::Http(_) => None,
         }
     }
@@ -85,47 +85,47 @@ impl RetryableError for CallError {
 async fn main() -> Result<(), Box<dyn Error>> {
     let server = std::env::args().nth(1);
     let server = server.as_deref().unwrap_or("127.0.0.1:8080");
-    // Five attempts, as is recommended, unless the environment says otherwise.
+    // The recommended five attempts, unless the environment sets another number.
     let settings = Settings::authorization_api(|name| {
         let recommended = (name == "HTTP_RETRY_ATTEMPTS").then(|| "5".to_owned());
         environment::of_process(name).or(recommended)
     })?;
-    // A query nobody used before, so that every script is at its beginning.
+    // A unique query, so that the demo starts each scripted response sequence from its beginning.
     let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
 
     println!("Three 429s, then a 200");
-    ask(
+    call_with_retries(
         server,
         &format!("/flaky/429,429,429,200?run={run}"),
         settings,
     )
     .await;
-    println!("\nA 429 that says to wait for 10 seconds");
-    ask(server, &format!("/flaky/429:10,200?run={run}"), settings).await;
-    println!("\nNothing but 429s");
-    ask(server, &format!("/flaky/429?run={run}"), settings).await;
-    println!("\nFive calls at once, where four may pass and then one a second");
+    println!("\nA 429 with Retry-After: 10, then a 200");
+    call_with_retries(server, &format!("/flaky/429:10,200?run={run}"), settings).await;
+    println!("\nOnly 429s");
+    call_with_retries(server, &format!("/flaky/429?run={run}"), settings).await;
+    println!("\nFive calls with a limit of one per second and a burst of three");
     for _ in 0..5 {
-        ask(server, "/o/client/register", settings).await;
+        call_with_retries(server, "/o/client/register", settings).await;
     }
     Ok(())
 }
 
-/// Calls until it is answered or not worth it any more, and says how that went.
-async fn ask(server: &str, path: &str, settings: Settings) {
+/// Calls `path` with retries and prints the result.
+async fn call_with_retries(server: &str, path: &str, settings: Settings) {
     let began = Instant::now();
-    let ended: Result<StatusCode, GaveUp<CallError>> = Retrying::from(settings)
+    let result: Result<StatusCode, GaveUp<CallError>> = Retrying::from(settings)
         .observer(Console::new(std::io::stdout()))
         .run(async |_| call(server, path).await)
         .await;
     let took = began.elapsed().as_secs_f64();
-    match ended {
+    match result {
         Ok(status) => println!("  {status} after {took:.1} s"),
         Err(gave_up) => println!("  {gave_up}: {} after {took:.1} s", gave_up.last.error()),
     }
 }
 
-/// One attempt, on a connection of its own.
+/// Makes one attempt on a new connection.
 async fn call(server: &str, path: &str) -> Result<StatusCode, CallError> {
     let stream = TcpStream::connect(server).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
@@ -133,7 +133,7 @@ async fn call(server: &str, path: &str) -> Result<StatusCode, CallError> {
     let request = Request::get(path)
         .header(header::HOST, server)
         .body(Empty::<Bytes>::new())
-        .expect("a path that can be asked for");
+        .expect("a valid path");
     let response = sender.send_request(request).await?;
     Ok(ErrorResponse::check(response)?.status())
 }

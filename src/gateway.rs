@@ -51,7 +51,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::pipeline::{Pipeline, Shared};
-use crate::upstream::health::Checks;
+use crate::upstream::health::HealthChecks;
 
 pub use crate::upstream::connect::ConnectorError;
 pub use listen::ListenError;
@@ -169,10 +169,10 @@ impl Gateway {
 }
 
 /// The health checks of all upstreams that have any.
-fn checks(shared: &Shared) -> Result<Vec<Checks>, ConnectorError> {
+fn checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
     let checks = shared.upstream_states.iter();
     checks
-        .filter_map(|state| Checks::of(state, &shared.clock).transpose())
+        .filter_map(|state| HealthChecks::of(state, &shared.clock).transpose())
         .collect()
 }
 

@@ -1,9 +1,10 @@
 //! Retries for clients of an API: classification of failures, backoff, `Retry-After`, deadlines.
 //!
-//! The gateway uses this module towards upstreams, and other programs can use it without the gateway. The core does no
-//! I/O and reads no clock: [`Policy::begin`] returns a [`RetryState`], which receives the result of each attempt and
-//! returns what comes next, so simulated clients and real ones run the same code. [`Retrying`] is the loop around it,
-//! for programs that provide only the attempt:
+//! The gateway uses this module for requests to upstreams. Other programs can use it without the gateway.
+//!
+//! The core does no I/O and reads no clock. [`RetryPolicy::begin`] returns a [`RetryState`]. The caller reports each
+//! failed attempt to it and receives the next step, so simulations and real clients run the same code. [`Retrying`] is
+//! a complete retry loop for programs that provide only the attempt:
 //!
 //! ```
 //! # use std::error::Error;
@@ -11,10 +12,10 @@
 //! # async fn get(_: &str) -> Response<()> { Response::default() }
 //! use std::time::Duration;
 //! use tidegate::retry::events::AuthorizationApiLog;
-//! use tidegate::retry::{ErrorResponse, GaveUp, Policy, Preset, Retrying};
+//! use tidegate::retry::{ErrorResponse, GaveUp, Preset, RetryPolicy, Retrying};
 //!
 //! async fn register() -> Result<StatusCode, GaveUp<ErrorResponse>> {
-//!     let policy = Policy {
+//!     let policy = RetryPolicy {
 //!         deadline: Some(Duration::from_secs(30)),
 //!         ..Preset::AuthorizationApi.policy()
 //!     };
@@ -43,9 +44,9 @@ mod retry_after;
 mod retrying;
 
 pub use backoff::{Backoff, Jitter, Strategy};
-pub use classify::{Failure, Table};
+pub use classify::{Failure, RetryTable};
 pub use error::{ErrorResponse, GaveUp, Last, RetryableError};
-pub use policy::{GiveUp, Next, Policy, RetryAfterPolicy, RetryState, Wait};
+pub use policy::{GiveUp, Next, RetryAfterPolicy, RetryPolicy, RetryState, Wait};
 pub use preset::{Preset, UnknownPreset};
 pub use retry_after::{RetryAfter, Unreadable};
 pub use retrying::{FailedAttempt, Observer, Retrying};

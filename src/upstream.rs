@@ -1,20 +1,21 @@
-//! Attempts a request to the API behind, and its answer back.
-//!
-//! Bodies stream both ways and are never gathered here: what the other side does not take is not read.
-//! Connections are plain HTTP/1.1 ones, kept alive and pooled per worker. hyper-util's pooled client is
-//! left aside on purpose: it sends a request again on its own when a connection fails under it, and
-//! whether a request may be sent twice is for the gateway to say.
+//! Upstream stage: sends a request to a server of its upstream and returns the response.
 //!
 //! ```text
-//! balance → breaker → attempt → answer
+//! balance → breaker → attempt → response
 //!    ▲                   │
 //!    └── backoff ◄── budget
 //! ```
 //!
-//! `balance` chooses a server that its [`breaker`] does not leave alone, an `attempt` sends the request
-//! there, and `carry` says what comes next. A request is sent again only if provably not one byte of it was
-//! taken, or if the configuration has retries, the request is safe to repeat, and the [`budget`] has room.
-//! What is learnt of servers is shared by all workers and kept in their [`state`].
+//! `balance` chooses a server whose circuit breaker admits requests. `attempt` sends the request to that server, and
+//! `attempts` decides whether another attempt follows. A request is sent again if provably no byte of it was sent.
+//! Otherwise a further attempt is a retry: retries must be configured, the request must be safe to repeat, and the
+//! retry budget must allow it. All workers share the `state` of the servers.
+//!
+//! Bodies stream in both directions. The gateway reads no faster than the other side accepts the bytes.
+//!
+//! Connections use HTTP/1.1 and are kept alive in one pool per worker and server. The pooled client of hyper-util is
+//! not used, because it resends a request on its own when a connection fails. The gateway has to decide whether a
+//! request may be sent twice.
 
 mod attempt;
 mod attempts;
@@ -61,69 +62,69 @@ use std::time::Duration;
 use http::HeaderValue;
 use http::uri::Authority;
 
-/// An upstream's place in the policy.
+/// Index of an upstream in the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct UpstreamId(pub usize);
 
 /// One `[upstream.NAME]` of the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
-    /// Its place in the policy.
+    /// Index of the upstream in the policy.
     pub id: UpstreamId,
-    /// The name a person gave it; also its name in metrics.
+    /// The `NAME` of the section, also used in logs and metrics.
     pub name: Arc<str>,
-    /// The servers that share its load; never empty.
+    /// The servers that share the load. Never empty.
     pub servers: Vec<Server>,
-    /// The `Host` sent to them.
+    /// The `Host` header sent to the servers.
     pub host: HostHeader,
-    /// How long each part of an exchange may take.
+    /// Timeouts of each phase of an exchange.
     pub timeouts: Timeouts,
-    /// When a request is sent once more; `None` for never, unless it was provably not sent.
+    /// Retry settings. `None` disables retries; failover of an unsent request remains possible.
     pub retry: Option<RetrySettings>,
-    /// What opens the circuit of a server, and for how long.
+    /// Circuit breaker settings of each server.
     pub breaker: BreakerSettings,
-    /// How its servers are asked whether they are well, if they are.
+    /// Settings of active health checks. `None` disables them.
     pub health: Option<HealthSettings>,
-    /// How long a server that came back takes to get its full share.
+    /// Time in which the weight of a recovered server rises to its full value.
     pub slow_start: Duration,
-    /// How many requests it is sent at once, where that is bounded.
+    /// Bounds of the adaptive concurrency limit. `None` disables the limit.
     pub concurrency: Option<ConcurrencySettings>,
-    /// Certificates to trust instead of the system's, PEM.
+    /// PEM file of the root certificates that replace those of the system.
     pub ca_file: Option<PathBuf>,
 }
 
 /// One server of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
-    /// Whether it is spoken to through TLS.
+    /// Whether connections to the server use TLS.
     pub tls: bool,
-    /// Its host, and its port where it is not the scheme's.
+    /// Host and port. The port can be absent if it is the default of the scheme.
     pub authority: Authority,
-    /// Its share of the load, beside those of the others.
+    /// Weight of the server in load balancing, relative to the other servers.
     pub weight: NonZeroU32,
 }
 
-/// The `Host` sent upstream.
+/// The `Host` header sent to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostHeader {
-    /// The client's.
+    /// The host that the client sent.
     Preserve,
-    /// The server's own.
+    /// The authority of the server.
     Server,
-    /// A fixed one.
+    /// A configured value.
     Literal(HeaderValue),
 }
 
-/// How long each part of an exchange with an upstream may take.
+/// Timeouts of each phase of an exchange with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
-    /// Until the connection stands, TLS included.
+    /// `connect_timeout`: from the start of a connection attempt to an established connection, including TLS.
     pub connect: Duration,
-    /// From the request's last byte to the response's head.
+    /// `first_byte_timeout`: from the last byte of the request to the head of the response.
     pub first_byte: Duration,
-    /// Between two parts of a body.
+    /// `idle_timeout`: between two parts of a body.
     pub idle: Duration,
-    /// For the whole exchange; `None` for no bound.
+    /// `timeout`: the complete exchange, including all attempts. `None` means no bound.
     pub total: Option<Duration>,
 }
 

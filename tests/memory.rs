@@ -1,10 +1,10 @@
-//! Ten million distinct clients against room for a million.
+//! Memory test: ten million distinct clients with `max_clients` of one million.
 //!
-//! What is promised: memory grows by at most 110 bytes for each of `max_clients`, a client that was
-//! drained before the flood is still throttled after it, and the others are served. Measured on the
-//! resident pages of this process, so this file holds one test and uses the allocator the gateway does.
+//! Memory must grow by at most 110 bytes per client of `max_clients`. A client that exceeded its limit before the flood
+//! must still be throttled after it. Other clients must be served. The test measures the resident memory of this
+//! process. This file therefore contains a single test and uses the allocator of the gateway.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
@@ -26,19 +26,19 @@ const MAX_CLIENTS: usize = 1_000_000;
 const BYTES_PER_CLIENT: usize = 110;
 
 #[test]
-fn ten_million_clients_neither_exhaust_memory_nor_wash_an_abuser_clean() {
+fn ten_million_clients_neither_exhaust_memory_nor_reset_the_bucket_of_an_abuser() {
     let flood = Flood::new();
 
-    // A bucket takes minutes to refill, so after the first million nobody makes room.
+    // Buckets take minutes to refill, so none is evicted after the first million clients.
     let slow = limit(0, Duration::from_mins(1));
     let served = flood.run("slow refill", &slow, 10_000_000, Duration::ZERO);
     assert_eq!(flood.buckets.tracked(), MAX_CLIENTS);
-    // The shared buckets hand out what 65,536 clients may have; nobody is served beyond that.
+    // All further clients share 65,536 overflow buckets, which admit the quota of as many clients.
     let shared = 65_536 * u64::from(slow.quota.capacity().get());
     assert!(served >= MAX_CLIENTS as u64 + shared * 9 / 10);
     assert!(served <= MAX_CLIENTS as u64 + shared);
 
-    // Nine tenths of the room are taken at any time, and a bucket that has refilled makes more.
+    // At any time 90 % of the buckets are in use. Refilled buckets are evicted, so every client gets a bucket.
     flood.clock.advance(Duration::from_hours(1));
     let fast = limit(1, Duration::from_millis(900));
     let served = flood.run("fast refill", &fast, 3_000_000, Duration::from_micros(1));
@@ -64,8 +64,8 @@ impl Flood {
         }
     }
 
-    /// Lets that many clients call once, a `step` apart, and an abuser all the time; says how many of
-    /// the others were served.
+    /// Sends one request from each of `clients` clients, `step` apart, and continuous requests from an abuser. Returns
+    /// how many requests of the other clients were admitted.
     fn run(&self, phase: &str, limit: &Limit, clients: u32, step: Duration) -> u64 {
         let started = Instant::now();
         let mut served = 0;
@@ -80,10 +80,7 @@ impl Flood {
         abuse += self.drain(limit);
         let refilled = (step * clients).as_nanos() / limit.quota.interval().as_nanos();
         let quota = u128::from(limit.quota.capacity().get()) + refilled;
-        assert_eq!(
-            abuse, quota,
-            "{phase}: the abuser got its quota and no more"
-        );
+        assert_eq!(abuse, quota, "{phase}: the abuser gets exactly its quota");
         assert!(self.buckets.tracked() <= MAX_CLIENTS);
 
         let grown = resident_bytes().saturating_sub(self.resident_before);
@@ -92,13 +89,13 @@ impl Flood {
              {:.1} bytes for each of {MAX_CLIENTS}",
             started.elapsed(),
             self.buckets.tracked(),
-            precise(grown) / precise(MAX_CLIENTS),
+            to_f64(grown) / to_f64(MAX_CLIENTS),
         );
         assert!(grown <= MAX_CLIENTS * BYTES_PER_CLIENT, "{grown} bytes");
         served
     }
 
-    /// Takes all the abuser can get; says how much that was.
+    /// Sends requests from the abuser until one is rejected. Returns the number of admitted requests.
     fn drain(&self, limit: &Limit) -> u128 {
         let abuser = IpAddr::V4(Ipv4Addr::BROADCAST);
         let mut taken = 0;
@@ -115,12 +112,12 @@ impl Flood {
             bucket: BucketKey::of(self.seed, limit, Side::Main, client, &HeaderMap::new()),
             cost: NonZeroU32::MIN,
         };
-        let verdict = self.buckets.charge_now(&[charge]);
-        matches!(verdict.outcome, Outcome::Admitted { .. })
+        let decision = self.buckets.charge_now(&[charge]);
+        matches!(decision.outcome, Outcome::Admitted { .. })
     }
 }
 
-/// One per `interval`, with a burst of three.
+/// Returns a limit of one request per `interval`, with a burst of three.
 fn limit(id: u16, interval: Duration) -> Limit {
     Limit {
         id: LimitId(id),
@@ -134,7 +131,7 @@ fn limit(id: u16, interval: Duration) -> Limit {
     }
 }
 
-/// The resident set, as the kernel counts it.
+/// Returns the resident memory of this process in bytes.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -142,7 +139,7 @@ fn resident_bytes() -> usize {
     kibibytes.parse::<usize>().unwrap() * 1_024
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for printing")]
-fn precise(count: usize) -> f64 {
+#[expect(clippy::cast_precision_loss, reason = "the value is only printed")]
+fn to_f64(count: usize) -> f64 {
     count as f64
 }

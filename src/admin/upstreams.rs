@@ -170,7 +170,7 @@ impl UpstreamView {
                 RetriesView {
                     requests: seen.requests,
                     retries: seen.retries,
-                    refused: seen.refused,
+                    refused: seen.rejected,
                 }
             }),
             concurrency: state
@@ -198,9 +198,9 @@ impl ServerView {
 }
 
 impl CircuitView {
-    fn of(seen: &breaker::Snapshot, now: Moment) -> Self {
+    fn of(seen: &breaker::BreakerSnapshot, now: Moment) -> Self {
         let (held, remaining) = match seen.state {
-            breaker::State::Open { remaining, held } => (held, remaining),
+            breaker::BreakerState::Open { remaining, held } => (held, remaining),
             _ => (false, None),
         };
         Self {
@@ -209,8 +209,8 @@ impl CircuitView {
             for_seconds: seconds(now.since(seen.since)),
             remaining_seconds: remaining.map(seconds),
             openings: seen.openings,
-            opened_by: seen.why.map(breaker::Cause::name),
-            failures_in_a_row: seen.in_a_row,
+            opened_by: seen.why.map(breaker::OpenCause::name),
+            failures_in_a_row: seen.consecutive_failures,
             window: WindowView {
                 succeeded: seen.succeeded,
                 failed: seen.failed,

@@ -17,7 +17,7 @@ use super::drain::Drain;
 use crate::context::ConnectionPermit;
 use crate::http1::FlushBatch;
 use crate::pipeline::Pipeline;
-use crate::upstream::health::Checks;
+use crate::upstream::health::HealthChecks;
 
 /// Pause of a worker after a failed accept. The usual cause is that the process has no file descriptors left, until
 /// connections close.
@@ -34,7 +34,7 @@ pub(super) struct Worker {
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) stop: Stop,
     /// Health checks that it makes for all workers.
-    pub(super) checks: Vec<Checks>,
+    pub(super) checks: Vec<HealthChecks>,
     /// Connections open at once.
     pub(super) connections: usize,
 }

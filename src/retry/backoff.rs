@@ -1,75 +1,75 @@
-//! How long to wait before the next attempt, where nobody says.
+//! Backoff before the next attempt when no `Retry-After` applies.
 //!
-//! Waits grow first, are capped next and spread last, so that callers who have reached the cap are spread
-//! like all others: 30 s with 30 % of jitter is 30 to 39 s, not 30 s for everybody. Only a decorrelated wait
-//! is capped last, as its formula has it.
+//! A delay grows, is capped, and then receives jitter, in this order. Clients that have reached the cap are therefore
+//! still spread: 30 s with 30 % jitter is 30 to 39 s. Decorrelated jitter is the exception: its formula applies the cap
+//! last.
 //!
-//! Chance comes from the caller, and the same seed gives the same waits.
-//! Nothing here overflows or panics, whatever the numbers; a factor or a part that is not a number changes
-//! nothing.
+//! The caller provides the random numbers. The same seed gives the same delays. No input causes an overflow or a panic.
+//! A factor or ratio that is NaN has no effect.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// How waits grow, and how they are spread.
+/// Growth and jitter of the delays between attempts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
-    /// How they grow.
+    /// Growth of the delay from one retry to the next.
     pub strategy: Strategy,
-    /// The first.
+    /// Delay before the first retry.
     pub base: Duration,
-    /// They grow no further; what jitter adds may go beyond.
+    /// Upper bound of the delay without jitter. Jitter can exceed it.
     pub cap: Duration,
-    /// What an exponential wait is multiplied by each time; less than 1 counts as 1.
+    /// Factor of exponential growth. A value below 1 counts as 1.
     pub factor: f64,
-    /// How they are spread.
+    /// Random variation of the delay.
     pub jitter: Jitter,
 }
 
-/// How waits grow from one to the next.
+/// Growth of the delay from one retry to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Not at all.
+    /// The delay does not grow.
     Constant,
-    /// By the first one each time.
+    /// The delay grows by `base` with each retry.
     Linear,
-    /// By the factor each time.
+    /// The delay is multiplied by `factor` with each retry.
     Exponential,
 }
 
-/// How waits are spread, so that callers who failed together do not come back together.
+/// Random variation of the delay. It prevents clients that failed together from retrying together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Jitter {
-    /// They are not.
+    /// No variation.
     None,
-    /// Up to this much is added.
+    /// Adds a random time of up to this duration.
     Added(Duration),
-    /// Up to this part of the wait is added: 0.3 makes 1 s into 1 to 1.3 s.
+    /// Adds up to this fraction of the delay: with 0.3, a delay of 1 s becomes 1 to 1.3 s.
     Proportional(f64),
-    /// Up to this part of the wait is added or taken off: 0.25 makes 2 s into 1.5 to 2.5 s. More than 1
-    /// counts as 1.
+    /// Adds or subtracts up to this fraction of the delay: with 0.25, a delay of 2 s becomes 1.5 to 2.5 s. A value
+    /// above 1 counts as 1.
     Percent(f64),
-    /// Anything from nothing to the wait.
+    /// A random time from zero to the delay.
     Full,
-    /// Half of the wait, and anything up to the other half.
+    /// A random time from half of the delay to the delay.
     Equal,
-    /// Anything from the first wait to three times the one before, whatever the strategy.
+    /// A random time from `base` to three times the previous delay, independent of the strategy.
     Decorrelated,
 }
 
 impl Backoff {
-    /// The wait before the retry with this number, the first being 0; `previous` is the wait before that.
+    /// Returns the delay before a retry. The first retry has the number 0. `previous` is the delay before the previous
+    /// retry.
     pub fn wait(&self, retry: u32, previous: Option<Duration>, random: &mut Rng) -> Duration {
-        let wait = self.grown(retry);
+        let wait = self.without_jitter(retry);
         match self.jitter {
             Jitter::None => wait,
             Jitter::Added(most) => between(wait, wait.saturating_add(most), random),
             Jitter::Proportional(part) => {
-                between(wait, wait.saturating_add(part_of(wait, part)), random)
+                between(wait, wait.saturating_add(fraction_of(wait, part)), random)
             }
             Jitter::Percent(part) => {
-                let swing = part_of(wait, part.min(1.0));
+                let swing = fraction_of(wait, part.min(1.0));
                 let (least, most) = (wait.saturating_sub(swing), wait.saturating_add(swing));
                 between(least, most, random)
             }
@@ -82,13 +82,13 @@ impl Backoff {
         }
     }
 
-    /// The wait before this retry as everybody has it: grown and capped, not yet spread.
-    fn grown(&self, retry: u32) -> Duration {
+    /// Returns the delay before this retry, capped and without jitter.
+    fn without_jitter(&self, retry: u32) -> Duration {
         let grown = match self.strategy {
             Strategy::Constant => self.base,
             Strategy::Linear => self.base.saturating_mul(retry.saturating_add(1)),
             Strategy::Exponential => {
-                // `max` also turns what is no number into 1.
+                // `max` also converts NaN to 1.
                 let factor = self.factor.max(1.0);
                 times(self.base, factor.powf(f64::from(retry)))
             }
@@ -97,23 +97,23 @@ impl Backoff {
     }
 }
 
-/// This part of a wait; none of it if it is less than nothing, or no number.
-fn part_of(wait: Duration, part: f64) -> Duration {
-    if part > 0.0 {
-        times(wait, part)
+/// Returns this fraction of a delay. A negative fraction or NaN gives zero.
+fn fraction_of(wait: Duration, fraction: f64) -> Duration {
+    if fraction > 0.0 {
+        times(wait, fraction)
     } else {
         Duration::ZERO
     }
 }
 
-/// `wait` times `by`, which is a positive number, stopping at the longest there is.
+/// Returns `wait` multiplied by the positive number `by`, at most [`Duration::MAX`].
 fn times(wait: Duration, by: f64) -> Duration {
-    // Infinitely many times nothing would be no number.
+    // Zero multiplied by infinity would be NaN.
     let by = by.min(f64::MAX);
     Duration::try_from_secs_f64(wait.as_secs_f64() * by).unwrap_or(Duration::MAX)
 }
 
-/// Any wait from `least` to `most`, both included, each as likely as the others.
+/// Returns a uniformly distributed duration from `least` to `most`, inclusive.
 fn between(least: Duration, most: Duration, random: &mut Rng) -> Duration {
     let span = most.saturating_sub(least).as_nanos();
     least + Duration::from_nanos_u128(random.u128(0..=span))
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// The shortest and the longest of many waits before one retry, in seconds.
+    /// Returns the shortest and the longest of many delays before one retry, in seconds.
     fn extremes(backoff: Backoff, retry: u32, previous: Option<Duration>) -> (f64, f64) {
         let mut random = Rng::with_seed(1);
         let waits = (0..20_000).map(|_| backoff.wait(retry, previous, &mut random).as_secs_f64());
@@ -148,7 +148,7 @@ mod tests {
         })
     }
 
-    /// Within both bounds, and near enough to both that nothing between them was left out.
+    /// Asserts that the extremes are within the bounds and within a thousandth of both bounds.
     fn assert_fills((least, most): (f64, f64), from: f64, to: f64) {
         let near = (to - from) / 1_000.0;
         assert!(least >= from && least <= from + near, "{least} for {from}");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_waits_double_up_to_the_cap() {
+    fn exponential_delays_double_up_to_the_cap() {
         let mut random = Rng::with_seed(1);
         let backoff = exponential(32, Jitter::None);
         let waits = (0..8).map(|retry| backoff.wait(retry, None, &mut random).as_secs());
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_waits_grow_by_the_first_and_constant_ones_stay() {
+    fn linear_delays_grow_by_the_base_and_constant_delays_do_not_grow() {
         let waits = |strategy| {
             let backoff = Backoff {
                 strategy,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_of_three_triples_and_one_below_one_never_shrinks_a_wait() {
+    fn a_factor_of_three_triples_the_delay_and_a_factor_below_one_counts_as_one() {
         let waits = |factor| {
             let backoff = Backoff {
                 factor,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn with_base_1s_max_30s_and_jitter_03_waits_are_those_of_the_handbook() {
+    fn with_base_1s_max_30s_and_jitter_03_delays_match_the_handbook() {
         let backoff = exponential(30, Jitter::Proportional(0.3));
         let table = [
             (1.0, 1.3),
@@ -209,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn two_seconds_with_25_percent_are_15_to_25_and_the_cap_of_32_is_spread_too() {
+    fn percent_jitter_varies_in_both_directions_also_at_the_cap() {
         let backoff = exponential(32, Jitter::Percent(0.25));
         assert_fills(extremes(backoff, 1, None), 1.5, 2.5);
         assert_fills(extremes(backoff, 9, None), 24.0, 40.0);
     }
 
     #[test]
-    fn half_a_second_is_added_after_the_cap() {
+    fn added_jitter_is_applied_after_the_cap() {
         let backoff = Backoff {
             base: Duration::from_millis(500),
             ..exponential(20, Jitter::Added(Duration::from_millis(500)))
@@ -227,13 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn full_jitter_is_anything_and_equal_jitter_the_upper_half() {
+    fn full_jitter_covers_the_whole_delay_and_equal_jitter_its_upper_half() {
         assert_fills(extremes(exponential(30, Jitter::Full), 2, None), 0.0, 4.0);
         assert_fills(extremes(exponential(30, Jitter::Equal), 2, None), 2.0, 4.0);
     }
 
     #[test]
-    fn a_decorrelated_wait_is_up_to_three_times_the_one_before_and_capped_last() {
+    fn a_decorrelated_delay_is_at_most_three_times_the_previous_one_and_capped_last() {
         let backoff = exponential(10, Jitter::Decorrelated);
         let after = |secs| extremes(backoff, 7, Some(Duration::from_secs(secs)));
         assert_fills(extremes(backoff, 0, None), 1.0, 3.0);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn no_wait_at_all_stays_none_however_often_it_is_multiplied() {
+    fn a_base_of_zero_stays_zero() {
         let backoff = Backoff {
             base: Duration::ZERO,
             ..exponential(30, Jitter::Proportional(f64::INFINITY))
@@ -304,7 +304,7 @@ mod tests {
         })]
 
         #[test]
-        fn no_number_overflows_and_no_wait_leaves_its_bounds(
+        fn no_input_overflows_and_every_delay_stays_within_its_bounds(
             backoff in any_backoff(),
             retry in any_retry(),
             previous in proptest::option::of(any_duration()),
@@ -331,7 +331,7 @@ mod tests {
         }
 
         #[test]
-        fn a_plain_wait_is_never_shorter_than_the_one_before(
+        fn a_delay_without_jitter_is_never_shorter_than_the_previous_one(
             backoff in any_backoff(),
             retry in any_retry(),
         ) {
@@ -341,8 +341,8 @@ mod tests {
         }
 
         #[test]
-        fn one_seed_gives_one_row_of_waits(backoff in any_backoff(), seed in any::<u64>()) {
-            let row = || {
+        fn the_same_seed_gives_the_same_delays(backoff in any_backoff(), seed in any::<u64>()) {
+            let delays = || {
                 let mut random = Rng::with_seed(seed);
                 let mut previous = None;
                 let next = |retry| {
@@ -351,7 +351,7 @@ mod tests {
                 };
                 (0..8).map(next).collect::<Vec<_>>()
             };
-            prop_assert_eq!(row(), row());
+            prop_assert_eq!(delays(), delays());
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Which failures are worth another attempt.
+//! Classification of failures: which failures are retried.
 //!
-//! Callers disagree, and each has its reasons, so there is a table for each: one takes a 408 for a client
-//! that was slow and will be again, another takes it for a timeout like any other. What all of them agree
-//! on: an answer that says "your request is wrong" is final, because sending it again changes nothing.
+//! Clients differ in what they retry, so there are several tables. One client retries 408 like any timeout. Another
+//! does not, because a client that sent its request too slowly will probably do so again. All tables agree that a
+//! status such as 400 or 404 is final: the same request would fail again.
 //!
-//! A table says nothing about whether a request *may* be sent twice. That depends on its method and on what
-//! became of it, and the caller has to know.
+//! A table does not decide whether a request *may* be sent twice. That depends on its method and on whether a server
+//! may have executed it. The caller has to decide that.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -14,37 +14,37 @@ use std::io;
 
 use http::StatusCode;
 
-/// How an attempt failed.
+/// The failure of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// It was answered, with this status.
+    /// The server responded with this status.
     Status(StatusCode),
-    /// Nobody answered in time.
+    /// A timeout expired.
     TimedOut,
-    /// The connection was refused, or there is no way to where it leads.
+    /// The connection was refused, or the host or network is unreachable.
     Refused,
-    /// There is no such host.
+    /// The host name cannot be resolved.
     NotFound,
-    /// The connection broke off.
+    /// The connection was lost.
     Disconnected,
 }
 
-/// Which failures a caller tries again after.
+/// Table of the failures that a client retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
-    /// 408, 429, 5xx, timeouts, and connections that were lost or refused; a host that does not exist is a
-    /// mistake in what was asked for.
+pub enum RetryTable {
+    /// 408, 429, 5xx, timeouts, and lost or refused connections. An unknown host is not retried, because the name is
+    /// probably wrong.
     TrafficControl,
-    /// 429, 5xx, and whatever befalls the network.
+    /// 429, 5xx, and all network failures.
     AuthorizationApi,
-    /// 429, 500, 502, 503, 504, and whatever befalls the network.
+    /// 429, 500, 502, 503, 504, and all network failures.
     Sender,
-    /// 408, 429, 5xx, and whatever befalls the network.
+    /// 408, 429, 5xx, and all network failures.
     Handbook,
 }
 
-impl Table {
-    /// Whether another attempt is worth while after `failure`.
+impl RetryTable {
+    /// Whether the table retries after `failure`.
     pub fn retries(self, failure: Failure) -> bool {
         match failure {
             Failure::Status(status) => self.retries_status(status),
@@ -65,12 +65,12 @@ impl Table {
 }
 
 impl Failure {
-    /// What an error of a socket or a lookup amounts to; `None` where it is not about the network.
+    /// Classifies an error of a socket or of name resolution. Returns `None` for other errors.
     pub fn of_io(error: &io::Error) -> Option<Self> {
         use io::ErrorKind as Kind;
 
         match error.kind() {
-            // A blocking socket with a timeout says `WouldBlock`.
+            // A blocking socket reports an expired timeout as `WouldBlock`.
             Kind::TimedOut | Kind::WouldBlock => Some(Self::TimedOut),
             Kind::ConnectionRefused | Kind::HostUnreachable | Kind::NetworkUnreachable => {
                 Some(Self::Refused)
@@ -82,27 +82,27 @@ impl Failure {
             | Kind::BrokenPipe
             | Kind::UnexpectedEof
             | Kind::NetworkDown => Some(Self::Disconnected),
-            // A lookup that failed has no kind that could be named here, only these words.
+            // The standard library has no stable error kind for a failed lookup, so the text is compared.
             _ if error.to_string().starts_with("failed to lookup address") => Some(Self::NotFound),
             _ => error.get_ref().and_then(|inner| Self::of_error(inner)),
         }
     }
 
-    /// The first error of the network in `error` or below it.
+    /// Returns the first network failure in `error` and its sources.
     ///
-    /// HTTP clients wrap what the socket said in errors of their own; this looks for it.
+    /// HTTP clients wrap errors of sockets in their own error types.
     pub fn of_error(error: &(dyn Error + 'static)) -> Option<Self> {
         std::iter::successors(Some(error), |&error| error.source())
             .filter_map(|error| error.downcast_ref())
             .find_map(Self::of_io)
     }
 
-    /// Whether the caller was told that it calls too often.
+    /// Whether the status is 429.
     pub fn is_rate_limit(self) -> bool {
         self == Self::Status(StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// The status it was answered with, if it was answered.
+    /// Returns the status of the response, if there was one.
     pub fn status(self) -> Option<StatusCode> {
         match self {
             Self::Status(status) => Some(status),
@@ -110,7 +110,7 @@ impl Failure {
         }
     }
 
-    /// What kind of error it is, for logs: `RateLimitError`, `HttpError`, `TimeoutError` or `NetworkError`.
+    /// Returns the error name for logs: `RateLimitError`, `HttpError`, `TimeoutError` or `NetworkError`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Status(_) if self.is_rate_limit() => "RateLimitError",
@@ -120,7 +120,7 @@ impl Failure {
         }
     }
 
-    /// Its code, for logs and for programs: `ERR_HTTP_429`, `ETIMEDOUT`, `ECONNREFUSED`, `ENOTFOUND`,
+    /// Returns the error code for logs and programs: `ERR_HTTP_429`, `ETIMEDOUT`, `ECONNREFUSED`, `ENOTFOUND`,
     /// `ECONNRESET`.
     pub fn code(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
@@ -148,10 +148,10 @@ impl fmt::Display for Failure {
                 Some(reason) => write!(f, "{} {reason}", status.as_str()),
                 None => write!(f, "status {}", status.as_str()),
             },
-            Self::TimedOut => f.write_str("nobody answered in time"),
-            Self::Refused => f.write_str("the connection was refused"),
-            Self::NotFound => f.write_str("there is no such host"),
-            Self::Disconnected => f.write_str("the connection broke off"),
+            Self::TimedOut => f.write_str("timed out"),
+            Self::Refused => f.write_str("connection refused"),
+            Self::NotFound => f.write_str("host not found"),
+            Self::Disconnected => f.write_str("connection lost"),
         }
     }
 }
@@ -164,11 +164,11 @@ mod tests {
 
     use super::*;
 
-    const TABLES: [Table; 4] = [
-        Table::TrafficControl,
-        Table::AuthorizationApi,
-        Table::Sender,
-        Table::Handbook,
+    const TABLES: [RetryTable; 4] = [
+        RetryTable::TrafficControl,
+        RetryTable::AuthorizationApi,
+        RetryTable::Sender,
+        RetryTable::Handbook,
     ];
 
     const NETWORK: [Failure; 4] = [
@@ -178,8 +178,8 @@ mod tests {
         Failure::Disconnected,
     ];
 
-    /// Every status from 100 to 999 after which `table` has another attempt.
-    fn retried(table: Table) -> Vec<u16> {
+    /// Returns every status from 100 to 999 that `table` retries.
+    fn retried(table: RetryTable) -> Vec<u16> {
         let every = (100..1_000).map(|code| StatusCode::from_u16(code).unwrap());
         every
             .filter(|status| table.retries(Failure::Status(*status)))
@@ -188,27 +188,32 @@ mod tests {
     }
 
     #[test]
-    fn each_table_retries_the_statuses_its_document_names_and_no_others() {
+    fn each_table_retries_exactly_the_statuses_of_its_document() {
         let with_all_of_5xx = |others: &[u16]| [others, &(500..600).collect::<Vec<_>>()].concat();
-        assert_eq!(retried(Table::TrafficControl), with_all_of_5xx(&[408, 429]));
-        assert_eq!(retried(Table::Handbook), with_all_of_5xx(&[408, 429]));
-        assert_eq!(retried(Table::AuthorizationApi), with_all_of_5xx(&[429]));
-        assert_eq!(retried(Table::Sender), [429, 500, 502, 503, 504]);
+        assert_eq!(
+            retried(RetryTable::TrafficControl),
+            with_all_of_5xx(&[408, 429])
+        );
+        assert_eq!(retried(RetryTable::Handbook), with_all_of_5xx(&[408, 429]));
+        assert_eq!(
+            retried(RetryTable::AuthorizationApi),
+            with_all_of_5xx(&[429])
+        );
+        assert_eq!(retried(RetryTable::Sender), [429, 500, 502, 503, 504]);
     }
 
     #[test]
-    fn every_table_retries_a_network_that_fails_and_only_traffic_control_gives_up_on_a_missing_host()
-     {
+    fn all_tables_retry_network_failures_except_traffic_control_with_an_unknown_host() {
         for table in TABLES {
             for failure in NETWORK {
-                let expected = (table, failure) != (Table::TrafficControl, Failure::NotFound);
+                let expected = (table, failure) != (RetryTable::TrafficControl, Failure::NotFound);
                 assert_eq!(table.retries(failure), expected, "{table:?}, {failure}");
             }
         }
     }
 
     #[test]
-    fn errors_of_sockets_are_told_apart() {
+    fn io_errors_map_to_failures_by_kind() {
         use io::ErrorKind as Kind;
 
         let cases = [
@@ -230,50 +235,49 @@ mod tests {
         }
     }
 
-    /// The standard library gives such an error no kind; should its words ever change, this fails.
+    /// The classification depends on the text of this error. The test fails if the text changes.
     #[test]
-    fn a_name_that_cannot_be_looked_up_is_a_host_not_found() {
-        // Longer than a label may be, so nobody on the network is asked.
+    fn an_unresolvable_name_is_host_not_found() {
+        // The label is longer than 63 bytes, so no DNS query is sent.
         let name = "a".repeat(64);
         let error = (name.as_str(), 80).to_socket_addrs().unwrap_err();
         assert_eq!(Failure::of_io(&error), Some(Failure::NotFound), "{error}");
     }
 
     #[test]
-    fn an_error_of_the_network_is_found_below_others() {
+    fn a_network_failure_is_found_in_the_sources_of_an_error() {
         #[derive(Debug, thiserror::Error)]
-        #[error("the client failed")]
-        struct Client(#[source] io::Error);
+        #[error("wrapped")]
+        struct WrappedError(#[source] io::Error);
 
-        let error = Client(io::ErrorKind::ConnectionReset.into());
+        let error = WrappedError(io::ErrorKind::ConnectionReset.into());
         assert_eq!(Failure::of_error(&error), Some(Failure::Disconnected));
-        let error = Client(io::Error::other(Client(io::ErrorKind::TimedOut.into())));
+        let error = WrappedError(io::Error::other(WrappedError(
+            io::ErrorKind::TimedOut.into(),
+        )));
         assert_eq!(Failure::of_error(&error), Some(Failure::TimedOut));
-        let error = Client(io::Error::other(io::Error::from(io::ErrorKind::TimedOut)));
+        let error = WrappedError(io::Error::other(io::Error::from(io::ErrorKind::TimedOut)));
         assert_eq!(Failure::of_error(&error), Some(Failure::TimedOut));
         assert_eq!(Failure::of_error(&fmt::Error), None);
     }
 
     #[test]
-    fn a_failure_has_a_name_a_code_and_words() {
-        let told = |failure: Failure| {
+    fn a_failure_has_a_name_a_code_and_a_message() {
+        let text = |failure: Failure| {
             let (name, code) = (failure.name(), failure.code());
             format!("{name} {code}: {failure}")
         };
         let status = |code| Failure::from(StatusCode::from_u16(code).unwrap());
         assert_eq!(
-            told(status(429)),
+            text(status(429)),
             "RateLimitError ERR_HTTP_429: 429 Too Many Requests"
         );
-        assert_eq!(told(status(502)), "HttpError ERR_HTTP_502: 502 Bad Gateway");
-        assert_eq!(told(status(599)), "HttpError ERR_HTTP_599: status 599");
+        assert_eq!(text(status(502)), "HttpError ERR_HTTP_502: 502 Bad Gateway");
+        assert_eq!(text(status(599)), "HttpError ERR_HTTP_599: status 599");
+        assert_eq!(text(Failure::TimedOut), "TimeoutError ETIMEDOUT: timed out");
         assert_eq!(
-            told(Failure::TimedOut),
-            "TimeoutError ETIMEDOUT: nobody answered in time"
-        );
-        assert_eq!(
-            told(Failure::NotFound),
-            "NetworkError ENOTFOUND: there is no such host"
+            text(Failure::NotFound),
+            "NetworkError ENOTFOUND: host not found"
         );
     }
 }

@@ -1,48 +1,47 @@
-//! What two of the presets let the environment decide.
+//! Settings of two presets from environment variables.
 //!
-//! The authorization API's client counts attempts, the first included (`HTTP_RETRY_ATTEMPTS=5` is five calls);
-//! the sender counts retries (`MAX_RETRIES=3` is four calls). Both are kept as their documents have them.
-//! A variable that is empty is as good as not set; one that makes no sense is an error and never the default,
-//! which nobody would notice.
+//! The client of the authorization API counts attempts: `HTTP_RETRY_ATTEMPTS=5` means five calls. The sender counts
+//! retries: `MAX_RETRIES=3` means four calls. Both follow their documents. An empty variable counts as unset. An
+//! invalid value is an error, because a silent default would go unnoticed.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use thiserror::Error;
 
-use super::policy::Policy;
+use super::policy::RetryPolicy;
 use super::preset::Preset;
 
-/// Attempts in all, for [`Settings::authorization_api`].
+/// Number of attempts, including the first, for [`Settings::authorization_api`].
 pub const RETRY_ATTEMPTS: &str = "HTTP_RETRY_ATTEMPTS";
 
-/// Milliseconds an attempt may take, for [`Settings::authorization_api`].
+/// Timeout of an attempt in milliseconds, for [`Settings::authorization_api`].
 pub const TIMEOUT: &str = "HTTP_TIMEOUT";
 
-/// Retries after the first attempt, for [`Settings::sender`].
+/// Number of retries after the first attempt, for [`Settings::sender`].
 pub const MAX_RETRIES: &str = "MAX_RETRIES";
 
-/// A policy as the environment has it.
+/// A retry policy and a timeout, read from environment variables.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// What comes after each attempt.
-    pub policy: Policy,
-    /// How long an attempt may take; `None` for as long as it likes.
+    /// Retry policy.
+    pub policy: RetryPolicy,
+    /// Timeout of each attempt. `None` means no timeout.
     pub timeout: Option<Duration>,
 }
 
-/// A variable that makes no sense.
+/// An environment variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{name} is `{value}`, and should be {wanted}")]
+#[error("{name} has the invalid value `{value}`; expected {expected}")]
 pub struct BadVariable {
     name: &'static str,
     value: String,
-    wanted: &'static str,
+    expected: &'static str,
 }
 
 impl Settings {
-    /// [`Preset::AuthorizationApi`], with `HTTP_RETRY_ATTEMPTS` (3 unless set) and `HTTP_TIMEOUT` (no bound
-    /// unless set) as `lookup` finds them.
+    /// Returns [`Preset::AuthorizationApi`] with the values of `HTTP_RETRY_ATTEMPTS` (default: 3) and `HTTP_TIMEOUT`
+    /// (default: no timeout). `lookup` returns the value of a variable.
     ///
     /// ```
     /// use tidegate::retry::environment::Settings;
@@ -53,19 +52,20 @@ impl Settings {
     /// ```
     pub fn authorization_api(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadVariable> {
         let mut policy = Preset::AuthorizationApi.policy();
-        if let Some(attempts) = number(&lookup, RETRY_ATTEMPTS, "a whole number from 1 up")? {
+        if let Some(attempts) = number(&lookup, RETRY_ATTEMPTS, "an integer of at least 1")? {
             policy.attempts = attempts;
         }
-        let wanted = "a whole number of milliseconds from 1 up";
-        let millis = number(&lookup, TIMEOUT, wanted)?;
+        let expected = "an integer of at least 1, in milliseconds";
+        let millis = number(&lookup, TIMEOUT, expected)?;
         let timeout = millis.map(|millis: NonZeroU32| Duration::from_millis(millis.get().into()));
         Ok(Self { policy, timeout })
     }
 
-    /// [`Preset::Sender`], with `MAX_RETRIES` (3 unless set) as `lookup` finds it.
+    /// Returns [`Preset::Sender`] with the value of `MAX_RETRIES` (default: 3). `lookup` returns the value of a
+    /// variable.
     pub fn sender(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadVariable> {
         let mut policy = Preset::Sender.policy();
-        if let Some(retries) = number(&lookup, MAX_RETRIES, "a whole number from 0 up")? {
+        if let Some(retries) = number(&lookup, MAX_RETRIES, "an integer of at least 0")? {
             policy.attempts = NonZeroU32::MIN.saturating_add(retries);
         }
         Ok(Self {
@@ -75,8 +75,8 @@ impl Settings {
     }
 }
 
-/// A variable of this process, for the two above. What is not Unicode is passed on as far as it can be read:
-/// no number has such characters, so it is refused by name.
+/// Returns an environment variable of this process, for use as `lookup`. Invalid Unicode becomes replacement
+/// characters, so the value is rejected as an invalid number.
 pub fn of_process(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
@@ -84,19 +84,19 @@ pub fn of_process(name: &str) -> Option<String> {
 fn number<N: std::str::FromStr>(
     lookup: impl Fn(&str) -> Option<String>,
     name: &'static str,
-    wanted: &'static str,
+    expected: &'static str,
 ) -> Result<Option<N>, BadVariable> {
     let Some(value) = lookup(name).filter(|value| !value.trim().is_empty()) else {
         return Ok(None);
     };
-    // `parse` would read a `+`, too.
-    let digits = value.trim().bytes().all(|byte| byte.is_ascii_digit());
+    // `parse` alone would accept a leading `+`.
+    let is_digits = value.trim().bytes().all(|byte| byte.is_ascii_digit());
     match value.trim().parse() {
-        Ok(number) if digits => Ok(Some(number)),
+        Ok(number) if is_digits => Ok(Some(number)),
         _ => Err(BadVariable {
             name,
             value,
-            wanted,
+            expected,
         }),
     }
 }
@@ -105,15 +105,15 @@ fn number<N: std::str::FromStr>(
 mod tests {
     use super::*;
 
-    type Read = fn(&dyn Fn(&str) -> Option<String>) -> Result<Settings, BadVariable>;
+    type ReadSettings = fn(&dyn Fn(&str) -> Option<String>) -> Result<Settings, BadVariable>;
 
-    const AUTHORIZATION_API: Read = |lookup| Settings::authorization_api(lookup);
-    const SENDER: Read = |lookup| Settings::sender(lookup);
+    const AUTHORIZATION_API: ReadSettings = |lookup| Settings::authorization_api(lookup);
+    const SENDER: ReadSettings = |lookup| Settings::sender(lookup);
 
-    /// What is read when this one variable is set.
-    fn with(read: Read, name: &str, value: &str) -> Result<Settings, String> {
-        let found = read(&|asked| (asked == name).then(|| value.to_owned()));
-        found.map_err(|error| error.to_string())
+    /// Returns the settings if only this variable is set.
+    fn with(read: ReadSettings, name: &str, value: &str) -> Result<Settings, String> {
+        let settings = read(&|variable| (variable == name).then(|| value.to_owned()));
+        settings.map_err(|error| error.to_string())
     }
 
     fn attempts(settings: Result<Settings, String>) -> u32 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn without_variables_there_are_three_attempts_of_one_and_three_retries_of_the_other() {
+    fn without_variables_the_settings_are_those_of_the_presets() {
         let api = Settings::authorization_api(|_| None).unwrap();
         let sender = Settings::sender(|_| None).unwrap();
         assert_eq!(api.policy, Preset::AuthorizationApi.policy());
@@ -139,37 +139,37 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_in_milliseconds() {
+    fn http_timeout_is_in_milliseconds() {
         let settings = with(AUTHORIZATION_API, TIMEOUT, " 1500 ").unwrap();
         assert_eq!(settings.timeout, Some(Duration::from_millis(1_500)));
     }
 
     #[test]
-    fn neither_looks_at_the_variables_of_the_other() {
+    fn each_preset_reads_only_its_own_variables() {
         assert_eq!(attempts(with(SENDER, RETRY_ATTEMPTS, "9")), 4);
         assert_eq!(attempts(with(AUTHORIZATION_API, MAX_RETRIES, "9")), 3);
     }
 
     #[test]
-    fn an_empty_variable_is_not_set() {
+    fn an_empty_variable_counts_as_unset() {
         assert_eq!(attempts(with(SENDER, MAX_RETRIES, "")), 4);
         assert_eq!(attempts(with(AUTHORIZATION_API, RETRY_ATTEMPTS, " ")), 3);
     }
 
     #[test]
-    fn a_bad_value_is_named_with_its_variable() {
+    fn an_invalid_value_is_an_error_with_variable_and_value() {
         let error = |read, name, value| with(read, name, value).unwrap_err();
         assert_eq!(
             error(AUTHORIZATION_API, RETRY_ATTEMPTS, "0"),
-            "HTTP_RETRY_ATTEMPTS is `0`, and should be a whole number from 1 up"
+            "HTTP_RETRY_ATTEMPTS has the invalid value `0`; expected an integer of at least 1"
         );
         assert_eq!(
             error(AUTHORIZATION_API, TIMEOUT, "5s"),
-            "HTTP_TIMEOUT is `5s`, and should be a whole number of milliseconds from 1 up"
+            "HTTP_TIMEOUT has the invalid value `5s`; expected an integer of at least 1, in milliseconds"
         );
         assert_eq!(
             error(SENDER, MAX_RETRIES, "-1"),
-            "MAX_RETRIES is `-1`, and should be a whole number from 0 up"
+            "MAX_RETRIES has the invalid value `-1`; expected an integer of at least 0"
         );
         for value in ["+5", "1.5", "many", "4294967296", "5\u{fffd}"] {
             assert!(error(SENDER, MAX_RETRIES, value).contains(value));

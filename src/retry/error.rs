@@ -1,8 +1,8 @@
-//! What an attempt that failed can say of itself, and what becomes of a request that failed for good.
+//! Errors of attempts, and the error of a request that is given up.
 //!
-//! A program has errors of its own and keeps them: an error that implements [`RetryableError`] says how it is to be
-//! classified, travels through [`Retrying`](super::Retrying) unchanged, and comes out in [`GaveUp`] when it
-//! was the last. Ready to use are [`Failure`], [`ErrorResponse`] for an answer that is an error, and `io::Error`.
+//! A program can use its own error type. The type implements [`RetryableError`], which classifies the error.
+//! [`Retrying`](super::Retrying) returns the last error unchanged in [`GaveUp`]. [`Failure`], [`ErrorResponse`] and
+//! `io::Error` already implement the trait.
 
 use std::error::Error;
 use std::fmt;
@@ -15,49 +15,49 @@ use super::classify::Failure;
 use super::policy::GiveUp;
 use super::retry_after::RetryAfter;
 
-/// An error of an attempt.
+/// Error of an attempt, which the retry policy can classify.
 pub trait RetryableError: Error {
-    /// How the attempt failed; `None` where that has nothing to do with the API or the way to it, and another
-    /// attempt is out of the question.
+    /// Returns the failure of the attempt. `None` if neither the API nor the network caused the error; such an error is
+    /// not retried.
     fn failure(&self) -> Option<Failure>;
 
-    /// What the answer told the caller to wait for, if it did.
+    /// Returns the `Retry-After` of the response, if there is one.
     fn retry_after(&self) -> Option<RetryAfter> {
         None
     }
 }
 
-/// An answer that says that the request failed.
+/// A response with a status of 400 or above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorResponse {
-    /// Its status.
+    /// Status of the response.
     pub status: StatusCode,
-    /// When it said to come back.
+    /// `Retry-After` of the response, if it is present and valid.
     pub retry_after: Option<RetryAfter>,
 }
 
-/// A request that failed for good.
+/// Error of a request for which no further attempt is made.
 #[derive(Debug)]
 pub struct GaveUp<E> {
-    /// Why there was no further attempt.
+    /// Why no further attempt was made.
     pub why: GiveUp,
-    /// Attempts made.
+    /// Number of attempts made.
     pub attempts: u32,
-    /// How the last of them failed.
+    /// Error of the last attempt.
     pub last: Last<E>,
 }
 
-/// How the last attempt failed.
+/// Error of the last attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last<E> {
-    /// With this error.
+    /// The attempt returned this error.
     Failed(E),
-    /// It took longer than this, which is all it was given.
+    /// The attempt exceeded this timeout.
     TimedOut(Duration),
 }
 
 impl ErrorResponse {
-    /// The response itself, unless its status is 400 or above.
+    /// Returns the response if its status is below 400, otherwise an error with its status and `Retry-After`.
     pub fn check<B>(response: Response<B>) -> Result<Response<B>, Self> {
         let status = response.status();
         if status.as_u16() < 400 {
@@ -101,7 +101,7 @@ impl RetryableError for io::Error {
 }
 
 impl<E: RetryableError> Last<E> {
-    /// What went wrong.
+    /// Returns the error.
     pub fn error(&self) -> &dyn RetryableError {
         match self {
             Self::Failed(error) => error,
@@ -111,7 +111,7 @@ impl<E: RetryableError> Last<E> {
 }
 
 impl<E: RetryableError> GaveUp<E> {
-    /// Whether it was a limit that was in the way to the end.
+    /// Whether the last response was a 429.
     pub fn is_rate_limit(&self) -> bool {
         let failure = self.last.error().failure();
         failure.is_some_and(Failure::is_rate_limit)
@@ -126,10 +126,10 @@ impl<E: RetryableError> fmt::Display for GaveUp<E> {
         let attempts = self.attempts;
         let s = if attempts == 1 { "" } else { "s" };
         match self.why {
-            GiveUp::NotWorthIt => f.write_str("another attempt would fail alike"),
+            GiveUp::NotWorthIt => f.write_str("not retryable"),
             GiveUp::Exhausted => write!(f, "gave up after {attempts} attempt{s}"),
             GiveUp::TooLate => {
-                write!(f, "no time for another attempt after {attempts} attempt{s}")
+                write!(f, "deadline reached after {attempts} attempt{s}")
             }
         }
     }
@@ -151,24 +151,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_from_400_up_is_trouble_with_its_retry_after() {
-        let answer = |status: u16| {
+    fn a_response_of_400_or_above_is_an_error_with_its_retry_after() {
+        let check = |status: u16| {
             let response = Response::builder().status(status);
             let response = response.header(header::RETRY_AFTER, "7").body(());
             ErrorResponse::check(response.unwrap())
         };
         for status in [200, 304, 399] {
-            assert!(answer(status).is_ok(), "{status}");
+            assert!(check(status).is_ok(), "{status}");
         }
         for status in [400, 429, 503] {
-            let answered = answer(status).unwrap_err();
-            assert_eq!(answered.retry_after(), Some(RetryAfter::Seconds(7)));
-            assert_eq!(answered.failure(), Some(answered.status.into()));
+            let error = check(status).unwrap_err();
+            assert_eq!(error.retry_after(), Some(RetryAfter::Seconds(7)));
+            assert_eq!(error.failure(), Some(error.status.into()));
         }
     }
 
     #[test]
-    fn who_gives_up_says_why_and_keeps_the_last_error() {
+    fn gave_up_contains_the_reason_and_the_last_error() {
         let gave_up = |why, attempts, last| {
             let gave_up = GaveUp {
                 why,
@@ -185,11 +185,11 @@ mod tests {
         );
         assert_eq!(
             gave_up(GiveUp::NotWorthIt, 1, status(StatusCode::NOT_FOUND)),
-            "another attempt would fail alike: 404 Not Found"
+            "not retryable: 404 Not Found"
         );
         assert_eq!(
             gave_up(GiveUp::TooLate, 1, Last::TimedOut(Duration::from_secs(1))),
-            "no time for another attempt after 1 attempt: nobody answered in time"
+            "deadline reached after 1 attempt: timed out"
         );
     }
 }

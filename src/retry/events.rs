@@ -1,11 +1,11 @@
-//! Ready-made observers: the log events of two callers, and a line for a person to read.
+//! Ready-made observers: the log events of two clients, and a line on the console.
 //!
-//! Field names are theirs, to the letter, because dashboards and alerts are built on them; hence the camel
-//! case. Events go to `tracing` with the target of this module. Their `timestamp` is the subscriber's: every one
-//! writes it, and an event with a second one would be JSON with a key twice.
+//! The field names are exactly those of the clients' documents, hence the camel case, because dashboards and alerts
+//! depend on them. Events are written with `tracing` and the target of this module. The subscriber writes the
+//! `timestamp`. A timestamp in the event itself would duplicate the JSON key.
 //!
-//! In all of them `attempt` is the attempt that failed, the first being 1, and `maxRetries` is how many attempts
-//! there may be in all: `attempt 1/5` is the first of five calls.
+//! In all events, `attempt` is the number of the failed attempt, starting with 1. `maxRetries` is the total number of
+//! attempts: `attempt 1/5` is the first of five calls.
 
 use std::io;
 use std::time::Duration;
@@ -14,38 +14,38 @@ use super::classify::Failure;
 use super::policy::{GiveUp, Next, Wait};
 use super::retrying::{FailedAttempt, Observer};
 
-/// Logs as the authorization API's client does.
+/// Logs the events of the authorization API's client.
 ///
-/// - A retry is a warning, `Rate limit hit, backing off before retry`, with `attempt`, `maxRetries`,
-///   `retryDelayMs`, `retryDelaySeconds`, `statusCode` (where there was an answer), `isRateLimited` and
-///   `hasRetryAfterHeader`. Where it was no limit that was hit, the message is `Request failed, backing off
-///   before retry`.
-/// - Where the header decides how long, an information before it: `Using Retry-After header`, with
+/// - Each retry is a warning: `Rate limit hit, backing off before retry` after a 429, otherwise `Request failed,
+///   backing off before retry`. Fields: `attempt`, `maxRetries`, `retryDelayMs`, `retryDelaySeconds`, `statusCode` (if
+///   there was a response), `isRateLimited` and `hasRetryAfterHeader`.
+/// - If the delay comes from `Retry-After`, an info event precedes the warning: `Using Retry-After header`. Fields:
 ///   `retryAfterMs` and `retryAfterSeconds`.
-/// - The end is an error, `Rate limit exceeded, retries exhausted` or `Request failed, retries exhausted`, with
-///   `attempts`, `maxRetries`, `endpoint`, `error.name`, `error.message` and `error.code`. The message is `…, no
-///   time left to retry` at the deadline, and `Request failed, not worth a retry` where the status says so.
+/// - The end of the attempts is an error: `Rate limit exceeded, retries exhausted` or `Request failed, retries
+///   exhausted`. Fields: `attempts`, `maxRetries`, `endpoint`, `error.name`, `error.message` and `error.code`. The
+///   message ends with `no time left to retry` if the deadline is reached. It is `Request failed, not worth a retry` if
+///   the failure is not retryable.
 #[derive(Clone, Debug)]
 pub struct AuthorizationApiLog {
     endpoint: String,
 }
 
-/// Logs as the handbook says: `event` is `retry_attempt`, with `attempt`, `maxRetries`, `delayMs`, `errorType`
-/// and `errorMessage`, as a warning for each retry. The end is the caller's to log.
+/// Logs the events of the handbook: a warning for each retry. Fields: `event` (`retry_attempt`), `attempt`,
+/// `maxRetries`, `delayMs`, `errorType` and `errorMessage`. It does not log the end of the attempts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandbookLog;
 
-/// Writes a line for a person before each wait: `Rate limit hit (attempt 1/5), retrying in 1s...`
+/// Writes a line before each retry: `Rate limit hit (attempt 1/5), retrying in 1s...`
 ///
-/// Waits are rounded to whole seconds, and below half of one to milliseconds. What cannot be written is left out: a
-/// closed terminal is no reason to fail a request.
+/// Delays are rounded to seconds, and delays below 0.5 s to milliseconds. Write errors are ignored, because a closed
+/// terminal must not fail a request.
 #[derive(Clone, Debug)]
 pub struct Console<W> {
     out: W,
 }
 
 impl AuthorizationApiLog {
-    /// For calls of `endpoint`, such as `POST /o/client/token`.
+    /// Creates an observer for calls of `endpoint`, such as `POST /o/client/token`.
     pub fn new(endpoint: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
@@ -126,14 +126,14 @@ impl Observer for HandbookLog {
 }
 
 impl Console<io::Stderr> {
-    /// On standard error.
+    /// Creates an observer that writes to standard error.
     pub fn stderr() -> Self {
         Self::new(io::stderr())
     }
 }
 
 impl<W: io::Write> Console<W> {
-    /// Into `out`.
+    /// Creates an observer that writes to `out`.
     pub fn new(out: W) -> Self {
         Self { out }
     }
@@ -179,7 +179,7 @@ fn millis(delay: Duration) -> u64 {
     u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// To the millisecond.
+/// Returns seconds, truncated to milliseconds.
 fn seconds(delay: Duration) -> f64 {
     Duration::from_millis(millis(delay)).as_secs_f64()
 }

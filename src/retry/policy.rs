@@ -1,86 +1,86 @@
-//! What a caller does after each attempt.
+//! Retry policy: decides after each failed attempt whether and when to retry.
 //!
-//! A [`Policy`] is a table, a backoff and the bounds of both; a [`RetryState`] is one request's way through it. The
-//! course is told what happened and how much time has gone by, and answers with what comes next. It could have
-//! slept and called for itself, as [`Retrying`](super::Retrying) does, but then a simulation would have to
-//! pretend to be a network, and the gateway could not ask its retry budget in between.
+//! A [`RetryPolicy`] combines a table of retryable failures, a backoff, and bounds. A [`RetryState`] applies it to one
+//! request: the caller reports each failed attempt and the elapsed time, and receives the next step. The state neither
+//! sleeps nor sends requests, unlike [`Retrying`](super::Retrying). Simulations therefore need no network, and the
+//! gateway can check its retry budget before each retry.
 //!
-//! A deadline bounds when attempts begin, not how long the last of them takes.
+//! The deadline bounds the start of an attempt, not its end.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::backoff::Backoff;
-use super::classify::{Failure, Table};
+use super::classify::{Failure, RetryTable};
 
-/// What a caller does after each attempt.
+/// Rules that decide after each failed attempt whether and when to retry.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
-    /// Which failures are tried again after.
-    pub table: Table,
-    /// How long it waits where nobody says.
+pub struct RetryPolicy {
+    /// Failures that are retried.
+    pub table: RetryTable,
+    /// Delays between attempts without `Retry-After`.
     pub backoff: Backoff,
-    /// Attempts in all, the first included.
+    /// Maximum number of attempts, including the first.
     pub attempts: NonZeroU32,
-    /// Every attempt begins sooner than this after the first; `None` for no bound.
+    /// Deadline for the start of an attempt, measured from the start of the first attempt. `None` means no deadline.
     pub deadline: Option<Duration>,
-    /// What it makes of a `Retry-After`.
+    /// Use of `Retry-After`.
     pub retry_after: RetryAfterPolicy,
 }
 
-/// What a caller makes of a `Retry-After`.
+/// Use of the `Retry-After` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfterPolicy {
-    /// It waits as long as it is told, but never longer than this: then it comes back early, and is told again.
+    /// The client waits for the time in the header, up to `most`.
     Obeyed {
-        /// The longest wait anybody can impose.
+        /// Upper bound of the delay. A longer `Retry-After` is shortened to this value.
         most: Duration,
     },
-    /// It does not look.
+    /// The client ignores the header.
     Ignored,
 }
 
-/// The attempts of one request, as far as they went.
+/// Retry state of one request.
 #[derive(Clone, Debug)]
 pub struct RetryState {
-    policy: Policy,
-    /// Attempts made.
+    policy: RetryPolicy,
+    /// Number of attempts made.
     made: u32,
-    /// The last wait that was this caller's own choice.
+    /// The last delay that the backoff computed.
     previous: Option<Duration>,
 }
 
-/// What comes after an attempt that failed.
+/// The step after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Another one.
+    /// Make another attempt after this delay.
     Retry(Wait),
-    /// Nothing.
+    /// Make no further attempt.
     GiveUp(GiveUp),
 }
 
-/// How long to wait for the next attempt.
+/// Delay before the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// This long.
+    /// Time until the next attempt.
     pub delay: Duration,
-    /// Whether that is what a `Retry-After` said, or as much of it as the policy obeys.
+    /// Whether the delay comes from `Retry-After`, possibly shortened by the policy.
     pub told: bool,
 }
 
-/// Why there is no further attempt.
+/// Why no further attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveUp {
-    /// Another would fail like this one.
+    /// The failure is not retryable.
     NotWorthIt,
-    /// There were as many as there may be.
+    /// The maximum number of attempts is reached.
     Exhausted,
-    /// The next one would begin too late.
+    /// The next attempt would begin at the deadline or later.
     TooLate,
 }
 
-impl Policy {
-    /// Before the first attempt.
+impl RetryPolicy {
+    /// Returns the state before the first attempt.
     pub fn begin(self) -> RetryState {
         RetryState {
             policy: self,
@@ -91,18 +91,18 @@ impl Policy {
 }
 
 impl RetryAfterPolicy {
-    /// How long to wait when told `retry_after`; `None` where the caller decides for itself.
-    fn told(self, retry_after: Option<Duration>) -> Option<Duration> {
+    /// Returns the delay that results from `retry_after`. `None` if the backoff applies.
+    fn delay(self, retry_after: Option<Duration>) -> Option<Duration> {
         match self {
-            Self::Obeyed { most } => retry_after.map(|told| told.min(most)),
+            Self::Obeyed { most } => retry_after.map(|delay| delay.min(most)),
             Self::Ignored => None,
         }
     }
 }
 
 impl RetryState {
-    /// An attempt failed, `elapsed` after the first began; `retry_after` is what its answer told the caller to
-    /// wait, if it did.
+    /// Reports a failed attempt and returns the next step. `elapsed` is the time since the start of the first attempt.
+    /// `retry_after` is the delay in the response, if there is one.
     pub fn failed(
         &mut self,
         failure: Failure,
@@ -132,7 +132,7 @@ impl RetryState {
         retry_after: Option<Duration>,
         random: &mut fastrand::Rng,
     ) -> Wait {
-        if let Some(delay) = self.policy.retry_after.told(retry_after) {
+        if let Some(delay) = self.policy.retry_after.delay(retry_after) {
             return Wait { delay, told: true };
         }
         let delay = self.policy.backoff.wait(retry, self.previous, random);
@@ -140,13 +140,13 @@ impl RetryState {
         Wait { delay, told: false }
     }
 
-    /// Attempts that failed so far.
+    /// Returns the number of failed attempts.
     pub fn made(&self) -> u32 {
         self.made
     }
 
-    /// What it follows.
-    pub fn policy(&self) -> &Policy {
+    /// Returns the policy.
+    pub fn policy(&self) -> &RetryPolicy {
         &self.policy
     }
 }
@@ -164,10 +164,10 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    /// 1, 2, 4, 8, … seconds, whatever chance says; a minute's `Retry-After` at most.
-    fn doubling(attempts: u32) -> Policy {
-        Policy {
-            table: Table::TrafficControl,
+    /// Returns a policy with delays of 1, 2, 4, 8, … s without jitter, and a `Retry-After` of at most 60 s.
+    fn doubling(attempts: u32) -> RetryPolicy {
+        RetryPolicy {
+            table: RetryTable::TrafficControl,
             backoff: Backoff {
                 strategy: Strategy::Exponential,
                 base: secs(1),
@@ -181,40 +181,43 @@ mod tests {
         }
     }
 
-    /// What a course has next each time it fails in this way, at the moment each wait ends.
-    fn next(policy: Policy, failures: &[(Failure, Option<u64>)]) -> Vec<Next> {
-        let (mut course, mut random) = (policy.begin(), fastrand::Rng::with_seed(1));
+    /// Returns the step after each of these failures. Each failure occurs at the end of the previous delay.
+    fn next(policy: RetryPolicy, failures: &[(Failure, Option<u64>)]) -> Vec<Next> {
+        let (mut state, mut random) = (policy.begin(), fastrand::Rng::with_seed(1));
         let mut elapsed = Duration::ZERO;
-        let told = failures.iter().map(|(failure, retry_after)| {
-            let next = course.failed(*failure, retry_after.map(secs), elapsed, &mut random);
+        let steps = failures.iter().map(|(failure, retry_after)| {
+            let next = state.failed(*failure, retry_after.map(secs), elapsed, &mut random);
             if let Next::Retry(wait) = next {
                 elapsed += wait.delay;
             }
             next
         });
-        told.collect()
+        steps.collect()
     }
 
-    fn own(delay: u64) -> Next {
+    fn backoff(delay: u64) -> Next {
         let delay = secs(delay);
         Next::Retry(Wait { delay, told: false })
     }
 
-    fn told(delay: u64) -> Next {
+    fn from_header(delay: u64) -> Next {
         let delay = secs(delay);
         Next::Retry(Wait { delay, told: true })
     }
 
     #[test]
-    fn attempts_count_the_first_one() {
+    fn the_maximum_of_attempts_includes_the_first() {
         let failures = [(LIMITED, None); 3];
         let exhausted = Next::GiveUp(GiveUp::Exhausted);
-        assert_eq!(next(doubling(3), &failures), [own(1), own(2), exhausted]);
+        assert_eq!(
+            next(doubling(3), &failures),
+            [backoff(1), backoff(2), exhausted]
+        );
         assert_eq!(next(doubling(1), &failures[..1]), [exhausted]);
     }
 
     #[test]
-    fn what_is_not_worth_it_ends_at_once_even_on_the_last_attempt() {
+    fn a_failure_that_is_not_retryable_ends_the_attempts_immediately() {
         let wrong = (Failure::Status(StatusCode::UNPROCESSABLE_ENTITY), Some(1));
         let not_worth_it = Next::GiveUp(GiveUp::NotWorthIt);
         assert_eq!(next(doubling(5), &[wrong]), [not_worth_it]);
@@ -222,66 +225,76 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_is_waited_for_and_an_own_wait_goes_on_where_it_would_have_been() {
+    fn retry_after_replaces_one_delay_and_the_backoff_continues_to_grow() {
         let failures = [(LIMITED, None), (LIMITED, Some(10)), (LIMITED, None)];
-        assert_eq!(next(doubling(9), &failures), [own(1), told(10), own(4)]);
+        assert_eq!(
+            next(doubling(9), &failures),
+            [backoff(1), from_header(10), backoff(4)]
+        );
     }
 
     #[test]
-    fn nobody_can_impose_more_than_the_most() {
+    fn a_long_retry_after_is_shortened_to_the_maximum() {
         let failures = [(LIMITED, Some(61)), (LIMITED, Some(u64::MAX))];
-        assert_eq!(next(doubling(9), &failures), [told(60), told(60)]);
+        assert_eq!(
+            next(doubling(9), &failures),
+            [from_header(60), from_header(60)]
+        );
     }
 
     #[test]
-    fn who_ignores_a_retry_after_waits_as_ever() {
-        let policy = Policy {
+    fn an_ignored_retry_after_does_not_change_the_delays() {
+        let policy = RetryPolicy {
             retry_after: RetryAfterPolicy::Ignored,
             ..doubling(9)
         };
         let failures = [(LIMITED, Some(10)), (LIMITED, Some(0))];
-        assert_eq!(next(policy, &failures), [own(1), own(2)]);
+        assert_eq!(next(policy, &failures), [backoff(1), backoff(2)]);
     }
 
     #[test]
     fn a_retry_that_would_begin_at_the_deadline_is_given_up() {
-        let until = |deadline| Policy {
+        let until = |deadline| RetryPolicy {
             deadline: Some(deadline),
             ..doubling(9)
         };
         let too_late = Next::GiveUp(GiveUp::TooLate);
         let failures = [(LIMITED, None); 2];
         let just_after_3s = secs(3) + Duration::from_nanos(1);
-        assert_eq!(next(until(secs(3)), &failures), [own(1), too_late]);
-        assert_eq!(next(until(just_after_3s), &failures), [own(1), own(2)]);
+        assert_eq!(next(until(secs(3)), &failures), [backoff(1), too_late]);
+        assert_eq!(
+            next(until(just_after_3s), &failures),
+            [backoff(1), backoff(2)]
+        );
     }
 
     #[test]
-    fn a_retry_after_that_does_not_fit_into_the_deadline_ends_the_course() {
-        let policy = Policy {
+    fn a_retry_after_beyond_the_deadline_ends_the_attempts() {
+        let policy = RetryPolicy {
             deadline: Some(secs(30)),
             ..doubling(9)
         };
         let too_late = Next::GiveUp(GiveUp::TooLate);
         assert_eq!(next(policy, &[(LIMITED, Some(30))]), [too_late]);
-        assert_eq!(next(policy, &[(LIMITED, Some(29))]), [told(29)]);
+        assert_eq!(next(policy, &[(LIMITED, Some(29))]), [from_header(29)]);
     }
 
-    /// The second wait when the first is this, or the caller's own; after a base of 1 s, up to 3 s.
+    /// Returns the second delay with decorrelated jitter and a base of 1 s. `first` is the `Retry-After` of the first
+    /// response.
     fn second_decorrelated(first: Option<Duration>, seed: u64) -> Duration {
         let mut policy = doubling(9);
         policy.backoff.jitter = Jitter::Decorrelated;
         policy.backoff.cap = secs(1_000);
-        let (mut course, mut random) = (policy.begin(), fastrand::Rng::with_seed(seed));
-        course.failed(LIMITED, first, Duration::ZERO, &mut random);
-        match course.failed(LIMITED, None, secs(60), &mut random) {
+        let (mut state, mut random) = (policy.begin(), fastrand::Rng::with_seed(seed));
+        state.failed(LIMITED, first, Duration::ZERO, &mut random);
+        match state.failed(LIMITED, None, secs(60), &mut random) {
             Next::Retry(wait) => wait.delay,
             Next::GiveUp(_) => panic!("there are attempts left"),
         }
     }
 
     #[test]
-    fn a_decorrelated_wait_follows_the_last_own_wait_and_no_imposed_one() {
+    fn a_decorrelated_delay_depends_on_the_last_backoff_and_not_on_retry_after() {
         let longest = |first| {
             (0..100)
                 .map(move |seed| second_decorrelated(first, seed))
@@ -293,12 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn every_preset_ends_whatever_happens() {
+    fn every_preset_makes_its_number_of_attempts_and_gives_up() {
         for preset in Preset::ALL {
             let attempts = preset.policy().attempts.get();
-            let mut course = preset.policy().begin();
+            let mut state = preset.policy().begin();
             let mut random = fastrand::Rng::with_seed(1);
-            let mut fail = || course.failed(LIMITED, None, Duration::MAX, &mut random);
+            let mut fail = || state.failed(LIMITED, None, Duration::MAX, &mut random);
             let retries = (1..attempts).filter(|_| matches!(fail(), Next::Retry(_)));
             assert_eq!(retries.count(), attempts as usize - 1, "{preset}");
             assert_eq!(fail(), Next::GiveUp(GiveUp::Exhausted), "{preset}");

@@ -1,9 +1,9 @@
-//! Policies with a name.
+//! Named retry policies.
 //!
-//! Six callers that exist, each with its own idea of patience. The numbers are theirs and are not to be tuned
-//! here; a program that wants others takes the nearest policy and changes a field of it.
+//! Each preset has the numbers of an existing client's document, so they do not change here. A program that needs other
+//! values takes the closest preset and changes fields of its policy.
 //!
-//! None has a deadline, because none of their documents has one: whoever has somebody waiting sets it.
+//! No preset has a deadline, because the documents have none. A program with waiting users should set one.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -13,38 +13,38 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::backoff::{Backoff, Jitter, Strategy};
-use super::classify::Table;
-use super::policy::{Policy, RetryAfterPolicy};
+use super::classify::RetryTable;
+use super::policy::{RetryAfterPolicy, RetryPolicy};
 
-/// The longest wait a `Retry-After` can impose on those who obey it: the longest any preset chooses itself.
-const MOST_TOLD: Duration = Duration::from_mins(5);
+/// Upper bound of a `Retry-After`: the longest backoff of all presets.
+const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
-/// A policy with a name.
+/// A named retry policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// `authorization-api`: patient with limits, ±25 %. Three attempts; five are recommended.
+    /// `authorization-api`: 1 to 32 s, ±25 %. Three attempts; its document recommends five.
     AuthorizationApi,
-    /// `sender`: 1, 2, 4 s and no `Retry-After`.
+    /// `sender`: 1, 2 and 4 s without jitter. Ignores `Retry-After`.
     Sender,
-    /// `interactive`: somebody is waiting.
+    /// `interactive`: 0.1 to 3 s, three attempts, for requests with a waiting user.
     Interactive,
-    /// `standard`: for most callers.
+    /// `standard`: 1 to 30 s, five attempts, for most clients.
     Standard,
-    /// `batch`: nobody is waiting.
+    /// `batch`: 5 s to 5 min, ten attempts, for background jobs.
     Batch,
-    /// `traffic-control`: three attempts and half a second of jitter.
+    /// `traffic-control`: 0.5 to 20 s plus up to 0.5 s, three attempts.
     TrafficControl,
 }
 
-/// There is no preset with that name.
+/// The name of a preset that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("there is no preset `{name}`; there are {}", names())]
+#[error("unknown preset `{name}`; expected one of: {}", names())]
 pub struct UnknownPreset {
     name: String,
 }
 
 impl Preset {
-    /// All there are.
+    /// All presets.
     pub const ALL: [Self; 6] = [
         Self::AuthorizationApi,
         Self::Sender,
@@ -54,7 +54,7 @@ impl Preset {
         Self::TrafficControl,
     ];
 
-    /// What it is called.
+    /// Returns the name of the preset.
     pub fn name(self) -> &'static str {
         match self {
             Self::AuthorizationApi => "authorization-api",
@@ -66,30 +66,30 @@ impl Preset {
         }
     }
 
-    /// What it says.
-    pub fn policy(self) -> Policy {
+    /// Returns the policy of the preset.
+    pub fn policy(self) -> RetryPolicy {
         let (attempts, retry_after) = match self {
             Self::AuthorizationApi | Self::Interactive | Self::TrafficControl => (3, OBEYED),
-            // Three retries.
+            // The document specifies three retries.
             Self::Sender => (4, RetryAfterPolicy::Ignored),
             Self::Standard => (5, OBEYED),
             Self::Batch => (10, OBEYED),
         };
-        Policy {
+        RetryPolicy {
             table: self.table(),
             backoff: self.backoff(),
-            attempts: NonZeroU32::new(attempts).expect("none of them is zero"),
+            attempts: NonZeroU32::new(attempts).expect("not zero"),
             deadline: None,
             retry_after,
         }
     }
 
-    fn table(self) -> Table {
+    fn table(self) -> RetryTable {
         match self {
-            Self::AuthorizationApi => Table::AuthorizationApi,
-            Self::Sender => Table::Sender,
-            Self::Interactive | Self::Standard | Self::Batch => Table::Handbook,
-            Self::TrafficControl => Table::TrafficControl,
+            Self::AuthorizationApi => RetryTable::AuthorizationApi,
+            Self::Sender => RetryTable::Sender,
+            Self::Interactive | Self::Standard | Self::Batch => RetryTable::Handbook,
+            Self::TrafficControl => RetryTable::TrafficControl,
         }
     }
 
@@ -97,7 +97,7 @@ impl Preset {
         let millis = Duration::from_millis;
         let (base, cap, jitter) = match self {
             Self::AuthorizationApi => (millis(1_000), millis(32_000), Jitter::Percent(0.25)),
-            // Only the number of attempts ends its growth.
+            // The document has no upper bound, but the number of attempts bounds the delay.
             Self::Sender => (millis(1_000), Duration::MAX, Jitter::None),
             Self::Interactive => (millis(100), millis(3_000), Jitter::Proportional(0.2)),
             Self::Standard => (millis(1_000), millis(30_000), Jitter::Proportional(0.3)),
@@ -114,7 +114,9 @@ impl Preset {
     }
 }
 
-const OBEYED: RetryAfterPolicy = RetryAfterPolicy::Obeyed { most: MOST_TOLD };
+const OBEYED: RetryAfterPolicy = RetryAfterPolicy::Obeyed {
+    most: MAX_RETRY_AFTER,
+};
 
 fn names() -> String {
     Preset::ALL.map(Preset::name).join(", ")
@@ -139,10 +141,10 @@ impl FromStr for Preset {
 mod tests {
     use super::*;
 
-    /// Base, cap, attempts and jitter, as the documents write them.
+    /// Compares base, cap, attempts and jitter.
     #[test]
-    fn each_preset_has_the_numbers_of_its_document() {
-        let written = |preset: Preset| {
+    fn each_preset_has_the_values_of_its_document() {
+        let text = |preset: Preset| {
             let policy = preset.policy();
             let Backoff {
                 base, cap, jitter, ..
@@ -150,11 +152,11 @@ mod tests {
             let attempts = policy.attempts;
             format!("{base:?} {cap:?} {attempts} {jitter:?}")
         };
-        assert_eq!(written(Preset::AuthorizationApi), "1s 32s 3 Percent(0.25)");
-        assert_eq!(written(Preset::Interactive), "100ms 3s 3 Proportional(0.2)");
-        assert_eq!(written(Preset::Standard), "1s 30s 5 Proportional(0.3)");
-        assert_eq!(written(Preset::Batch), "5s 300s 10 Proportional(0.5)");
-        assert_eq!(written(Preset::TrafficControl), "500ms 20s 3 Added(500ms)");
+        assert_eq!(text(Preset::AuthorizationApi), "1s 32s 3 Percent(0.25)");
+        assert_eq!(text(Preset::Interactive), "100ms 3s 3 Proportional(0.2)");
+        assert_eq!(text(Preset::Standard), "1s 30s 5 Proportional(0.3)");
+        assert_eq!(text(Preset::Batch), "5s 300s 10 Proportional(0.5)");
+        assert_eq!(text(Preset::TrafficControl), "500ms 20s 3 Added(500ms)");
         let sender = Preset::Sender.policy();
         assert_eq!(sender.attempts.get(), 4);
         assert_eq!(sender.backoff.base, Duration::from_secs(1));
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_preset_doubles_its_waits_and_only_the_sender_ignores_a_retry_after() {
+    fn each_preset_doubles_its_delays_and_only_the_sender_ignores_retry_after() {
         for preset in Preset::ALL {
             let policy = preset.policy();
             assert_eq!(policy.backoff.strategy, Strategy::Exponential, "{preset}");
@@ -173,18 +175,18 @@ mod tests {
     }
 
     #[test]
-    fn a_preset_is_read_by_the_name_it_is_written_with() {
+    fn the_name_of_a_preset_parses_as_the_preset() {
         for preset in Preset::ALL {
             assert_eq!(preset.to_string().parse(), Ok(preset));
         }
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones() {
+    fn the_error_of_an_unknown_name_lists_the_known_names() {
         let error = "Standard".parse::<Preset>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "there is no preset `Standard`; there are authorization-api, sender, interactive, standard, batch, \
+            "unknown preset `Standard`; expected one of: authorization-api, sender, interactive, standard, batch, \
              traffic-control"
         );
     }

@@ -1,53 +1,53 @@
-//! What a `Retry-After` says, read as RFC 9110 § 10.2.3 writes it: seconds, or a date.
+//! Parser of `Retry-After` (RFC 9110, section 10.2.3): seconds or a date.
 //!
-//! A date is read in all three forms of § 5.6.7, the year of two digits included (70 to 99 are of the last
-//! century, the others of this one); one that is past means "now". More digits than fit are a very long time
-//! and not junk: whoever sent them wants to be left alone, and how long anybody is believed is the caller's
-//! to say, see [`RetryAfterPolicy`](super::RetryAfterPolicy).
+//! All three date formats of section 5.6.7 are accepted. A year of two digits from 70 to 99 is in the 20th century,
+//! others in the 21st. A date in the past means "now". A number that exceeds 64 bits counts as the maximum, because the
+//! server requests a very long delay. [`RetryAfterPolicy`](super::RetryAfterPolicy) bounds the delay that a client
+//! accepts.
 //!
-//! What cannot be read is named ([`Unreadable`]) and never guessed at: `1.5` might be meant as a second and a
-//! half, but who sends it has not read the RFC, and the caller has a wait of its own to fall back on.
+//! An invalid value is an error ([`Unreadable`]) and is not guessed: `1.5` may mean a second and a half, but it
+//! violates the RFC, and the client can use its backoff instead.
 
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, header};
 use thiserror::Error;
 
-/// What a `Retry-After` says.
+/// Value of a `Retry-After` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetryAfter {
-    /// This many seconds from now.
+    /// A delay in seconds.
     Seconds(u64),
-    /// At this time.
+    /// A date.
     At(SystemTime),
 }
 
-/// Why a `Retry-After` says nothing.
+/// Why a `Retry-After` value is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Unreadable {
-    /// There is nothing in it.
-    #[error("it is empty")]
+    /// The value is empty.
+    #[error("Retry-After is empty")]
     Empty,
-    /// `-1` or `+5`.
-    #[error("a number of seconds has no sign")]
+    /// The number has a sign, as in `-1` or `+5`.
+    #[error("Retry-After in seconds must not have a sign")]
     Signed,
-    /// `1.5`, `5s` or `1e3`.
-    #[error("a number of seconds has nothing but digits")]
+    /// The number has characters other than digits, as in `1.5`, `5s` or `1e3`.
+    #[error("Retry-After in seconds must consist of digits")]
     NotWhole,
-    /// Neither a number nor a date that exists, with the right day of the week.
-    #[error("it is neither a number of seconds nor an HTTP date")]
+    /// The value is neither a number nor a valid date with the correct day of the week.
+    #[error("Retry-After is neither a number of seconds nor an HTTP date")]
     NoDate,
 }
 
 impl RetryAfter {
-    /// Reads the header's value; white space around it does not matter.
+    /// Parses the value of the header. Leading and trailing whitespace is ignored.
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
     /// use tidegate::retry::RetryAfter;
     ///
-    /// let told = RetryAfter::parse("120")?;
-    /// assert_eq!(told.wait(SystemTime::now()), Duration::from_secs(120));
+    /// let retry_after = RetryAfter::parse("120")?;
+    /// assert_eq!(retry_after.wait(SystemTime::now()), Duration::from_secs(120));
     /// # Ok::<_, tidegate::retry::Unreadable>(())
     /// ```
     pub fn parse(value: impl AsRef<[u8]>) -> Result<Self, Unreadable> {
@@ -67,13 +67,13 @@ impl RetryAfter {
         }
     }
 
-    /// What the headers of an answer say: `None` where there is no such line, or none that can be read. Of
-    /// several lines, which nobody may send, the first counts.
+    /// Returns the value in the headers of a response. `None` if it is absent or invalid. If there are several lines,
+    /// which is not allowed, the first one counts.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         Self::parse(headers.get(header::RETRY_AFTER)?).ok()
     }
 
-    /// How long that is from `now`; nothing for a time that is past.
+    /// Returns the delay from `now`. Zero for a date in the past.
     pub fn wait(self, now: SystemTime) -> Duration {
         match self {
             Self::Seconds(seconds) => Duration::from_secs(seconds),
@@ -82,7 +82,7 @@ impl RetryAfter {
     }
 }
 
-/// A number of any length, stopping at the largest that fits.
+/// Parses a number of any length. A number above `u64::MAX` becomes `u64::MAX`.
 fn saturating(digits: &[u8]) -> u64 {
     let append = |number: u64, digit: &u8| {
         number
@@ -108,16 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_a_wait_from_now_whatever_time_it_is() {
+    fn seconds_are_a_delay_independent_of_the_current_time() {
         for (value, seconds) in [("0", 0), ("5", 5), ("120", 120), ("007", 7), (" 5\t", 5)] {
-            let told = RetryAfter::parse(value).unwrap();
-            assert_eq!(told, RetryAfter::Seconds(seconds), "{value:?}");
-            assert_eq!(told.wait(wednesday()), Duration::from_secs(seconds));
+            let parsed = RetryAfter::parse(value).unwrap();
+            assert_eq!(parsed, RetryAfter::Seconds(seconds), "{value:?}");
+            assert_eq!(parsed.wait(wednesday()), Duration::from_secs(seconds));
         }
     }
 
     #[test]
-    fn a_date_is_read_in_all_three_forms() {
+    fn all_three_date_formats_are_parsed() {
         let forms = [
             "Wed, 21 Oct 2026 07:28:00 GMT",
             "Wednesday, 21-Oct-26 07:28:00 GMT",
@@ -125,8 +125,8 @@ mod tests {
             "  Wed, 21 Oct 2026 07:28:00 GMT ",
         ];
         for form in forms {
-            let told = RetryAfter::parse(form);
-            assert_eq!(told, Ok(RetryAfter::At(wednesday())), "{form:?}");
+            let parsed = RetryAfter::parse(form);
+            assert_eq!(parsed, Ok(RetryAfter::At(wednesday())), "{form:?}");
         }
         let sixth = RetryAfter::parse("Sun Nov  6 08:49:37 1994");
         let named = RetryAfter::parse("Sun, 06 Nov 1994 08:49:37 GMT");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_year_of_two_digits_is_of_this_century_up_to_69() {
+    fn a_two_digit_year_up_to_69_is_in_the_21st_century() {
         let same = |short: &str, long: &str| {
             let (short, long) = (RetryAfter::parse(short), RetryAfter::parse(long));
             assert!(long.is_ok());
@@ -155,18 +155,18 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_waited_for_to_the_moment_and_a_past_one_not_at_all() {
-        let told = RetryAfter::parse("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
-        let wait = |before| told.wait(wednesday() - before);
+    fn a_future_date_is_an_exact_delay_and_a_past_date_is_zero() {
+        let parsed = RetryAfter::parse("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
+        let wait = |before| parsed.wait(wednesday() - before);
         assert_eq!(wait(Duration::from_secs(90)), Duration::from_secs(90));
         assert_eq!(wait(Duration::from_millis(1)), Duration::from_millis(1));
         assert_eq!(wait(Duration::ZERO), Duration::ZERO);
         let later = wednesday() + Duration::from_hours(1);
-        assert_eq!(told.wait(later), Duration::ZERO);
+        assert_eq!(parsed.wait(later), Duration::ZERO);
     }
 
     #[test]
-    fn more_digits_than_fit_are_a_very_long_time() {
+    fn a_number_above_64_bits_becomes_the_maximum() {
         let long = [
             "9".repeat(400),
             "5".repeat(40),
@@ -174,14 +174,14 @@ mod tests {
         ];
         let least = ["18446744073709551615", "18446744073709551616"];
         for value in least.into_iter().chain(long.iter().map(String::as_str)) {
-            let told = RetryAfter::parse(value);
-            assert_eq!(told, Ok(RetryAfter::Seconds(u64::MAX)), "{value}");
+            let parsed = RetryAfter::parse(value);
+            assert_eq!(parsed, Ok(RetryAfter::Seconds(u64::MAX)), "{value}");
         }
     }
 
     #[test]
-    fn every_refusal_has_its_name() {
-        let refused = [
+    fn each_invalid_value_has_its_error() {
+        let invalid = [
             ("", Unreadable::Empty),
             (" \t ", Unreadable::Empty),
             ("-1", Unreadable::Signed),
@@ -195,7 +195,7 @@ mod tests {
             ("2026-10-21T07:28:00Z", Unreadable::NotWhole),
             ("soon", Unreadable::NoDate),
             ("Infinity", Unreadable::NoDate),
-            // The 21st is a Wednesday.
+            // 21 October 2026 is a Wednesday.
             ("Thu, 21 Oct 2026 07:28:00 GMT", Unreadable::NoDate),
             ("Mon, 30 Feb 2026 07:28:00 GMT", Unreadable::NoDate),
             ("Wed, 21 Oct 2026 24:00:00 GMT", Unreadable::NoDate),
@@ -203,30 +203,30 @@ mod tests {
             ("Wed, 21 Oct 2026 07:28:00", Unreadable::NoDate),
             ("٣", Unreadable::NoDate),
         ];
-        for (value, refusal) in refused {
-            assert_eq!(RetryAfter::parse(value), Err(refusal), "{value:?}");
+        for (value, error) in invalid {
+            assert_eq!(RetryAfter::parse(value), Err(error), "{value:?}");
         }
         assert_eq!(RetryAfter::parse([0xff]), Err(Unreadable::NoDate));
     }
 
     #[test]
-    fn of_an_answer_the_first_line_counts_and_junk_is_as_good_as_none() {
-        let told = |lines: &[&'static str]| {
+    fn of_several_lines_the_first_counts_and_an_invalid_one_is_ignored() {
+        let first = |lines: &[&'static str]| {
             let line = |value: &&'static str| {
                 let value = HeaderValue::from_static(value);
                 (header::RETRY_AFTER, value)
             };
             RetryAfter::of(&lines.iter().map(line).collect())
         };
-        assert_eq!(told(&[]), None);
-        assert_eq!(told(&["soon"]), None);
-        assert_eq!(told(&["3"]), Some(RetryAfter::Seconds(3)));
-        assert_eq!(told(&["3", "5"]), Some(RetryAfter::Seconds(3)));
+        assert_eq!(first(&[]), None);
+        assert_eq!(first(&["soon"]), None);
+        assert_eq!(first(&["3"]), Some(RetryAfter::Seconds(3)));
+        assert_eq!(first(&["3", "5"]), Some(RetryAfter::Seconds(3)));
     }
 
     proptest! {
         #[test]
-        fn seconds_are_read_from_digits_and_nothing_else(value in "[0-9 +.e-]{0,5}") {
+        fn only_digits_are_parsed_as_seconds(value in "[0-9 +.e-]{0,5}") {
             let digits = value.trim();
             let whole = digits.bytes().all(|byte| byte.is_ascii_digit());
             let seconds = digits.parse().ok().filter(|_| whole).map(RetryAfter::Seconds);
@@ -234,12 +234,12 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_what_is_read(seconds in any::<u64>(), date in 0_u64..253_402_300_800) {
-            let told = RetryAfter::parse(seconds.to_string());
-            prop_assert_eq!(told, Ok(RetryAfter::Seconds(seconds)));
+        fn formatted_values_parse_to_the_same_value(seconds in any::<u64>(), date in 0_u64..253_402_300_800) {
+            let parsed = RetryAfter::parse(seconds.to_string());
+            prop_assert_eq!(parsed, Ok(RetryAfter::Seconds(seconds)));
             let date = SystemTime::UNIX_EPOCH + Duration::from_secs(date);
-            let told = RetryAfter::parse(httpdate::fmt_http_date(date));
-            prop_assert_eq!(told, Ok(RetryAfter::At(date)));
+            let parsed = RetryAfter::parse(httpdate::fmt_http_date(date));
+            prop_assert_eq!(parsed, Ok(RetryAfter::At(date)));
         }
     }
 }

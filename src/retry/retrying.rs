@@ -1,12 +1,11 @@
-//! Attempts made, waits waited: a policy carried out on tokio's clock.
+//! Retry loop: makes the attempts of a request and sleeps between them, with tokio timers.
 //!
-//! The loop that programs would otherwise write around a [`RetryState`]. It sleeps and it draws
-//! chance, and both can be taken from it for a test: tokio's paused clock, a seed, and a wall clock of the
-//! caller's own for HTTP dates give the same run every time.
+//! Programs use this loop instead of writing one around a [`RetryState`]. Runs are reproducible in tests with a paused
+//! tokio clock, a fixed seed, and a custom wall clock for HTTP dates.
 //!
-//! It is made anew for every request, and cannot be cloned: two that shared a seed would come back together.
-//! Dropping the future ends it wherever it is; an attempt that was on its way is dropped with it. Whether the
-//! request may be sent twice at all is for the caller to know.
+//! Each request needs its own [`Retrying`]. It cannot be cloned, because two copies with the same seed would retry at
+//! the same times. Dropping the future ends the loop and drops the attempt in flight. The caller decides whether the
+//! request may be sent twice.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -16,9 +15,9 @@ use tokio::time::{self, Instant};
 
 use super::environment::Settings;
 use super::error::{GaveUp, Last, RetryableError};
-use super::policy::{GiveUp, Next, Policy, RetryState};
+use super::policy::{GiveUp, Next, RetryPolicy, RetryState};
 
-/// One request, tried as often as its policy says.
+/// Retry loop of one request.
 ///
 /// ```
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -26,45 +25,45 @@ use super::policy::{GiveUp, Next, Policy, RetryState};
 /// use http::StatusCode;
 /// use tidegate::retry::{Failure, Preset, Retrying};
 ///
-/// let answer = Retrying::new(Preset::Standard.policy())
+/// let response = Retrying::new(Preset::Standard.policy())
 ///     .run(async |attempt| match attempt {
 ///         1 | 2 => Err(Failure::from(StatusCode::SERVICE_UNAVAILABLE)),
-///         _ => Ok("well"),
+///         _ => Ok("healthy"),
 ///     })
 ///     .await?;
-/// assert_eq!(answer, "well");
-/// # Ok::<_, Box<dyn std::error::Error>>(()) }).expect("an answer");
+/// assert_eq!(response, "healthy");
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).expect("a response");
 /// ```
 pub struct Retrying<O = ()> {
-    policy: Policy,
-    /// How long an attempt may take.
+    policy: RetryPolicy,
+    /// Timeout of each attempt.
     timeout: Option<Duration>,
     random: Rng,
     wall: Box<dyn Fn() -> SystemTime + Send + Sync>,
     observer: O,
 }
 
-/// An attempt that failed, as an [`Observer`] sees it.
+/// A failed attempt, as reported to an [`Observer`].
 #[derive(Clone, Copy)]
 pub struct FailedAttempt<'a> {
-    /// Which attempt it was; the first is 1.
+    /// Number of the attempt, starting with 1.
     pub attempt: u32,
-    /// Attempts there may be in all.
+    /// Maximum number of attempts.
     pub attempts: u32,
-    /// What went wrong.
+    /// Error of the attempt.
     pub error: &'a dyn RetryableError,
-    /// What the answer told the caller to wait, obeyed or not.
+    /// Delay in the `Retry-After` of the response, even if the policy ignores it.
     pub retry_after: Option<Duration>,
-    /// What comes next.
+    /// The next step.
     pub next: Next,
 }
 
-/// Is told of every attempt that failed, before the wait for the next one or the end of it all.
+/// Receives each failed attempt, before the delay or the end of the loop.
 ///
-/// Any closure that takes a [`FailedAttempt`] is one, for an error callback; two of them in a pair are told one after
-/// the other. For ready-made ones see [`events`](super::events).
+/// A closure that takes a [`FailedAttempt`] is an observer, for use as an error callback. A pair of observers calls
+/// both in order. [`events`](super::events) contains ready-made observers.
 pub trait Observer {
-    /// An attempt failed.
+    /// Called after each failed attempt.
     fn failed(&mut self, failed: &FailedAttempt<'_>);
 }
 
@@ -86,8 +85,8 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
 }
 
 impl Retrying {
-    /// A request under this policy, with chance from the system and nobody watching.
-    pub fn new(policy: Policy) -> Self {
+    /// Creates a loop with this policy, a random seed and no observer.
+    pub fn new(policy: RetryPolicy) -> Self {
         Self {
             policy,
             timeout: None,
@@ -108,7 +107,7 @@ impl From<Settings> for Retrying {
 }
 
 impl<O> Retrying<O> {
-    /// Gives every attempt this long; one that takes longer is dropped, and counts as timed out.
+    /// Sets the timeout of each attempt. An attempt that takes longer is dropped and counts as timed out.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self {
@@ -117,7 +116,8 @@ impl<O> Retrying<O> {
         }
     }
 
-    /// Draws chance from this seed. Only for tests and simulations: callers with one seed act as one.
+    /// Sets the seed of the jitter. Only for tests and simulations, because clients with the same seed retry at the
+    /// same times.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl<O> Retrying<O> {
         }
     }
 
-    /// Takes the date from `wall`, for a `Retry-After` that names one.
+    /// Sets the wall clock that is compared with a date in `Retry-After`. The default is the system clock.
     #[must_use]
     pub fn wall(self, wall: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl<O> Retrying<O> {
         }
     }
 
-    /// Has `observer` told of every attempt that failed, in the place of the one before.
+    /// Sets the observer of failed attempts and replaces the previous one.
     #[must_use]
     pub fn observer<P: Observer>(self, observer: P) -> Retrying<P> {
         Retrying {
@@ -149,24 +149,25 @@ impl<O> Retrying<O> {
 }
 
 impl<O: Observer> Retrying<O> {
-    /// Has attempts made until one succeeds or there is none left; each is told its number, from 1.
-    // With `AsyncFnMut` an attempt could borrow from the closure, but then the compiler does not see that the
-    // whole is `Send` as soon as anything is borrowed, and nobody could spawn it.
+    /// Makes attempts until one succeeds or the policy gives up. `attempt` receives the number of the attempt, starting
+    /// with 1.
+    // With `AsyncFnMut`, an attempt could borrow from the closure. The compiler could then not prove that the future is
+    // `Send`, so it could not be spawned.
     pub async fn run<T, E, A>(mut self, mut attempt: impl FnMut(u32) -> A) -> Result<T, GaveUp<E>>
     where
         E: RetryableError,
         A: Future<Output = Result<T, E>>,
     {
         let began = Instant::now();
-        let mut course = self.policy.begin();
+        let mut state = self.policy.begin();
         let mut attempts = 0;
         loop {
             attempts += 1;
             let last = match within(self.timeout, attempt(attempts)).await {
-                Ok(answer) => return Ok(answer),
+                Ok(response) => return Ok(response),
                 Err(last) => last,
             };
-            let next = self.next(&mut course, attempts, last.error(), began.elapsed());
+            let next = self.next(&mut state, attempts, last.error(), began.elapsed());
             let delay = match next {
                 Next::Retry(wait) => wait.delay,
                 Next::GiveUp(why) => {
@@ -177,24 +178,24 @@ impl<O: Observer> Retrying<O> {
                     });
                 }
             };
-            // It may hold a connection, which somebody else could use meanwhile.
+            // The error may hold a connection, which other requests can use during the delay.
             drop(last);
             time::sleep(delay).await;
         }
     }
 
-    /// What comes after an attempt that failed like this, once the observer knows.
+    /// Returns the step after a failed attempt and reports it to the observer.
     fn next(
         &mut self,
-        course: &mut RetryState,
+        state: &mut RetryState,
         attempt: u32,
         error: &dyn RetryableError,
         elapsed: Duration,
     ) -> Next {
-        let told = error.retry_after();
-        let retry_after = told.map(|told| told.wait((self.wall)()));
+        let retry_after = error.retry_after();
+        let retry_after = retry_after.map(|value| value.wait((self.wall)()));
         let next = match error.failure() {
-            Some(failure) => course.failed(failure, retry_after, elapsed, &mut self.random),
+            Some(failure) => state.failed(failure, retry_after, elapsed, &mut self.random),
             None => Next::GiveUp(GiveUp::NotWorthIt),
         };
         self.observer.failed(&FailedAttempt {
@@ -208,7 +209,7 @@ impl<O: Observer> Retrying<O> {
     }
 }
 
-/// How an attempt ends that may take this long.
+/// Runs an attempt with a timeout.
 async fn within<T, E>(
     timeout: Option<Duration>,
     attempt: impl Future<Output = Result<T, E>>,
@@ -217,7 +218,7 @@ async fn within<T, E>(
         return attempt.await.map_err(Last::Failed);
     };
     match time::timeout(timeout, attempt).await {
-        Ok(ended) => ended.map_err(Last::Failed),
+        Ok(result) => result.map_err(Last::Failed),
         Err(_) => Err(Last::TimedOut(timeout)),
     }
 }
@@ -252,9 +253,9 @@ mod tests {
 
     const BUSY: Failure = Failure::Status(StatusCode::SERVICE_UNAVAILABLE);
 
-    /// 1, 2, 4 s, and `Retry-After` obeyed.
-    fn plain(attempts: u32) -> Policy {
-        Policy {
+    /// Returns a policy with delays of 1, 2, 4, … s that obeys `Retry-After`.
+    fn plain(attempts: u32) -> RetryPolicy {
+        RetryPolicy {
             backoff: Preset::Sender.policy().backoff,
             attempts: NonZeroU32::new(attempts).unwrap(),
             ..Preset::Standard.policy()
@@ -262,17 +263,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_success_ends_it() {
+    async fn the_first_success_ends_the_loop() {
         let began = Instant::now();
-        let answer = Retrying::new(plain(5))
+        let response = Retrying::new(plain(5))
             .run(async |attempt| if attempt < 3 { Err(BUSY) } else { Ok(attempt) })
             .await;
-        assert_eq!(answer.unwrap(), 3);
+        assert_eq!(response.unwrap(), 3);
         assert_eq!(began.elapsed(), Duration::from_secs(3));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn attempts_that_take_long_are_cut_off_and_tried_again() {
+    async fn an_attempt_that_exceeds_the_timeout_is_dropped_and_retried() {
         let began = Instant::now();
         let gave_up = Retrying::new(plain(2))
             .timeout(Duration::from_millis(500))
@@ -286,7 +287,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_spent_in_attempts_counts_against_the_deadline() {
-        let policy = Policy {
+        let policy = RetryPolicy {
             deadline: Some(Duration::from_secs(5)),
             ..plain(9)
         };
@@ -295,12 +296,12 @@ mod tests {
             Err::<(), _>(BUSY)
         };
         let gave_up = Retrying::new(policy).run(slow).await.unwrap_err();
-        // 1.5 s and a wait of 1 s, 1.5 s more, and a wait of 2 s would end too late.
+        // Attempt 1.5 s, delay 1 s, attempt 1.5 s: a further delay of 2 s would end after the deadline.
         assert_eq!((gave_up.why, gave_up.attempts), (GiveUp::TooLate, 2));
     }
 
     #[tokio::test]
-    async fn an_error_that_is_not_about_the_network_ends_it_at_once() {
+    async fn an_error_that_is_no_network_failure_ends_the_loop_immediately() {
         let gave_up = Retrying::new(plain(5))
             .run(async |_| Err::<(), _>(io::Error::from(io::ErrorKind::InvalidData)))
             .await
@@ -309,29 +310,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_date_is_waited_for_by_the_wall_clock_it_is_given() {
+    async fn a_date_in_retry_after_is_compared_with_the_custom_wall_clock() {
         let began = Instant::now();
         let epoch = SystemTime::UNIX_EPOCH;
         let until = ErrorResponse {
             status: StatusCode::TOO_MANY_REQUESTS,
             retry_after: Some(RetryAfter::At(epoch + Duration::from_secs(100))),
         };
-        let answer = Retrying::new(plain(5))
+        let response = Retrying::new(plain(5))
             .wall(move || epoch + Duration::from_secs(93) + began.elapsed())
             .run(async |attempt| if attempt == 1 { Err(until) } else { Ok(()) })
             .await;
-        assert!(answer.is_ok());
+        assert!(response.is_ok());
         assert_eq!(began.elapsed(), Duration::from_secs(7));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn observers_are_told_of_every_retry_and_of_the_end() {
+    async fn observers_receive_every_failed_attempt() {
         let seen = Mutex::new(Vec::new());
-        let told = |failed: &FailedAttempt<'_>| seen.lock().unwrap().push(format!("{failed:?}"));
+        let record = |failed: &FailedAttempt<'_>| seen.lock().unwrap().push(format!("{failed:?}"));
         let mut count = 0;
-        let counted = |_: &FailedAttempt<'_>| count += 1;
+        let increment = |_: &FailedAttempt<'_>| count += 1;
         let gave_up = Retrying::new(plain(2))
-            .observer((told, counted))
+            .observer((record, increment))
             .run(async |_| Err::<(), _>(BUSY))
             .await;
         assert!(gave_up.is_err());
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_seed_gives_one_run_and_another_gives_another() {
+    async fn the_same_seed_gives_the_same_delays_and_another_seed_others() {
         let took = async |seed| {
             let began = Instant::now();
             let retrying = Retrying::new(Preset::Standard.policy()).seed(seed);
@@ -361,16 +362,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_run_can_be_spawned_though_attempts_borrow_what_they_use() {
+    async fn the_future_can_be_spawned_although_attempts_borrow() {
         let spawned = tokio::spawn(async move {
-            let answers = [Err(BUSY), Ok("well".to_owned())];
+            let responses = [Err(BUSY), Ok("healthy".to_owned())];
             let attempt = async |attempt| {
                 time::sleep(Duration::from_secs(1)).await;
-                answers[attempt as usize - 1].clone()
+                responses[attempt as usize - 1].clone()
             };
-            let watched = Retrying::new(plain(5)).observer(|_: &FailedAttempt<'_>| ());
-            watched.run(attempt).await
+            let retrying = Retrying::new(plain(5)).observer(|_: &FailedAttempt<'_>| ());
+            retrying.run(attempt).await
         });
-        assert_eq!(spawned.await.unwrap().unwrap(), "well");
+        assert_eq!(spawned.await.unwrap().unwrap(), "healthy");
     }
 }

@@ -1,8 +1,7 @@
 //! One attempt: sends a request to one server and waits for the head of the response.
 //!
-//! The outcome decides what may follow. A request counts as unsent only if that is proven: either no
-//! connection was established, or the connection returned the whole request. In every other case the server
-//! may have received it.
+//! A request counts as unsent only if that is proven: no connection was established, or the connection returned the
+//! complete request. In every other case the server may have received the request.
 
 use http::Response;
 use hyper::body::Incoming;
@@ -21,7 +20,7 @@ use super::{HostHeader, connect::ConnectError};
 pub(super) enum Attempt {
     /// The head of a response arrived.
     Responded(Response<Incoming>, Lease),
-    /// No byte of the request was sent. The request is back in its [`UpstreamRequest`].
+    /// No byte of the request was sent. The [`UpstreamRequest`] contains the request again.
     Unsent(ForwardError),
     /// No valid response arrived, and the server may have received the request.
     Lost(ForwardError),
@@ -36,9 +35,9 @@ pub(super) async fn attempt(
     max_body: u64,
 ) -> Attempt {
     let connected = if guard.probes_connection() {
-        reached(timeouts, guard.server().pool.lease_fresh()).await
+        connect(timeouts, guard.server().pool.lease_fresh()).await
     } else {
-        reached(timeouts, guard.server().pool.lease()).await
+        connect(timeouts, guard.server().pool.lease()).await
     };
     let mut lease = match connected {
         Ok(lease) => lease,
@@ -48,17 +47,17 @@ pub(super) async fn attempt(
     let server = guard.server();
     let UpstreamRequest { request, upload } = upstream_request;
     loop {
-        lease.carries(upload.clone());
-        let mut sent = request.take().expect("it comes back unless it was sent");
+        lease.track_upload(upload.clone());
+        let mut sent = request.take().expect("an unsent request is put back");
         host.write(sent.headers_mut(), &server.host);
-        let answer = lease.sender().try_send_request(sent);
-        let mut failed = match timeouts.for_answer(answer, upload.as_deref()).await {
-            Ok(Ok(response)) => return ended(response, lease),
+        let response = lease.sender().try_send_request(sent);
+        let mut failed = match timeouts.await_response(response, upload.as_deref()).await {
+            Ok(Ok(response)) => return finish(response, lease),
             Ok(Err(failed)) => failed,
             Err(late) => return Attempt::Lost(late.into()),
         };
         let Some(unsent) = failed.take_message() else {
-            let error = blame(failed.into_error(), upload.as_deref(), max_body);
+            let error = classify(failed.into_error(), upload.as_deref(), max_body);
             return Attempt::Lost(error);
         };
         // The connection returned the request, so no byte of it was sent.
@@ -66,16 +65,16 @@ pub(super) async fn attempt(
         if !lease.reused {
             return Attempt::Unsent(ForwardError::Unsent(failed.into_error()));
         }
-        lease = match reached(timeouts, server.pool.lease_fresh()).await {
+        lease = match connect(timeouts, server.pool.lease_fresh()).await {
             Ok(lease) => lease,
             Err(error) => return Attempt::Unsent(error),
         };
     }
 }
 
-/// Ends an attempt with its response, or without one if the framing of the response is invalid.
-fn ended(mut response: Response<Incoming>, mut lease: Lease) -> Attempt {
-    lease.received(response.version(), response.headers());
+/// Returns the result of an attempt whose response head arrived. A response with invalid framing is an error.
+fn finish(mut response: Response<Incoming>, mut lease: Lease) -> Attempt {
+    lease.set_idle_time(response.version(), response.headers());
     match response::check_framing(response.headers_mut()) {
         Ok(()) => Attempt::Responded(response, lease),
         Err(fault) => Attempt::Lost(ForwardError::InvalidResponse(fault.into())),
@@ -83,7 +82,7 @@ fn ended(mut response: Response<Incoming>, mut lease: Lease) -> Attempt {
 }
 
 /// Waits for a connection until the deadline of the request.
-async fn reached<F>(timeouts: &RequestTimeouts, lease: F) -> Result<Lease, ForwardError>
+async fn connect<F>(timeouts: &RequestTimeouts, lease: F) -> Result<Lease, ForwardError>
 where
     F: Future<Output = Result<Lease, ConnectError>>,
 {
@@ -93,21 +92,21 @@ where
     }
 }
 
-/// Returns why an exchange failed, and with it whether client or server caused the failure.
-fn blame(error: hyper::Error, upload: Option<&UploadProgress>, max_body: u64) -> ForwardError {
+/// Classifies the error of an exchange by the side that caused it, client or server.
+fn classify(error: hyper::Error, upload: Option<&UploadProgress>, max_body: u64) -> ForwardError {
     match upload.map(|upload| (upload.stage(), upload)) {
         Some((UploadStage::TooLarge, _)) => ForwardError::TooLarge(max_body),
         Some((UploadStage::ClientFailed, upload)) => ForwardError::ClientFailed(upload.violation()),
         _ if error.is_parse() => ForwardError::InvalidResponse(error.into()),
         upload => ForwardError::Exchange {
             source: error,
-            is_servers: !upload.is_some_and(|(_, upload)| is_paused(upload)),
+            is_server_fault: !upload.is_some_and(|(_, upload)| is_client_paused(upload)),
         },
     }
 }
 
-/// Whether the client pauses its request body, so that a server may have timed out.
-fn is_paused(upload: &UploadProgress) -> bool {
+/// Whether the client has paused its request body. The server may have closed the connection because of that.
+fn is_client_paused(upload: &UploadProgress) -> bool {
     upload.stage() == UploadStage::InProgress
         && upload.waits_for_client()
         && upload.last_passed().elapsed() >= CLIENT_PAUSE

@@ -1,11 +1,18 @@
 //! All attempts to send a request to a server of its upstream.
 //!
-//! A request that provably was not sent fails over to the next server at once, to each server once, whatever its method
-//! and the budget: that is not a second execution, and no load on the server that was not reached. Any other further
-//! attempt is a retry. It needs five conditions: the upstream has retries, the method or the key makes it safe, the whole
-//! body is in memory, the retry policy allows it in time, and the budget is not used up.
+//! A request that provably was not sent fails over to the next server without delay, and to each server once. Failover
+//! ignores the method and the retry budget, because no server executed the request and the unreached server had no
+//! load.
 //!
-//! A response that is not followed by a retry is forwarded as it arrived, with its `Retry-After`.
+//! Any other further attempt is a retry. A retry has five conditions:
+//!
+//! - retries are configured for the upstream,
+//! - the method or the idempotency key makes a second execution safe,
+//! - a copy of the forwarded part of the body is in memory,
+//! - the retry policy allows an attempt before the deadline,
+//! - the retry budget is not used up.
+//!
+//! If no retry follows a response, the gateway forwards the response unchanged, including its `Retry-After`.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,7 +23,7 @@ use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use super::attempt::{Attempt, attempt};
-use super::balance::{Among, Places};
+use super::balance::{Candidates, ServerIndexes};
 use super::error::ForwardError;
 use super::pool::Lease;
 use super::request::{RequestCopy, UpstreamRequest};
@@ -25,9 +32,9 @@ use super::target::{AttemptGuard, Target, Unavailable};
 use super::timeouts::RequestTimeouts;
 use crate::context::RequestContext;
 use crate::metrics::{RetryRefusal, UpstreamMetrics};
-use crate::retry::{Failure, GiveUp, Next, Policy, RetryAfter, RetryState, Wait};
+use crate::retry::{Failure, GiveUp, Next, RetryAfter, RetryPolicy, RetryState, Wait};
 
-/// The attempts to send a request.
+/// All attempts to send one request.
 #[derive(Debug)]
 pub(super) struct Attempts<'a> {
     target: &'a Target,
@@ -37,8 +44,8 @@ pub(super) struct Attempts<'a> {
     /// The copy for a retry, if a retry is safe.
     copy: Option<RequestCopy>,
     retry: Option<RetryState>,
-    /// Servers that were tried, in order.
-    tried: Places,
+    /// Indexes of the servers that were tried, in order.
+    tried: ServerIndexes,
     ctx: &'a RequestContext,
     /// Number of attempts so far.
     pub(super) count: u32,
@@ -46,7 +53,7 @@ pub(super) struct Attempts<'a> {
     pub(super) is_lost: bool,
 }
 
-/// A response to forward.
+/// A response to forward, with the connection it arrives on.
 #[derive(Debug)]
 pub(super) struct Responded {
     pub(super) response: Response<Incoming>,
@@ -54,8 +61,8 @@ pub(super) struct Responded {
     pub(super) guard: AttemptGuard,
 }
 
-/// A retry that is due.
-struct Retry {
+/// A retry that the policy allows: the delay before it, and the request to send.
+struct PlannedRetry {
     wait: Wait,
     request: UpstreamRequest,
 }
@@ -74,41 +81,42 @@ impl<'a> Attempts<'a> {
             timeouts,
             max_body,
             copy,
-            retry: target.retry.map(Policy::begin),
-            tried: Places::new(),
+            retry: target.retry.map(RetryPolicy::begin),
+            tried: ServerIndexes::new(),
             ctx,
             count: 0,
             is_lost: false,
         }
     }
 
-    /// Sends the request until a response is to be forwarded, or no attempt is left.
+    /// Sends the request until a response can be forwarded or no further attempt is allowed.
     pub(super) async fn run(
         &mut self,
         mut request: UpstreamRequest,
     ) -> Result<Responded, ForwardError> {
-        // Why the last server was not reached, if it was not.
-        let mut unreached = None;
+        // Error of the last attempt, if the request was not sent.
+        let mut unsent_error = None;
         loop {
-            let among = match unreached {
-                None => Among::PreferUntried,
-                Some(_) => Among::Untried,
+            let candidates = match unsent_error {
+                None => Candidates::PreferUntried,
+                Some(_) => Candidates::Untried,
             };
-            let mut guard = match self.target.begin_attempt(&self.tried, among) {
+            let mut guard = match self.target.begin_attempt(&self.tried, candidates) {
                 Ok(guard) => guard,
                 Err(unavailable) => {
-                    self.wait_for_servers(unreached.take(), unavailable)?.await;
+                    self.wait_for_servers(unsent_error.take(), unavailable)?
+                        .await;
                     continue;
                 }
             };
-            self.tried.push(guard.place());
+            self.tried.push(guard.index());
             self.count += 1;
             self.metrics.attempts.inc();
             self.ctx.note(|facts| {
                 facts.attempts = self.count;
                 facts.server = Some(guard.name().into());
             });
-            unreached = None;
+            unsent_error = None;
             let host = &self.target.state.upstream.host;
             match attempt(
                 &mut guard,
@@ -128,54 +136,55 @@ impl<'a> Attempts<'a> {
                         });
                     };
                     drop(guard);
-                    let pause = self.pause(retry.wait, &response.status());
+                    let delay = self.delay_retry(retry.wait, &response.status());
                     response::discard(response, lease);
-                    pause.await;
+                    delay.await;
                     request = retry.request;
                 }
                 Attempt::Unsent(error) => {
                     guard.failed_with(&error);
                     if matches!(error, ForwardError::NotReachedInTime(_)) {
-                        // There is no time left for another.
+                        // The deadline has passed, so no failover is possible.
                         return Err(error);
                     }
                     tracing::debug!(server = guard.name(), %error, "request not sent to upstream server");
-                    unreached = Some(error);
+                    unsent_error = Some(error);
                 }
                 Attempt::Lost(error) => {
                     let Some(retry) = self.after_loss(&error, &mut guard) else {
                         return Err(error);
                     };
                     drop(guard);
-                    self.pause(retry.wait, &error).await;
+                    self.delay_retry(retry.wait, &error).await;
                     request = retry.request;
                 }
             }
         }
     }
 
-    /// Returns the wait before all servers are tried again, if none was reached and the policy allows a retry.
+    /// Returns the delay before all servers are tried again. Fails with `unsent_error` if the policy allows no retry,
+    /// and with `unavailable` if there is no `unsent_error`.
     fn wait_for_servers(
         &mut self,
-        unreached: Option<ForwardError>,
+        unsent_error: Option<ForwardError>,
         unavailable: Unavailable,
     ) -> Result<Pin<Box<Sleep>>, ForwardError> {
-        let error = unreached.ok_or(unavailable)?;
+        let error = unsent_error.ok_or(unavailable)?;
         let Some(wait) = self.wait_before_retry(error.failure(), None) else {
             return Err(error);
         };
-        let pause = self.pause(wait, &error);
-        // No server was reached, so all can be tried again.
+        let delay = self.delay_retry(wait, &error);
+        // No server was reached, so all of them can be tried again.
         self.tried.clear();
-        Ok(pause)
+        Ok(delay)
     }
 
-    /// Returns the retry that replaces a response, if one is due.
+    /// Reports a response and returns the retry to make instead of forwarding it, if a retry is allowed.
     fn after_response(
         &mut self,
         response: &Response<Incoming>,
         guard: &mut AttemptGuard,
-    ) -> Option<Retry> {
+    ) -> Option<PlannedRetry> {
         let status = response.status();
         guard.responded(status);
         if !status.is_server_error() && !status.is_client_error() {
@@ -183,30 +192,39 @@ impl<'a> Attempts<'a> {
         }
         let retry_after = RetryAfter::of(response.headers());
         let retry_after = retry_after.map(|value| value.wait(self.target.clock.wall()));
-        self.next(Failure::Status(status), retry_after)
+        self.planned_retry(Failure::Status(status), retry_after)
     }
 
-    /// Returns the retry of a request without a response, which a server may have executed, if a retry is safe.
-    fn after_loss(&mut self, error: &ForwardError, guard: &mut AttemptGuard) -> Option<Retry> {
+    /// Reports a lost response and returns the retry, if one is allowed. The server may have executed the request.
+    fn after_loss(
+        &mut self,
+        error: &ForwardError,
+        guard: &mut AttemptGuard,
+    ) -> Option<PlannedRetry> {
         self.is_lost = true;
         guard.failed_with(error);
-        if error.is_clients() {
+        if error.is_client_fault() {
             return None;
         }
-        self.next(error.failure(), None)
+        self.planned_retry(error.failure(), None)
     }
 
-    /// Returns the next attempt, if the request can be sent again and the policy allows it.
-    fn next(&mut self, failure: Failure, retry_after: Option<Duration>) -> Option<Retry> {
-        if !self.copy.as_ref().is_some_and(RequestCopy::is_whole) {
+    /// Returns the retry if the copy of the request is complete and the policy allows one.
+    fn planned_retry(
+        &mut self,
+        failure: Failure,
+        retry_after: Option<Duration>,
+    ) -> Option<PlannedRetry> {
+        if !self.copy.as_ref().is_some_and(RequestCopy::is_complete) {
             return None;
         }
         let wait = self.wait_before_retry(failure, retry_after)?;
-        let request = self.copy.as_ref()?.again()?;
-        Some(Retry { wait, request })
+        let request = self.copy.as_ref()?.to_request()?;
+        Some(PlannedRetry { wait, request })
     }
 
-    /// Returns the wait before a retry, if the policy and the budget allow one. The budget counts it from then on.
+    /// Returns the delay before a retry, if the policy, the circuit breakers and the budget allow one. The call charges
+    /// the retry to the budget.
     fn wait_before_retry(
         &mut self,
         failure: Failure,
@@ -242,10 +260,10 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Logs a retry and returns the wait before it.
-    fn pause(&mut self, wait: Wait, why: &dyn fmt::Display) -> Pin<Box<Sleep>> {
+    /// Logs a retry and returns the timer of the delay before it.
+    fn delay_retry(&mut self, wait: Wait, why: &dyn fmt::Display) -> Pin<Box<Sleep>> {
         if self.tried.len() >= self.target.state.servers.len() {
-            // All servers can be tried again, the one that failed last only if there is no other.
+            // All servers can be tried again. The one that failed last is used only if no other is available.
             let last = self.tried.pop();
             self.tried.clear();
             self.tried.extend(last);
@@ -258,7 +276,7 @@ impl<'a> Attempts<'a> {
             %why,
             "retrying upstream request"
         );
-        // Boxed, because it is rare and large: the future of every request would be as large otherwise.
+        // Boxed, because it is rare and large. Unboxed, it would enlarge the future of every request.
         Box::pin(tokio::time::sleep(wait.delay))
     }
 }

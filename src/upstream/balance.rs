@@ -1,63 +1,65 @@
-//! Which server a request goes to.
+//! Load balancing: chooses the server of an attempt.
 //!
-//! Of two servers, drawn by their shares of the load, the one with less underway for its share. Two are
-//! enough to keep away from a slow one, and unlike the least busy of all they are not what every worker
-//! finds at the same moment. Where nothing tells them apart the first drawn is taken, so that an idle
-//! upstream is used by its weights.
+//! The balancer draws two servers at random, in proportion to their weights (power of two choices). It chooses the one
+//! with fewer requests in flight, relative to its weight. Two candidates are enough to avoid a slow server. The least
+//! busy of all servers would be worse, because all workers would choose it at the same time. If both loads are equal,
+//! the first draw is used, so that an idle upstream is used in proportion to the weights.
 //!
-//! A server with an open circuit is not drawn, nor one that health checks ejected. If health checks ejected all
-//! servers, they are ignored. If no server is left, a circuit that was opened because its server was an outlier
-//! closes. Other open circuits always hold.
+//! Servers with an open circuit and servers ejected by health checks are not drawn. If health checks have ejected all
+//! servers, the ejections are ignored. If no server is left, the circuit of an outlier closes. All other open circuits
+//! stay open.
 
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::breaker::Ticket;
+use super::breaker::BreakerPermit;
 use super::state::{ServerState, UpstreamState};
 use crate::clock::Moment;
 
-/// Servers as their places in their upstream.
-pub(super) type Places = SmallVec<[usize; 4]>;
+/// Indexes of servers in their upstream.
+pub(super) type ServerIndexes = SmallVec<[usize; 4]>;
 
-/// A server that takes a request.
+/// The server of an attempt, with the permit of its circuit breaker.
 #[derive(Debug)]
-pub(super) struct Choice {
-    pub(super) place: usize,
-    pub(super) ticket: Ticket,
+pub(super) struct ChosenServer {
+    pub(super) index: usize,
+    pub(super) permit: BreakerPermit,
 }
 
-/// No server takes a request.
+/// No server admits a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoServer {
-    /// When one may, where that is known.
+    /// Time until the first server admits a probe, if known.
     pub(super) wait: Option<Duration>,
 }
 
-/// What a server has to be besides healthy.
+/// Which servers can be chosen for an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Among {
-    /// None of those tried.
+pub(super) enum Candidates {
+    /// Only servers that were not tried.
     Untried,
-    /// None of those tried, if there is another.
+    /// Servers that were not tried. If there are none, servers that were tried.
     PreferUntried,
 }
 
 impl UpstreamState {
-    /// Chooses the server of the next attempt. `tried` are those of earlier attempts.
+    /// Chooses the server of the next attempt. `tried` are the indexes of the servers of earlier attempts.
     pub(super) fn choose(
         &self,
         tried: &[usize],
-        among: Among,
+        candidates: Candidates,
         now: Moment,
         random: &mut fastrand::Rng,
-    ) -> Result<Choice, NoServer> {
+    ) -> Result<ChosenServer, NoServer> {
         if let [only] = &*self.servers
             && tried.is_empty()
         {
             return match only.breaker.admit(now) {
-                Ok(ticket) => Ok(Choice { place: 0, ticket }),
-                Err(refused) => Err(NoServer { wait: refused.wait }),
+                Ok(permit) => Ok(ChosenServer { index: 0, permit }),
+                Err(not_admitted) => Err(NoServer {
+                    wait: not_admitted.wait,
+                }),
             };
         }
         let mut all = self.admitting(now);
@@ -65,39 +67,39 @@ impl UpstreamState {
             self.close_outlier(now);
             all = self.admitting(now);
         }
-        let believed = all.iter().any(|&place| !self.servers[place].is_ejected());
-        let is_healthy = |place: usize| !believed || !self.servers[place].is_ejected();
-        let of = |wanted: &dyn Fn(usize) -> bool| -> Places {
+        let ejections_apply = all.iter().any(|&index| !self.servers[index].is_ejected());
+        let is_healthy = |index: usize| !ejections_apply || !self.servers[index].is_ejected();
+        let of = |wanted: &dyn Fn(usize) -> bool| -> ServerIndexes {
             let all = all.iter().copied();
-            all.filter(|&place| wanted(place)).collect()
+            all.filter(|&index| wanted(index)).collect()
         };
-        let untried = of(&|place| is_healthy(place) && !tried.contains(&place));
+        let untried = of(&|index| is_healthy(index) && !tried.contains(&index));
         let choice = self.admitted(untried, now, random);
-        let choice = choice.or_else(|| match among {
-            Among::PreferUntried => {
-                let again = of(&|place| is_healthy(place) && tried.contains(&place));
+        let choice = choice.or_else(|| match candidates {
+            Candidates::PreferUntried => {
+                let again = of(&|index| is_healthy(index) && tried.contains(&index));
                 self.admitted(again, now, random)
             }
-            // What checks took out may still be better than nothing.
-            Among::Untried => {
-                let unhealthy = of(&|place| !is_healthy(place) && !tried.contains(&place));
+            // An ejected server may still accept the request.
+            Candidates::Untried => {
+                let unhealthy = of(&|index| !is_healthy(index) && !tried.contains(&index));
                 self.admitted(unhealthy, now, random)
             }
         });
         choice.ok_or_else(|| self.no_server(now))
     }
 
-    /// Whether a server will admit an attempt at `then`, in its current state.
+    /// Whether a server admits an attempt at the time `then`, if no circuit changes until then.
     pub(super) fn will_admit(&self, then: Moment) -> bool {
         let mut breakers = self.servers.iter().map(|server| &server.breaker);
         breakers.any(|breaker| breaker.may_admit(then) || breaker.is_outlier())
     }
 
-    /// Returns the servers whose breakers admit an attempt.
-    fn admitting(&self, now: Moment) -> Places {
-        let places = 0..self.servers.len();
-        let admits = |place: &usize| self.servers[*place].breaker.may_admit(now);
-        places.filter(admits).collect()
+    /// Returns the indexes of the servers whose breakers admit an attempt.
+    fn admitting(&self, now: Moment) -> ServerIndexes {
+        let indexes = 0..self.servers.len();
+        let admits = |index: &usize| self.servers[*index].breaker.may_admit(now);
+        indexes.filter(admits).collect()
     }
 
     /// Closes the circuit of an outlier, if there is one.
@@ -122,18 +124,18 @@ impl UpstreamState {
         }
     }
 
-    /// One of `candidates` that does take the request: its breaker may have opened a moment ago, or given its
-    /// only probe to another worker.
+    /// Chooses one of `candidates` whose breaker admits the attempt. Between the two checks, the breaker can open or
+    /// admit a probe of another worker.
     fn admitted(
         &self,
-        mut candidates: Places,
+        mut candidates: ServerIndexes,
         now: Moment,
         random: &mut fastrand::Rng,
-    ) -> Option<Choice> {
+    ) -> Option<ChosenServer> {
         while let Some(at) = pick(&self.servers, &candidates, now, random) {
-            let place = candidates[at];
-            if let Ok(ticket) = self.servers[place].breaker.admit(now) {
-                return Some(Choice { place, ticket });
+            let index = candidates[at];
+            if let Ok(permit) = self.servers[index].breaker.admit(now) {
+                return Some(ChosenServer { index, permit });
             }
             candidates.swap_remove(at);
         }
@@ -141,7 +143,7 @@ impl UpstreamState {
     }
 }
 
-/// Where among `candidates` the better of two is.
+/// Draws two of `candidates` and returns the position of the less loaded one.
 fn pick(
     servers: &[ServerState],
     candidates: &[usize],
@@ -151,13 +153,13 @@ fn pick(
     if candidates.len() < 2 {
         return candidates.first().map(|_| 0);
     }
-    let shares: SmallVec<[f64; 4]> = candidates
+    let weights: SmallVec<[f64; 4]> = candidates
         .iter()
-        .map(|&place| servers[place].share(now))
+        .map(|&index| servers[index].effective_weight(now))
         .collect();
-    let first = draw(&shares, None, random);
-    let second = draw(&shares, Some(first), random);
-    let load = |at: usize| f64::from(servers[candidates[at]].in_flight()) / shares[at];
+    let first = draw(&weights, None, random);
+    let second = draw(&weights, Some(first), random);
+    let load = |at: usize| f64::from(servers[candidates[at]].in_flight()) / weights[at];
     Some(if load(second) < load(first) {
         second
     } else {
@@ -165,18 +167,18 @@ fn pick(
     })
 }
 
-/// One of `shares`, drawn in their proportion, but not `except`.
-fn draw(shares: &[f64], except: Option<usize>, random: &mut fastrand::Rng) -> usize {
-    let taking_part = || {
-        let all = shares.iter().copied().enumerate();
+/// Draws a position in `weights`, in proportion to the weights. `except` is not drawn.
+fn draw(weights: &[f64], except: Option<usize>, random: &mut fastrand::Rng) -> usize {
+    let drawable = || {
+        let all = weights.iter().copied().enumerate();
         all.filter(|&(at, _)| Some(at) != except)
     };
-    let total: f64 = taking_part().map(|(_, share)| share).sum();
+    let total: f64 = drawable().map(|(_, weight)| weight).sum();
     let mut left = random.f64() * total;
     let mut last = 0;
-    for (at, share) in taking_part() {
+    for (at, weight) in drawable() {
         last = at;
-        left -= share;
+        left -= weight;
         if left < 0.0 {
             break;
         }
@@ -189,7 +191,7 @@ mod tests {
     use std::num::NonZeroU32;
     use std::sync::Arc;
 
-    use super::super::breaker::Failure;
+    use super::super::breaker::ServerFailure;
     use super::super::{
         BreakerSettings, HostHeader, Server, Timeouts, Upstream, UpstreamId, state::UpstreamState,
     };
@@ -197,7 +199,7 @@ mod tests {
 
     const SLOW_START: Duration = Duration::from_secs(10);
 
-    /// An upstream whose servers have these weights.
+    /// Returns the state of an upstream whose servers have these weights.
     fn state(weights: &[u32]) -> UpstreamState {
         let servers = weights.iter().enumerate().map(|(port, &weight)| Server {
             tls: false,
@@ -224,24 +226,30 @@ mod tests {
         Moment::default().after(Duration::from_secs(seconds))
     }
 
-    /// How often each server is chosen first, of ten thousand times, with nothing underway.
+    /// Returns how often each server is chosen for a first attempt, out of 10,000.
     fn chosen(state: &UpstreamState, now: Moment) -> Vec<u32> {
         let mut random = fastrand::Rng::with_seed(7);
         let mut counts = vec![0; state.servers.len()];
         for _ in 0..10_000 {
-            let choice = state.choose(&[], Among::PreferUntried, now, &mut random);
-            counts[choice.unwrap().place] += 1;
+            let choice = state.choose(&[], Candidates::PreferUntried, now, &mut random);
+            counts[choice.unwrap().index] += 1;
         }
         counts
     }
 
-    fn open(state: &UpstreamState, place: usize, now: Moment) {
-        let breaker = &state.servers[place].breaker;
+    fn open(state: &UpstreamState, index: usize, now: Moment) {
+        let breaker = &state.servers[index].breaker;
         let mut random = fastrand::Rng::with_seed(1);
         while breaker.is_closed() {
-            let ticket = breaker.admit(now).unwrap();
+            let permit = breaker.admit(now).unwrap();
             let others = std::iter::empty();
-            breaker.failed(ticket, Failure::Connect, (0, now), &mut random, others);
+            breaker.failed(
+                permit,
+                ServerFailure::Connect,
+                (0, now),
+                &mut random,
+                others,
+            );
         }
     }
 
@@ -250,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_servers_are_used_by_their_weights() {
+    fn idle_servers_are_used_in_proportion_to_their_weights() {
         let counts = chosen(&state(&[3, 1, 1]), at(0));
         for (count, expected) in counts.iter().zip([6_000, 2_000, 2_000]) {
             assert!(is_about(*count, expected), "{counts:?}");
@@ -258,57 +266,57 @@ mod tests {
     }
 
     #[test]
-    fn the_busier_of_two_is_left_aside() {
+    fn the_busier_of_two_servers_is_not_chosen() {
         let state = state(&[1, 1]);
-        state.servers[0].enter(0);
+        state.servers[0].begin_request(0);
         assert_eq!(chosen(&state, at(0)), [0, 10_000]);
     }
 
     #[test]
-    fn a_heavier_server_is_as_busy_as_a_lighter_one_with_more_underway() {
+    fn requests_in_flight_are_compared_relative_to_the_weight() {
         let state = state(&[4, 1]);
         for _ in 0..3 {
-            state.servers[0].enter(0);
+            state.servers[0].begin_request(0);
         }
-        state.servers[1].enter(0);
+        state.servers[1].begin_request(0);
         assert_eq!(chosen(&state, at(0)), [10_000, 0]);
     }
 
     #[test]
-    fn of_many_the_busiest_is_never_chosen() {
+    fn the_busiest_of_many_servers_is_never_chosen() {
         let state = state(&[1, 1, 1, 1]);
-        state.servers[2].enter(0);
+        state.servers[2].begin_request(0);
         let counts = chosen(&state, at(0));
         assert_eq!(counts[2], 0, "{counts:?}");
         assert!(counts.iter().filter(|&&count| count > 0).count() == 3);
     }
 
     #[test]
-    fn another_attempt_goes_to_another_server_while_there_is_one() {
+    fn a_further_attempt_prefers_an_untried_server() {
         let state = state(&[1, 1]);
         let mut random = fastrand::Rng::with_seed(3);
-        let mut choose = |tried: &[usize], among| {
-            let choice = state.choose(tried, among, at(0), &mut random);
-            choice.map(|choice| choice.place)
+        let mut choose = |tried: &[usize], candidates| {
+            let choice = state.choose(tried, candidates, at(0), &mut random);
+            choice.map(|choice| choice.index)
         };
-        assert_eq!(choose(&[0], Among::PreferUntried), Ok(1));
-        assert_eq!(choose(&[1], Among::Untried), Ok(0));
-        assert!(choose(&[0, 1], Among::PreferUntried).is_ok());
+        assert_eq!(choose(&[0], Candidates::PreferUntried), Ok(1));
+        assert_eq!(choose(&[1], Candidates::Untried), Ok(0));
+        assert!(choose(&[0, 1], Candidates::PreferUntried).is_ok());
         assert_eq!(
-            choose(&[0, 1], Among::Untried),
+            choose(&[0, 1], Candidates::Untried),
             Err(NoServer { wait: None })
         );
     }
 
     #[test]
-    fn an_open_circuit_is_not_chosen_and_all_open_ones_say_when_the_first_is_over() {
+    fn open_circuits_are_not_chosen_and_the_wait_ends_with_the_first_probe() {
         let state = state(&[1, 1]);
         open(&state, 0, at(0));
         assert_eq!(chosen(&state, at(0)), [0, 10_000]);
         let later = |millis| at(0).after(Duration::from_millis(millis));
         open(&state, 1, later(400));
         let mut random = fastrand::Rng::with_seed(3);
-        let none = state.choose(&[], Among::PreferUntried, later(600), &mut random);
+        let none = state.choose(&[], Candidates::PreferUntried, later(600), &mut random);
         let wait = none.unwrap_err().wait.unwrap();
         // One second from the first opening, ±10 %.
         let (least, most) = (Duration::from_millis(300), Duration::from_millis(500));
@@ -316,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_checks_took_out_is_not_chosen_unless_they_took_out_all() {
+    fn ejected_servers_are_not_chosen_unless_all_are_ejected() {
         let state = state(&[1, 1]);
         state.servers[0].eject();
         assert_eq!(chosen(&state, at(0)), [0, 10_000]);
@@ -325,28 +333,28 @@ mod tests {
     }
 
     #[test]
-    fn another_attempt_goes_to_a_well_server_again_before_it_goes_to_an_ill_one() {
+    fn a_retry_prefers_a_tried_healthy_server_over_an_ejected_one() {
         let state = state(&[1, 1]);
         state.servers[1].eject();
         let mut random = fastrand::Rng::with_seed(3);
-        let mut choose = |among| {
-            let choice = state.choose(&[0], among, at(0), &mut random);
-            choice.map(|choice| choice.place)
+        let mut choose = |candidates| {
+            let choice = state.choose(&[0], candidates, at(0), &mut random);
+            choice.map(|choice| choice.index)
         };
-        assert_eq!(choose(Among::PreferUntried), Ok(0));
-        assert_eq!(choose(Among::Untried), Ok(1));
+        assert_eq!(choose(Candidates::PreferUntried), Ok(0));
+        assert_eq!(choose(Candidates::Untried), Ok(1));
     }
 
     #[test]
-    fn a_server_that_came_back_gets_its_share_little_by_little() {
+    fn the_weight_of_a_restored_server_rises_during_slow_start() {
         let state = state(&[1, 1]);
         let server = &state.servers[0];
         server.eject();
-        server.readmit(at(100));
-        let share = |seconds| server.share(at(seconds));
-        let is = |share: f64, expected: f64| (share - expected).abs() < 1e-9;
-        assert!(is(share(100), 0.1) && is(share(101), 0.1));
-        assert!(is(share(105), 0.5) && is(share(110), 1.0) && is(share(1_000), 1.0));
+        server.restore(at(100));
+        let weight = |seconds| server.effective_weight(at(seconds));
+        let is = |weight: f64, expected: f64| (weight - expected).abs() < 1e-9;
+        assert!(is(weight(100), 0.1) && is(weight(101), 0.1));
+        assert!(is(weight(105), 0.5) && is(weight(110), 1.0) && is(weight(1_000), 1.0));
         let counts = chosen(&state, at(105));
         assert!(is_about(counts[0], 3_333), "{counts:?}");
     }

@@ -1,7 +1,8 @@
-//! The body of a request to upstream.
+//! Request body that is streamed from the client to a server.
 //!
-//! It forwards what the client sends as upstream reads it, and tracks its progress: `first_byte_timeout` starts with the
-//! last byte, a connection with an unfinished body is not reused, and a failure is attributed to the side that caused it.
+//! The gateway reads from the client no faster than the server reads. It tracks the progress of the body for three
+//! purposes. `first_byte_timeout` starts with the last byte. A connection with an unfinished body is not reused. A
+//! failure is attributed to the side that caused it.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -17,47 +18,46 @@ use super::replay::ReplayBody;
 use crate::body::{RequestBody, RequestBodyError};
 use crate::http1::Violation;
 
-/// The body of a request to upstream.
+/// Request body that is sent to a server. `None` if the body is empty.
 #[derive(Debug)]
-pub(crate) struct UpstreamBody(Option<Streaming>);
+pub(crate) struct UpstreamBody(Option<Upload>);
 
 #[derive(Debug)]
-struct Streaming {
-    body: Source,
+struct Upload {
+    body: UploadSource,
     progress: Arc<UploadProgress>,
 }
 
-/// The source of its parts.
 #[derive(Debug)]
-enum Source {
-    /// The client.
+enum UploadSource {
+    /// The body is read from the client.
     Client(RequestBody),
-    /// The copy of an earlier attempt, then the client.
+    /// The body is read from the copy of an earlier attempt, then from the client.
     Replay(ReplayBody),
 }
 
-/// Progress of a body.
+/// Progress of a request body.
 #[derive(Debug)]
 pub(crate) struct UploadProgress {
     state: AtomicU8,
     started: Instant,
-    /// Milliseconds from `started` to the last part that passed.
+    /// Milliseconds from `started` to the last part that was forwarded.
     last: AtomicU64,
     waits_for_client: AtomicBool,
     violation: OnceLock<Violation>,
 }
 
-/// State of an upload.
+/// State of the transfer of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum UploadStage {
-    /// Parts are still to be sent.
+    /// The body is not completely sent.
     InProgress,
-    /// All parts are sent.
+    /// The body is completely sent.
     Sent,
     /// The body exceeds the limit.
     TooLarge,
-    /// The client disconnected, or violated HTTP.
+    /// The client disconnected or sent invalid HTTP.
     ClientFailed,
 }
 
@@ -67,20 +67,20 @@ impl UpstreamBody {
         Self(None)
     }
 
-    /// Creates a body that is forwarded as it arrives, and its progress. A body that is known to be empty has none.
+    /// Creates a body that is forwarded while it arrives, and its progress. An empty body has no progress.
     pub(crate) fn new(body: RequestBody) -> (Self, Option<Arc<UploadProgress>>) {
         if body.is_end_stream() {
             return (Self::none(), None);
         }
-        Self::streaming(Source::Client(body))
+        Self::tracked(UploadSource::Client(body))
     }
 
-    /// Creates a body that may have to be sent again.
+    /// Creates a body that starts with the copy of an earlier attempt, and its progress.
     pub(super) fn replaying(body: ReplayBody) -> (Self, Option<Arc<UploadProgress>>) {
-        Self::streaming(Source::Replay(body))
+        Self::tracked(UploadSource::Replay(body))
     }
 
-    fn streaming(body: Source) -> (Self, Option<Arc<UploadProgress>>) {
+    fn tracked(body: UploadSource) -> (Self, Option<Arc<UploadProgress>>) {
         let progress = Arc::new(UploadProgress {
             state: AtomicU8::new(UploadStage::InProgress as u8),
             started: Instant::now(),
@@ -88,11 +88,11 @@ impl UpstreamBody {
             waits_for_client: AtomicBool::new(false),
             violation: OnceLock::new(),
         });
-        let streaming = Streaming {
+        let upload = Upload {
             body,
             progress: Arc::clone(&progress),
         };
-        (Self(Some(streaming)), Some(progress))
+        (Self(Some(upload)), Some(progress))
     }
 }
 
@@ -107,12 +107,12 @@ impl UploadProgress {
         }
     }
 
-    /// Returns the violation of the client that ended the body, if the client is still connected.
+    /// Returns the violation of HTTP that ended the body. `None` if the client disconnected.
     pub(crate) fn violation(&self) -> Option<Violation> {
         self.violation.get().copied()
     }
 
-    /// Whether upstream has read everything that the client has sent.
+    /// Whether the server has read everything that the client has sent.
     pub(crate) fn waits_for_client(&self) -> bool {
         self.waits_for_client.load(Ordering::Acquire)
     }
@@ -134,11 +134,11 @@ impl UploadProgress {
     }
 }
 
-impl Streaming {
+impl Upload {
     fn is_end_stream(&self) -> bool {
         match &self.body {
-            Source::Client(body) => body.is_end_stream(),
-            Source::Replay(body) => body.is_end_stream(),
+            UploadSource::Client(body) => body.is_end_stream(),
+            UploadSource::Replay(body) => body.is_end_stream(),
         }
     }
 
@@ -147,8 +147,8 @@ impl Streaming {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let part = match &mut self.body {
-            Source::Client(body) => Pin::new(body).poll_frame(cx),
-            Source::Replay(body) => body.poll_part(cx),
+            UploadSource::Client(body) => Pin::new(body).poll_frame(cx),
+            UploadSource::Replay(body) => body.poll_part(cx),
         };
         let Poll::Ready(part) = part else {
             self.progress
@@ -181,20 +181,20 @@ impl Body for UpstreamBody {
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         match &mut self.0 {
             None => Poll::Ready(None),
-            Some(streaming) => streaming.poll_part(cx),
+            Some(upload) => upload.poll_part(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(Streaming::is_end_stream)
+        self.0.as_ref().is_none_or(Upload::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             None => SizeHint::with_exact(0),
-            Some(streaming) => match &streaming.body {
-                Source::Client(body) => body.size_hint(),
-                Source::Replay(body) => body.size_hint(),
+            Some(upload) => match &upload.body {
+                UploadSource::Client(body) => body.size_hint(),
+                UploadSource::Replay(body) => body.size_hint(),
             },
         }
     }

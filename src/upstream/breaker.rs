@@ -1,12 +1,15 @@
-//! Circuit breaker of one server: closed, open, or half-open.
+//! Circuit breaker of one server: closed, open or half-open.
 //!
-//! Every attempt calls [`Breaker::admit`] first and reports its result with the [`Ticket`] it got. A ticket
-//! holds the phase in which it was issued, so a result of an earlier phase has no effect: a late success closes
-//! nothing, and a late failure does not extend the open time. A dropped ticket reports nothing and frees the
-//! slot of the probe at once. Failures in a row count besides the ratio, because a server with little traffic
-//! may never reach the volume that the ratio needs. What opens a circuit is in `rule`. While nothing fails, no
-//! attempt takes a lock or writes a cache line that others read. The cost: a success reported while the phase
-//! changes may be counted in the next phase, at most one per worker.
+//! Each attempt first calls [`Breaker::admit`] and later reports its result with the [`BreakerPermit`] it received. A
+//! permit belongs to the phase in which it was issued. A result that arrives in a later phase is ignored. Thus a late
+//! success does not close the circuit, and a late failure does not extend the open time. A permit that is dropped
+//! without a result reports nothing. If it belongs to a probe, the next attempt becomes the probe.
+//!
+//! Consecutive failures count in addition to the failure ratio, because a server with little traffic may never reach
+//! `min_requests`. `rule` contains the conditions that open a circuit.
+//!
+//! While no attempt fails, no attempt takes a lock or writes a shared cache line. In return, a success that is reported
+//! during a change of phase can be counted in the next phase, at most one per worker.
 
 mod packed_state;
 mod report;
@@ -24,359 +27,368 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub(crate) use self::report::{Cause, Change, Failure, Snapshot, State};
+pub(crate) use self::report::{
+    BreakerSnapshot, BreakerState, OpenCause, PhaseChange, ServerFailure,
+};
 
 use self::packed_state::{AtomicState, PackedState, Phase};
-use self::rule::{Counts, Rule};
+use self::rule::{BreakerRule, ResultCounts};
 use super::settings::BreakerSettings;
 use super::sliding_window::SlidingWindow;
 use crate::clock::Moment;
 
-/// Index of successes in a breaker's tally. Those of failures are in [`index`].
+/// Index of successes in the results. [`window_index`] returns the indexes of failures.
 const SUCCEEDED: usize = 0;
 
-/// One server's breaker, shared by all workers.
+/// Circuit breaker of one server, shared by all workers.
 #[derive(Debug)]
-#[repr(align(128))] // Neighbours may be written all the time.
+#[repr(align(128))] // Separates the cache lines from those of values that are written often.
 pub(crate) struct Breaker {
-    signal: Arc<AtomicState>,
-    tally: SlidingWindow<3>,
-    rule: Rule,
-    /// How long a probe without a result blocks other requests.
-    probe: Duration,
+    state: Arc<AtomicState>,
+    results: SlidingWindow<3>,
+    rule: BreakerRule,
+    /// Maximum time that a probe without a result blocks other requests.
+    probe_timeout: Duration,
     history: Mutex<History>,
 }
 
-/// History of the phases. Locked for every change of phase.
+/// History of the phases. Its lock is held during each change of phase.
 #[derive(Debug, Default)]
 struct History {
     since: Moment,
     openings: u64,
-    /// Failed probes since the circuit was closed.
+    /// Number of failed probes since the circuit was last closed.
     failed_probes: u32,
-    why: Option<Cause>,
+    why: Option<OpenCause>,
 }
 
-/// Admission of one attempt, returned with its result. Dropped without a result, it reports nothing.
+/// Permit for one attempt, returned with the result. If it is dropped without a result, nothing is reported.
 #[derive(Debug)]
 #[must_use = "the result of the attempt has to be reported"]
-pub(crate) struct Ticket {
+pub(crate) struct BreakerPermit {
     generation: u64,
-    /// The signal that a probe returns its slot to.
-    probe: Option<Arc<AtomicState>>,
-    /// Whether a connection is all that the probe has to establish.
+    /// The state whose probe slot this permit occupies. `None` if the attempt is not a probe.
+    probed: Option<Arc<AtomicState>>,
+    /// Whether the probe succeeds as soon as a connection is established.
     connection_only: bool,
 }
 
 /// The breaker does not admit an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct NotAdmitted {
     /// Time until the breaker admits a probe. `None` while a probe is in flight or an operator holds the circuit
     /// open.
     pub wait: Option<Duration>,
 }
 
-impl Ticket {
-    fn plain(word: PackedState) -> Self {
+impl BreakerPermit {
+    fn plain(packed: PackedState) -> Self {
         Self {
-            generation: word.generation(),
-            probe: None,
+            generation: packed.generation(),
+            probed: None,
             connection_only: false,
         }
     }
 
-    /// Whether this attempt decides between closed and open.
+    /// Whether the attempt is the probe of a half-open circuit.
     pub(crate) fn is_probe(&self) -> bool {
-        self.probe.is_some()
+        self.probed.is_some()
     }
 
-    /// Whether this attempt is a probe that succeeds with a new connection. Connect failures opened the circuit,
-    /// so the response does not matter, and other requests do not have to wait for it.
+    /// Whether the attempt is a probe that succeeds as soon as a new connection is established. This applies if connect
+    /// failures opened the circuit. Other requests then need not wait for the response.
     pub(crate) fn probes_connection(&self) -> bool {
         self.connection_only
     }
 }
 
-impl Drop for Ticket {
+impl Drop for BreakerPermit {
     fn drop(&mut self) {
-        // After a report the generation is another one, and this has no effect.
-        if let Some(signal) = &self.probe {
-            signal.vacate(self.generation);
+        // After a report the generation has changed, so this call has no effect.
+        if let Some(state) = &self.probed {
+            state.release_probe(self.generation);
         }
     }
 }
 
 impl Breaker {
-    /// Creates a closed breaker for this many workers. A probe without a result blocks other requests for
-    /// `probe` at most: its client may be slow.
-    pub(crate) fn new(settings: &BreakerSettings, probe: Duration, workers: usize) -> Self {
+    /// Creates a closed breaker for this many workers. A probe without a result, for example of a slow client, blocks
+    /// other requests for at most `probe_timeout`.
+    pub(crate) fn new(settings: &BreakerSettings, probe_timeout: Duration, workers: usize) -> Self {
         Self {
-            signal: Arc::new(AtomicState::closed()),
-            tally: SlidingWindow::new(settings.window, workers),
-            rule: Rule::new(settings),
-            probe,
+            state: Arc::new(AtomicState::closed()),
+            results: SlidingWindow::new(settings.window, workers),
+            rule: BreakerRule::new(settings),
+            probe_timeout,
             history: Mutex::default(),
         }
     }
 
-    /// Admits an attempt. The first one after the open time is the probe.
-    pub(crate) fn admit(&self, now: Moment) -> Result<Ticket, Refused> {
-        let word = self.signal.read();
-        if word.phase() == Phase::Closed {
-            return Ok(Ticket::plain(word));
+    /// Admits an attempt if the circuit is closed. After the open time, it admits one attempt as the probe.
+    pub(crate) fn admit(&self, now: Moment) -> Result<BreakerPermit, NotAdmitted> {
+        let packed = self.state.read();
+        if packed.phase() == Phase::Closed {
+            return Ok(BreakerPermit::plain(packed));
         }
-        self.refusal(now).map_or_else(|| self.probe(now), Err)
+        self.not_admitted(now)
+            .map_or_else(|| self.begin_probe(now), Err)
     }
 
-    /// Returns the time until the breaker admits an attempt, if known; see [`Refused`].
+    /// Returns the time until the breaker admits a probe; see [`NotAdmitted::wait`].
     pub(crate) fn wait(&self, now: Moment) -> Option<Duration> {
-        self.refusal(now)?.wait
+        self.not_admitted(now)?.wait
     }
 
     /// Whether [`admit`](Self::admit) would admit an attempt.
     pub(crate) fn may_admit(&self, now: Moment) -> bool {
-        self.refusal(now).is_none()
+        self.not_admitted(now).is_none()
     }
 
     #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {
-        self.signal.is_closed()
+        self.state.is_closed()
     }
 
-    /// Whether the server is shut off because of its responses, in comparison with the others.
+    /// Whether the circuit is open because the server is an outlier.
     pub(crate) fn is_outlier(&self) -> bool {
-        self.signal.is_outlier()
+        self.state.is_outlier()
     }
 
-    /// Returns when the circuit last closed after it had been open.
+    /// Returns when the circuit last closed after being open.
     pub(crate) fn recovered_at(&self) -> Option<Moment> {
-        self.signal.recovered()
+        self.state.recovered()
     }
 
-    /// Reports that the server responded, and not with a failure.
-    pub(crate) fn succeeded(&self, ticket: Ticket, worker: usize, now: Moment) -> Option<Change> {
-        if ticket.is_probe() {
-            return self.recover(ticket, now);
+    /// Reports a response that is not a failure.
+    pub(crate) fn succeeded(
+        &self,
+        permit: BreakerPermit,
+        worker: usize,
+        now: Moment,
+    ) -> Option<PhaseChange> {
+        if permit.is_probe() {
+            return self.recover(permit, now);
         }
-        if self.end_row(ticket.generation) {
-            self.tally.add(worker, SUCCEEDED, now);
+        if self.end_streak(permit.generation) {
+            self.results.add(worker, SUCCEEDED, now);
         }
         None
     }
 
-    /// Reports a failure of the server. `others` are the breakers of the upstream's other servers.
+    /// Reports a failure of the server. `others` are the breakers of the other servers of the upstream.
     pub(crate) fn failed<'a>(
         &self,
-        ticket: Ticket,
-        failure: Failure,
+        permit: BreakerPermit,
+        failure: ServerFailure,
         (worker, now): (usize, Moment),
         random: &mut fastrand::Rng,
         others: impl Iterator<Item = &'a Self>,
-    ) -> Option<Change> {
-        let why = if ticket.is_probe() {
-            if ticket.connection_only && failure == Failure::Response {
-                return self.recover(ticket, now);
+    ) -> Option<PhaseChange> {
+        let why = if permit.is_probe() {
+            if permit.connection_only && failure == ServerFailure::Response {
+                return self.recover(permit, now);
             }
-            Cause::FailedProbe
+            OpenCause::FailedProbe
         } else {
             let is_compared = self.rule.is_compared(failure);
-            let row = self.signal.lengthen_row(ticket.generation, is_compared)?;
-            self.tally.add(worker, index(failure), now);
+            let streak = self.state.extend_streak(permit.generation, is_compared)?;
+            self.results.add(worker, window_index(failure), now);
             let are_others_healthy = || Self::are_healthy(others, now);
-            self.rule.judge(row, self.counts(now), are_others_healthy)?
+            self.rule
+                .cause_to_open(streak, self.counts(now), are_others_healthy)?
         };
-        self.open(ticket, why, now, random)
+        self.open(permit, why, now, random)
     }
 
     /// Opens the circuit until an operator closes it.
-    pub(crate) fn hold_open(&self, now: Moment) -> Option<Change> {
+    pub(crate) fn hold_open(&self, now: Moment) -> Option<PhaseChange> {
         let mut history = self.history.lock();
-        if self.signal.read().phase() == Phase::Open && self.signal.until().is_none() {
+        if self.state.read().phase() == Phase::Open && self.state.until().is_none() {
             return None;
         }
-        history.opened(Cause::ByHand, now);
-        self.signal.set_outlier(false);
-        self.signal.open_until(None);
-        Some(Change::Opened {
-            for_: Duration::MAX,
-            why: Cause::ByHand,
+        history.opened(OpenCause::Operator, now);
+        self.state.set_outlier(false);
+        self.state.open_until(None);
+        Some(PhaseChange::Opened {
+            open_time: Duration::MAX,
+            why: OpenCause::Operator,
         })
     }
 
     /// Closes the circuit and discards all counts.
-    pub(crate) fn close(&self, now: Moment) -> Option<Change> {
+    pub(crate) fn close(&self, now: Moment) -> Option<PhaseChange> {
         let mut history = self.history.lock();
-        if self.signal.read().phase() == Phase::Closed {
-            self.tally.forget();
-            self.signal.enter(Phase::Closed);
+        if self.state.read().phase() == Phase::Closed {
+            self.results.reset();
+            self.state.enter(Phase::Closed);
             return None;
         }
-        Some(self.shut(&mut history, now))
+        Some(self.close_circuit(&mut history, now))
     }
 
-    /// Closes the circuit of an outlier, because no other server is left to compare it with.
-    pub(crate) fn close_outlier(&self, now: Moment) -> Option<Change> {
+    /// Closes the circuit of an outlier, because no other server is available.
+    pub(crate) fn close_outlier(&self, now: Moment) -> Option<PhaseChange> {
         let mut history = self.history.lock();
-        let is_outlier = self.signal.is_outlier();
-        is_outlier.then(|| self.shut(&mut history, now))
+        let is_outlier = self.state.is_outlier();
+        is_outlier.then(|| self.close_circuit(&mut history, now))
     }
 
     /// Returns the current state and counts.
-    pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
+    pub(crate) fn snapshot(&self, now: Moment) -> BreakerSnapshot {
         let history = self.history.lock();
-        let word = self.signal.read();
-        let until = self.signal.until();
-        let (state, since) = match (word.phase(), until) {
-            (Phase::Closed, _) => (State::Closed, history.since),
-            (Phase::Open, Some(until)) if until <= now => (State::HalfOpen, until),
+        let packed = self.state.read();
+        let until = self.state.until();
+        let (state, since) = match (packed.phase(), until) {
+            (Phase::Closed, _) => (BreakerState::Closed, history.since),
+            (Phase::Open, Some(until)) if until <= now => (BreakerState::HalfOpen, until),
             (Phase::Open, until) => {
-                let state = State::Open {
+                let state = BreakerState::Open {
                     remaining: until.map(|until| until.since(now)),
                     held: until.is_none(),
                 };
                 (state, history.since)
             }
-            (Phase::HalfOpen | Phase::Probing, _) => (State::HalfOpen, history.since),
+            (Phase::HalfOpen | Phase::Probing, _) => (BreakerState::HalfOpen, history.since),
         };
         let counts = self.counts(now);
-        Snapshot {
+        BreakerSnapshot {
             state,
             since,
-            in_a_row: word.row().length,
+            consecutive_failures: packed.streak().length,
             openings: history.openings,
             why: history.why,
             succeeded: counts.succeeded,
-            failed: counts.failures(),
+            failed: counts.all_failures(),
         }
     }
 
-    fn counts(&self, now: Moment) -> Counts {
-        let [succeeded, unreached, failed] = self.tally.sum(now);
-        Counts {
+    fn counts(&self, now: Moment) -> ResultCounts {
+        let [succeeded, connect_failures, response_failures] = self.results.sum(now);
+        ResultCounts {
             succeeded,
-            unreached,
-            failed,
+            connect_failures,
+            response_failures,
         }
     }
 
-    /// Whether no server fails, and at least one is known to be healthy.
+    /// Whether at least one of the servers is known to be healthy, and none is known to fail.
     fn are_healthy<'a>(others: impl Iterator<Item = &'a Self>, now: Moment) -> bool {
-        let mut verdicts = others.filter_map(|other| other.is_healthy(now)).peekable();
-        verdicts.peek().is_some() && verdicts.all(|is_healthy| is_healthy)
+        let mut known = others.filter_map(|other| other.is_healthy(now)).peekable();
+        known.peek().is_some() && known.all(|is_healthy| is_healthy)
     }
 
-    /// Whether the server is healthy, as evidence that another one is an outlier; `None` for no evidence.
+    /// Whether the server is healthy, as evidence that another server is an outlier. `None` if that is unknown.
     fn is_healthy(&self, now: Moment) -> Option<bool> {
-        let word = self.signal.read();
-        if word.phase() != Phase::Closed {
+        let packed = self.state.read();
+        if packed.phase() != Phase::Closed {
             return self.is_outlier().then_some(false);
         }
-        self.rule.is_healthy(word.row(), self.counts(now))
+        self.rule.is_healthy(packed.streak(), self.counts(now))
     }
 
-    /// Ends a row of failures. Returns whether the generation is the current one.
-    fn end_row(&self, generation: u64) -> bool {
-        let word = self.signal.read();
-        let is_current = word.generation() == generation;
-        if is_current && word.row().length != 0 {
-            self.signal.end_row(generation);
+    /// Ends a streak of failures. Returns whether `generation` is the current one.
+    fn end_streak(&self, generation: u64) -> bool {
+        let packed = self.state.read();
+        let is_current = packed.generation() == generation;
+        if is_current && packed.streak().length != 0 {
+            self.state.end_streak(generation);
         }
         is_current
     }
 
-    /// Returns why the breaker does not admit an attempt, if it does not. If the phase changes between the two
-    /// reads, the second value belongs to a later open phase, and is as valid.
-    fn refusal(&self, now: Moment) -> Option<Refused> {
-        match self.signal.read().phase() {
-            Phase::Open => match self.signal.until() {
+    /// Returns `None` if the breaker admits an attempt. The phase can change between the two reads. The end time then
+    /// belongs to a later open phase, which is equally valid.
+    fn not_admitted(&self, now: Moment) -> Option<NotAdmitted> {
+        match self.state.read().phase() {
+            Phase::Open => match self.state.until() {
                 Some(until) if until <= now => None,
-                until => Some(Refused {
+                until => Some(NotAdmitted {
                     wait: until.map(|until| until.since(now)),
                 }),
             },
-            Phase::Probing if self.signal.until().is_some_and(|until| until <= now) => None,
-            Phase::Probing => Some(Refused { wait: None }),
+            Phase::Probing if self.state.until().is_some_and(|until| until <= now) => None,
+            Phase::Probing => Some(NotAdmitted { wait: None }),
             Phase::Closed | Phase::HalfOpen => None,
         }
     }
 
-    /// Takes the slot of the probe, unless another request has it.
-    fn probe(&self, now: Moment) -> Result<Ticket, Refused> {
+    /// Begins a probe, unless another request has begun one.
+    fn begin_probe(&self, now: Moment) -> Result<BreakerPermit, NotAdmitted> {
         let mut history = self.history.lock();
-        if let Some(refused) = self.refusal(now) {
-            return Err(refused);
+        if let Some(not_admitted) = self.not_admitted(now) {
+            return Err(not_admitted);
         }
-        let word = self.signal.read();
-        if word.phase() == Phase::Closed {
-            return Ok(Ticket::plain(word));
+        let packed = self.state.read();
+        if packed.phase() == Phase::Closed {
+            return Ok(BreakerPermit::plain(packed));
         }
-        if let (Phase::Open, Some(until)) = (word.phase(), self.signal.until()) {
+        if let (Phase::Open, Some(until)) = (packed.phase(), self.state.until()) {
             history.since = until;
         }
-        Ok(Ticket {
-            generation: self.signal.probe_until(now.after(self.probe)),
-            probe: Some(Arc::clone(&self.signal)),
+        Ok(BreakerPermit {
+            generation: self.state.probe_until(now.after(self.probe_timeout)),
+            probed: Some(Arc::clone(&self.state)),
             connection_only: self.rule.compares_responses() && !self.is_outlier(),
         })
     }
 
-    /// Opens the circuit, unless the phase has changed since the ticket was issued.
+    /// Opens the circuit, unless the phase has changed since the permit was issued.
     fn open(
         &self,
-        ticket: Ticket,
-        why: Cause,
+        permit: BreakerPermit,
+        why: OpenCause,
         now: Moment,
         random: &mut fastrand::Rng,
-    ) -> Option<Change> {
+    ) -> Option<PhaseChange> {
         let mut history = self.history.lock();
-        if self.signal.read().generation() != ticket.generation {
+        if self.state.read().generation() != permit.generation {
             return None;
         }
         history.opened(why, now);
-        if why == Cause::Outlier {
-            self.signal.set_outlier(true);
+        if why == OpenCause::Outlier {
+            self.state.set_outlier(true);
         }
-        let for_ = self.rule.open_time(history.failed_probes, random);
-        self.signal.open_until(Some(now.after(for_)));
-        drop(ticket);
-        Some(Change::Opened { for_, why })
+        let open_time = self.rule.open_time(history.failed_probes, random);
+        self.state.open_until(Some(now.after(open_time)));
+        drop(permit);
+        Some(PhaseChange::Opened { open_time, why })
     }
 
     /// Closes the circuit after a successful probe.
-    fn recover(&self, ticket: Ticket, now: Moment) -> Option<Change> {
+    fn recover(&self, permit: BreakerPermit, now: Moment) -> Option<PhaseChange> {
         let mut history = self.history.lock();
-        let current = self.signal.read().generation() == ticket.generation;
-        let change = current.then(|| self.shut(&mut history, now));
-        drop(ticket);
+        let current = self.state.read().generation() == permit.generation;
+        let change = current.then(|| self.close_circuit(&mut history, now));
+        drop(permit);
         change
     }
 
-    fn shut(&self, history: &mut History, now: Moment) -> Change {
+    fn close_circuit(&self, history: &mut History, now: Moment) -> PhaseChange {
         history.since = now;
         history.failed_probes = 0;
-        // Before the phase changes, or successes of the new phase would be discarded with the old ones.
-        self.tally.forget();
-        self.signal.set_outlier(false);
-        self.signal.recover(now);
-        Change::Closed
+        // The reset precedes the change of phase, because it would otherwise discard successes of the new phase.
+        self.results.reset();
+        self.state.set_outlier(false);
+        self.state.recover(now);
+        PhaseChange::Closed
     }
 }
 
 impl History {
-    fn opened(&mut self, why: Cause, now: Moment) {
+    fn opened(&mut self, why: OpenCause, now: Moment) {
         self.since = now;
         self.openings += 1;
         self.why = Some(why);
-        if why == Cause::FailedProbe {
+        if why == OpenCause::FailedProbe {
             self.failed_probes += 1;
         }
     }
 }
 
-/// Returns the index of a kind of failure in a breaker's tally.
-fn index(failure: Failure) -> usize {
+/// Returns the index of a kind of failure in the results.
+fn window_index(failure: ServerFailure) -> usize {
     match failure {
-        Failure::Connect => 1,
-        Failure::Response => 2,
+        ServerFailure::Connect => 1,
+        ServerFailure::Response => 2,
     }
 }

@@ -1,12 +1,13 @@
-//! How many retries an upstream is sent, all requests together.
+//! Retry budget: bounds the retries of an upstream, over all requests.
 //!
-//! Attempts per request bound what one caller costs, and no more: when every request fails, three
-//! attempts are three times the load, on a server that fails under a single one. A budget says what
-//! retries may add to the traffic as a whole: a part of it, and a floor, so that a quiet upstream is
-//! retried at all. tower's `TpsBudget` is the same idea; it takes a lock with every request and reads a
-//! clock that is not ours. Here a request writes its worker's shard of a [tally](super::tally), and only a
-//! retry takes a lock, so that sum and count are one step and the bound holds whoever races. It holds for
-//! the window that ends with any retry; how the retries lie within it, bunched or spread, is not its care.
+//! A number of attempts per request bounds the cost of one request only. If every request fails, three attempts triple
+//! the load on a server that already fails. The budget bounds the retries relative to the traffic: a ratio of the
+//! requests in a time window, plus a minimum rate. The minimum rate keeps retries possible with little traffic.
+//!
+//! tower's `TpsBudget` implements the same idea, but takes a lock on every request and reads its own clock. Here a
+//! request only writes its worker's shard of a [`SlidingWindow`]. A retry takes a lock, so that check and count are
+//! atomic and the bound holds with concurrent workers. The bound applies to each window that ends with a retry. The
+//! budget does not spread the retries within a window.
 
 use parking_lot::Mutex;
 
@@ -14,38 +15,38 @@ use super::settings::BudgetSettings;
 use super::sliding_window::SlidingWindow;
 use crate::clock::Moment;
 
-/// The retries of one upstream, shared by all workers.
+/// Retry budget of one upstream, shared by all workers.
 #[derive(Debug)]
-#[repr(align(128))] // so that what stands beside it may be written all the time
+#[repr(align(128))] // Separates the cache lines from those of fields that are written often.
 pub(crate) struct Budget {
     requests: SlidingWindow<1>,
     ratio: f64,
-    /// What the floor comes to in a window.
+    /// Number of retries in a window that the minimum rate allows.
     floor: f64,
-    account: Mutex<Account>,
+    counts: Mutex<RetryCounts>,
 }
 
 #[derive(Debug)]
-struct Account {
+struct RetryCounts {
     retries: SlidingWindow<1>,
-    refused: u64,
+    rejected: u64,
 }
 
-/// A budget as it stands.
+/// Counts of a budget at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Snapshot {
-    /// Requests in the window, retries not among them.
+pub(crate) struct BudgetSnapshot {
+    /// Requests in the window, without retries.
     pub requests: u64,
     /// Retries in the window.
     pub retries: u64,
-    /// Retries there may be in the window.
+    /// Maximum number of retries in the window.
     pub allowed: u64,
-    /// Retries that were refused, ever.
-    pub refused: u64,
+    /// Retries that the budget has rejected since the start.
+    pub rejected: u64,
 }
 
 impl Budget {
-    /// A budget with nothing spent, for this many workers.
+    /// Creates an unused budget for this many workers.
     pub(crate) fn new(settings: BudgetSettings, workers: usize) -> Self {
         let BudgetSettings {
             ratio,
@@ -56,49 +57,49 @@ impl Budget {
             requests: SlidingWindow::new(window, workers),
             ratio,
             floor: f64::from(floor) * window.as_secs_f64(),
-            account: Mutex::new(Account {
+            counts: Mutex::new(RetryCounts {
                 retries: SlidingWindow::new(window, 1),
-                refused: 0,
+                rejected: 0,
             }),
         }
     }
 
-    /// A request was taken up; its retries are not.
+    /// Counts a request. Its retries are not counted here.
     pub(crate) fn request(&self, worker: usize, now: Moment) {
         self.requests.add(worker, 0, now);
     }
 
-    /// Takes out a retry that is about to be made, if there is one left.
+    /// Charges a retry to the budget. Returns `false` if the budget is used up.
     pub(crate) fn withdraw(&self, now: Moment) -> bool {
-        let mut account = self.account.lock();
-        let [retries] = account.retries.sum(now);
+        let mut counts = self.counts.lock();
+        let [retries] = counts.retries.sum(now);
         let granted = retries < self.allowed(now);
         if granted {
-            account.retries.add(0, 0, now);
+            counts.retries.add(0, 0, now);
         } else {
-            account.refused += 1;
+            counts.rejected += 1;
         }
         granted
     }
 
     #[cfg(test)]
-    pub(crate) fn refused(&self) -> u64 {
-        self.account.lock().refused
+    pub(crate) fn rejected(&self) -> u64 {
+        self.counts.lock().rejected
     }
 
-    pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
-        let account = self.account.lock();
+    pub(crate) fn snapshot(&self, now: Moment) -> BudgetSnapshot {
+        let counts = self.counts.lock();
         let [requests] = self.requests.sum(now);
-        let [retries] = account.retries.sum(now);
-        Snapshot {
+        let [retries] = counts.retries.sum(now);
+        BudgetSnapshot {
             requests,
             retries,
             allowed: self.allowed(now),
-            refused: account.refused,
+            rejected: counts.rejected,
         }
     }
 
-    /// Retries there may be in the window that ends at `now`.
+    /// Returns the maximum number of retries in the window that ends at `now`.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_upstream_has_its_floor_and_no_more() {
+    fn without_requests_the_minimum_rate_is_the_maximum() {
         let budget = budget(0.1, 3);
         assert_eq!(withdrawn(&budget, at(0)), 30);
         assert_eq!(withdrawn(&budget, at(9_999)), 0);
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_of_the_requests_of_all_workers_may_be_retried() {
+    fn a_ratio_of_a_tenth_counts_the_requests_of_all_workers() {
         let budget = budget(0.1, 0);
         for _ in 0..9 {
             budget.request(0, at(0));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_left_the_window_earn_nothing() {
+    fn requests_before_the_window_do_not_count() {
         let budget = budget(0.5, 0);
         budget.request(0, at(0));
         budget.request(0, at(0));
@@ -173,27 +174,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_counted_and_costs_nothing() {
+    fn a_rejected_retry_is_counted_and_not_charged() {
         let budget = budget(0.5, 0);
         budget.request(0, at(0));
         assert!(!budget.withdraw(at(0)));
         assert!(!budget.withdraw(at(0)));
         budget.request(0, at(0));
         assert!(budget.withdraw(at(0)));
-        assert_eq!(budget.refused(), 2);
+        assert_eq!(budget.rejected(), 2);
         assert_eq!(
             budget.snapshot(at(0)),
-            Snapshot {
+            BudgetSnapshot {
                 requests: 2,
                 retries: 1,
                 allowed: 1,
-                refused: 2,
+                rejected: 2,
             }
         );
     }
 
     #[test]
-    fn a_worker_whose_clock_is_behind_cannot_spend_what_was_spent() {
+    fn a_slightly_earlier_time_gives_no_additional_retries() {
         let budget = budget(0.0, 1);
         assert_eq!(withdrawn(&budget, at(1_000)), 10);
         assert_eq!(withdrawn(&budget, at(11_000)), 10);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn racing_callers_never_get_more_than_there_is() {
+    fn concurrent_retries_do_not_exceed_the_budget() {
         let budget = budget(0.1, 3);
         let granted: u64 = thread::scope(|scope| {
             let callers: Vec<_> = (0..8)
@@ -213,11 +214,11 @@ mod tests {
                 .sum()
         });
         assert_eq!(granted, 30);
-        assert_eq!(budget.refused(), 8_000 - 30);
+        assert_eq!(budget.rejected(), 8_000 - 30);
     }
 
     #[test]
-    fn when_every_request_fails_for_a_minute_the_load_grows_by_a_tenth_and_the_floor() {
+    fn if_all_requests_fail_for_a_minute_retries_stay_within_ratio_and_minimum_rate() {
         for per_second in [1_u64, 20, 1_000] {
             let budget = budget(0.1, 3);
             let mut load = 0;
@@ -226,15 +227,15 @@ mod tests {
                 let now = at(request * 1_000 / per_second);
                 budget.request(0, now);
                 load += 1;
-                // Two retries were all that three attempts allow.
+                // Three attempts allow two retries.
                 load += u64::from(budget.withdraw(now)) + u64::from(budget.withdraw(now));
             }
             let most = offered + offered / 10 + 3 * 60;
             println!("{per_second}/s offered: {load} sent in a minute, {most} at most");
             assert!(load <= most, "{per_second}/s: {load} > {most}");
-            let wanted = 3 * offered;
+            let unbounded = 3 * offered;
             assert!(
-                load >= wanted.min(most * 95 / 100),
+                load >= unbounded.min(most * 95 / 100),
                 "{per_second}/s: {load}"
             );
         }
@@ -242,16 +243,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_window_that_ends_with_a_retry_has_more_of_them_than_its_requests_allow(
+        fn retries_in_a_window_that_ends_with_a_retry_stay_within_the_budget(
             floor in 0_u32..3,
             steps in prop::collection::vec((0_u64..700, 0_u32..40, 0_u32..40), 1..150),
         ) {
             let budget = budget(0.1, floor);
             let (mut millis, mut requests, mut retries) = (0, Vec::new(), Vec::new());
-            for (step, taken_up, wanted) in steps {
+            for (step, received, wanted) in steps {
                 millis += step;
                 let slot = millis / 1_000;
-                for _ in 0..taken_up {
+                for _ in 0..received {
                     budget.request(0, at(millis));
                     requests.push(slot);
                 }
@@ -261,8 +262,8 @@ mod tests {
                 let within = |slots: &[u64]| slots.iter().filter(|of| **of + SLOTS > slot).count();
                 let allowed = within(&requests) / 10 + 10 * floor as usize;
                 prop_assert!(granted == 0 || within(&retries) <= allowed);
-                let wanted_more = granted < wanted as usize;
-                prop_assert!(!wanted_more || within(&retries) >= allowed, "refused for nothing");
+                let is_rejected = granted < wanted as usize;
+                prop_assert!(!is_rejected || within(&retries) >= allowed, "rejected below the budget");
             }
             let windows = usize::try_from(millis / 10_000 + 1).unwrap();
             prop_assert!(retries.len() <= requests.len() / 10 + windows * 10 * floor as usize);

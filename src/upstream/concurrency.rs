@@ -1,12 +1,13 @@
-//! How many requests an upstream is sent at once, found out from how long it takes.
+//! Adaptive concurrency limit: bounds the requests in flight to an upstream, based on its latency.
 //!
-//! An upstream that gets more than it can do answers everything later and later, until nobody waits for
-//! it. What it can do at once nobody knows to write down, and it changes. So the limit grows while
-//! latency stays near what it is with little to do, and shrinks when it rises (how, `gradient` says); what
-//! is beyond it is shed at once, for an answer the caller can still use. A fixed limit would be simpler, and
-//! is what `min = max` gives. The count of requests in flight is one for all workers, on a cache line
-//! they share: this stage is optional, and a limit a worker would be wrong where workers differ in load.
-//! It does not queue, and it is not fair between callers: that is for the limits of routes to be.
+//! The latency of an overloaded upstream grows until its clients time out. Its capacity is rarely known and changes.
+//! The limit therefore grows while latency stays near the latency without load, and shrinks when latency rises.
+//! `gradient` computes it. Requests above the limit are rejected immediately, while the client can still use the
+//! response. `min = max` gives a fixed limit.
+//!
+//! All workers share one counter of requests in flight. This costs contention for one cache line, but a limit per
+//! worker would be wrong if the load of the workers differs. There is no queue and no fairness between clients. The
+//! limits of routes provide fairness.
 
 mod gradient;
 
@@ -22,112 +23,114 @@ use self::gradient::Gradient;
 use super::settings::ConcurrencySettings;
 use crate::clock::Moment;
 
-/// The adaptive limit of one upstream, shared by all workers.
+/// Adaptive concurrency limit of one upstream, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct Concurrency {
-    gauge: Gauge,
-    /// What is learnt from, of so many requests one: a power of two, less one.
-    thinning: AtomicU64,
+    counters: ConcurrencyCounters,
+    /// A response is recorded if its time has none of these bits: one response in `sampling_mask + 1`.
+    sampling_mask: AtomicU64,
     gradient: Mutex<Gradient>,
 }
 
-/// What everybody reads and writes.
+/// Values that every request reads and writes.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Gauge {
+struct ConcurrencyCounters {
     in_flight: AtomicU32,
     limit: AtomicU32,
     shed: AtomicU64,
 }
 
-/// A place among the requests in flight, to be given back with [`Concurrency::left`].
+/// Slot of one request in flight, returned with [`Concurrency::release`].
 ///
-/// No guard that gives itself back: it would have to share in the ownership of the limit, and every request
-/// would count a reference that all workers count.
+/// The slot is not released on drop. That would require a reference to the limit, and each request would then write a
+/// reference count that all workers share.
 #[derive(Debug)]
-#[must_use = "the place is taken until it is given back"]
-pub(crate) struct Entry(());
+#[must_use = "the slot is occupied until it is released"]
+pub(crate) struct ConcurrencySlot(());
 
-/// What became of a request, as far as it says anything about load.
+/// Result of a request that indicates the load of the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It was responded.
+pub(crate) enum LoadSample {
+    /// The server responded without a sign of overload.
     Responded {
-        /// After this long, from when it was sent to the head of its answer.
+        /// Time from the start of the attempt to the head of the response.
         latency: Duration,
     },
-    /// It took too long, or came back as a 5xx: there was too much to do.
+    /// The request timed out, or the server responded with 429, 503 or 504.
     Dropped,
 }
 
 impl Concurrency {
-    /// A limit as it is before anything was learnt.
+    /// Creates a limit with its initial value.
     pub(crate) fn new(settings: ConcurrencySettings) -> Self {
         let gradient = Gradient::new(settings);
         Self {
-            gauge: Gauge {
+            counters: ConcurrencyCounters {
                 in_flight: AtomicU32::new(0),
                 limit: AtomicU32::new(gradient.limit()),
                 shed: AtomicU64::new(0),
             },
-            thinning: AtomicU64::new(0),
+            sampling_mask: AtomicU64::new(0),
             gradient: Mutex::new(gradient),
         }
     }
 
-    /// Takes a place among the requests in flight; `None`, and counted as shed, if all are taken.
-    pub(crate) fn enter(&self) -> Option<Entry> {
+    /// Acquires a slot. Returns `None` and counts a rejection if the limit is reached.
+    pub(crate) fn acquire(&self) -> Option<ConcurrencySlot> {
         let limit = self.limit();
-        let entered =
-            self.gauge
-                .in_flight
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                    (taken < limit).then(|| taken + 1)
-                });
-        if entered.is_err() {
-            self.gauge.shed.fetch_add(1, Ordering::Relaxed);
+        let acquired = self.counters.in_flight.fetch_update(
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+            |in_flight| (in_flight < limit).then(|| in_flight + 1),
+        );
+        if acquired.is_err() {
+            self.counters.shed.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(Entry(()))
+        Some(ConcurrencySlot(()))
     }
 
-    /// Gives a place back, and learns from what became of the request, where that says anything.
-    pub(crate) fn left(&self, _: Entry, outcome: Option<Outcome>, now: Moment) {
-        let in_flight = self.gauge.in_flight.fetch_sub(1, Ordering::Relaxed);
-        if let Some(outcome) = outcome {
-            self.learn(outcome, in_flight, now);
+    /// Releases a slot and records the result of the request. `None` means that the result does not indicate load.
+    pub(crate) fn release(&self, _: ConcurrencySlot, sample: Option<LoadSample>, now: Moment) {
+        let in_flight = self.counters.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if let Some(sample) = sample {
+            self.record(sample, in_flight, now);
         }
     }
 
-    /// Learns from a request that was one of so many. From a sample, where there are very many; and from none
-    /// that would have to wait for another worker.
-    fn learn(&self, outcome: Outcome, in_flight: u32, now: Moment) {
-        // The low bits of the time are as good as chance, and cost nothing.
-        let is_spared = now.as_nanos() & self.thinning.load(Ordering::Relaxed) != 0;
-        if outcome != Outcome::Dropped && is_spared {
+    /// Records a result that occurred with `in_flight` requests in flight. At high rates, only a sample of the
+    /// responses is recorded. A result is skipped if another worker holds the lock.
+    fn record(&self, sample: LoadSample, in_flight: u32, now: Moment) {
+        // The low bits of the time are random enough, and need no generator.
+        let is_skipped = now.as_nanos() & self.sampling_mask.load(Ordering::Relaxed) != 0;
+        if sample != LoadSample::Dropped && is_skipped {
             return;
         }
         let Some(mut gradient) = self.gradient.try_lock() else {
             return;
         };
-        if gradient.note(outcome, in_flight, now) {
-            self.gauge.limit.store(gradient.limit(), Ordering::Relaxed);
-            self.thinning.store(gradient.thinning(), Ordering::Relaxed);
+        if gradient.record(sample, in_flight, now) {
+            self.counters
+                .limit
+                .store(gradient.limit(), Ordering::Relaxed);
+            self.sampling_mask
+                .store(gradient.sampling_mask(), Ordering::Relaxed);
         }
     }
 
-    /// How many there may be in flight.
+    /// Returns the maximum number of requests in flight.
     pub(crate) fn limit(&self) -> u32 {
-        self.gauge.limit.load(Ordering::Relaxed)
+        self.counters.limit.load(Ordering::Relaxed)
     }
 
-    /// How many there are.
+    /// Returns the number of requests in flight.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.gauge.in_flight.load(Ordering::Relaxed)
+        self.counters.in_flight.load(Ordering::Relaxed)
     }
 
-    /// How many found no place, ever.
+    /// Returns the number of requests rejected since the start.
     pub(crate) fn shed(&self) -> u64 {
-        self.gauge.shed.load(Ordering::Relaxed)
+        self.counters.shed.load(Ordering::Relaxed)
     }
 }

@@ -21,13 +21,13 @@ use super::socket::Socket;
 use super::{Server, Upstream};
 use crate::net::{FlattenWrites, keep_alive};
 
-/// Bytes of a response's head that are taken; more is a bad answer.
+/// Maximum size of a response head, in bytes. A larger head is an invalid response.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Header lines of a response that are taken.
+/// Maximum number of header lines in a response.
 const MAX_HEADERS: usize = 256;
 
-/// How a server is reached.
+/// Address and TLS settings of a server.
 #[derive(Clone)]
 pub(crate) struct Connector {
     host: String,
@@ -36,48 +36,48 @@ pub(crate) struct Connector {
     timeout: Duration,
 }
 
-/// Why an upstream's configuration cannot be put to work.
+/// An upstream configuration that cannot be used.
 #[derive(Debug, Error)]
 pub enum ConnectorError {
-    /// Its certificates cannot be read.
-    #[error("ca_file {}: {source}", path.display())]
+    /// The certificate file cannot be read or parsed.
+    #[error("ca_file {}: cannot read certificates: {source}", path.display())]
     CaFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the PEM parser.
         source: rustls::pki_types::pem::Error,
     },
-    /// Its certificates are there, but none is one.
-    #[error("ca_file {} holds no certificate that can be used", path.display())]
+    /// The certificate file contains no valid certificate.
+    #[error("ca_file {}: no valid certificate; the file must contain PEM certificates", path.display())]
     NoCertificate {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// No certificate could ever be checked against its name.
-    #[error("'{host}' is not a name a certificate can be checked against: {source}")]
+    /// The host is not a valid server name for TLS.
+    #[error("'{host}' is not a valid server name for TLS: {source}")]
     ServerName {
-        /// The server's host.
+        /// Host of the server.
         host: String,
-        /// Why not.
+        /// The error of the name parser.
         source: InvalidDnsNameError,
     },
 }
 
-/// Why a server could not be reached. Not one byte of the request was sent.
+/// An error before the request was sent.
 #[derive(Debug, Error)]
 pub(crate) enum ConnectError {
-    /// No connection.
-    #[error("no connection: {0}")]
+    /// Resolving the name, TCP or TLS failed.
+    #[error("connect failed: {0}")]
     Io(#[from] io::Error),
-    /// None in time.
-    #[error("no connection within {0:?}")]
+    /// `connect_timeout` expired.
+    #[error("connect timed out after {0:?}")]
     TimedOut(Duration),
-    /// A connection, but no HTTP on it.
-    #[error("no HTTP on the connection: {0}")]
+    /// hyper could not start HTTP/1.1 on the connection.
+    #[error("HTTP handshake failed: {0}")]
     Http(#[from] hyper::Error),
 }
 
-/// The TLS settings of an upstream: its own certificates, or the system's.
+/// Returns the TLS settings of an upstream. Root certificates come from `ca_file` or from the system.
 pub(crate) fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, ConnectorError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &upstream.ca_file {
@@ -89,7 +89,7 @@ pub(crate) fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, Conne
     } else {
         let system = rustls_native_certs::load_native_certs();
         for error in &system.errors {
-            tracing::warn!(%error, "a system certificate cannot be read");
+            tracing::warn!(%error, "cannot read system certificate");
         }
         roots.add_parsable_certificates(system.certs);
     }
@@ -109,7 +109,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Connec
 }
 
 impl Connector {
-    /// How `server` is reached, with `tls` for what speaks TLS.
+    /// Creates the connector of `server`. `tls` must be set if the server uses TLS.
     pub(crate) fn new(
         server: &Server,
         tls: Option<&Arc<ClientConfig>>,
@@ -127,7 +127,7 @@ impl Connector {
                     source,
                 }
             })?;
-            let tls = tls.expect("made for every upstream with a server that speaks TLS");
+            let tls = tls.expect("an upstream with a TLS server has TLS settings");
             Some((TlsConnector::from(Arc::clone(tls)), name))
         } else {
             None
@@ -140,15 +140,15 @@ impl Connector {
         })
     }
 
-    /// Opens a connection. A task of this worker drives it until either side ends it.
-    pub(crate) async fn connect(&self) -> Result<Link, ConnectError> {
+    /// Opens a connection. A spawned task drives it until either side closes it.
+    pub(crate) async fn connect(&self) -> Result<ServerConnection, ConnectError> {
         match tokio::time::timeout(self.timeout, self.open()).await {
             Ok(outcome) => outcome,
             Err(_elapsed) => Err(ConnectError::TimedOut(self.timeout)),
         }
     }
 
-    async fn open(&self) -> Result<Link, ConnectError> {
+    async fn open(&self) -> Result<ServerConnection, ConnectError> {
         #[cfg(test)]
         if let Some(stream) = super::tests::in_memory::connect(&self.host) {
             return speak_http(stream).await;
@@ -166,7 +166,7 @@ impl Connector {
     }
 }
 
-async fn speak_http<IO>(io: IO) -> Result<Link, ConnectError>
+async fn speak_http<IO>(io: IO) -> Result<ServerConnection, ConnectError>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -182,19 +182,19 @@ where
         }
     });
     let driver = driver.abort_handle();
-    Ok(Link { sender, driver })
+    Ok(ServerConnection { sender, driver })
 }
 
-/// A connection to a server. Dropping it closes the connection, also with a request in flight. If the task
-/// that drives it went on, a server that stops reading would hold the request and its client for ever.
+/// An open connection to a server. Dropping it closes the connection, even with a request in flight. Otherwise a server
+/// that stops reading would block the request and its client indefinitely.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ServerConnection {
     sender: SendRequest<UpstreamBody>,
     driver: AbortHandle,
 }
 
-impl Link {
-    /// What requests are sent by.
+impl ServerConnection {
+    /// Returns the handle that sends requests.
     pub(crate) fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         &mut self.sender
     }
@@ -204,7 +204,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for ServerConnection {
     fn drop(&mut self) {
         self.driver.abort();
     }

@@ -1,8 +1,8 @@
-//! TCP connections to a host name, with its addresses tried side by side (RFC 8305).
+//! Opens TCP connections to a host name and tries its addresses in parallel (RFC 8305, Happy Eyeballs).
 //!
-//! Attempts start 250 ms apart, or at once if an attempt fails. The first connection that is established wins
-//! and the others are dropped. A single address that does not respond then costs 250 ms and not the whole
-//! `connect_timeout`. The resolver's order is kept, except that address families alternate (section 4).
+//! Attempts start 250 ms apart, or immediately after a failed attempt. The first established connection is used, and
+//! the others are dropped. An address that does not respond thus costs 250 ms and not the complete `connect_timeout`.
+//! Addresses are tried in the order of the resolver, except that address families alternate (section 4).
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ pub(super) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
 async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut untried = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "host name has no address");
     loop {
         attempts.extend(untried.next().map(TcpStream::connect));
         let finished = if untried.len() == 0 {
@@ -71,12 +71,12 @@ mod tests {
     use super::*;
 
     /// A socket that neither accepts nor refuses connections, because its accept queue is full.
-    struct Silent {
+    struct UnresponsiveSocket {
         socket: Socket,
         _queue: Vec<std::net::TcpStream>,
     }
 
-    impl Silent {
+    impl UnresponsiveSocket {
         fn new() -> Self {
             let socket = bound();
             socket.listen(0).unwrap();
@@ -105,7 +105,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_does_not_respond_delays_the_next_by_250_ms() {
-        let (one, other) = (Silent::new(), Silent::new());
+        let (one, other) = (UnresponsiveSocket::new(), UnresponsiveSocket::new());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let server = listener.local_addr().unwrap();
         let addresses = vec![address(&one.socket), address(&other.socket), server];

@@ -1,4 +1,4 @@
-//! Why a request has no response to forward, and what follows from that.
+//! Errors of a request without a response to forward, and how each error is classified.
 
 use std::io;
 use std::time::Duration;
@@ -19,46 +19,46 @@ use crate::metrics::UpstreamFailure;
 use crate::problem::{Problem, SHORTLY, TimeoutPhase};
 use crate::retry::Failure;
 
-/// Why a request has no response to forward.
+/// Why no response can be forwarded.
 #[derive(Debug, Error)]
 pub(crate) enum ForwardError {
     /// No server could be reached.
-    #[error("no server could be reached: {0}")]
+    #[error("no upstream server reached: {0}")]
     Connect(#[from] ConnectError),
     /// No server could be reached before the deadline of the request.
-    #[error("no server was reached: {0}")]
+    #[error("no upstream server reached: {0}")]
     NotReachedInTime(#[source] TimeoutError),
     /// A new connection failed before the request was sent.
-    #[error("the connection failed before it took the request: {0}")]
+    #[error("connection failed before the request was sent: {0}")]
     Unsent(#[source] hyper::Error),
     /// The circuit breakers of all servers are open.
-    #[error("every server's circuit is open")]
+    #[error("circuit breakers of all servers are open")]
     CircuitOpen {
         /// Time until the first breaker admits a probe, if known.
         wait: Option<Duration>,
     },
     /// The upstream is at its concurrency limit.
-    #[error("the upstream has all the requests underway that it can take")]
+    #[error("upstream is at its concurrency limit")]
     Overloaded,
     /// The connection failed with the request in flight.
-    #[error("the exchange failed: {source}")]
+    #[error("connection failed before the response: {source}")]
     Exchange {
         /// The error of the connection.
         source: hyper::Error,
-        /// Whether the failure counts against the server. It does not if the server waited for the client.
-        is_servers: bool,
+        /// Whether this counts as a failure of the server. It does not if the server waited for the client.
+        is_server_fault: bool,
     },
     /// The response violates HTTP, so the gateway does not forward it.
-    #[error("the response is not valid HTTP: {0}")]
+    #[error("response is not valid HTTP: {0}")]
     InvalidResponse(Box<dyn std::error::Error + Send + Sync>),
     /// No response arrived in time.
     #[error(transparent)]
     TimedOut(#[from] TimeoutError),
     /// The request body exceeds the limit, in bytes.
-    #[error("the request body is larger than {0} bytes")]
+    #[error("request body is larger than {0} bytes")]
     TooLarge(u64),
-    /// The client closed its connection in the request body, or sent a body that is not valid HTTP.
-    #[error("the client's request body failed")]
+    /// The client disconnected before the end of the request body, or sent invalid HTTP.
+    #[error("client did not send a valid and complete request body")]
     ClientFailed(Option<Violation>),
 }
 
@@ -73,19 +73,21 @@ impl From<Unavailable> for ForwardError {
 
 impl ForwardError {
     /// Whether the client caused the failure.
-    pub(super) fn is_clients(&self) -> bool {
+    pub(super) fn is_client_fault(&self) -> bool {
         matches!(self, Self::TooLarge(_) | Self::ClientFailed(_))
     }
 
-    /// Returns the failure that counts against the server in its circuit breaker, if any.
-    pub(super) fn server_failure(&self) -> Option<breaker::Failure> {
-        use breaker::Failure::{Connect, Response};
+    /// Returns the failure to report to the circuit breaker of the server, if the server caused the error.
+    pub(super) fn server_failure(&self) -> Option<breaker::ServerFailure> {
+        use breaker::ServerFailure::{Connect, Response};
         match self {
             Self::Connect(ConnectError::Io(error)) if is_local(error) => None,
             Self::Connect(_) => Some(Connect),
-            Self::NotReachedInTime(late) => late.is_servers.then_some(Connect),
-            Self::TimedOut(late) => late.is_servers.then_some(Response),
-            Self::Exchange { is_servers, .. } => is_servers.then_some(Response),
+            Self::NotReachedInTime(late) => late.is_server_fault.then_some(Connect),
+            Self::TimedOut(late) => late.is_server_fault.then_some(Response),
+            Self::Exchange {
+                is_server_fault, ..
+            } => is_server_fault.then_some(Response),
             Self::Unsent(_) | Self::InvalidResponse(_) => Some(Response),
             Self::CircuitOpen { .. }
             | Self::Overloaded
@@ -94,13 +96,13 @@ impl ForwardError {
         }
     }
 
-    /// Whether the failure is logged as a warning: not if the client caused it, nor if the circuit breaker
-    /// logged its cause.
-    pub(super) fn is_news(&self) -> bool {
-        !self.is_clients() && !matches!(self, Self::CircuitOpen { .. } | Self::Overloaded)
+    /// Whether the error is logged as a warning. Errors caused by the client are not. Open circuit breakers are logged
+    /// when they open, and concurrency rejections are counted.
+    pub(super) fn is_warning(&self) -> bool {
+        !self.is_client_fault() && !matches!(self, Self::CircuitOpen { .. } | Self::Overloaded)
     }
 
-    /// Returns whether a server can have received the request.
+    /// Returns whether a server may have received the request.
     pub(super) fn undone(&self) -> Undone {
         match self {
             Self::Connect(_)
@@ -116,7 +118,7 @@ impl ForwardError {
         }
     }
 
-    /// Returns the kind of failure that the retry policy classifies.
+    /// Returns the failure as the retry policy classifies it.
     pub(super) fn failure(&self) -> Failure {
         match self {
             Self::Connect(ConnectError::Io(error)) => {
@@ -138,7 +140,7 @@ impl ForwardError {
         }
     }
 
-    /// Returns the counter that the failure increases.
+    /// Returns the metric that counts the error.
     pub(super) fn counted_as(&self) -> UpstreamFailure {
         if let Some(phase) = self.timeout() {
             return timed_out(phase);
@@ -152,13 +154,13 @@ impl ForwardError {
         }
     }
 
-    /// Returns the problem that the client receives. `is_held` is set if the outcome of the request's idempotency key is
-    /// held as unknown.
+    /// Returns the problem document for the client. `is_held` is true if the idempotency stage holds the key of the
+    /// request with an unknown outcome.
     pub(super) fn problem(&self, upstream: &Upstream, is_held: bool) -> Problem {
         let name = &upstream.name;
         let with_outcome = |failure: &str| match self.undone() {
             Undone::Lost if !is_held => format!(
-                "The upstream '{name}' {failure}; whether it executed the request is not known."
+                "The upstream '{name}' {failure}. It is unknown whether the request was executed."
             ),
             _ => format!("The upstream '{name}' {failure}."),
         };
@@ -187,7 +189,7 @@ impl ForwardError {
     }
 }
 
-/// Returns the counter of a timeout.
+/// Returns the metric that counts a timeout.
 pub(super) fn timed_out(phase: TimeoutPhase) -> UpstreamFailure {
     match phase {
         TimeoutPhase::Connect => UpstreamFailure::ConnectTimeout,
@@ -218,14 +220,14 @@ fn overloaded(upstream: &str) -> Problem {
         "upstream-unavailable",
         "Upstream overloaded",
         format!(
-            "The upstream '{upstream}' is at its concurrency limit. The request was not sent. Retry it after the time in \
-             Retry-After."
+            "The upstream '{upstream}' is at its concurrency limit. The request was not sent. Retry it after the time \
+             in Retry-After."
         ),
     )
     .retry_after(SHORTLY)
 }
 
-/// Whether this machine caused a connection error, because it has no free file descriptors or ports.
+/// Whether the gateway's own machine caused a connect error: no free file descriptors, ports or buffers.
 fn is_local(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(

@@ -1,7 +1,7 @@
 //! The upstream stage: sends a request to a server of its upstream and returns the response.
 //!
-//! [`attempts`](super::attempts) decides how often a request is sent, and where to. This module builds the request, and
-//! counts, logs and converts the result.
+//! This module builds the request for the server, and counts, logs and converts the result.
+//! [`attempts`](super::attempts) decides how often the request is sent, and to which servers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::attempts::{Attempts, Responded};
 use super::error::ForwardError;
 use super::request::RequestBuilder;
-use super::response::{self, Exchange};
+use super::response::{self, ResponseGuards};
 use super::target::Target;
 use super::timeouts::RequestTimeouts;
 use crate::body::{RequestBody, ResponseBody};
@@ -21,19 +21,19 @@ use crate::failpoint::failpoint;
 use crate::http1::upgrade;
 use crate::intake::headers::{HeaderNames, asks_for_upgrade};
 
-/// Sends requests upstream.
+/// The upstream stage of a worker.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    /// Headers that limits, scopes and keys are read from. Lookalikes are not forwarded.
+    /// Headers that limits, scopes and keys are read from. Headers with a confusable name are not forwarded.
     names: HeaderNames,
-    /// Bytes of a request body at most.
+    /// Maximum size of a request body, in bytes.
     max_body: u64,
-    /// Bounds the bodies held in memory.
+    /// Bounds on the bodies held in memory.
     buffers: Arc<Buffers>,
 }
 
 /// The result of all attempts to send a request.
-struct Outcome {
+struct ForwardOutcome {
     response: Result<Response<ResponseBody>, ForwardError>,
     attempts: u32,
     /// Whether a server may have received the request although no response arrived.
@@ -41,8 +41,8 @@ struct Outcome {
 }
 
 impl Forwarder {
-    /// Creates the stage for request bodies of up to `max_body` bytes. Copies of bodies for retries are held within the
-    /// bounds of `buffers`.
+    /// Creates the stage. Request bodies have at most `max_body` bytes, and `buffers` bounds the copies held for
+    /// retries.
     pub(crate) fn new(names: HeaderNames, max_body: u64, buffers: Arc<Buffers>) -> Self {
         Self {
             names,
@@ -51,7 +51,8 @@ impl Forwarder {
         }
     }
 
-    /// Sends `request` to a server of `target`, with retries if the configuration and `resend` allow them.
+    /// Sends `request` to a server of `target` and returns the response. The configuration and `resend` decide about
+    /// retries.
     pub(crate) async fn forward(
         &self,
         ctx: &RequestContext,
@@ -61,7 +62,7 @@ impl Forwarder {
         resend: Resend,
     ) -> Result<Response<ResponseBody>, Failed> {
         let started = Instant::now();
-        let Outcome {
+        let ForwardOutcome {
             response,
             attempts,
             is_lost,
@@ -76,10 +77,10 @@ impl Forwarder {
         target.metrics.failed(error.counted_as());
         let upstream = &target.state.upstream;
         let (name, request_id) = (&*upstream.name, &arrival.request_id);
-        if error.is_news() {
+        if error.is_warning() {
             tracing::warn!(upstream = name, %request_id, attempts, %error, "no response from upstream");
         } else {
-            tracing::debug!(upstream = name, %request_id, attempts, %error, "request not completed");
+            tracing::debug!(upstream = name, %request_id, attempts, %error, "upstream request failed");
         }
         let undone = if is_lost {
             Undone::Lost
@@ -100,14 +101,14 @@ impl Forwarder {
         target: &Target,
         mut request: Request<RequestBody>,
         resend: Resend,
-    ) -> Outcome {
+    ) -> ForwardOutcome {
         let upstream = &target.state.upstream;
         let in_flight = target.metrics.in_flight();
-        let timeouts = RequestTimeouts::from_now(
+        let timeouts = RequestTimeouts::start(
             upstream.timeouts,
             target.retry.and_then(|retry| retry.deadline),
         );
-        // HTTP/1.0 has no upgrades (RFC 9110, section 7.8), nor has HTTP/2 this kind.
+        // Only HTTP/1.1 supports `Upgrade` (RFC 9110, section 7.8).
         let upgrades = request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers());
         let client_upgrade = upgrades.then(|| upgrade::on(&mut request)).flatten();
 
@@ -122,7 +123,7 @@ impl Forwarder {
             arrival,
             names: &self.names,
             upgrade: upgrades,
-            keep: may_retry.then(|| upstream.retry.map_or(0, |retry| retry.max_body)),
+            max_copy: may_retry.then(|| upstream.retry.map_or(0, |retry| retry.max_body)),
             buffers: &self.buffers,
         };
         if let Some(budget) = &target.state.budget {
@@ -138,7 +139,7 @@ impl Forwarder {
                 lease,
                 guard,
             } = responded;
-            let exchange = Exchange {
+            let exchange = ResponseGuards {
                 lease,
                 timeouts,
                 in_flight,
@@ -146,7 +147,7 @@ impl Forwarder {
             };
             response::to_client(response, exchange, arrival, client_upgrade)
         });
-        Outcome {
+        ForwardOutcome {
             response,
             attempts: attempts.count,
             is_lost: attempts.is_lost,

@@ -1,8 +1,8 @@
 //! Headers of a message for its next hop.
 //!
-//! Hop-by-hop headers are removed in both directions. The gateway writes the headers about the origin of a request
-//! itself, except what a trusted peer sends. [`crate::intake::headers`] has removed the headers named in `Connection`
-//! before limits and scopes are counted.
+//! Hop-by-hop headers are removed in both directions. The gateway writes the headers about the origin of a request,
+//! such as `X-Forwarded-For`. It uses received values of these headers only if the peer is trusted.
+//! [`crate::intake::headers`] removes the headers that `Connection` names, before limits and scopes read any header.
 
 use http::header::{
     CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, UPGRADE, VIA,
@@ -19,39 +19,40 @@ use crate::intake::headers::{
 };
 use crate::request_id::{RequestId, X_REQUEST_ID};
 
-/// What the gateway tells upstream about a request.
+/// The origin of a request, for the headers that the gateway adds.
 #[derive(Clone, Debug)]
-pub(crate) struct Provenance<'a> {
-    /// Who is calling.
+pub(crate) struct RequestOrigin<'a> {
+    /// The client and the proxies that the request passed.
     pub caller: &'a Caller,
-    /// The way the request came, as far as it is believed.
+    /// `X-Forwarded-For` for the server, with the trusted part of the received value.
     pub forwarded_for: HeaderValue,
-    /// The host the client asked for.
+    /// The host in the request of the client.
     pub host: &'a HeaderValue,
-    /// The scheme it asked by.
+    /// The scheme of the request: `http` or `https`.
     pub scheme: &'static str,
-    /// The request's id.
+    /// The request ID.
     pub request_id: &'a RequestId,
 }
 
-/// Headers added to a request on its way upstream.
+/// Number of headers that the gateway adds to a request.
 const ADDED: usize = 6;
 
-/// Turns the headers of a client's request into those sent upstream. `upgrade` is true if the request switches
-/// protocols. Lookalikes of the headers in `names` are dropped.
+/// Converts the headers of a client's request for the server. `upgrade` is true if the request switches protocols.
+///
+/// Headers whose name could be confused with one in `names` are removed, such as `x_api_key` for `x-api-key`.
 pub(crate) fn to_upstream(
     headers: &mut HeaderMap,
-    provenance: Provenance<'_>,
+    origin: RequestOrigin<'_>,
     names: &HeaderNames,
     upgrade: bool,
 ) {
-    let Provenance {
+    let RequestOrigin {
         caller,
         forwarded_for,
         host,
         scheme,
         request_id,
-    } = provenance;
+    } = origin;
     let protocol = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
     let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let trusted = caller.peer_trusted();
@@ -67,12 +68,12 @@ pub(crate) fn to_upstream(
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     } else if trailers {
-        // Said anew on our own hop: the answer's trailers are passed on to a client that asked.
+        // `TE` is valid for one hop. The gateway forwards trailers of the response, so it sends `TE` to the server.
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 
-    // An HTTP/2 request names its host in `:authority` alone.
+    // An HTTP/2 request can contain its host in `:authority` only.
     headers.entry(HOST).or_insert_with(|| host.clone());
     headers.insert(X_FORWARDED_FOR, forwarded_for);
     headers
@@ -85,12 +86,11 @@ pub(crate) fn to_upstream(
     headers.insert(X_REQUEST_ID, request_id.to_header());
 }
 
-/// Turns the headers of an upstream response into those sent to the client. `upgraded` is true if the
-/// response switches protocols.
+/// Converts the headers of a server's response for the client. `upgraded` is true if the response switches protocols.
 pub(crate) fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
-    // Upstream announces its trailers here, on one line or several. The client's connection sends those
-    // that are announced if the client accepts trailers.
+    // `Trailer` announces trailers, on one line or several. The client's connection sends the announced trailers if the
+    // client accepts trailers.
     let trailers: SmallVec<[HeaderValue; 1]> = headers.get_all(TRAILER).iter().cloned().collect();
     remove_named_in_connection(headers, &[]);
     remove(headers, |name| HOP_BY_HOP.contains(name));
@@ -103,14 +103,14 @@ pub(crate) fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     }
 }
 
-/// Makes upstream's trailers into those sent to the client.
+/// Removes the trailers that must not be sent to the client.
 pub(crate) fn trailers_to_client(trailers: &mut HeaderMap) {
     for name in FORBIDDEN_TRAILERS {
         trailers.remove(name);
     }
 }
 
-/// Removes the headers for which `unwanted` holds. One pass over the headers costs less than a look-up of each
+/// Removes the headers for which `unwanted` returns true. One pass over the headers costs less than a lookup of each
 /// unwanted name.
 fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
     let found: SmallVec<[HeaderName; 8]> = headers
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trailer_that_would_be_believed_as_a_header_is_not_passed_on() {
+    fn forbidden_trailers_are_removed_and_others_are_forwarded() {
         let mut trailers = HeaderMap::new();
         for name in ["x-sum", "set-cookie", "content-length", "transfer-encoding"] {
             trailers.append(name, HeaderValue::from_static("1"));

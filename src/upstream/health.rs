@@ -1,10 +1,10 @@
-//! Asking servers whether they are well, where the configuration wants that.
+//! Active health checks of the servers of an upstream.
 //!
-//! One task asks all servers of an upstream, each over a connection of its own: a server that no longer
-//! accepts is not well, however lively its old connections are. What fails three times in a row is taken
-//! out, and let in again when it answers twice. Never more than `max_ejected` of them are out: when most
-//! servers seem to be ill, it is likelier the checks that are. The breaker knows nothing of this, nor this of
-//! the breaker; a server gets requests if neither minds.
+//! One task checks all servers of an upstream. Each check opens a new connection, because a server that accepts no
+//! connections is unhealthy even if its old connections work. Three consecutive failed checks eject a server, and two
+//! consecutive successful checks restore it. At most `max_ejected` of the servers are ejected: if most servers seem
+//! unhealthy, the check itself is the more likely cause. Health checks and circuit breakers are independent, and a
+//! server receives requests only if neither excludes it.
 
 use std::sync::Arc;
 
@@ -20,51 +20,55 @@ use super::target;
 use super::{HealthSettings, HostHeader};
 use crate::clock::Clock;
 
-/// Checks in a row that a server fails before it is taken out.
-const FALL: u32 = 3;
+/// Number of consecutive failed checks that ejects a server.
+const FAILURES_TO_EJECT: u32 = 3;
 
-/// Checks in a row that it passes before it is let in again.
-const RISE: u32 = 2;
+/// Number of consecutive successful checks that restores a server.
+const SUCCESSES_TO_RESTORE: u32 = 2;
 
-/// The checks of one upstream.
+/// Health checks of one upstream.
 #[derive(Debug)]
-pub(crate) struct Checks {
+pub(crate) struct HealthChecks {
     state: Arc<UpstreamState>,
     settings: HealthSettings,
     connectors: Vec<Connector>,
     clock: Clock,
 }
 
-/// What checks have found a server to be.
+/// State of a server according to its health checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Finding {
-    ill: bool,
-    /// Checks in a row that said otherwise.
-    against: u32,
+struct ServerHealth {
+    is_unhealthy: bool,
+    /// Number of consecutive checks whose result contradicts `is_unhealthy`.
+    contrary: u32,
 }
 
-impl Finding {
-    /// Takes another check into account; whether that changed anything.
-    fn note(&mut self, well: bool) -> bool {
-        if well != self.ill {
-            self.against = 0;
+impl ServerHealth {
+    /// Records the result of a check. Returns whether the state changed.
+    fn record(&mut self, passed: bool) -> bool {
+        if passed != self.is_unhealthy {
+            self.contrary = 0;
             return false;
         }
-        self.against += 1;
-        let enough = if self.ill { RISE } else { FALL };
-        let changed = self.against >= enough;
+        self.contrary += 1;
+        let enough = if self.is_unhealthy {
+            SUCCESSES_TO_RESTORE
+        } else {
+            FAILURES_TO_EJECT
+        };
+        let changed = self.contrary >= enough;
         if changed {
             *self = Self {
-                ill: !self.ill,
-                against: 0,
+                is_unhealthy: !self.is_unhealthy,
+                contrary: 0,
             };
         }
         changed
     }
 }
 
-impl Checks {
-    /// The checks of an upstream that stands like this, if it is to have any.
+impl HealthChecks {
+    /// Creates the health checks of an upstream. Returns `None` if none are configured.
     pub(crate) fn of(
         state: &Arc<UpstreamState>,
         clock: &Clock,
@@ -80,43 +84,43 @@ impl Checks {
         }))
     }
 
-    /// Asks again and again, until dropped.
+    /// Checks all servers periodically until the future is dropped.
     pub(crate) async fn run(self) {
-        let mut findings = vec![Finding::default(); self.connectors.len()];
+        let mut healths = vec![ServerHealth::default(); self.connectors.len()];
         let mut ticks = interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let asked = (0..self.connectors.len()).map(|place| self.is_well(place));
-            let answers = join_all(asked).await;
-            for (place, (finding, well)) in findings.iter_mut().zip(answers).enumerate() {
-                if finding.note(well) {
-                    self.tell(place, finding.ill);
+            let checks = (0..self.connectors.len()).map(|index| self.passes_check(index));
+            let results = join_all(checks).await;
+            for (index, (health, passed)) in healths.iter_mut().zip(results).enumerate() {
+                if health.record(passed) {
+                    self.log_change(index, health.is_unhealthy);
                 }
             }
-            self.apply(&findings);
+            self.apply(&healths);
         }
     }
 
-    async fn is_well(&self, place: usize) -> bool {
-        let asked = timeout(self.settings.timeout, self.ask(place)).await;
-        let why = match asked {
+    async fn passes_check(&self, index: usize) -> bool {
+        let result = timeout(self.settings.timeout, self.send_check(index)).await;
+        let why = match result {
             Ok(Ok(())) => return true,
             Ok(Err(why)) => why,
-            Err(_) => "no answer in time".to_owned(),
+            Err(_) => "timed out".to_owned(),
         };
-        let server = self.state.servers[place].name();
+        let server = self.state.servers[index].name();
         tracing::debug!(
             upstream = &*self.state.upstream.name,
             server,
             why,
-            "a check failed"
+            "health check failed"
         );
         false
     }
 
-    async fn ask(&self, place: usize) -> Result<(), String> {
-        let server = &self.state.servers[place];
+    async fn send_check(&self, index: usize) -> Result<(), String> {
+        let server = &self.state.servers[index];
         let host = match &self.state.upstream.host {
             HostHeader::Literal(host) => host.clone(),
             HostHeader::Preserve | HostHeader::Server => {
@@ -127,57 +131,55 @@ impl Checks {
             .header(HOST, host)
             .header(USER_AGENT, "tidegate-health")
             .body(UpstreamBody::none())
-            .expect("a path and two headers make a request");
-        let connecting = self.connectors[place].connect();
-        let mut link = connecting.await.map_err(|error| error.to_string())?;
-        let answer = link.sender().send_request(request).await;
-        let status = answer.map_err(|error| error.to_string())?.status();
+            .expect("path and headers are valid");
+        let connecting = self.connectors[index].connect();
+        let mut connection = connecting.await.map_err(|error| error.to_string())?;
+        let response = connection.sender().send_request(request).await;
+        let status = response.map_err(|error| error.to_string())?.status();
         if status.is_success() || status.is_redirection() {
             Ok(())
         } else {
-            Err(format!("it responded {}", status.as_u16()))
+            Err(format!("status {}", status.as_u16()))
         }
     }
 
-    fn tell(&self, place: usize, ill: bool) {
+    fn log_change(&self, index: usize, is_unhealthy: bool) {
         let upstream = &*self.state.upstream.name;
-        let server = self.state.servers[place].name();
-        if ill {
-            tracing::warn!(upstream, server, "the server fails its health checks");
+        let server = self.state.servers[index].name();
+        if is_unhealthy {
+            tracing::warn!(upstream, server, "server failed health checks");
         } else {
-            tracing::info!(
-                upstream,
-                server,
-                "the server passes its health checks again"
-            );
+            tracing::info!(upstream, server, "server passed health checks again");
         }
     }
 
-    /// Takes out those that are ill, as many as may be, and lets in those that are not.
-    fn apply(&self, findings: &[Finding]) {
-        let judged = || self.state.servers.iter().zip(findings);
-        for (server, _) in judged().filter(|(server, finding)| server.is_ejected() && !finding.ill)
+    /// Restores healthy servers, and ejects unhealthy ones up to `max_ejected`.
+    fn apply(&self, healths: &[ServerHealth]) {
+        let servers = || self.state.servers.iter().zip(healths);
+        for (server, _) in
+            servers().filter(|(server, health)| server.is_ejected() && !health.is_unhealthy)
         {
-            server.readmit(self.clock.now());
+            server.restore(self.clock.now());
         }
-        let out = judged().filter(|(server, _)| server.is_ejected()).count();
-        let room = most_ejected(findings.len(), self.settings.max_ejected).saturating_sub(out);
-        judged()
-            .filter(|(server, finding)| finding.ill && !server.is_ejected())
-            .take(room)
+        let ejected = servers().filter(|(server, _)| server.is_ejected()).count();
+        let allowed =
+            max_ejected_servers(healths.len(), self.settings.max_ejected).saturating_sub(ejected);
+        servers()
+            .filter(|(server, health)| health.is_unhealthy && !server.is_ejected())
+            .take(allowed)
             .for_each(|(server, _)| ServerState::eject(server));
     }
 }
 
-/// How many of so many servers may be out at once.
+/// Returns the maximum number of ejected servers.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a part of a number of servers, which is small"
+    reason = "the number of servers is small"
 )]
-fn most_ejected(servers: usize, part: f64) -> usize {
-    // A hair more, or a third of three would be none.
+fn max_ejected_servers(servers: usize, part: f64) -> usize {
+    // The small addition makes 1/3 of 3 servers one server, despite rounding.
     (servers as f64 * part + 1e-9) as usize
 }
 
@@ -186,20 +188,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_failed_checks_make_a_server_ill_and_two_passed_ones_well() {
-        let mut finding = Finding::default();
+    fn three_failed_checks_make_a_server_unhealthy_and_two_passed_ones_healthy() {
+        let mut health = ServerHealth::default();
         let mut note = |checks: &[bool]| -> Vec<bool> {
-            checks.iter().map(|&well| finding.note(well)).collect()
+            checks.iter().map(|&passed| health.record(passed)).collect()
         };
         assert_eq!(note(&[true, false, false, true]), [false; 4]);
         assert_eq!(note(&[false, false, false]), [false, false, true]);
         assert_eq!(note(&[false, true, false, true]), [false; 4]);
         assert_eq!(note(&[true]), [true]);
-        assert_eq!(finding, Finding::default());
+        assert_eq!(health, ServerHealth::default());
     }
 
     #[test]
-    fn the_part_that_may_be_out_is_rounded_down() {
+    fn the_maximum_of_ejected_servers_is_rounded_down() {
         let cases = [
             (1, 0.5, 0),
             (2, 0.5, 1),
@@ -209,7 +211,11 @@ mod tests {
             (4, 0.0, 0),
         ];
         for (servers, part, most) in cases {
-            assert_eq!(most_ejected(servers, part), most, "{part} of {servers}");
+            assert_eq!(
+                max_ejected_servers(servers, part),
+                most,
+                "{part} of {servers}"
+            );
         }
     }
 }

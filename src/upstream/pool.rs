@@ -1,12 +1,11 @@
-//! Connections to a server, kept open between requests.
+//! Pool of idle connections to a server.
 //!
-//! Each worker has one pool per server. Connections never cross threads, so the lock is uncontended. The most
-//! recently used connection is taken first. Connections that stay unused are closed after
-//! [`MAX_IDLE_TIME`], or earlier if the server announced an earlier close with `Keep-Alive: timeout=N`. A
-//! connection returns to the pool only after an exchange that both sides finished.
+//! Each worker has one pool per server. Connections never cross threads, so the lock is uncontended. The most recently
+//! used connection is taken first. An idle connection is closed after [`MAX_IDLE_TIME`], or earlier if the server
+//! announces that with `Keep-Alive: timeout=N`. A connection returns to the pool only after a complete exchange.
 //!
-//! One task per pool closes idle connections, once a second and only while there are any. A timer per
-//! connection would be exact, but costs a timer entry per request.
+//! One task per pool closes expired connections. It runs once a second, and only while the pool has idle connections. A
+//! timer per connection would be exact, but would cost a timer entry per request.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -20,53 +19,53 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::body::{UploadProgress, UploadStage, UpstreamBody};
-use super::connect::{ConnectError, Connector, Link};
+use super::connect::{ConnectError, Connector, ServerConnection};
 use super::headers::KEEP_ALIVE;
 
-/// Idle connections in a pool. The oldest is closed when another one is added.
+/// Maximum number of idle connections in a pool. When it is reached, the oldest connection is closed.
 const MAX_IDLE: usize = 256;
 
-/// How long an unused connection stays open: less than most servers wait before they close it.
+/// Maximum time that a connection stays idle. Most servers wait longer before they close it.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// How much earlier than the server the gateway closes a connection, so that no request is sent on a
-/// connection that the server is closing.
+/// The gateway closes an idle connection this much earlier than the server. Otherwise it could send a request while the
+/// server closes the connection.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_secs(1);
 
 /// Time between two sweeps for expired connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the task of a connection may take to finish the previous exchange.
-const WIND_UP: Duration = Duration::from_millis(100);
+/// Maximum time until the task of a connection is ready for the next request.
+const READY_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The connections of one worker to one server.
 #[derive(Debug)]
 pub(crate) struct Pool {
     connector: Connector,
-    idle: Mutex<IdleLinks>,
+    idle: Mutex<IdleConnections>,
 }
 
 #[derive(Debug, Default)]
-struct IdleLinks {
+struct IdleConnections {
     /// Ordered by the time of last use, the most recent one last.
-    links: VecDeque<IdleLink>,
+    connections: VecDeque<IdleConnection>,
     /// Whether the task that closes expired connections runs.
     is_swept: bool,
 }
 
 #[derive(Debug)]
-struct IdleLink {
-    link: Link,
+struct IdleConnection {
+    connection: ServerConnection,
     expires: Instant,
 }
 
-/// A connection in use. It returns to its pool with [`finish`](Self::finish) and is closed if dropped.
+/// A connection in use. [`finish`](Self::finish) returns it to its pool; dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    link: Link,
+    connection: ServerConnection,
     pool: Arc<Pool>,
     upload: Option<Arc<UploadProgress>>,
-    /// How long the connection may stay unused after this exchange. `None` means that it is not reused.
+    /// How long the connection may stay idle after this exchange. `None` if it must not be reused.
     idle_time: Option<Duration>,
     /// Whether an earlier request used the connection. The server may have closed it since then.
     pub reused: bool,
@@ -83,24 +82,24 @@ impl Pool {
 
     /// Takes an idle connection, or opens one if none is usable.
     pub(crate) async fn lease(self: &Arc<Self>) -> Result<Lease, ConnectError> {
-        while let Some(mut link) = self.take_idle() {
-            if is_ready(link.sender()).await {
-                return Ok(self.lend(link, true));
+        while let Some(mut connection) = self.take_idle() {
+            if is_ready(connection.sender()).await {
+                return Ok(self.lend(connection, true));
             }
         }
         self.lease_fresh().await
     }
 
-    /// Opens a connection, also if idle ones exist.
+    /// Opens a new connection, even if idle connections exist.
     pub(crate) async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
-        // Boxed, because it is rare and large: the future of every request would be as large otherwise.
-        let link = Box::pin(self.connector.connect()).await?;
-        Ok(self.lend(link, false))
+        // Boxed, because it is rare and large. Unboxed, it would enlarge the future of every request.
+        let connection = Box::pin(self.connector.connect()).await?;
+        Ok(self.lend(connection, false))
     }
 
-    fn lend(self: &Arc<Self>, link: Link, reused: bool) -> Lease {
+    fn lend(self: &Arc<Self>, connection: ServerConnection, reused: bool) -> Lease {
         Lease {
-            link,
+            connection,
             pool: Arc::clone(self),
             upload: None,
             idle_time: None,
@@ -108,29 +107,33 @@ impl Pool {
         }
     }
 
-    fn take_idle(&self) -> Option<Link> {
+    fn take_idle(&self) -> Option<ServerConnection> {
         let mut idle = self.idle.lock();
-        while let Some(IdleLink { link, expires }) = idle.links.pop_back() {
-            if Instant::now() < expires && !link.is_closed() {
-                return Some(link);
+        while let Some(IdleConnection {
+            connection,
+            expires,
+        }) = idle.connections.pop_back()
+        {
+            if Instant::now() < expires && !connection.is_closed() {
+                return Some(connection);
             }
         }
         None
     }
 
-    fn put_back(self: &Arc<Self>, link: Link, idle_time: Duration) {
-        if link.is_closed() {
+    fn put_back(self: &Arc<Self>, connection: ServerConnection, idle_time: Duration) {
+        if connection.is_closed() {
             return;
         }
         let mut idle = self.idle.lock();
-        if idle.links.len() == MAX_IDLE {
-            idle.links.pop_front();
+        if idle.connections.len() == MAX_IDLE {
+            idle.connections.pop_front();
         }
-        idle.links.push_back(IdleLink {
-            link,
+        idle.connections.push_back(IdleConnection {
+            connection,
             expires: Instant::now() + idle_time,
         });
-        // Without a runtime the worker is ending, and its connections end with it.
+        // Without a runtime the worker is shutting down, and its connections are closed with it.
         if !idle.is_swept
             && let Ok(runtime) = Handle::try_current()
         {
@@ -143,9 +146,9 @@ impl Pool {
     fn sweep(&self) -> bool {
         let now = Instant::now();
         let mut idle = self.idle.lock();
-        let is_usable = |idle: &IdleLink| now < idle.expires && !idle.link.is_closed();
-        idle.links.retain(is_usable);
-        idle.is_swept = !idle.links.is_empty();
+        let is_usable = |idle: &IdleConnection| now < idle.expires && !idle.connection.is_closed();
+        idle.connections.retain(is_usable);
+        idle.is_swept = !idle.connections.is_empty();
         idle.is_swept
     }
 }
@@ -161,48 +164,48 @@ async fn sweep_repeatedly(pool: Weak<Pool>) {
     }
 }
 
-/// Whether a connection accepts another request. After an exchange its task needs a moment to become ready.
-/// It never does if the server left part of the request unread.
+/// Whether a connection accepts another request. After an exchange, its task becomes ready with a short delay. It never
+/// becomes ready if the server has not read the complete request.
 async fn is_ready(sender: &mut SendRequest<UpstreamBody>) -> bool {
     if sender.is_ready() {
         return true;
     }
-    let wound_up = tokio::time::timeout(WIND_UP, sender.ready()).await;
-    matches!(wound_up, Ok(Ok(())))
+    let ready = tokio::time::timeout(READY_TIMEOUT, sender.ready()).await;
+    matches!(ready, Ok(Ok(())))
 }
 
 impl Lease {
     /// Returns the sender of this connection.
     pub(crate) fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
-        self.link.sender()
+        self.connection.sender()
     }
 
-    /// Sets the request body that must be sent completely before the connection can be reused.
-    pub(crate) fn carries(&mut self, upload: Option<Arc<UploadProgress>>) {
+    /// Sets the progress of the request body. The connection is reused only if the body is sent completely.
+    pub(crate) fn track_upload(&mut self, upload: Option<Arc<UploadProgress>>) {
         self.upload = upload;
     }
 
-    /// Takes from the head of a response how long the connection may stay unused.
-    pub(crate) fn received(&mut self, version: Version, headers: &HeaderMap) {
+    /// Sets how long the connection may stay idle, from the head of the response.
+    pub(crate) fn set_idle_time(&mut self, version: Version, headers: &HeaderMap) {
         self.idle_time = idle_time(version, headers);
     }
 
-    /// Ends an exchange whose response was read completely. The connection is reused if the request was sent
-    /// completely, too.
+    /// Ends an exchange whose response was read completely. The connection returns to the pool if the request was also
+    /// sent completely.
     pub(crate) fn finish(self) {
         let sent = |upload: &Arc<UploadProgress>| upload.stage() == UploadStage::Sent;
         if let Some(idle_time) = self.idle_time
             && self.upload.as_ref().is_none_or(sent)
         {
-            self.pool.put_back(self.link, idle_time);
+            self.pool.put_back(self.connection, idle_time);
         }
     }
 }
 
-/// Returns how long a connection may stay unused after a response, or `None` if it must not be reused.
+/// Returns how long a connection may stay idle after a response, or `None` if it must not be reused.
 ///
-/// After an HTTP/1.0 response hyper sends the next request as HTTP/1.0. That version has no chunked coding,
-/// so hyper drops a request body without a declared length.
+/// A connection with an HTTP/1.0 response is not reused: hyper would send the next request as HTTP/1.0. That version
+/// has no chunked coding, so hyper would drop a request body without a declared length.
 fn idle_time(version: Version, headers: &HeaderMap) -> Option<Duration> {
     if version != Version::HTTP_11 {
         return None;
@@ -237,7 +240,7 @@ mod tests {
     use super::super::Server;
     use super::*;
 
-    /// Returns a pool with connections that expire after these times, and the server's ends of them.
+    /// Returns a pool with connections that expire after these times, and the sockets of the server.
     async fn pool_with(idle_times: &[Duration]) -> (Arc<Pool>, Vec<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let authority = listener.local_addr().unwrap().to_string();
@@ -259,11 +262,11 @@ mod tests {
     }
 
     fn idle(pool: &Pool) -> usize {
-        pool.idle.lock().links.len()
+        pool.idle.lock().connections.len()
     }
 
     #[tokio::test]
-    async fn idle_connections_of_a_burst_are_closed_after_their_time() {
+    async fn idle_connections_are_closed_after_their_idle_time() {
         let (pool, accepted) = pool_with(&[MAX_IDLE_TIME; 100]).await;
         assert_eq!(idle(&pool), 100);
         tokio::time::pause();
@@ -271,7 +274,10 @@ mod tests {
         assert_eq!(idle(&pool), 100);
         tokio::time::sleep(3 * SWEEP_INTERVAL).await;
         assert_eq!(idle(&pool), 0);
-        assert!(!pool.idle.lock().is_swept, "the task ends with the last");
+        assert!(
+            !pool.idle.lock().is_swept,
+            "the task ends with the last connection"
+        );
         for mut stream in accepted {
             stream
                 .set_read_timeout(Some(Duration::from_secs(5)))
@@ -281,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_expired_connection_is_not_used_although_it_is_not_swept_yet() {
+    async fn an_expired_connection_is_not_used_before_the_next_sweep() {
         let time = SWEEP_INTERVAL / 2;
         let (pool, _accepted) = pool_with(&[time; 2]).await;
         tokio::time::pause();
@@ -292,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_expires_later_outlives_one_that_expires_earlier() {
+    async fn a_sweep_closes_only_expired_connections() {
         let (pool, _accepted) = pool_with(&[MAX_IDLE_TIME, Duration::from_secs(2)]).await;
         tokio::time::pause();
         tokio::time::sleep(Duration::from_secs(4)).await;
@@ -301,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_a_server_announces_is_kept_with_a_margin() {
+    fn keep_alive_timeout_of_the_server_is_applied_with_a_margin() {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         for (line, expected) in [
             ("timeout=5", seconds(4)),

@@ -1,8 +1,8 @@
-//! The body of a response from upstream.
+//! Response body that is streamed from a server to the client.
 //!
-//! It forwards what upstream sends as the client reads it. A body that stalls or is truncated ends in an error, which
-//! aborts the response: a truncated response must not look complete. The connection returns to its pool at the end of
-//! the body, and is closed if the end is never reached.
+//! The gateway reads from the server no faster than the client reads. A body that stalls or is truncated ends with an
+//! error, which aborts the response to the client: a truncated response must not look complete. At the end of the body
+//! the connection returns to its pool. If the end is not reached, the connection is closed.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use super::breaker::Failure;
+use super::breaker::ServerFailure;
 use super::error::timed_out;
 use super::headers;
 use super::pool::Lease;
@@ -22,23 +22,23 @@ use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
 use crate::body::BodyError;
 use crate::metrics::{InFlight, UpstreamFailure};
 
-/// A wait for upstream that is longer than the internal delays of the gateway.
+/// A wait of this length means that the server paused. Internal delays of the gateway are shorter.
 const UPSTREAM_PAUSE: Duration = Duration::from_millis(250);
 
-/// The body of a response from upstream.
+/// Response body that is streamed from a server to the client.
 #[derive(Debug)]
 pub(crate) struct RelayedBody {
     body: Incoming,
     lease: Option<Lease>,
-    /// `idle_timeout`.
+    /// Maximum time without data from the server (`idle_timeout`).
     idle: Duration,
-    /// When the whole body has to have arrived.
+    /// Time by which the complete body must have arrived.
     deadline: Option<Instant>,
-    /// When the relay of the body began.
+    /// Time at which the head of the response was forwarded.
     began: Instant,
-    /// Start and timer of a wait for upstream.
+    /// Start and timer of the current wait for the server. `None` while the server sends.
     stalled: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// Guards of the request in flight.
+    /// Guards that count the request as in flight.
     guards: Option<(InFlight, AttemptGuard)>,
 }
 
@@ -70,13 +70,13 @@ impl RelayedBody {
         }
     }
 
-    /// Aborts the response. Only a connection that upstream closes counts against the server: it responded in
-    /// time, and a stream may be quiet for longer than a timeout allows.
+    /// Aborts the response. Only a connection error counts as a failure of the server. A timeout does not: the head
+    /// arrived in time, and a healthy stream can be silent for longer than the timeout.
     fn abort(&mut self, error: BodyError) -> BodyError {
         tracing::warn!(%error, "upstream response truncated");
         if let Some((in_flight, mut guard)) = self.guards.take() {
-            if matches!(error, BodyError::Upstream(_)) && !self.is_clients() {
-                guard.failed(Failure::Response);
+            if matches!(error, BodyError::Upstream(_)) && !self.is_client_fault() {
+                guard.failed(ServerFailure::Response);
             }
             in_flight.failed(error.timeout().map_or(UpstreamFailure::Broken, timed_out));
         }
@@ -84,14 +84,14 @@ impl RelayedBody {
         error
     }
 
-    /// Whether upstream may have closed the connection because the client reads too slowly. In that case upstream
-    /// has always sent more than the client has read, so the gateway did not wait for upstream.
-    fn is_clients(&self) -> bool {
+    /// Whether the server may have closed the connection because the client reads too slowly. In that case the server
+    /// has always sent more than the client has read, so the gateway does not wait for the server.
+    fn is_client_fault(&self) -> bool {
         let waited = |(since, _): &(Instant, _)| since.elapsed() >= UPSTREAM_PAUSE;
         self.began.elapsed() >= CLIENT_PAUSE && !self.stalled.as_ref().is_some_and(waited)
     }
 
-    /// Becomes ready when upstream has sent nothing for too long. Polled while the gateway waits for upstream.
+    /// Becomes ready when `idle_timeout` or the deadline expires. Polled while the gateway waits for the server.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (_, stalled) = self.stalled.get_or_insert_with(|| {
             let now = Instant::now();
@@ -120,7 +120,7 @@ impl Body for RelayedBody {
                     headers::trailers_to_client(trailers);
                 }
                 if self.body.is_end_stream() {
-                    // Upstream has sent everything, however long the client takes to read it.
+                    // The exchange with the server is complete, although the client has not read everything.
                     self.finish();
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -155,7 +155,7 @@ impl Body for RelayedBody {
 
 impl Drop for RelayedBody {
     fn drop(&mut self) {
-        // A body whose length was declared is not polled again once all of it passed.
+        // A body with a declared length is not polled again after its last byte.
         if self.body.is_end_stream() {
             self.finish();
         }

@@ -1,9 +1,11 @@
 //! Copies of request bodies for retries.
 //!
-//! A body is copied as it passes, up to a cap and within the bounds on held bodies. No attempt waits for the rest of it.
-//! The copy of a body that exceeds a bound, or that its client does not complete, is dropped, and the request is sent
-//! once. If an attempt ends before the client has sent everything, the next attempt sends the copy and then continues
-//! to read: the attempts share the client's body, and the latest one reads it.
+//! A body is copied while it is forwarded, so no attempt waits until the body is complete. The copy is bounded by
+//! `max_body` and by the bounds on held bodies. If the copy exceeds a bound, or the client does not complete the body,
+//! the copy is dropped and the request is not retried.
+//!
+//! An attempt can end before the client has sent everything. The next attempt then sends the copy and continues to read
+//! from the client. The attempts share the client's body, and only the latest attempt reads from it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,101 +18,101 @@ use parking_lot::Mutex;
 use crate::body::{RequestBody, RequestBodyError};
 use crate::buffers::BufferCharge;
 
-/// Bytes of a copy that are sent as one part, at most. A part is not charged.
+/// Maximum number of bytes of a copy that are sent as one part. A part is not charged to the buffer bounds.
 const PART: usize = 64 * 1024;
 
-/// The copy of a body that may have to be sent again, and the rest of the body.
+/// Copy of the forwarded part of a body, and the source of the rest. Shared by the attempts of a request.
 #[derive(Clone, Debug)]
-pub(super) struct ReplayBuffer(Arc<Mutex<State>>);
+pub(super) struct ReplayBuffer(Arc<Mutex<ReplayState>>);
 
 #[derive(Debug)]
-struct State {
+struct ReplayState {
     body: RequestBody,
-    /// The bytes that passed, unless a bound was exceeded.
-    kept: Option<Copied>,
-    /// Whether the client sent everything.
+    /// The bytes that were forwarded. `None` if the copy was dropped.
+    copy: Option<BodyCopy>,
+    /// Whether the client has sent the complete body.
     ended: bool,
-    /// Its declared length.
+    /// Declared length of the body.
     length: SizeHint,
-    /// The attempt it belongs to.
+    /// Number of the latest attempt, which alone reads from the client.
     attempt: u32,
 }
 
-/// A copy of all that passed. The parts themselves are not held: a part can be one byte of a read buffer of several
-/// KiB.
+/// Copied bytes. The forwarded parts themselves are not held, because a part of one byte can pin a read buffer of
+/// several KiB.
 #[derive(Debug)]
-struct Copied {
+struct BodyCopy {
     bytes: Vec<u8>,
     charge: BufferCharge,
-    /// Length at most, in bytes.
+    /// Maximum length, in bytes.
     cap: usize,
 }
 
-/// The body of one attempt: the copy, then what the client sends.
+/// Body of one attempt: first the copy, then the parts that the client sends.
 #[derive(Debug)]
 pub(super) struct ReplayBody {
-    kept: ReplayBuffer,
+    buffer: ReplayBuffer,
     attempt: u32,
-    /// Bytes that were forwarded.
-    passed: usize,
+    /// Number of bytes that this attempt has forwarded.
+    forwarded: usize,
 }
 
 impl ReplayBuffer {
-    /// Copies up to `cap` bytes of `body` as it passes, and charges for them.
+    /// Creates a buffer that copies up to `cap` bytes of `body` and adds them to `charge`.
     pub(super) fn new(body: RequestBody, cap: usize, charge: BufferCharge) -> Self {
         let length = body.size_hint();
         let upper = length.upper().and_then(|upper| usize::try_from(upper).ok());
-        let copied = Copied {
+        let copy = BodyCopy {
             bytes: Vec::new(),
             charge,
             cap: upper.map_or(cap, |upper| upper.min(cap)),
         };
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(ReplayState {
             body,
-            kept: Some(copied),
+            copy: Some(copy),
             ended: false,
             length,
             attempt: 0,
         })))
     }
 
-    /// Returns the body from its start, for another attempt. Earlier attempts get no more of it. `None` if part of it was
-    /// dropped.
+    /// Returns the body from its start, for the next attempt. Earlier attempts receive no further parts. `None` if the
+    /// copy was dropped.
     pub(super) fn replay(&self) -> Option<ReplayBody> {
         let mut state = self.0.lock();
-        state.kept.as_ref()?;
+        state.copy.as_ref()?;
         state.attempt += 1;
         Some(ReplayBody {
-            kept: self.clone(),
+            buffer: self.clone(),
             attempt: state.attempt,
-            passed: 0,
+            forwarded: 0,
         })
     }
 
-    /// Whether the copy is complete.
-    pub(super) fn is_whole(&self) -> bool {
-        self.0.lock().kept.is_some()
+    /// Whether the copy contains everything forwarded so far.
+    pub(super) fn is_complete(&self) -> bool {
+        self.0.lock().copy.is_some()
     }
 }
 
-impl State {
-    /// Copies `part`, or drops the copy if a bound would be exceeded.
-    fn keep(&mut self, part: &[u8]) {
-        if self.kept.as_mut().is_some_and(|kept| !kept.add(part)) {
-            self.kept = None;
+impl ReplayState {
+    /// Adds `part` to the copy, or drops the copy if a bound would be exceeded.
+    fn copy_part(&mut self, part: &[u8]) {
+        if self.copy.as_mut().is_some_and(|copy| !copy.add(part)) {
+            self.copy = None;
         }
     }
 
-    /// Returns the next part of the copy after `passed` bytes, or `None` at its end.
-    fn kept_after(&self, passed: usize) -> Option<Bytes> {
-        let rest = self.kept.as_ref()?.bytes.get(passed..)?;
+    /// Returns the next part of the copy after `offset` bytes, or `None` at its end.
+    fn copied_after(&self, offset: usize) -> Option<Bytes> {
+        let rest = self.copy.as_ref()?.bytes.get(offset..)?;
         let part = &rest[..rest.len().min(PART)];
         (!part.is_empty()).then(|| Bytes::copy_from_slice(part))
     }
 }
 
-impl Copied {
-    /// Copies `part`. Returns `false` if a bound would be exceeded.
+impl BodyCopy {
+    /// Adds `part`. Returns `false` if a bound would be exceeded.
     fn add(&mut self, part: &[u8]) -> bool {
         let Self { bytes, charge, cap } = self;
         let fits =
@@ -127,13 +129,13 @@ impl ReplayBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        let mut state = self.kept.0.lock();
+        let mut state = self.buffer.0.lock();
         if state.attempt != self.attempt {
-            // The connection of an earlier attempt is being closed.
+            // A later attempt reads the body. The connection of this attempt is being closed.
             return Poll::Pending;
         }
-        let part = if let Some(kept) = state.kept_after(self.passed) {
-            kept
+        let part = if let Some(part) = state.copied_after(self.forwarded) {
+            part
         } else if state.ended {
             return Poll::Ready(None);
         } else {
@@ -143,34 +145,34 @@ impl ReplayBody {
                     return Poll::Ready(None);
                 }
                 Some(Err(error)) => {
-                    // A body polled after an error can seem to be complete.
-                    state.kept = None;
+                    // After an error, the body could report its end and look complete.
+                    state.copy = None;
                     return Poll::Ready(Some(Err(error)));
                 }
                 Some(Ok(frame)) => {
                     let part = frame.into_data().unwrap_or_default();
-                    state.keep(&part);
+                    state.copy_part(&part);
                     part
                 }
             }
         };
-        self.passed += part.len();
+        self.forwarded += part.len();
         Poll::Ready(Some(Ok(Frame::data(part))))
     }
 
     pub(super) fn is_end_stream(&self) -> bool {
-        let state = self.kept.0.lock();
+        let state = self.buffer.0.lock();
         let replayed = state
-            .kept
+            .copy
             .as_ref()
-            .is_none_or(|kept| kept.bytes.len() <= self.passed);
+            .is_none_or(|copy| copy.bytes.len() <= self.forwarded);
         replayed && (state.ended || state.body.is_end_stream())
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
-        let length = self.kept.0.lock().length.exact();
+        let length = self.buffer.0.lock().length.exact();
         length.map_or_else(SizeHint::default, |length| {
-            SizeHint::with_exact(length.saturating_sub(self.passed as u64))
+            SizeHint::with_exact(length.saturating_sub(self.forwarded as u64))
         })
     }
 }
@@ -190,14 +192,14 @@ mod tests {
         }))
     }
 
-    /// A body of which up to `cap` bytes are copied, charged to `buffers`.
-    fn kept(body: impl Into<Bytes>, cap: usize, buffers: &Arc<Buffers>) -> ReplayBuffer {
+    /// Returns a buffer that copies up to `cap` bytes of `body`, charged to `buffers`.
+    fn buffer(body: impl Into<Bytes>, cap: usize, buffers: &Arc<Buffers>) -> ReplayBuffer {
         let client = ClientId::of([127, 0, 0, 1].into(), 64);
         let charge = buffers.charge(client, Buffered::Retry);
         ReplayBuffer::new(body.into().into(), cap, charge)
     }
 
-    /// What a replay gives out, part by part.
+    /// Returns the parts of a body.
     fn parts(replay: &mut ReplayBody) -> Vec<Bytes> {
         let mut cx = Context::from_waker(Waker::noop());
         let mut parts = Vec::new();
@@ -208,10 +210,10 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_is_given_out_again_from_its_start() {
-        let kept = kept("four", 4, &buffers(4));
+    fn each_replay_starts_with_the_first_byte() {
+        let buffer = buffer("four", 4, &buffers(4));
         for _ in 0..3 {
-            let mut replay = kept.replay().unwrap();
+            let mut replay = buffer.replay().unwrap();
             assert_eq!(replay.size_hint().exact(), Some(4));
             assert!(!replay.is_end_stream());
             assert_eq!(parts(&mut replay), ["four"]);
@@ -221,20 +223,20 @@ mod tests {
     }
 
     #[test]
-    fn more_than_may_be_kept_passes_once() {
-        let kept = kept("four!", 4, &buffers(100));
-        let mut first = kept.replay().unwrap();
-        assert!(kept.is_whole());
+    fn a_body_above_the_maximum_cannot_be_replayed() {
+        let buffer = buffer("four!", 4, &buffers(100));
+        let mut first = buffer.replay().unwrap();
+        assert!(buffer.is_complete());
         assert_eq!(parts(&mut first), ["four!"]);
-        assert!(!kept.is_whole());
-        assert!(kept.replay().is_none());
+        assert!(!buffer.is_complete());
+        assert!(buffer.replay().is_none());
     }
 
     #[test]
-    fn an_attempt_that_was_given_up_gets_no_more_of_it() {
-        let kept = kept("four", 4, &buffers(100));
-        let mut first = kept.replay().unwrap();
-        let mut second = kept.replay().unwrap();
+    fn an_earlier_attempt_receives_no_further_parts() {
+        let buffer = buffer("four", 4, &buffers(100));
+        let mut first = buffer.replay().unwrap();
+        let mut second = buffer.replay().unwrap();
         assert_eq!(parts(&mut first), [""; 0]);
         assert_eq!(parts(&mut second), ["four"]);
     }
@@ -242,25 +244,25 @@ mod tests {
     #[test]
     fn a_copy_is_charged_until_the_last_attempt_ends() {
         let buffers = buffers(100);
-        let kept = kept("four", 4, &buffers);
-        let mut first = kept.replay().unwrap();
+        let buffer = buffer("four", 4, &buffers);
+        let mut first = buffer.replay().unwrap();
         assert_eq!(buffers.in_use(), 0);
         assert_eq!(parts(&mut first), ["four"]);
         assert_eq!(buffers.in_use(), 4);
-        drop(kept);
+        drop(buffer);
         assert_eq!(buffers.in_use(), 4);
         drop(first);
         assert_eq!(buffers.in_use(), 0);
     }
 
     #[test]
-    fn a_body_beyond_the_bound_on_held_bodies_passes_once() {
+    fn a_body_above_the_bound_on_held_bodies_cannot_be_replayed() {
         let buffers = buffers(3);
-        let kept = kept("four", 4, &buffers);
-        let mut first = kept.replay().unwrap();
+        let buffer = buffer("four", 4, &buffers);
+        let mut first = buffer.replay().unwrap();
         assert_eq!(parts(&mut first), ["four"]);
         assert!(first.is_end_stream());
-        assert!(kept.replay().is_none());
+        assert!(buffer.replay().is_none());
         assert_eq!(buffers.in_use(), 0);
         assert_eq!(buffers.exceeded(Buffered::Retry), 1);
     }
@@ -268,10 +270,10 @@ mod tests {
     #[test]
     fn a_large_copy_is_sent_in_parts() {
         let body = vec![b'x'; 2 * PART + 1];
-        let kept = kept(body.clone(), body.len(), &buffers(body.len()));
-        let mut first = kept.replay().unwrap();
+        let buffer = buffer(body.clone(), body.len(), &buffers(body.len()));
+        let mut first = buffer.replay().unwrap();
         assert_eq!(parts(&mut first).len(), 1);
-        let mut second = kept.replay().unwrap();
+        let mut second = buffer.replay().unwrap();
         let sent = parts(&mut second);
         assert_eq!(sent.len(), 3);
         assert!(sent.concat() == body);

@@ -9,7 +9,7 @@ use http_body::Body as _;
 
 use super::HostHeader;
 use super::body::{UploadProgress, UpstreamBody};
-use super::headers::{self, Provenance};
+use super::headers::{self, RequestOrigin};
 use super::replay::ReplayBuffer;
 use crate::body::RequestBody;
 use crate::buffers::{Buffered, Buffers};
@@ -20,13 +20,13 @@ use crate::intake::headers::HeaderNames;
 /// A request that is ready to be sent.
 #[derive(Debug)]
 pub(super) struct UpstreamRequest {
-    /// `None` while it is being sent, and afterwards.
+    /// `None` while the request is being sent, and afterwards.
     pub(super) request: Option<Request<UpstreamBody>>,
-    /// Progress of its body, if it has one.
+    /// Progress of the request body. `None` if the body is empty.
     pub(super) upload: Option<Arc<UploadProgress>>,
 }
 
-/// The copy of a request, from which it is sent again.
+/// A copy of a request, for retries.
 #[derive(Debug)]
 pub(super) struct RequestCopy {
     method: Method,
@@ -37,13 +37,13 @@ pub(super) struct RequestCopy {
 
 #[derive(Debug)]
 enum CopiedBody {
-    /// All of it is in memory, or it is empty.
-    Whole(Bytes),
-    /// It is copied as it passes.
+    /// The complete body, which can be empty.
+    Complete(Bytes),
+    /// A body that is copied while it is forwarded.
     Buffered(ReplayBuffer),
 }
 
-/// Builds the request that is sent from the client's.
+/// Converts the request of a client into the request for a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestBuilder<'a> {
     pub(super) caller: &'a Caller,
@@ -51,9 +51,9 @@ pub(super) struct RequestBuilder<'a> {
     /// Headers that limits, scopes and keys are read from.
     pub(super) names: &'a HeaderNames,
     pub(super) upgrade: bool,
-    /// Bytes of the body that are held for a retry at most, if the request may be retried.
-    pub(super) keep: Option<usize>,
-    /// Bounds the bodies held in memory.
+    /// Maximum size of a body that is copied for retries, in bytes. `None` if the request must not be retried.
+    pub(super) max_copy: Option<usize>,
+    /// Bounds on the bodies held in memory.
     pub(super) buffers: &'a Arc<Buffers>,
 }
 
@@ -64,16 +64,16 @@ impl RequestBuilder<'_> {
         request: Request<RequestBody>,
     ) -> (UpstreamRequest, Option<RequestCopy>) {
         let (mut parts, body) = request.into_parts();
-        let provenance = Provenance {
+        let origin = RequestOrigin {
             caller: self.caller,
             forwarded_for: self.arrival.connection.forwarded_for(self.caller),
             host: &self.arrival.host,
             scheme: self.arrival.connection.scheme,
             request_id: &self.arrival.request_id,
         };
-        headers::to_upstream(&mut parts.headers, provenance, self.names, self.upgrade);
+        headers::to_upstream(&mut parts.headers, origin, self.names, self.upgrade);
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
-            // Explicit, because hyper drops the body of a GET of unknown length.
+            // Explicit, because hyper drops the body of a GET request if its length is unknown.
             parts
                 .headers
                 .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -81,10 +81,11 @@ impl RequestBuilder<'_> {
         }
         let path = parts.uri.into_parts().path_and_query;
         let target = path.map_or_else(Uri::default, Uri::from);
-        // A body with a declared length above the cap is sent once. Other bodies are counted as they pass.
+        // A body with a declared length above the maximum is not copied. Other bodies are counted while they are
+        // forwarded.
         let declared = body.size_hint().lower();
-        let keep = self.keep.filter(|&cap| declared <= cap as u64);
-        match keep {
+        let max_copy = self.max_copy.filter(|&cap| declared <= cap as u64);
+        match max_copy {
             None => {
                 let (body, upload) = UpstreamBody::new(body);
                 let request = Some(assemble(parts.method, target, parts.headers, body));
@@ -92,9 +93,9 @@ impl RequestBuilder<'_> {
             }
             Some(cap) => {
                 let body = if let Some(bytes) = body.whole() {
-                    // Not charged here: the idempotency stage has charged for it, or it was read with the head and
-                    // shares its memory.
-                    CopiedBody::Whole(bytes.clone())
+                    // Not charged to the buffer bounds: either the idempotency stage has charged the body, or the body
+                    // shares memory with the request head.
+                    CopiedBody::Complete(bytes.clone())
                 } else {
                     let client = self.caller.id();
                     let charge = self.buffers.charge(client, Buffered::Retry);
@@ -107,7 +108,7 @@ impl RequestBuilder<'_> {
                     body,
                 };
                 let first = copy
-                    .again()
+                    .to_request()
                     .expect("the copy is complete before it is sent");
                 (first, Some(copy))
             }
@@ -116,22 +117,22 @@ impl RequestBuilder<'_> {
 }
 
 impl RequestCopy {
-    /// Returns the request again, unless part of its body was dropped.
-    pub(super) fn again(&self) -> Option<UpstreamRequest> {
+    /// Returns the request for another attempt. `None` if the copy of the body was dropped.
+    pub(super) fn to_request(&self) -> Option<UpstreamRequest> {
         let (body, upload) = match &self.body {
-            CopiedBody::Whole(bytes) => UpstreamBody::new(bytes.clone().into()),
-            CopiedBody::Buffered(kept) => UpstreamBody::replaying(kept.replay()?),
+            CopiedBody::Complete(bytes) => UpstreamBody::new(bytes.clone().into()),
+            CopiedBody::Buffered(buffer) => UpstreamBody::replaying(buffer.replay()?),
         };
         let (method, target) = (self.method.clone(), self.target.clone());
         let request = Some(assemble(method, target, self.headers.clone(), body));
         Some(UpstreamRequest { request, upload })
     }
 
-    /// Whether the request can be sent again.
-    pub(super) fn is_whole(&self) -> bool {
+    /// Whether the copy is complete, so that the request can be sent again.
+    pub(super) fn is_complete(&self) -> bool {
         match &self.body {
-            CopiedBody::Whole(_) => true,
-            CopiedBody::Buffered(kept) => kept.is_whole(),
+            CopiedBody::Complete(_) => true,
+            CopiedBody::Buffered(buffer) => buffer.is_complete(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Turns an upstream response into the response sent to the client.
 //!
-//! The framing of a response must be unambiguous. Otherwise a recipient could take part of one response for
-//! the next one. The gateway rejects a response with ambiguous framing.
+//! The gateway rejects a response with ambiguous framing. A recipient could otherwise parse part of the response as the
+//! start of the next one.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use crate::context::Arrival;
 use crate::http1::upgrade::Upgrade;
 use crate::metrics::InFlight;
 
-/// What the body of a response holds until it is complete.
-pub(super) struct Exchange {
+/// Resources that the body of a response holds until it is complete.
+pub(super) struct ResponseGuards {
     pub(super) lease: Lease,
     pub(super) timeouts: RequestTimeouts,
     pub(super) in_flight: InFlight,
@@ -34,11 +34,11 @@ pub(super) struct Exchange {
 /// Returns the response that the client receives.
 pub(super) fn to_client(
     response: Response<Incoming>,
-    exchange: Exchange,
+    exchange: ResponseGuards,
     arrival: &Arrival,
     client_upgrade: Option<Upgrade>,
 ) -> Result<Response<ResponseBody>, ForwardError> {
-    let Exchange {
+    let ResponseGuards {
         lease,
         timeouts,
         in_flight,
@@ -47,7 +47,7 @@ pub(super) fn to_client(
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client_upgrade else {
             return Err(ForwardError::InvalidResponse(
-                "the response switches protocols although the request did not ask for it".into(),
+                "status 101, but the request has no Upgrade header".into(),
             ));
         };
         let mut response = response;
@@ -66,10 +66,11 @@ pub(super) fn to_client(
     Ok(Response::from_parts(parts, ResponseBody::streaming(relay)))
 }
 
-/// Checks that the headers frame a response in one valid way, and leaves one `Content-Length` line in decimal
-/// digits. hyper does not check the length of a response without a body, as to HEAD. It accepts equal lengths
-/// on several lines, which are malformed in HTTP/2. A transfer coding other than `chunked` is rejected,
-/// because the body would keep it while the header is removed.
+/// Checks that the framing headers of a response are valid, and reduces `Content-Length` to one line of decimal digits.
+///
+/// hyper does not check the length of a response without a body, such as a response to HEAD. It also accepts several
+/// lines with equal lengths, which HTTP/2 does not allow. A transfer coding other than `chunked` is rejected: the
+/// header is removed on the way to the client, but the body would still be encoded.
 pub(super) fn check_framing(headers: &mut HeaderMap) -> Result<(), &'static str> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next() {
@@ -93,14 +94,14 @@ pub(super) fn check_framing(headers: &mut HeaderMap) -> Result<(), &'static str>
     Ok(())
 }
 
-/// Whether a `Content-Length` is a number without leading zeros. A number that may exceed 64 bits is not.
+/// Whether a `Content-Length` value has 1 to 19 digits without leading zeros. Longer numbers can exceed 64 bits.
 fn is_canonical(value: &[u8]) -> bool {
     (1..=19).contains(&value.len())
         && value.iter().all(u8::is_ascii_digit)
         && (value == b"0" || value[0] != b'0')
 }
 
-/// Returns the length that all members of all `Content-Length` lines agree on (RFC 9110, section 8.6).
+/// Returns the length if all members of all `Content-Length` lines are equal (RFC 9110, section 8.6).
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     let mut length = None;
     for line in headers.get_all(CONTENT_LENGTH) {
@@ -116,11 +117,11 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
     length
 }
 
-/// Bytes of a discarded response that are read so that its connection can be reused.
-const WORTH_READING: usize = 64 * 1024;
+/// Maximum number of body bytes that are read from a discarded response in order to reuse its connection.
+const MAX_DISCARDED_BYTES: usize = 64 * 1024;
 
-/// How long reading a discarded response may take.
-const WORTH_WAITING: Duration = Duration::from_millis(250);
+/// Maximum time to read the body of a discarded response.
+const MAX_DISCARD_TIME: Duration = Duration::from_millis(250);
 
 /// Discards a response. Its connection is reused if the rest of the body is small and arrives in time.
 pub(super) fn discard(response: Response<Incoming>, lease: Lease) {
@@ -129,19 +130,19 @@ pub(super) fn discard(response: Response<Incoming>, lease: Lease) {
         lease.finish();
         return;
     }
-    if body.size_hint().lower() > WORTH_READING as u64 {
+    if body.size_hint().lower() > MAX_DISCARDED_BYTES as u64 {
         return;
     }
     tokio::spawn(async move {
         let read = async {
-            let mut left = WORTH_READING;
+            let mut left = MAX_DISCARDED_BYTES;
             while let Some(frame) = body.frame().await {
                 let length = frame.ok()?.data_ref().map_or(0, Bytes::len);
                 left = left.checked_sub(length)?;
             }
             Some(())
         };
-        if let Ok(Some(())) = timeout(WORTH_WAITING, read).await {
+        if let Ok(Some(())) = timeout(MAX_DISCARD_TIME, read).await {
             lease.finish();
         }
     });

@@ -1,4 +1,4 @@
-//! How an upstream that struggles is treated, as the policy has it.
+//! Settings of retries, circuit breakers, health checks and concurrency limits of an upstream.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -9,69 +9,70 @@ use http::uri::PathAndQuery;
 use crate::problem::Fallback;
 use crate::retry::{self, Preset};
 
-/// `[upstream.NAME.retry]`: when a request is sent once more.
+/// `[upstream.NAME.retry]`: settings of retries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RetrySettings {
-    /// What comes after each attempt. Its deadline is the request's, all attempts together.
-    pub policy: retry::Policy,
-    /// Bytes of a request's body that are kept for another attempt; larger ones are sent once.
+    /// Retry policy. Its deadline applies to all attempts of a request together.
+    pub policy: retry::RetryPolicy,
+    /// Maximum size of a request body that is copied for retries, in bytes. Requests with a larger body are not
+    /// retried.
     pub max_body: usize,
-    /// How many retries there may be for all requests.
+    /// Retry budget over all requests.
     pub budget: BudgetSettings,
 }
 
-/// How many retries an upstream is sent at most.
+/// Settings of the retry budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BudgetSettings {
-    /// The part of its requests that may be retries.
+    /// Maximum ratio of retries to requests.
     pub ratio: f64,
-    /// Over how long that is counted.
+    /// Window over which requests and retries are counted.
     pub window: Duration,
-    /// Retries a second there may be whatever the traffic.
+    /// Number of retries per second that are allowed in addition to `ratio`.
     pub floor: u32,
 }
 
-/// `[upstream.NAME.breaker]`: what opens the circuit of a server, and for how long.
+/// `[upstream.NAME.breaker]`: settings of the circuit breaker of each server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BreakerSettings {
-    /// Which failures open it.
+    /// The failures that open the circuit.
     pub opens_on: OpensOn,
-    /// Failures in a row that open it.
+    /// Number of consecutive failures that opens the circuit.
     pub consecutive_failures: NonZeroU32,
-    /// Statuses that are failures.
+    /// Response statuses that count as failures.
     pub failures: FailureStatuses,
-    /// Part of the requests, above 0 and up to 1, that opens it if they fail.
+    /// Ratio of failed requests that opens the circuit: above 0, at most 1.
     pub failure_ratio: f64,
-    /// Time over which that part is counted.
+    /// Window over which `failure_ratio` is measured.
     pub window: Duration,
-    /// Requests in that time below which the part has no meaning.
+    /// Minimum number of requests in the window before `failure_ratio` applies.
     pub min_requests: NonZeroU32,
-    /// First open time.
+    /// Open time before the first probe.
     pub open: Duration,
-    /// Longest open time.
+    /// Upper bound of the open time, which doubles after each failed probe.
     pub open_max: Duration,
-    /// Body of the 503 while the circuits of all servers are open, instead of a problem document.
+    /// Replaces the problem document of the 503 response while the circuits of all servers are open.
     pub fallback: Option<Fallback>,
 }
 
-/// Which failures open a circuit.
+/// The failures that open a circuit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OpensOn {
-    /// None: `enabled = false`.
+    /// No failures (`enabled = false`).
     Nothing,
-    /// Connect failures, and response failures of one outlier among several servers: no section.
+    /// Connect failures, and response failures of one outlier among several servers (no section).
     #[default]
     Outliers,
-    /// All failures: with a section.
+    /// All failures (with a section).
     AllFailures,
 }
 
-/// Statuses from 500 to 599 that are failures of a server.
+/// Set of statuses from 500 to 599 that count as failures of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FailureStatuses(u128);
 
 impl FailureStatuses {
-    /// All of 500 to 599.
+    /// All statuses from 500 to 599.
     pub(crate) const ALL: Self = Self((1 << 100) - 1);
 
     /// Whether a response with this status is a failure.
@@ -86,7 +87,7 @@ impl FailureStatuses {
 }
 
 impl FromIterator<u16> for FailureStatuses {
-    /// Collects statuses; those outside of 500 to 599 are ignored.
+    /// Collects statuses. Statuses outside of 500 to 599 are ignored.
     fn from_iter<I: IntoIterator<Item = u16>>(statuses: I) -> Self {
         Self(
             statuses
@@ -110,42 +111,42 @@ fn bit(status: u16) -> u128 {
     }
 }
 
-/// `health` of an upstream: how its servers are asked whether they are well.
+/// `health` of an upstream: settings of active health checks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HealthSettings {
-    /// What is asked for, by GET.
+    /// Path of the GET request.
     pub path: PathAndQuery,
-    /// How often.
+    /// Time between two checks of a server.
     pub interval: Duration,
-    /// How long an answer may take.
+    /// Maximum time until the head of the response.
     pub timeout: Duration,
-    /// The part of the servers that may be taken out for failing; the others stay, well or not.
+    /// Maximum ratio of the servers that health checks eject, from 0 to 1. Further unhealthy servers stay in use.
     pub max_ejected: f64,
 }
 
-/// `[upstream.NAME.concurrency]`: how many requests it is sent at once.
+/// `[upstream.NAME.concurrency]`: bounds of the adaptive concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConcurrencySettings {
-    /// Never fewer.
+    /// Lower bound of the limit, in requests.
     pub min: NonZeroU32,
-    /// Never more.
+    /// Upper bound of the limit, in requests.
     pub max: NonZeroU32,
-    /// Where it begins.
+    /// Initial limit, in requests.
     pub initial: NonZeroU32,
 }
 
 impl RetrySettings {
-    /// When the head of an answer has to be there, if there is ever a second attempt.
+    /// Returns the time within which the head of a response must arrive. `None` without a deadline or without retries.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        let retries = self.policy.attempts > NonZeroU32::MIN;
-        self.policy.deadline.filter(|_| retries)
+        let has_retries = self.policy.attempts > NonZeroU32::MIN;
+        self.policy.deadline.filter(|_| has_retries)
     }
 }
 
 impl Default for RetrySettings {
     fn default() -> Self {
         Self {
-            policy: retry::Policy {
+            policy: retry::RetryPolicy {
                 deadline: Some(Duration::from_secs(30)),
                 ..Preset::Standard.policy()
             },
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_statuses_are_those_listed_and_never_4xx() {
+    fn only_listed_5xx_statuses_are_failures() {
         let contained = |statuses: FailureStatuses| {
             let all = (100..1_000).filter(|&code| {
                 let status = StatusCode::from_u16(code).expect("a status");

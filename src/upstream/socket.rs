@@ -1,13 +1,13 @@
-//! The TCP socket of an upstream connection, which reports a failed write after the last read.
+//! TCP socket of an upstream connection that reports a failed write only after all received bytes are read.
 //!
-//! A server may respond before it has read the request and close the connection, as with 413. Its kernel then
-//! resets the connection because of the unread bytes, and the gateway's next write fails. The response has
-//! arrived by then: Linux keeps received bytes readable after a reset. hyper ends a connection at the first
-//! failed write and drops the response, so this type withholds the error. Writes stay pending until the
-//! read side reports its end, which a dead socket does without delay.
+//! A server can respond and close the connection before it has read the request, for example with 413. Its kernel then
+//! resets the connection because of the unread bytes, and the next write of the gateway fails. The response has arrived
+//! by then, and Linux keeps received bytes readable after a reset. hyper, however, ends a connection at the first
+//! failed write and drops the response. This type therefore withholds the error: writes stay pending until the read
+//! side reports its end, which a dead socket does without delay.
 //!
-//! This type wraps the socket and not the TLS stream, because only the socket tells a reset from an orderly
-//! close. Bytes that the server had not sent when it reset the connection are lost: its kernel discards them.
+//! This type wraps the socket and not the TLS stream, because only the socket distinguishes a reset from an orderly
+//! close. Bytes that the server had not transmitted before the reset are lost, because its kernel discards them.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns both ends of a connection; the server's end blocks.
+    /// Returns both ends of a connection. The server end is blocking.
     async fn connected() -> (Socket, std::net::TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap());
@@ -160,8 +160,8 @@ mod tests {
 
     /// Writes until a write fails, which leaves it pending.
     async fn write_until_pending(socket: &mut Socket) {
-        let timeouts = Duration::from_millis(100);
-        while let Ok(written) = timeout(timeouts, socket.write(&[0; 100])).await {
+        let stalled = Duration::from_millis(100);
+        while let Ok(written) = timeout(stalled, socket.write(&[0; 100])).await {
             written.expect("the error is withheld");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_response_is_read_after_a_reset_made_a_write_fail_and_then_the_reset_is_reported() {
+    async fn after_a_reset_the_response_is_readable_before_the_error() {
         let (mut socket, mut server) = connected().await;
         socket.write_all(b"request").await.unwrap();
         server.write_all(b"response").unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_response_is_read_to_its_end_after_a_close_made_a_write_fail() {
+    async fn after_a_close_the_response_is_readable_to_its_end() {
         let (mut socket, mut server) = connected().await;
         socket.write_all(b"request").await.unwrap();
         server.read_exact(&mut [0; 7]).unwrap();

@@ -1,8 +1,7 @@
-//! How the servers of an upstream stand, as all workers know it.
+//! State of the servers of an upstream, shared by all workers.
 //!
-//! Connections are each worker's own; what is learnt of a server by one worker holds for all: its
-//! breaker, whether checks find it well, how many requests it has underway, and how many retries there may
-//! still be. On a request's way that nothing goes wrong with, a worker writes only to lines of its own.
+//! Each worker has its own connections. The circuit breaker, the result of health checks, the number of requests in
+//! flight and the retry budget are shared. While no request fails, a worker writes only to its own cache lines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -14,45 +13,45 @@ use super::concurrency::Concurrency;
 use super::{Server, Upstream};
 use crate::clock::Moment;
 
-/// The least share a server that came back begins with.
-const SLOWEST_START: f64 = 0.1;
+/// Part of the configured weight with which a recovered server begins.
+const SLOW_START_MINIMUM: f64 = 0.1;
 
-/// How the servers of one upstream stand.
+/// State of one upstream.
 #[derive(Debug)]
 pub(crate) struct UpstreamState {
-    /// The upstream.
+    /// Configuration of the upstream.
     pub upstream: Arc<Upstream>,
-    /// Its servers, in their order.
+    /// The servers, in the order of the configuration.
     pub servers: Box<[ServerState]>,
-    /// How many retries there may be, where there are any.
+    /// Retry budget; `None` if the upstream has no retries.
     pub budget: Option<Budget>,
-    /// How many requests there may be at once, where that is bounded.
+    /// Adaptive concurrency limit, if configured.
     pub concurrency: Option<Concurrency>,
 }
 
-/// How one server stands.
+/// State of one server.
 #[derive(Debug)]
 pub(crate) struct ServerState {
-    /// The server.
+    /// Configuration of the server.
     pub server: Server,
-    /// Whether it is left alone.
+    /// Circuit breaker of the server.
     pub breaker: Breaker,
-    /// Requests it has underway, by each worker.
-    in_flight: Box<[Padded]>,
-    /// Whether checks took it out.
+    /// Requests in flight, per worker.
+    in_flight: Box<[PaddedCounter]>,
+    /// Whether health checks have ejected the server.
     ejected: AtomicBool,
-    /// When checks last let it in again, as nanoseconds; 0 for never.
-    readmitted: AtomicU64,
+    /// When health checks last restored the server, in nanoseconds of the clock. 0 means never.
+    restored_at: AtomicU64,
     slow_start: Duration,
 }
 
-/// A count on a cache line of its own, as two cores that took turns at one would wait for each other.
+/// A counter on its own cache lines, so that workers do not contend for a line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Padded(AtomicU32);
+struct PaddedCounter(AtomicU32);
 
 impl UpstreamState {
-    /// Of an upstream that nothing is known of, for this many workers.
+    /// Creates the initial state, shared by `workers` workers.
     pub(crate) fn new(upstream: &Arc<Upstream>, workers: usize) -> Self {
         let servers = upstream.servers.iter();
         Self {
@@ -72,72 +71,72 @@ impl ServerState {
     fn new(server: &Server, upstream: &Upstream, workers: usize) -> Self {
         Self {
             server: server.clone(),
-            // As long as the server may take: what is slower than that is the client, over its request.
+            // A server responds to a probe within this time. A probe that takes longer waits for its client.
             breaker: Breaker::new(
                 &upstream.breaker,
                 upstream.timeouts.connect + upstream.timeouts.first_byte,
                 workers,
             ),
-            in_flight: (0..workers).map(|_| Padded::default()).collect(),
+            in_flight: (0..workers).map(|_| PaddedCounter::default()).collect(),
             ejected: AtomicBool::new(false),
-            readmitted: AtomicU64::new(0),
+            restored_at: AtomicU64::new(0),
             slow_start: upstream.slow_start,
         }
     }
 
-    /// What it is called in logs, metrics and the admin API.
+    /// Returns the name of the server in logs, metrics and the admin API.
     pub(crate) fn name(&self) -> &str {
         self.server.authority.as_str()
     }
 
-    /// One more request is underway, by this worker.
-    pub(super) fn enter(&self, worker: usize) {
+    /// Counts a request of `worker` as in flight.
+    pub(super) fn begin_request(&self, worker: usize) {
         self.in_flight[worker].0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One of this worker's requests is over.
-    pub(super) fn leave(&self, worker: usize) {
+    /// Removes a request of `worker` from those in flight.
+    pub(super) fn end_request(&self, worker: usize) {
         self.in_flight[worker].0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Requests underway, by all workers.
+    /// Returns the number of requests in flight, of all workers.
     pub(crate) fn in_flight(&self) -> u32 {
         let counts = self.in_flight.iter();
         counts.map(|count| count.0.load(Ordering::Relaxed)).sum()
     }
 
-    /// Whether checks took it out.
+    /// Whether health checks have ejected the server.
     pub(crate) fn is_ejected(&self) -> bool {
         self.ejected.load(Ordering::Relaxed)
     }
 
-    /// Checks take it out.
+    /// Ejects the server after failed health checks.
     pub(super) fn eject(&self) {
         self.ejected.store(true, Ordering::Relaxed);
     }
 
-    /// Checks let it in again.
-    pub(super) fn readmit(&self, now: Moment) {
-        self.readmitted
+    /// Restores the server after successful health checks.
+    pub(super) fn restore(&self, now: Moment) {
+        self.restored_at
             .store(now.as_nanos().max(1), Ordering::Relaxed);
         self.ejected.store(false, Ordering::Relaxed);
     }
 
-    /// Its share of the load beside those of the others: less than its weight at first, when it came back.
-    pub(super) fn share(&self, now: Moment) -> f64 {
+    /// Returns the weight of the server in load balancing. It is reduced during `slow_start` after a recovery.
+    pub(super) fn effective_weight(&self, now: Moment) -> f64 {
         let weight = f64::from(self.server.weight.get());
-        let readmitted = match self.readmitted.load(Ordering::Relaxed) {
+        let restored_at = match self.restored_at.load(Ordering::Relaxed) {
             0 => None,
             nanos => Some(Moment::from_nanos(nanos)),
         };
-        let Some(back) = readmitted.max(self.breaker.recovered_at()) else {
+        let Some(recovered) = restored_at.max(self.breaker.recovered_at()) else {
             return weight;
         };
-        let since = now.since(back);
+        let since = now.since(recovered);
         if since >= self.slow_start {
             return weight;
         }
         let ramp = since.as_secs_f64() / self.slow_start.as_secs_f64();
-        weight * ramp.max(SLOWEST_START)
+        weight * ramp.max(SLOW_START_MINIMUM)
     }
 }

@@ -1,4 +1,4 @@
-//! An upstream for one worker: the state that all workers share, and the worker's own connections.
+//! An upstream as one worker uses it: the state shared by all workers, and the connections of this worker.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,24 +6,24 @@ use std::sync::Arc;
 use http::{HeaderValue, StatusCode};
 
 use super::Upstream;
-use super::balance::{Among, Choice, NoServer};
-use super::breaker::{Change, Failure, Ticket};
-use super::concurrency::{Entry, Outcome};
+use super::balance::{Candidates, ChosenServer, NoServer};
+use super::breaker::{BreakerPermit, PhaseChange, ServerFailure};
+use super::concurrency::{ConcurrencySlot, LoadSample};
 use super::connect::{self, Connector, ConnectorError};
 use super::error::ForwardError;
 use super::pool::Pool;
 use super::state::{ServerState, UpstreamState};
 use crate::clock::{Clock, Moment};
 use crate::metrics::UpstreamMetrics;
-use crate::retry::Policy;
+use crate::retry::RetryPolicy;
 
-/// An upstream for one worker: its shared state, and the worker's own connections.
+/// An upstream as one worker uses it: the state shared by all workers, and the connections of this worker.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(super) state: Arc<UpstreamState>,
-    /// What comes after an attempt that failed, where anything does.
-    pub(super) retry: Option<Policy>,
-    /// The worker's number.
+    /// Retry policy; `None` if the upstream has no retries.
+    pub(super) retry: Option<RetryPolicy>,
+    /// Index of the worker.
     pub(super) worker: usize,
     pub(super) clock: Clock,
     /// Counters of the upstream, for this worker.
@@ -31,47 +31,47 @@ pub(crate) struct Target {
     servers: Vec<Arc<ServerTarget>>,
 }
 
-/// A server as one worker sees it.
+/// A server as one worker uses it.
 #[derive(Debug)]
 pub(super) struct ServerTarget {
     pub(super) pool: Arc<Pool>,
-    /// The `Host` that is its own.
+    /// The authority of the server, as a `Host` header.
     pub(super) host: HeaderValue,
     state: Arc<UpstreamState>,
-    place: usize,
+    index: usize,
     worker: usize,
     clock: Clock,
 }
 
-/// One attempt at a server. It reports the result to the circuit breaker and the concurrency limit. If it is dropped
-/// without a result, nothing is reported.
+/// Guard of one attempt at a server. It reports the result to the circuit breaker and the concurrency limit. A guard
+/// that is dropped without a result reports nothing and frees its slots.
 #[derive(Debug)]
 pub(super) struct AttemptGuard {
     server: Arc<ServerTarget>,
-    ticket: Option<Ticket>,
+    permit: Option<BreakerPermit>,
     began: Moment,
-    /// Its place among the requests underway, where these are bounded.
-    entry: Option<Entry>,
+    /// Slot of the concurrency limit, if the upstream has one.
+    slot: Option<ConcurrencySlot>,
 }
 
-/// What an attempt says about the upstream's load.
+/// What the result of an attempt indicates about the load of the upstream.
 #[derive(Clone, Copy, Debug)]
-enum Load {
-    Bearable,
-    TooMuch,
+enum LoadSignal {
+    Normal,
+    Overload,
 }
 
-/// Why there is no server to attempt.
+/// Why no attempt can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unavailable {
-    /// Every circuit is open.
+    /// The circuit breakers of all servers are open.
     NoServer(NoServer),
-    /// The upstream has all the requests underway that it can take.
+    /// The upstream is at its concurrency limit.
     Overloaded,
 }
 
 impl Target {
-    /// Creates the connections of a worker to the servers of an upstream. `metrics` are the worker's counters of it.
+    /// Creates the empty connection pools of a worker. `metrics` are the counters of this worker for the upstream.
     pub(crate) fn new(
         state: &Arc<UpstreamState>,
         worker: usize,
@@ -80,21 +80,21 @@ impl Target {
     ) -> Result<Self, ConnectorError> {
         let connectors = connectors(&state.upstream)?;
         let servers = connectors.into_iter().enumerate();
-        let servers = servers.map(|(place, connector)| {
-            let host = HeaderValue::from_str(state.servers[place].name())
+        let servers = servers.map(|(index, connector)| {
+            let host = HeaderValue::from_str(state.servers[index].name())
                 .expect("an authority is visible ASCII");
             Arc::new(ServerTarget {
                 pool: Pool::new(connector),
                 host,
                 state: Arc::clone(state),
-                place,
+                index,
                 worker,
                 clock: clock.clone(),
             })
         });
         Ok(Self {
             state: Arc::clone(state),
-            retry: policy(state),
+            retry: retry_policy(state),
             worker,
             clock: clock.clone(),
             metrics,
@@ -102,31 +102,31 @@ impl Target {
         })
     }
 
-    /// Begins an attempt at one of the servers.
+    /// Chooses a server and begins an attempt. `tried` are the indexes of servers used before.
     pub(super) fn begin_attempt(
         &self,
         tried: &[usize],
-        among: Among,
+        candidates: Candidates,
     ) -> Result<AttemptGuard, Unavailable> {
         let now = self.clock.now();
         let choice = self
             .state
-            .choose(tried, among, now, &mut fastrand::Rng::new());
-        let Choice { place, ticket } = choice.map_err(Unavailable::NoServer)?;
-        let entry = match &self.state.concurrency {
+            .choose(tried, candidates, now, &mut fastrand::Rng::new());
+        let ChosenServer { index, permit } = choice.map_err(Unavailable::NoServer)?;
+        let slot = match &self.state.concurrency {
             None => None,
-            Some(concurrency) => Some(concurrency.enter().ok_or(Unavailable::Overloaded)?),
+            Some(concurrency) => Some(concurrency.acquire().ok_or(Unavailable::Overloaded)?),
         };
         Ok(AttemptGuard::begin(
-            Arc::clone(&self.servers[place]),
-            ticket,
+            Arc::clone(&self.servers[index]),
+            permit,
             now,
-            entry,
+            slot,
         ))
     }
 }
 
-/// How each server of an upstream is reached.
+/// Creates a connector for each server of an upstream.
 pub(super) fn connectors(upstream: &Upstream) -> Result<Vec<Connector>, ConnectorError> {
     let speaks_tls = upstream.servers.iter().any(|server| server.tls);
     let tls = speaks_tls
@@ -138,11 +138,12 @@ pub(super) fn connectors(upstream: &Upstream) -> Result<Vec<Connector>, Connecto
         .collect()
 }
 
-/// What comes after an attempt that failed: as the configuration has it, within the time there is for all.
-fn policy(state: &UpstreamState) -> Option<Policy> {
+/// Returns the configured retry policy with a deadline no later than the total timeout. `None` if one attempt is
+/// allowed.
+fn retry_policy(state: &UpstreamState) -> Option<RetryPolicy> {
     let retry = state.upstream.retry?.policy;
     let total = state.upstream.timeouts.total;
-    (retry.attempts > NonZeroU32::MIN).then_some(Policy {
+    (retry.attempts > NonZeroU32::MIN).then_some(RetryPolicy {
         deadline: retry.deadline.into_iter().chain(total).min(),
         ..retry
     })
@@ -151,17 +152,17 @@ fn policy(state: &UpstreamState) -> Option<Policy> {
 impl AttemptGuard {
     fn begin(
         server: Arc<ServerTarget>,
-        ticket: Ticket,
+        permit: BreakerPermit,
         began: Moment,
-        entry: Option<Entry>,
+        slot: Option<ConcurrencySlot>,
     ) -> Self {
         let guard = Self {
             server,
-            ticket: Some(ticket),
+            permit: Some(permit),
             began,
-            entry,
+            slot,
         };
-        guard.state().enter(guard.server.worker);
+        guard.state().begin_request(guard.server.worker);
         if guard.is_probe() {
             tracing::info!(
                 upstream = guard.upstream(),
@@ -176,72 +177,74 @@ impl AttemptGuard {
         &self.server
     }
 
-    pub(super) fn place(&self) -> usize {
-        self.server.place
+    pub(super) fn index(&self) -> usize {
+        self.server.index
     }
 
     /// Whether the attempt is a probe of the circuit breaker.
     pub(super) fn is_probe(&self) -> bool {
-        self.ticket.as_ref().is_some_and(Ticket::is_probe)
+        self.permit.as_ref().is_some_and(BreakerPermit::is_probe)
     }
 
-    /// Whether the attempt is a probe that needs a new connection, and no more, to succeed.
+    /// Whether the attempt is a probe that succeeds as soon as a new connection is established.
     pub(super) fn probes_connection(&self) -> bool {
-        self.ticket.as_ref().is_some_and(Ticket::probes_connection)
+        self.permit
+            .as_ref()
+            .is_some_and(BreakerPermit::probes_connection)
     }
 
-    /// Reports an established connection.
+    /// Reports an established connection. It is the result of a probe that tests only the connection.
     pub(super) fn connected(&mut self) {
         if self.probes_connection() {
             self.succeeded();
         }
     }
 
-    /// Reports the head of a response. A status that is a failure is the result of the attempt. Otherwise the
-    /// body may still fail, except that a probe succeeds with the head: a body can take arbitrarily long.
+    /// Reports the head of a response. A failure status is the result of the attempt. After any other status the body
+    /// can still fail. A probe, however, succeeds with the head, because a body can take arbitrarily long.
     pub(super) fn responded(&mut self, status: StatusCode) {
-        self.leave(match status {
+        self.release_slot(match status {
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => Some(Load::TooMuch),
+            | StatusCode::GATEWAY_TIMEOUT => Some(LoadSignal::Overload),
             // Other 5xx statuses do not indicate overload.
             _ if status.is_server_error() => None,
-            _ => Some(Load::Bearable),
+            _ => Some(LoadSignal::Normal),
         });
         let failures = &self.server.state.upstream.breaker.failures;
         if status.is_server_error() && failures.contains(status) {
-            self.failed(Failure::Response);
+            self.failed(ServerFailure::Response);
         } else if self.is_probe() {
             self.succeeded();
         }
     }
 
-    /// Gives up its place among the requests underway: with the head of an answer, which is what is measured, or
-    /// streams that nobody ends would take up all places there are.
-    fn leave(&mut self, load: Option<Load>) {
+    /// Frees the slot of the concurrency limit. This happens with the head of the response, where latency is measured.
+    /// Otherwise endless streams would occupy all slots.
+    fn release_slot(&mut self, load: Option<LoadSignal>) {
         let concurrency = self.server.state.concurrency.as_ref();
-        if let (Some(entry), Some(concurrency)) = (self.entry.take(), concurrency) {
+        if let (Some(slot), Some(concurrency)) = (self.slot.take(), concurrency) {
             let now = self.server.clock.now();
-            let outcome = load.map(|load| match load {
-                Load::Bearable => Outcome::Responded {
+            let sample = load.map(|load| match load {
+                LoadSignal::Normal => LoadSample::Responded {
                     latency: now.since(self.began),
                 },
-                Load::TooMuch => Outcome::Dropped,
+                LoadSignal::Overload => LoadSample::Dropped,
             });
-            concurrency.left(entry, outcome, now);
+            concurrency.release(slot, sample, now);
         }
     }
 
     /// Reports to the circuit breaker that the server did not fail.
     pub(super) fn succeeded(&mut self) {
-        let Some(ticket) = self.ticket.take() else {
+        let Some(permit) = self.permit.take() else {
             return;
         };
         let now = self.server.clock.now();
         let changed = self
             .state()
             .breaker
-            .succeeded(ticket, self.server.worker, now);
+            .succeeded(permit, self.server.worker, now);
         if changed.is_some() {
             tracing::info!(
                 upstream = self.upstream(),
@@ -251,35 +254,35 @@ impl AttemptGuard {
         }
     }
 
-    /// Reports an attempt without a response.
+    /// Reports an attempt that ended without a response.
     pub(super) fn failed_with(&mut self, error: &ForwardError) {
-        self.leave(error.timeout().map(|_| Load::TooMuch));
+        self.release_slot(error.timeout().map(|_| LoadSignal::Overload));
         if let Some(failure) = error.server_failure() {
             self.failed(failure);
         }
     }
 
     /// Reports a failure of the server to the circuit breaker.
-    pub(super) fn failed(&mut self, failure: Failure) {
-        let Some(ticket) = self.ticket.take() else {
+    pub(super) fn failed(&mut self, failure: ServerFailure) {
+        let Some(permit) = self.permit.take() else {
             return;
         };
         let now = self.server.clock.now();
-        let place = self.server.place;
+        let index = self.server.index;
         let servers = self.server.state.servers.iter().enumerate();
-        let others = servers.filter(|(other, _)| *other != place);
+        let others = servers.filter(|(other, _)| *other != index);
         let changed = self.state().breaker.failed(
-            ticket,
+            permit,
             failure,
             (self.server.worker, now),
             &mut fastrand::Rng::new(),
             others.map(|(_, other)| &other.breaker),
         );
-        if let Some(Change::Opened { for_, why }) = changed {
+        if let Some(PhaseChange::Opened { open_time, why }) = changed {
             tracing::warn!(
                 upstream = self.upstream(),
                 server = self.name(),
-                open_ms = u64::try_from(for_.as_millis()).unwrap_or(u64::MAX),
+                open_ms = u64::try_from(open_time.as_millis()).unwrap_or(u64::MAX),
                 why = why.name(),
                 "circuit breaker opened"
             );
@@ -287,14 +290,14 @@ impl AttemptGuard {
     }
 
     fn state(&self) -> &ServerState {
-        &self.server.state.servers[self.server.place]
+        &self.server.state.servers[self.server.index]
     }
 
     fn upstream(&self) -> &str {
         &self.server.state.upstream.name
     }
 
-    /// What the server is called.
+    /// Returns the name of the server in logs, metrics and the admin API.
     pub(super) fn name(&self) -> &str {
         self.state().name()
     }
@@ -302,7 +305,7 @@ impl AttemptGuard {
 
 impl Drop for AttemptGuard {
     fn drop(&mut self) {
-        self.leave(None);
-        self.state().leave(self.server.worker);
+        self.release_slot(None);
+        self.state().end_request(self.server.worker);
     }
 }

@@ -1,3 +1,3 @@
-//! What tests of other modules need of the upstream stage.
+//! Test support for other modules.
 
 pub(crate) mod in_memory;

@@ -1,9 +1,9 @@
 //! Timeouts of a request to an upstream.
 //!
-//! `first_byte_timeout` begins when the last byte of the request is sent. While the client is still sending, its own
-//! `body_timeout` applies; an upstream that stops reading the body is held to `idle_timeout`.
+//! `first_byte_timeout` begins when the last byte of the request is sent. Before that, `body_timeout` applies to a
+//! client that stops sending, and `idle_timeout` applies to a server that stops reading.
 //!
-//! The total spans all attempts of a request: retries do not extend it.
+//! The total `timeout` covers all attempts of a request. Retries do not extend it.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::Timeouts;
 use super::body::{UploadProgress, UploadStage};
 use crate::problem::TimeoutPhase;
 
-/// A client that does not read or send for this long is slow. A connection that the server then closes does not
-/// count as the server's failure.
+/// A client that neither reads nor sends for this time is slow. If the server then closes the connection, this does not
+/// count as a failure of the server.
 pub(super) const CLIENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The timeouts of one request, over all its attempts.
@@ -23,27 +23,27 @@ pub(super) const CLIENT_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct RequestTimeouts {
     started: Instant,
     timeouts: Timeouts,
-    /// Time until the head of a response has to arrive, over all attempts.
+    /// Maximum time until the head of a response arrives, over all attempts.
     head: Option<Duration>,
 }
 
-/// A timeout of the upstream expired.
+/// An expired timeout of an upstream request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("upstream timed out after {waited:?} ({} timeout)", phase.name())]
 pub(crate) struct TimeoutError {
     /// The timeout that expired.
     pub phase: TimeoutPhase,
-    /// Duration of the request until then.
+    /// Time since the start of the request.
     pub waited: Duration,
-    /// Whether it counts as a failure of the server. The total can be used up by a slow client, or by servers that were
-    /// tried before.
-    pub is_servers: bool,
+    /// Whether the timeout counts as a failure of the server. The total timeout can also expire because of a slow
+    /// client or earlier servers.
+    pub is_server_fault: bool,
 }
 
 impl RequestTimeouts {
-    /// For a request that begins now; where there may be several attempts, the head of its answer has to be
-    /// there within `head`.
-    pub(crate) fn from_now(timeouts: Timeouts, head: Option<Duration>) -> Self {
+    /// Starts the timeouts of a request. `head` is the maximum time until the head of the response arrives; it is set
+    /// if the request can be retried.
+    pub(crate) fn start(timeouts: Timeouts, head: Option<Duration>) -> Self {
         Self {
             started: Instant::now(),
             timeouts,
@@ -51,46 +51,46 @@ impl RequestTimeouts {
         }
     }
 
-    /// When the request began.
+    /// Returns when the request began.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
-    /// When all has to be over, if that is bounded.
+    /// Returns when the total timeout expires, if there is one.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timeouts.total.map(|total| self.started + total)
     }
 
-    /// When the head of an answer has to be there, if that is bounded.
+    /// Returns the time by which the head of a response must arrive, if there is one.
     pub(crate) fn head_deadline(&self) -> Option<Instant> {
         let total = self.timeouts.total.into_iter().chain(self.head).min();
         total.map(|total| self.started + total)
     }
 
-    /// How long upstream may be silent amid its answer.
+    /// Returns `idle_timeout`.
     pub(crate) fn idle(&self) -> Duration {
         self.timeouts.idle
     }
 
-    /// Waits for `work`, but not past the end.
+    /// Waits for `work` until the deadline for the response head.
     pub(crate) async fn within_total<F: Future>(&self, work: F) -> Result<F::Output, TimeoutError> {
         match self.head_deadline() {
             None => Ok(work.await),
             Some(deadline) => {
                 let began = Instant::now();
                 let outcome = timeout_at(deadline, work).await;
-                outcome.map_err(|_| self.out_of_time(began.elapsed()))
+                outcome.map_err(|_| self.total_expired(began.elapsed()))
             }
         }
     }
 
-    /// Waits for the `answer` to a request with this `upload`.
-    pub(crate) async fn for_answer<F: Future>(
+    /// Waits for the head of the response. `upload` is the progress of the request body.
+    pub(crate) async fn await_response<F: Future>(
         &self,
-        answer: F,
+        response: F,
         upload: Option<&UploadProgress>,
     ) -> Result<F::Output, TimeoutError> {
-        let mut answer = std::pin::pin!(answer);
+        let mut response = std::pin::pin!(response);
         let total = self.head_deadline();
         let began = Instant::now();
         let Timeouts {
@@ -99,7 +99,7 @@ impl RequestTimeouts {
         let mut silent = began + first_byte.min(upload.map_or(first_byte, |_| idle));
         loop {
             let until = total.map_or(silent, |total| total.min(silent));
-            if let Ok(outcome) = timeout_at(until, answer.as_mut()).await {
+            if let Ok(outcome) = timeout_at(until, response.as_mut()).await {
                 return Ok(outcome);
             }
             let now = Instant::now();
@@ -114,7 +114,7 @@ impl RequestTimeouts {
                 Some(upload) => (upload.last_passed().max(began), TimeoutPhase::Idle, idle),
             };
             if total.is_some_and(|total| total <= now) {
-                return Err(self.out_of_time(now - since));
+                return Err(self.total_expired(now - since));
             }
             silent = since + allowed;
             if silent <= now {
@@ -127,17 +127,17 @@ impl RequestTimeouts {
         TimeoutError {
             phase,
             waited: self.started.elapsed(),
-            is_servers: true,
+            is_server_fault: true,
         }
     }
 
-    /// The total is used up, the last `silence` of it by the server.
-    fn out_of_time(&self, silence: Duration) -> TimeoutError {
+    /// Returns the error of an expired total timeout. The gateway has waited for the current server for `silence`.
+    fn total_expired(&self, silence: Duration) -> TimeoutError {
         let waited = self.started.elapsed();
         TimeoutError {
             phase: TimeoutPhase::Total,
             waited,
-            is_servers: silence >= waited / 2,
+            is_server_fault: silence >= waited / 2,
         }
     }
 }
@@ -156,52 +156,54 @@ mod tests {
             total,
             ..Timeouts::default()
         };
-        RequestTimeouts::from_now(timeouts, None)
+        RequestTimeouts::start(timeouts, None)
     }
 
     fn after(phase: TimeoutPhase, waited: Duration) -> TimeoutError {
         TimeoutError {
             phase,
             waited,
-            is_servers: true,
+            is_server_fault: true,
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_waited_for_as_long_as_the_first_byte_may_take() {
-        let waited = timeouts(None).for_answer(pending::<()>(), None).await;
+    async fn first_byte_timeout_bounds_the_wait_for_a_response() {
+        let waited = timeouts(None).await_response(pending::<()>(), None).await;
         let thirty = Duration::from_secs(30);
         assert_eq!(waited, Err(after(TimeoutPhase::FirstByte, thirty)));
-        assert_eq!(timeouts(None).for_answer(ready(1), None).await, Ok(1));
+        assert_eq!(timeouts(None).await_response(ready(1), None).await, Ok(1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_total_bounds_connecting_and_waiting_alike() {
+    async fn the_total_timeout_bounds_connecting_and_the_wait_for_a_response() {
         let late = Err(after(TimeoutPhase::Total, FIVE));
         let connecting = timeouts(Some(FIVE)).within_total(pending::<()>()).await;
         assert_eq!(connecting, late);
-        let waiting = timeouts(Some(FIVE)).for_answer(pending::<()>(), None).await;
+        let waiting = timeouts(Some(FIVE))
+            .await_response(pending::<()>(), None)
+            .await;
         assert_eq!(waiting, late);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_head_may_have_to_be_there_before_all_has_to_be_over() {
-        let timeouts = RequestTimeouts::from_now(Timeouts::default(), Some(FIVE));
-        let waiting = timeouts.for_answer(pending::<()>(), None).await;
+    async fn the_deadline_for_the_head_applies_without_a_total_timeout() {
+        let timeouts = RequestTimeouts::start(Timeouts::default(), Some(FIVE));
+        let waiting = timeouts.await_response(pending::<()>(), None).await;
         assert_eq!(waiting, Err(after(TimeoutPhase::Total, FIVE)));
         assert_eq!(timeouts.deadline(), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_is_not_to_blame_for_the_time_that_others_took() {
-        for (before, is_servers) in [(2, true), (3, false)] {
+    async fn a_timeout_is_no_server_failure_if_earlier_servers_used_half_of_the_time() {
+        for (before, is_server_fault) in [(2, true), (3, false)] {
             let timeouts = timeouts(Some(FIVE));
             tokio::time::sleep(Duration::from_secs(before)).await;
             let late = TimeoutError {
-                is_servers,
+                is_server_fault,
                 ..after(TimeoutPhase::Total, FIVE)
             };
-            let waiting = timeouts.for_answer(pending::<()>(), None).await;
+            let waiting = timeouts.await_response(pending::<()>(), None).await;
             assert_eq!(waiting, Err(late));
         }
     }

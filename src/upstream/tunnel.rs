@@ -1,4 +1,4 @@
-//! After a 101 the connection is no longer HTTP: bytes pass both ways until either side is done.
+//! Tunnel after a 101 response: copies bytes in both directions until both sides have closed.
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -10,7 +10,7 @@ use crate::context::Connection;
 use crate::http1::upgrade::Upgrade;
 use crate::metrics::InFlight;
 
-/// Joins the client's connection to upstream's once both have left HTTP.
+/// Connects the client to the server when both connections have been upgraded.
 pub(super) fn open(
     connection: &Connection,
     client: Upgrade,
@@ -18,26 +18,26 @@ pub(super) fn open(
     (lease, in_flight, guard): (Lease, InFlight, AttemptGuard),
 ) {
     let permit = connection.permit();
-    // Tracked: a drain waits for the tunnel's end, within its grace.
+    // The task is tracked, so that a drain waits for the tunnel within the grace period.
     connection.tasks.spawn(async move {
         let _held = (permit, in_flight, guard);
         let (mut client, upstream) = match tokio::join!(client, upstream) {
             (Ok(client), Ok(upstream)) => (client, upstream),
             (Err(error), _) => {
-                tracing::debug!(%error, "an upgrade was not completed");
+                tracing::debug!(%error, "upgrade failed");
                 return;
             }
             (_, Err(error)) => {
-                tracing::debug!(%error, "an upgrade was not completed");
+                tracing::debug!(%error, "upgrade failed");
                 return;
             }
         };
-        // It was needed until its connection was handed over.
+        // hyper has handed over the connection, so the lease is no longer needed.
         drop(lease);
         let mut upstream = TokioIo::new(upstream);
         match copy_bidirectional(&mut client, &mut upstream).await {
-            Ok((sent, received)) => tracing::debug!(sent, received, "a tunnel closed"),
-            Err(error) => tracing::debug!(%error, "a tunnel broke"),
+            Ok((sent, received)) => tracing::debug!(sent, received, "tunnel closed"),
+            Err(error) => tracing::debug!(%error, "tunnel failed"),
         }
     });
 }

@@ -1,23 +1,23 @@
-//! Document 5: the table of delays, and the presets.
+//! Presets `standard`, `interactive` and `batch` against the table of delays in the handbook.
 
-use tidegate::retry::{Policy, Preset};
+use tidegate::retry::{Preset, RetryPolicy};
 
 use super::{Api, TICK};
 
-/// The shortest and the longest wait before each retry, over many runs.
-async fn extremes(policy: Policy) -> Vec<(f64, f64)> {
+/// Returns the shortest and the longest delay before each retry, over 2,000 runs.
+async fn extremes(policy: RetryPolicy) -> Vec<(f64, f64)> {
     let retries = policy.attempts.get() as usize - 1;
     let mut extremes = vec![(f64::MAX, 0.0_f64); retries];
     for seed in 0..2_000 {
-        let story = Api::answering(&[503]).called(policy, seed).await;
-        for (extreme, wait) in extremes.iter_mut().zip(story.waits()) {
+        let run = Api::responding(&[503]).call_with_policy(policy, seed).await;
+        for (extreme, wait) in extremes.iter_mut().zip(run.delays()) {
             *extreme = (extreme.0.min(wait), extreme.1.max(wait));
         }
     }
     extremes
 }
 
-/// Whether waits stay in the table's bounds and reach to within a hundredth of both.
+/// Asserts that the extremes are within the bounds of the table, and within a hundredth of both bounds.
 fn assert_fills(extremes: &[(f64, f64)], table: &[(f64, f64)]) {
     assert_eq!(extremes.len(), table.len());
     for ((least, most), (from, to)) in extremes.iter().zip(table) {
@@ -28,8 +28,8 @@ fn assert_fills(extremes: &[(f64, f64)], table: &[(f64, f64)]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn delays_with_base_1s_max_30s_and_jitter_03_are_those_of_the_table() {
-    let policy = Policy {
+async fn delays_with_base_1s_max_30s_and_jitter_03_match_the_table() {
+    let policy = RetryPolicy {
         attempts: 7.try_into().unwrap(),
         ..Preset::Standard.policy()
     };
@@ -45,7 +45,7 @@ async fn delays_with_base_1s_max_30s_and_jitter_03_are_those_of_the_table() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn interactive_calls_wait_for_tenths_of_seconds_and_batches_for_minutes() {
+async fn interactive_delays_are_tenths_of_seconds_and_batch_delays_are_minutes() {
     let interactive = extremes(Preset::Interactive.policy()).await;
     assert_fills(&interactive, &[(0.1, 0.12), (0.2, 0.24)]);
     let batch = extremes(Preset::Batch.policy()).await;

@@ -1,31 +1,32 @@
-//! Document 4: 1, 2, 4 s, no `Retry-After`, and how many transient failures that outlasts.
+//! Preset `sender` against its document: delays of 1, 2 and 4 s without `Retry-After`, and the ratio of recovered
+//! transient failures.
 
 use std::future::ready;
 use std::time::Duration;
 
-use tidegate::retry::{Backoff, Failure, Policy, Preset, Retrying, Strategy};
+use tidegate::retry::{Backoff, Failure, Preset, RetryPolicy, Retrying, Strategy};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Api;
 
 #[tokio::test(start_paused = true)]
-async fn the_sender_waits_1_2_and_4_s_and_7_s_in_all_whatever_it_is_told() {
+async fn the_sender_waits_1_2_and_4_s_and_ignores_retry_after() {
     for api in [
-        Api::answering(&[503]),
-        Api::answering(&[429]).telling("60"),
-        Api::answering(&[504]).telling("0"),
+        Api::responding(&[503]),
+        Api::responding(&[429]).with_retry_after("60"),
+        Api::responding(&[504]).with_retry_after("0"),
     ] {
-        let story = api.called(Preset::Sender.policy(), 3).await;
-        assert!(story.waited(&[1.0, 2.0, 4.0], 0.0), "{:?}", story.waits());
-        let took = *story.calls.last().unwrap() - story.calls[0];
+        let run = api.call_with_policy(Preset::Sender.policy(), 3).await;
+        assert!(run.has_delays(&[1.0, 2.0, 4.0], 0.0), "{:?}", run.delays());
+        let took = *run.calls.last().unwrap() - run.calls[0];
         assert_eq!(took, Duration::from_secs(7));
-        assert!(story.ended.is_err());
+        assert!(run.result.is_err());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sender_retries_what_its_record_names() {
+async fn the_sender_retries_the_documented_failures() {
     let statuses = [
         (429, 4),
         (500, 4),
@@ -39,22 +40,22 @@ async fn the_sender_retries_what_its_record_names() {
         (501, 1),
     ];
     for (status, attempts) in statuses {
-        let api = Api::answering(&[status]);
-        let story = api.called(Preset::Sender.policy(), 0).await;
-        assert_eq!(story.calls.len(), attempts, "{status}");
+        let api = Api::responding(&[status]);
+        let run = api.call_with_policy(Preset::Sender.policy(), 0).await;
+        assert_eq!(run.calls.len(), attempts, "{status}");
     }
     for failure in [Failure::Refused, Failure::TimedOut, Failure::NotFound] {
         let retrying = Retrying::new(Preset::Sender.policy());
-        let ended = retrying.run(async |_| Err::<(), _>(failure)).await;
-        assert_eq!(ended.unwrap_err().attempts, 4, "{failure}");
+        let result = retrying.run(async |_| Err::<(), _>(failure)).await;
+        assert_eq!(result.unwrap_err().attempts, 4, "{failure}");
     }
 }
 
 const REQUESTS: u64 = 10_000;
 
-/// The part of the requests that succeed by `policy` when each meets an outage as it is sent; how long those
-/// last is spread evenly from nothing to this.
-async fn outlasting(longest: Duration, policy: Policy) -> f64 {
+/// Returns the ratio of requests that succeed with `policy` if each one starts with an outage. The outages have a
+/// uniformly distributed duration of up to `longest`.
+async fn recovered_from_outages(longest: Duration, policy: RetryPolicy) -> f64 {
     let mut requests = JoinSet::new();
     for seed in 0..REQUESTS {
         let outage = longest.mul_f64(fastrand::Rng::with_seed(seed).f64());
@@ -67,47 +68,50 @@ async fn outlasting(longest: Duration, policy: Policy) -> f64 {
     recovered(requests).await
 }
 
-/// The part that succeeds when each attempt fails by chance this often, and the first always.
-async fn out_of_luck(chance: f64, policy: Policy) -> f64 {
+/// Returns the ratio of requests that succeed if the first attempt always fails and further ones with this probability.
+async fn recovered_from_random_failures(probability: f64, policy: RetryPolicy) -> f64 {
     let mut requests = JoinSet::new();
     for seed in 0..REQUESTS {
-        let mut luck = fastrand::Rng::with_seed(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         requests.spawn(Retrying::new(policy).seed(seed).run(move |attempt| {
-            let lucky = attempt > 1 && luck.f64() >= chance;
-            ready(lucky.then_some(()).ok_or(Failure::Disconnected))
+            let succeeds = attempt > 1 && random.f64() >= probability;
+            ready(succeeds.then_some(()).ok_or(Failure::Disconnected))
         }));
     }
     recovered(requests).await
 }
 
 async fn recovered<E: Send + 'static>(requests: JoinSet<Result<(), E>>) -> f64 {
-    let ended = requests.join_all().await;
-    let recovered = ended.iter().filter(|ended| ended.is_ok()).count();
+    let results = requests.join_all().await;
+    let recovered = results.iter().filter(|result| result.is_ok()).count();
     f64::from(u32::try_from(recovered).unwrap()) / f64::from(u32::try_from(REQUESTS).unwrap())
 }
 
 #[tokio::test(start_paused = true)]
 async fn at_least_80_percent_of_transient_failures_recover() {
     let sender = Preset::Sender.policy();
-    let outages = outlasting(Duration::from_secs(8), sender).await;
-    let luck = out_of_luck(0.5, sender).await;
+    let outages = recovered_from_outages(Duration::from_secs(8), sender).await;
+    let random = recovered_from_random_failures(0.5, sender).await;
     println!("outages of up to 8 s: {:.1} % recover", outages * 100.0);
-    println!("every second attempt fails: {:.1} % recover", luck * 100.0);
+    println!(
+        "every second attempt fails: {:.1} % recover",
+        random * 100.0
+    );
     assert!(outages >= 0.8, "{outages}");
-    assert!(luck >= 0.8, "{luck}");
+    assert!(random >= 0.8, "{random}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_retries_a_second_apart_would_not_outlast_as_much() {
+async fn three_retries_with_constant_delays_recover_less_than_half_of_the_outages() {
     let sender = Preset::Sender.policy();
-    let constant = Policy {
+    let constant = RetryPolicy {
         backoff: Backoff {
             strategy: Strategy::Constant,
             ..sender.backoff
         },
         ..sender
     };
-    let outages = outlasting(Duration::from_secs(8), constant).await;
+    let outages = recovered_from_outages(Duration::from_secs(8), constant).await;
     println!(
         "constant, outages of up to 8 s: {:.1} % recover",
         outages * 100.0

@@ -1,4 +1,5 @@
-//! Document 2: what is retried, how `Retry-After` is obeyed, and what becomes of a stampede.
+//! Preset `traffic-control` against its document: retried failures, `Retry-After`, and clients that fail at the same
+//! time.
 
 use std::future::ready;
 use std::num::NonZeroU32;
@@ -6,22 +7,22 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tidegate::retry::{
-    Backoff, FailedAttempt, Failure, GiveUp, Jitter, Policy, Preset, Retrying, Strategy,
+    Backoff, FailedAttempt, Failure, GiveUp, Jitter, Preset, RetryPolicy, Retrying, Strategy,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Api;
 
-/// Attempts that are made of a request whose every attempt fails like this.
+/// Returns the number of attempts of a request whose attempts all fail with `failure`.
 async fn attempts(failure: Failure) -> u32 {
     let retrying = Retrying::new(Preset::TrafficControl.policy());
-    let ended = retrying.run(async |_| Err::<(), _>(failure)).await;
-    ended.unwrap_err().attempts
+    let result = retrying.run(async |_| Err::<(), _>(failure)).await;
+    result.unwrap_err().attempts
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_408_429_5xx_and_timeouts_are_retried_and_400_401_403_404_422_fail_at_once() {
+async fn only_408_429_5xx_timeouts_and_lost_connections_are_retried() {
     let retried = [408, 429].into_iter().chain(500..600);
     for status in retried {
         let failure = StatusCode::from_u16(status).unwrap().into();
@@ -38,56 +39,58 @@ async fn only_408_429_5xx_and_timeouts_are_retried_and_400_401_403_404_422_fail_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_takes_too_long_is_retried() {
+async fn an_attempt_that_exceeds_its_timeout_is_retried() {
     let never = async |_| std::future::pending::<Result<(), Failure>>().await;
     let retrying = Retrying::new(Preset::TrafficControl.policy()).timeout(Duration::from_secs(1));
     assert_eq!(retrying.run(never).await.unwrap_err().attempts, 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_at_once_is_told_to_the_error_callback_with_the_reason() {
-    let mut told = Vec::new();
-    let callback = |setback: &FailedAttempt<'_>| told.push(format!("{setback:?}"));
+async fn the_error_callback_receives_a_failure_that_is_not_retried() {
+    let mut failures = Vec::new();
+    let callback = |failed: &FailedAttempt<'_>| failures.push(format!("{failed:?}"));
     let retrying = Retrying::new(Preset::TrafficControl.policy()).observer(callback);
-    let story = Api::answering(&[422]).called_by(retrying).await;
-    assert_eq!(story.ended.unwrap_err().why, GiveUp::NotWorthIt);
+    let run = Api::responding(&[422]).call_with(retrying).await;
+    assert_eq!(run.result.unwrap_err().why, GiveUp::NotWorthIt);
     assert_eq!(
-        told,
+        failures,
         ["attempt 1 of 3: 422 Unprocessable Entity, then GiveUp(NotWorthIt)"]
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_after_in_seconds_or_as_a_date_is_waited_for_within_5_percent() {
-    let tellings = [
+async fn the_delay_matches_retry_after_in_seconds_or_as_a_date_within_5_percent() {
+    let values = [
         ("2", 2.0),
         ("30", 30.0),
         ("Wed, 21 Oct 2026 07:28:20 GMT", 20.0),
         ("Wednesday, 21-Oct-26 07:29:00 GMT", 60.0),
         ("Wed Oct 21 07:30:00 2026", 120.0),
     ];
-    for (told, seconds) in tellings {
-        let api = Api::answering(&[429, 200]).telling(told);
-        let story = api.called(Preset::TrafficControl.policy(), 7).await;
-        assert_eq!(story.ended.as_ref().unwrap(), &StatusCode::OK);
+    for (value, seconds) in values {
+        let api = Api::responding(&[429, 200]).with_retry_after(value);
+        let run = api
+            .call_with_policy(Preset::TrafficControl.policy(), 7)
+            .await;
+        assert_eq!(run.result.as_ref().unwrap(), &StatusCode::OK);
         assert!(
-            story.waited(&[seconds], 0.05),
-            "{told}: {:?}",
-            story.waits()
+            run.has_delays(&[seconds], 0.05),
+            "{value}: {:?}",
+            run.delays()
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_retry_after_the_wait_is_min_cap_base_times_2_to_the_attempt_plus_chance() {
+async fn without_retry_after_the_delay_is_exponential_with_added_jitter() {
     for seed in 0..200 {
-        let api = Api::answering(&[429]);
-        let waits = api
-            .called(Preset::TrafficControl.policy(), seed)
+        let api = Api::responding(&[429]);
+        let delays = api
+            .call_with_policy(Preset::TrafficControl.policy(), seed)
             .await
-            .waits();
-        let [first, second] = waits[..] else {
-            panic!("three attempts have two waits between them: {waits:?}");
+            .delays();
+        let [first, second] = delays[..] else {
+            panic!("three attempts have two delays between them: {delays:?}");
         };
         assert!((0.5..=1.002).contains(&first), "{first}");
         assert!((1.0..=1.502).contains(&second), "{second}");
@@ -98,9 +101,9 @@ const BUSY: Failure = Failure::Status(StatusCode::SERVICE_UNAVAILABLE);
 
 const CLIENTS: u64 = 1_000;
 
-/// The most calls in any tenth of a second when a thousand clients fail together and come back by this policy,
-/// while the API goes on failing. Their first calls are not counted: those are what was together.
-async fn peak(policy: Policy) -> usize {
+/// Returns the highest number of calls within 100 ms if 1,000 clients fail at the same time and retry with `policy`.
+/// The API fails all calls. The first calls are not counted, because they are simultaneous by design.
+async fn peak(policy: RetryPolicy) -> usize {
     let began = Instant::now();
     let mut clients = JoinSet::new();
     for seed in 0..CLIENTS {
@@ -112,19 +115,19 @@ async fn peak(policy: Policy) -> usize {
                 }
                 ready(Err::<(), _>(BUSY))
             };
-            let ended = Retrying::new(policy).seed(seed).run(call).await;
-            assert!(ended.is_err());
+            let result = Retrying::new(policy).seed(seed).run(call).await;
+            assert!(result.is_err());
             arrivals
         });
     }
     let mut arrivals = clients.join_all().await.concat();
     arrivals.sort_unstable();
-    let together = arrivals.chunk_by(|one, other| one == other).map(<[_]>::len);
-    together.max().unwrap()
+    let simultaneous = arrivals.chunk_by(|one, other| one == other).map(<[_]>::len);
+    simultaneous.max().unwrap()
 }
 
-fn spread(jitter: Jitter) -> Policy {
-    Policy {
+fn policy_with(jitter: Jitter) -> RetryPolicy {
+    RetryPolicy {
         backoff: Backoff {
             strategy: Strategy::Exponential,
             base: Duration::from_secs(1),
@@ -138,21 +141,24 @@ fn spread(jitter: Jitter) -> Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_clients_that_fail_together_come_back_apart() {
-    let none = peak(spread(Jitter::None)).await;
-    assert_eq!(none, 1_000, "without jitter they come back as one");
+async fn jitter_spreads_the_retries_of_a_thousand_clients_that_failed_together() {
+    let none = peak(policy_with(Jitter::None)).await;
+    assert_eq!(
+        none, 1_000,
+        "without jitter all clients retry at the same time"
+    );
     println!("peak of 1,000 clients that failed together, in calls per 100 ms");
     println!("{:<28}{none:>6}", "no jitter");
-    // The first wait says how far: one spread over half a second leaves a fifth for each tenth at best.
+    // The first delay bounds the spread: jitter of 0.5 s leaves at least a fifth of the calls in one interval of 0.1 s.
     let policies = [
-        ("full", spread(Jitter::Full), 0.80),
-        ("decorrelated", spread(Jitter::Decorrelated), 0.80),
+        ("full", policy_with(Jitter::Full), 0.80),
+        ("decorrelated", policy_with(Jitter::Decorrelated), 0.80),
         (
             "added, up to 1 s",
-            spread(Jitter::Added(Duration::from_secs(1))),
+            policy_with(Jitter::Added(Duration::from_secs(1))),
             0.80,
         ),
-        ("equal", spread(Jitter::Equal), 0.70),
+        ("equal", policy_with(Jitter::Equal), 0.70),
         ("traffic-control", Preset::TrafficControl.policy(), 0.70),
         ("authorization-api", Preset::AuthorizationApi.policy(), 0.70),
         ("standard", Preset::Standard.policy(), 0.60),
@@ -162,6 +168,6 @@ async fn a_thousand_clients_that_fail_together_come_back_apart() {
         let peak = peak(policy).await;
         let fall = 1.0 - f64::from(u32::try_from(peak).unwrap()) / 1_000.0;
         println!("{name:<28}{peak:>6}, {:.0} % less", fall * 100.0);
-        assert!(fall >= least, "{name}: {peak} at once");
+        assert!(fall >= least, "{name}: {peak} calls within 100 ms");
     }
 }

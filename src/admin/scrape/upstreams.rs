@@ -125,7 +125,7 @@ impl Scrape {
         )?;
         for (upstream, server) in self.servers() {
             let state = server.breaker.snapshot(now).state.name();
-            for name in breaker::State::NAMES {
+            for name in breaker::BreakerState::NAMES {
                 let labels = [
                     ("upstream", upstream),
                     ("server", server.name()),

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use super::super::{ErrorResponse, RetryAfter, RetryableError};
 use super::*;
 
-/// What was written, by whatever wrote it.
+/// A writer whose text can be read.
 #[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
+struct WrittenText(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Page {
+impl io::Write for WrittenText {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -20,29 +20,29 @@ impl io::Write for Page {
     }
 }
 
-impl Page {
+impl WrittenText {
     fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
 
-/// The lines of the log, as the gateway itself writes it, when `observer` sees this.
+/// Returns the JSON log lines that `observer` writes for a failed attempt.
 fn logged(mut observer: impl Observer, failed: &FailedAttempt<'_>) -> Vec<Value> {
-    let page = Page::default();
-    let writer = page.clone();
+    let written = WrittenText::default();
+    let writer = written.clone();
     let subscriber = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, || observer.failed(failed));
-    let text = page.text();
+    let text = written.text();
     let lines = text.lines().map(serde_json::from_str);
     lines.collect::<Result<_, _>>().unwrap()
 }
 
-/// The line without the time it was written, which must be there.
-fn timeless(mut line: Value) -> Value {
+/// Returns the line without its timestamp and target, and asserts that both are present.
+fn without_timestamp(mut line: Value) -> Value {
     let fields = line.as_object_mut().unwrap();
     let timestamp = fields.remove("timestamp");
     assert!(timestamp.is_some_and(|time| time.as_str().unwrap().ends_with('Z')));
@@ -73,11 +73,11 @@ fn retry(millis: u64) -> Next {
 }
 
 #[test]
-fn a_limit_is_logged_as_a_warning_with_the_fields_of_the_document() {
+fn a_429_is_logged_as_a_warning_with_the_documented_fields() {
     let log = AuthorizationApiLog::new("POST /o/client/token");
     let lines = logged(log, &failed(1, &LIMITED, retry(1_130)));
     assert_eq!(
-        lines.into_iter().map(timeless).collect::<Vec<_>>(),
+        lines.into_iter().map(without_timestamp).collect::<Vec<_>>(),
         [json!({
             "level": "WARN",
             "message": "Rate limit hit, backing off before retry",
@@ -93,22 +93,22 @@ fn a_limit_is_logged_as_a_warning_with_the_fields_of_the_document() {
 }
 
 #[test]
-fn a_retry_after_that_is_used_is_logged_as_information_first() {
+fn a_retry_after_in_use_is_logged_as_info_before_the_warning() {
     let delay = Duration::from_secs(10);
-    let told = ErrorResponse {
+    let limited = ErrorResponse {
         retry_after: Some(RetryAfter::Seconds(10)),
         ..LIMITED
     };
     let obeyed = FailedAttempt {
         retry_after: Some(delay),
-        ..failed(1, &told, Next::Retry(Wait { delay, told: true }))
+        ..failed(1, &limited, Next::Retry(Wait { delay, told: true }))
     };
     let lines = logged(AuthorizationApiLog::new(""), &obeyed);
     let [used, warned] = &lines[..] else {
         panic!("{lines:?}");
     };
     assert_eq!(
-        timeless(used.clone()),
+        without_timestamp(used.clone()),
         json!({
             "level": "INFO",
             "message": "Using Retry-After header",
@@ -128,21 +128,21 @@ fn a_retry_after_that_is_used_is_logged_as_information_first() {
 }
 
 #[test]
-fn a_network_that_fails_is_no_limit_and_has_no_status() {
+fn a_network_failure_is_logged_without_rate_limit_and_status() {
     let failed = failed(2, &Failure::Refused, retry(2_000));
-    let line = timeless(logged(AuthorizationApiLog::new(""), &failed).remove(0));
+    let line = without_timestamp(logged(AuthorizationApiLog::new(""), &failed).remove(0));
     assert_eq!(line["message"], "Request failed, backing off before retry");
     assert_eq!(line["isRateLimited"], false);
     assert_eq!(line.get("statusCode"), None);
 }
 
 #[test]
-fn exhausted_retries_are_an_error_with_its_name_message_and_code() {
+fn exhausted_retries_are_logged_as_an_error_with_name_message_and_code() {
     let log = AuthorizationApiLog::new("POST /o/client/token");
     let exhausted = failed(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted));
     let lines = logged(log, &exhausted);
     assert_eq!(
-        lines.into_iter().map(timeless).collect::<Vec<_>>(),
+        lines.into_iter().map(without_timestamp).collect::<Vec<_>>(),
         [json!({
             "level": "ERROR",
             "message": "Rate limit exceeded, retries exhausted",
@@ -157,7 +157,7 @@ fn exhausted_retries_are_an_error_with_its_name_message_and_code() {
 }
 
 #[test]
-fn what_fails_at_once_says_why() {
+fn a_failure_that_is_not_retried_is_logged_with_its_cause() {
     let log = || AuthorizationApiLog::new("/");
     let not_found = Failure::from(StatusCode::NOT_FOUND);
     let at_once = failed(1, &not_found, Next::GiveUp(GiveUp::NotWorthIt));
@@ -165,7 +165,7 @@ fn what_fails_at_once_says_why() {
     assert_eq!(line["message"], "Request failed, not worth a retry");
     assert_eq!(line["error.message"], "404 Not Found");
 
-    let unknown = io::Error::other("the certificate is for somebody else");
+    let unknown = io::Error::other("certificate is for another host");
     let at_once = failed(1, &unknown, Next::GiveUp(GiveUp::NotWorthIt));
     let line = logged(log(), &at_once).remove(0);
     assert_eq!(line["error.name"], "Error");
@@ -174,10 +174,10 @@ fn what_fails_at_once_says_why() {
 }
 
 #[test]
-fn the_handbooks_event_has_its_fields_and_a_timestamp() {
+fn the_handbook_event_has_the_documented_fields_and_a_timestamp() {
     let lines = logged(HandbookLog, &failed(3, &Failure::TimedOut, retry(4_711)));
     assert_eq!(
-        lines.into_iter().map(timeless).collect::<Vec<_>>(),
+        lines.into_iter().map(without_timestamp).collect::<Vec<_>>(),
         [json!({
             "level": "WARN",
             "event": "retry_attempt",
@@ -185,7 +185,7 @@ fn the_handbooks_event_has_its_fields_and_a_timestamp() {
             "maxRetries": 5,
             "delayMs": 4_711,
             "errorType": "TimeoutError",
-            "errorMessage": "nobody answered in time",
+            "errorMessage": "timed out",
         })]
     );
     let end = failed(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted));
@@ -193,19 +193,19 @@ fn the_handbooks_event_has_its_fields_and_a_timestamp() {
 }
 
 #[test]
-fn a_person_reads_which_attempt_of_how_many_and_how_long() {
-    let page = Page::default();
-    let mut console = Console::new(page.clone());
+fn the_console_line_has_attempt_number_total_and_delay() {
+    let written = WrittenText::default();
+    let mut console = Console::new(written.clone());
     for (attempt, millis) in [(1, 857), (2, 1_500), (3, 250)] {
         console.failed(&failed(attempt, &LIMITED, retry(millis)));
     }
     console.failed(&failed(4, &Failure::Disconnected, retry(60_000)));
     console.failed(&failed(5, &LIMITED, Next::GiveUp(GiveUp::Exhausted)));
     assert_eq!(
-        page.text(),
+        written.text(),
         "Rate limit hit (attempt 1/5), retrying in 1s...\n\
          Rate limit hit (attempt 2/5), retrying in 2s...\n\
          Rate limit hit (attempt 3/5), retrying in 250ms...\n\
-         Request failed: the connection broke off (attempt 4/5), retrying in 60s...\n"
+         Request failed: connection lost (attempt 4/5), retrying in 60s...\n"
     );
 }

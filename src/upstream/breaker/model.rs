@@ -1,49 +1,49 @@
-//! A second implementation of the breaker, slow and plain: it keeps lists of all events and evaluates them from
-//! the start. [`agreement`](super::agreement) compares both.
+//! Reference implementation of the breaker for tests. It is slow and simple: it stores all events and evaluates them
+//! from the start. `tests/model_comparison.rs` compares both implementations.
 
 use super::super::settings::OpensOn;
 use super::super::sliding_window::SLOTS;
 use super::*;
 
-/// How long a probe without a result blocks other requests.
+/// Maximum time that a probe without a result blocks other requests.
 pub(super) const PROBE: Duration = Duration::from_millis(500);
 
-/// A breaker that keeps all events.
-pub(super) struct Model {
+/// A breaker that stores all events.
+pub(super) struct BreakerModel {
     pub(super) settings: BreakerSettings,
     pub(super) phase: ModelPhase,
     since: Moment,
-    /// Results of the closed phase, with their moments. `None` is a success.
-    results: Vec<(Moment, Option<Failure>)>,
-    /// Steps at which the phase changed.
+    /// Results of the closed phase, with their times. `None` is a success.
+    results: Vec<(Moment, Option<ServerFailure>)>,
+    /// Numbers of the steps at which the phase changed.
     changes: Vec<usize>,
-    /// Causes of all openings since the circuit was closed.
-    causes: Vec<Cause>,
+    /// Causes of all openings since the circuit was last closed.
+    causes: Vec<OpenCause>,
     openings: u64,
-    why: Option<Cause>,
+    why: Option<OpenCause>,
     pub(super) recovered: Option<Moment>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum ModelPhase {
     Closed,
-    /// `None` while held.
+    /// End of the open time. `None` if an operator holds the circuit open.
     Open(Option<Moment>),
-    /// When the probe began, if there is one.
+    /// Start of the probe, if one is in flight.
     HalfOpen {
         probed: Option<Moment>,
     },
 }
 
-/// The model's ticket: the step at which it was issued.
+/// Permit of the model: the step at which it was issued.
 #[derive(Clone, Copy)]
-pub(super) struct Pass {
+pub(super) struct ModelPermit {
     step: usize,
     pub(super) probe: bool,
     pub(super) connection_only: bool,
 }
 
-impl Model {
+impl BreakerModel {
     pub(super) fn new(settings: BreakerSettings) -> Self {
         Self {
             settings,
@@ -58,8 +58,8 @@ impl Model {
         }
     }
 
-    /// Ends an open phase whose time is over.
-    pub(super) fn pass_time(&mut self, now: Moment) {
+    /// Ends an open phase whose open time is over at `now`.
+    pub(super) fn advance_to(&mut self, now: Moment) {
         if let ModelPhase::Open(Some(until)) = self.phase
             && until <= now
         {
@@ -68,29 +68,29 @@ impl Model {
         }
     }
 
-    /// Whether the server is shut off as an outlier.
+    /// Whether the circuit is open because the server is an outlier.
     pub(super) fn is_outlier(&self) -> bool {
-        let is_off = !matches!(self.phase, ModelPhase::Closed | ModelPhase::Open(None));
-        is_off && self.causes.contains(&Cause::Outlier)
+        let is_shut_off = !matches!(self.phase, ModelPhase::Closed | ModelPhase::Open(None));
+        is_shut_off && self.causes.contains(&OpenCause::Outlier)
     }
 
-    pub(super) fn admit(&mut self, step: usize, now: Moment) -> Result<Pass, Refused> {
+    pub(super) fn admit(&mut self, step: usize, now: Moment) -> Result<ModelPermit, NotAdmitted> {
         match self.phase {
-            ModelPhase::Closed => Ok(Pass {
+            ModelPhase::Closed => Ok(ModelPermit {
                 step,
                 probe: false,
                 connection_only: false,
             }),
-            ModelPhase::Open(until) => Err(Refused {
+            ModelPhase::Open(until) => Err(NotAdmitted {
                 wait: until.map(|until| until.since(now)),
             }),
             ModelPhase::HalfOpen {
                 probed: Some(since),
-            } if now.since(since) < PROBE => Err(Refused { wait: None }),
+            } if now.since(since) < PROBE => Err(NotAdmitted { wait: None }),
             ModelPhase::HalfOpen { .. } => {
                 self.phase = ModelPhase::HalfOpen { probed: Some(now) };
                 self.changes.push(step);
-                Ok(Pass {
+                Ok(ModelPermit {
                     step,
                     probe: true,
                     connection_only: self.settings.opens_on == OpensOn::Outliers
@@ -100,17 +100,22 @@ impl Model {
         }
     }
 
-    fn is_late(&self, pass: Pass) -> bool {
-        self.changes.iter().any(|change| *change > pass.step)
+    fn is_late(&self, permit: ModelPermit) -> bool {
+        self.changes.iter().any(|change| *change > permit.step)
     }
 
-    pub(super) fn succeeded(&mut self, pass: Pass, step: usize, now: Moment) -> Option<Change> {
-        if self.is_late(pass) {
+    pub(super) fn succeeded(
+        &mut self,
+        permit: ModelPermit,
+        step: usize,
+        now: Moment,
+    ) -> Option<PhaseChange> {
+        if self.is_late(permit) {
             return None;
         }
-        if pass.probe {
-            self.shut(step, now);
-            return Some(Change::Closed);
+        if permit.probe {
+            self.close_circuit(step, now);
+            return Some(PhaseChange::Closed);
         }
         self.results.push((now, None));
         None
@@ -119,50 +124,51 @@ impl Model {
     /// Returns why the circuit opens, if it does.
     pub(super) fn failed(
         &mut self,
-        pass: Pass,
-        failure: Failure,
+        permit: ModelPermit,
+        failure: ServerFailure,
         now: Moment,
         others: &[&Self],
-    ) -> Option<Cause> {
-        if self.is_late(pass) {
+    ) -> Option<OpenCause> {
+        if self.is_late(permit) {
             return None;
         }
-        if pass.probe {
-            return Some(Cause::FailedProbe);
+        if permit.probe {
+            return Some(OpenCause::FailedProbe);
         }
         self.results.push((now, Some(failure)));
         if self.settings.opens_on == OpensOn::Nothing {
             return None;
         }
-        if self.counts_alone(failure) && self.in_a_row() >= self.settings.consecutive_failures.get()
+        if self.counts_alone(failure)
+            && self.consecutive_failures() >= self.settings.consecutive_failures.get()
         {
-            return Some(Cause::InARow);
+            return Some(OpenCause::ConsecutiveFailures);
         }
-        // The ratio of all settings here is a half.
+        // `failure_ratio` is 0.5 in all settings of this test.
         let (all, failures, counted) = self.counts(now);
         if all < u64::from(self.settings.min_requests.get()) {
             return None;
         }
         if 2 * counted >= all {
-            return Some(Cause::Ratio);
+            return Some(OpenCause::FailureRatio);
         }
         let others: Vec<_> = others
             .iter()
-            .filter_map(|other| other.verdict(now))
+            .filter_map(|other| other.is_healthy(now))
             .collect();
-        let is_long =
-            !self.counts_alone(failure) && self.in_a_row() >= self.settings.min_requests.get();
-        let fails = is_long || 2 * failures >= all;
+        let is_long_streak = !self.counts_alone(failure)
+            && self.consecutive_failures() >= self.settings.min_requests.get();
+        let fails = is_long_streak || 2 * failures >= all;
         let is_outlier = fails && !others.is_empty() && !others.contains(&false);
-        is_outlier.then_some(Cause::Outlier)
+        is_outlier.then_some(OpenCause::Outlier)
     }
 
-    /// Whether the server is healthy; `None` if that is not known.
-    fn verdict(&self, now: Moment) -> Option<bool> {
+    /// Whether the server is healthy. `None` if that is unknown.
+    fn is_healthy(&self, now: Moment) -> Option<bool> {
         let (all, failures, _) = self.counts(now);
         match self.phase {
             ModelPhase::Closed if all > 0 && 4 * failures >= all => Some(false),
-            ModelPhase::Closed if all > 0 && self.in_a_row() > 0 => Some(false),
+            ModelPhase::Closed if all > 0 && self.consecutive_failures() > 0 => Some(false),
             ModelPhase::Closed if all < u64::from(self.settings.min_requests.get()) => None,
             ModelPhase::Closed => Some(true),
             _ if self.is_outlier() => Some(false),
@@ -170,13 +176,13 @@ impl Model {
         }
     }
 
-    pub(super) fn abandoned(&mut self, pass: Pass) {
-        if pass.probe && !self.is_late(pass) {
+    pub(super) fn abandoned(&mut self, permit: ModelPermit) {
+        if permit.probe && !self.is_late(permit) {
             self.phase = ModelPhase::HalfOpen { probed: None };
         }
     }
 
-    pub(super) fn open(&mut self, until: Option<Moment>, why: Cause, step: usize, now: Moment) {
+    pub(super) fn open(&mut self, until: Option<Moment>, why: OpenCause, step: usize, now: Moment) {
         self.phase = ModelPhase::Open(until);
         self.since = now;
         self.changes.push(step);
@@ -185,7 +191,7 @@ impl Model {
         self.why = Some(why);
     }
 
-    pub(super) fn shut(&mut self, step: usize, now: Moment) {
+    pub(super) fn close_circuit(&mut self, step: usize, now: Moment) {
         if self.phase != ModelPhase::Closed {
             self.since = now;
             self.recovered = Some(now);
@@ -198,26 +204,29 @@ impl Model {
 
     /// Returns the open time without jitter.
     pub(super) fn open_time(&self) -> Duration {
-        let failed = self.causes.iter().filter(|why| **why == Cause::FailedProbe);
+        let failed = self
+            .causes
+            .iter()
+            .filter(|why| **why == OpenCause::FailedProbe);
         let doubled = failed.fold(self.settings.open, |time, _| time * 2);
         doubled.min(self.settings.open_max)
     }
 
-    /// Whether a failure counts by itself, without comparison.
-    fn counts_alone(&self, failure: Failure) -> bool {
-        failure == Failure::Connect || self.settings.opens_on != OpensOn::Outliers
+    /// Whether a failure counts without comparison with other servers.
+    fn counts_alone(&self, failure: ServerFailure) -> bool {
+        failure == ServerFailure::Connect || self.settings.opens_on != OpensOn::Outliers
     }
 
-    /// Returns the number of the last results that are failures of one kind.
-    fn in_a_row(&self) -> u32 {
-        let kind = |(_, result): &(_, Option<Failure>)| result.map(|f| self.counts_alone(f));
+    /// Returns the number of consecutive failures of one kind at the end of the results.
+    fn consecutive_failures(&self) -> u32 {
+        let kind = |(_, result): &(_, Option<ServerFailure>)| result.map(|f| self.counts_alone(f));
         let last = self.results.last().and_then(kind);
         let results = self.results.iter().rev();
-        let row = results.take_while(|result| last.is_some() && kind(result) == last);
-        u32::try_from(row.count()).unwrap()
+        let streak = results.take_while(|result| last.is_some() && kind(result) == last);
+        u32::try_from(streak.count()).unwrap()
     }
 
-    /// Results in the window, the failures among them, and those of them that count by themselves.
+    /// Returns the number of results in the window, of failures, and of failures that count without comparison.
     fn counts(&self, now: Moment) -> (u64, u64, u64) {
         let slot = |moment: Moment| moment.as_nanos() / (nanos(self.settings.window) / SLOTS);
         let within = |moment| slot(moment) + SLOTS > slot(now);
@@ -231,20 +240,20 @@ impl Model {
         )
     }
 
-    pub(super) fn snapshot(&self, now: Moment) -> Snapshot {
+    pub(super) fn snapshot(&self, now: Moment) -> BreakerSnapshot {
         let (all, failures, _) = self.counts(now);
-        Snapshot {
+        BreakerSnapshot {
             state: match self.phase {
-                ModelPhase::Closed => State::Closed,
-                ModelPhase::Open(until) => State::Open {
+                ModelPhase::Closed => BreakerState::Closed,
+                ModelPhase::Open(until) => BreakerState::Open {
                     remaining: until.map(|until| until.since(now)),
                     held: until.is_none(),
                 },
-                ModelPhase::HalfOpen { .. } => State::HalfOpen,
+                ModelPhase::HalfOpen { .. } => BreakerState::HalfOpen,
             },
             since: self.since,
-            in_a_row: match self.phase {
-                ModelPhase::Closed => self.in_a_row(),
+            consecutive_failures: match self.phase {
+                ModelPhase::Closed => self.consecutive_failures(),
                 _ => 0,
             },
             openings: self.openings,

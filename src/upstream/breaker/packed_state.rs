@@ -1,4 +1,4 @@
-//! State of a breaker in one atomic word, so that all workers see one state and change it in one step.
+//! State of a breaker, packed into one atomic word. All workers see the same state and change it atomically.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,38 +10,38 @@ const LENGTH_SHIFT: u32 = PHASE_BITS + COMPARED_BITS;
 const LENGTH_BITS: u32 = 21;
 const GENERATION_SHIFT: u32 = LENGTH_SHIFT + LENGTH_BITS;
 
-/// Upper bound of [`Row::length`]. Longer rows have this length.
-pub(super) const LONGEST_ROW: u32 = (1 << LENGTH_BITS) - 1;
+/// Upper bound of [`FailureStreak::length`]. Longer streaks have this length.
+pub(super) const MAX_STREAK: u32 = (1 << LENGTH_BITS) - 1;
 
-/// A moment that never comes.
+/// Encoding of a time that is never reached.
 const NEVER: u64 = u64::MAX;
 
-/// Whether a server is asked.
+/// Phase of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It is.
+    /// All attempts are admitted.
     Closed,
-    /// Not before its time.
+    /// No attempt is admitted until the open time ends.
     Open,
-    /// By the next to come.
+    /// The next attempt becomes the probe.
     HalfOpen,
-    /// By one, whose answer all others await.
+    /// The probe is in flight, and no other attempt is admitted.
     Probing,
 }
 
-/// A row of failures: consecutive results that are failures of one kind.
+/// Consecutive results that are failures of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct FailureStreak {
     pub(super) length: u32,
     /// Whether these failures count only in comparison with other servers.
     pub(super) is_compared: bool,
 }
 
-impl Row {
-    /// Returns the row after another failure. A failure of the other kind begins a new row.
+impl FailureStreak {
+    /// Returns the streak after another failure. A failure of the other kind starts a new streak.
     fn after(self, is_compared: bool) -> Self {
         let length = if self.is_compared == is_compared {
-            LONGEST_ROW.min(self.length + 1)
+            MAX_STREAK.min(self.length + 1)
         } else {
             1
         };
@@ -52,7 +52,7 @@ impl Row {
     }
 }
 
-/// Phase, row of failures, and number of phase changes.
+/// Phase, failure streak, and generation (number of phase changes) in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PackedState(u64);
 
@@ -70,9 +70,9 @@ impl PackedState {
         }
     }
 
-    pub(super) fn row(self) -> Row {
-        let length = self.0 >> LENGTH_SHIFT & u64::from(LONGEST_ROW);
-        Row {
+    pub(super) fn streak(self) -> FailureStreak {
+        let length = self.0 >> LENGTH_SHIFT & u64::from(MAX_STREAK);
+        FailureStreak {
             length: u32::try_from(length).expect("fewer bits than 32"),
             is_compared: self.0 >> PHASE_BITS & 1 == 1,
         }
@@ -82,32 +82,32 @@ impl PackedState {
         self.0 >> GENERATION_SHIFT
     }
 
-    /// The phase that comes after this one, with no failure in it yet.
-    fn next(self, phase: Phase) -> Self {
+    /// Returns the state after a change to `phase`: the next generation, without failures.
+    fn next_phase(self, phase: Phase) -> Self {
         Self::new(phase, self.generation() + 1)
     }
 
-    fn with_row(self, row: Row) -> Self {
-        let length = u64::from(row.length) << LENGTH_SHIFT;
-        let is_compared = u64::from(row.is_compared) << PHASE_BITS;
+    fn with_streak(self, streak: FailureStreak) -> Self {
+        let length = u64::from(streak.length) << LENGTH_SHIFT;
+        let is_compared = u64::from(streak.is_compared) << PHASE_BITS;
         Self(Self::new(self.phase(), self.generation()).0 | length | is_compared)
     }
 }
 
-/// What everybody reads of a breaker, on cache lines of its own: while nothing fails, nobody writes them.
+/// The state that every attempt reads. It has its own cache lines, which are not written while no attempt fails.
 ///
-/// Phases are changed with the breaker's history locked. Two things happen without: a row of failures grows
-/// and ends, and a probe gives up its place. Both only ever change the word of their own generation, so
-/// neither can undo a change of phase.
+/// The phase changes only while the history of the breaker is locked. Two changes need no lock: a failure streak grows
+/// or ends, and a probe frees its slot. Both change the word only in their own generation, so they cannot undo a change
+/// of phase.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct AtomicState {
     word: AtomicU64,
-    /// When the open phase ends, or a probe is no longer waited for.
+    /// When the open phase ends, or the probe times out.
     until: AtomicU64,
-    /// When it was last closed after it had been open.
+    /// When the circuit last closed after being open.
     recovered: AtomicU64,
-    /// Whether the server is shut off as an outlier. Written only with the history locked.
+    /// Whether the circuit is open because the server is an outlier. Written only while the history is locked.
     outlier: AtomicBool,
 }
 
@@ -122,7 +122,7 @@ impl AtomicState {
     }
 
     pub(super) fn read(&self) -> PackedState {
-        // Whoever sees a phase also sees until when it lasts.
+        // Acquire makes the end time visible that was stored before the phase.
         PackedState(self.word.load(Ordering::Acquire))
     }
 
@@ -131,7 +131,7 @@ impl AtomicState {
         PackedState(self.word.load(Ordering::Relaxed)).phase() == Phase::Closed
     }
 
-    /// When the open phase ends, or a probe is no longer waited for; `None` where only a person ends it.
+    /// Returns when the open phase ends, or when the probe times out. `None` if an operator holds the circuit open.
     pub(super) fn until(&self) -> Option<Moment> {
         moment(&self.until)
     }
@@ -140,29 +140,29 @@ impl AtomicState {
         moment(&self.recovered)
     }
 
-    /// Whether the server is shut off as an outlier.
+    /// Whether the circuit is open because the server is an outlier.
     pub(super) fn is_outlier(&self) -> bool {
         self.outlier.load(Ordering::Relaxed)
     }
 
-    /// Sets whether the server is shut off as an outlier. Only with the history locked.
+    /// Sets whether the server is an outlier. The caller must hold the lock of the history.
     pub(super) fn set_outlier(&self, outlier: bool) {
         self.outlier.store(outlier, Ordering::Relaxed);
     }
 
-    /// Enters another phase, and with it another generation, which it returns. Only with the history locked.
+    /// Changes the phase and returns the new generation. The caller must hold the lock of the history.
     pub(super) fn enter(&self, phase: Phase) -> u64 {
-        let next = self.read().next(phase);
+        let next = self.read().next_phase(phase);
         self.word.store(next.0, Ordering::Release);
         next.generation()
     }
 
-    /// Enters the open phase, which lasts until then. Only with the history locked.
+    /// Enters the open phase, which ends at `until`. The caller must hold the lock of the history.
     pub(super) fn open_until(&self, until: Option<Moment>) {
         self.enter_until(Phase::Open, until);
     }
 
-    /// Enters the phase of a probe, which is waited for until then. Only with the history locked.
+    /// Begins a probe that times out at `until`. The caller must hold the lock of the history.
     pub(super) fn probe_until(&self, until: Moment) -> u64 {
         self.enter_until(Phase::Probing, Some(until))
     }
@@ -173,36 +173,40 @@ impl AtomicState {
         self.enter(phase)
     }
 
-    /// Enters the closed phase as one that was open before. Only with the history locked.
+    /// Enters the closed phase after an open phase. The caller must hold the lock of the history.
     pub(super) fn recover(&self, now: Moment) {
         let now = now.as_nanos().min(NEVER - 1);
         self.recovered.store(now, Ordering::Relaxed);
         self.enter(Phase::Closed);
     }
 
-    /// Adds a failure to the row and returns the row, or `None` if the generation is past.
-    pub(super) fn lengthen_row(&self, generation: u64, is_compared: bool) -> Option<Row> {
+    /// Adds a failure to the streak and returns the streak. `None` if `generation` is not current.
+    pub(super) fn extend_streak(
+        &self,
+        generation: u64,
+        is_compared: bool,
+    ) -> Option<FailureStreak> {
         self.change(generation, |word| {
-            Some(word.with_row(word.row().after(is_compared)))
+            Some(word.with_streak(word.streak().after(is_compared)))
         })
-        .map(PackedState::row)
+        .map(PackedState::streak)
     }
 
-    /// Ends the row of failures, unless the generation is past.
-    pub(super) fn end_row(&self, generation: u64) {
+    /// Ends the failure streak, if `generation` is current.
+    pub(super) fn end_streak(&self, generation: u64) {
         self.change(generation, |word| {
-            (word.row().length != 0).then(|| word.with_row(Row::default()))
+            (word.streak().length != 0).then(|| word.with_streak(FailureStreak::default()))
         });
     }
 
-    /// A probe came to nothing: the next to come is one, unless the phase is past.
-    pub(super) fn vacate(&self, generation: u64) {
+    /// Ends a probe without a result, if `generation` is current. The next attempt becomes the probe.
+    pub(super) fn release_probe(&self, generation: u64) {
         self.change(generation, |word| {
             (word.phase() == Phase::Probing).then(|| PackedState::new(Phase::HalfOpen, generation))
         });
     }
 
-    /// Changes the word within a generation; the word it then is, or `None` if it was left as it was.
+    /// Changes the word while `generation` is current. Returns the new state, or `None` if nothing changed.
     fn change(
         &self,
         generation: u64,
@@ -235,17 +239,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_a_word_do_not_touch_each_other() {
+    fn the_parts_of_a_packed_state_do_not_overlap() {
         for phase in [Phase::Closed, Phase::Open, Phase::HalfOpen, Phase::Probing] {
             for generation in [0, 1, (1 << 40) - 1] {
-                for (length, is_compared) in [(0, false), (1, true), (LONGEST_ROW, false)] {
-                    let row = Row {
+                for (length, is_compared) in [(0, false), (1, true), (MAX_STREAK, false)] {
+                    let streak = FailureStreak {
                         length,
                         is_compared,
                     };
-                    let word = PackedState::new(phase, generation).with_row(row);
+                    let word = PackedState::new(phase, generation).with_streak(streak);
                     assert_eq!(word.phase(), phase);
-                    assert_eq!(word.row(), row);
+                    assert_eq!(word.streak(), streak);
                     assert_eq!(word.generation(), generation);
                 }
             }
@@ -253,39 +257,39 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_failures_stops_growing_before_it_changes_the_generation() {
-        let signal = AtomicState::closed();
-        let longest = Row {
-            length: LONGEST_ROW,
+    fn a_streak_saturates_before_it_changes_the_generation() {
+        let state = AtomicState::closed();
+        let longest = FailureStreak {
+            length: MAX_STREAK,
             is_compared: true,
         };
-        let full = signal.read().with_row(longest);
-        signal.word.store(full.0, Ordering::Relaxed);
-        assert_eq!(signal.lengthen_row(0, true), Some(longest));
-        assert_eq!(signal.read(), full);
+        let full = state.read().with_streak(longest);
+        state.word.store(full.0, Ordering::Relaxed);
+        assert_eq!(state.extend_streak(0, true), Some(longest));
+        assert_eq!(state.read(), full);
     }
 
     #[test]
-    fn a_failure_of_the_other_kind_begins_a_new_row() {
-        let signal = AtomicState::closed();
-        let lengthen = |is_compared| signal.lengthen_row(0, is_compared).expect("current").length;
-        let lengths = [true, true, false, false, true].map(lengthen);
+    fn a_failure_of_the_other_kind_starts_a_new_streak() {
+        let state = AtomicState::closed();
+        let extend = |is_compared| state.extend_streak(0, is_compared).expect("current").length;
+        let lengths = [true, true, false, false, true].map(extend);
         assert_eq!(lengths, [1, 2, 1, 2, 1]);
-        signal.end_row(0);
-        assert_eq!(signal.read().row(), Row::default());
+        state.end_streak(0);
+        assert_eq!(state.read().streak(), FailureStreak::default());
     }
 
     #[test]
-    fn nothing_of_a_past_generation_changes_the_word() {
-        let signal = AtomicState::closed();
-        signal.enter(Phase::Open);
-        let probing = signal.enter(Phase::Probing);
-        let before = signal.read();
-        signal.vacate(probing - 1);
-        signal.end_row(probing - 1);
-        assert_eq!(signal.lengthen_row(probing - 1, false), None);
-        assert_eq!(signal.read(), before);
-        signal.vacate(probing);
-        assert_eq!(signal.read().phase(), Phase::HalfOpen);
+    fn changes_of_a_past_generation_are_ignored() {
+        let state = AtomicState::closed();
+        state.enter(Phase::Open);
+        let probing = state.enter(Phase::Probing);
+        let before = state.read();
+        state.release_probe(probing - 1);
+        state.end_streak(probing - 1);
+        assert_eq!(state.extend_streak(probing - 1, false), None);
+        assert_eq!(state.read(), before);
+        state.release_probe(probing);
+        assert_eq!(state.read().phase(), Phase::HalfOpen);
     }
 }

@@ -1,4 +1,4 @@
-//! Input and output of a breaker: failures, changes of phase, snapshots.
+//! Types that a breaker receives and returns: failures, changes of phase, snapshots.
 
 use std::time::Duration;
 
@@ -6,95 +6,95 @@ use crate::clock::Moment;
 
 /// A failure of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// No connection: refused, unreachable, or `connect_timeout` expired.
+pub(crate) enum ServerFailure {
+    /// No connection was established: refused, unreachable, or `connect_timeout` expired.
     Connect,
-    /// A connection, but no valid response in time, or a status that counts as a failure.
+    /// A connection was established, but no valid response arrived in time, or its status counts as a failure.
     Response,
 }
 
-/// A change of phase, by a report or by an operator.
+/// A change of phase, caused by a reported result or an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum PhaseChange {
     /// The circuit opened.
     Opened {
-        /// The open time; [`Duration::MAX`] until an operator closes the circuit.
-        for_: Duration,
-        /// The cause.
-        why: Cause,
+        /// The open time. [`Duration::MAX`] if an operator opened the circuit.
+        open_time: Duration,
+        /// Why the circuit opened.
+        why: OpenCause,
     },
     /// The circuit closed.
     Closed,
 }
 
-/// Why a breaker opened.
+/// Why a circuit opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub(crate) enum OpenCause {
     /// `consecutive_failures` was reached.
-    InARow,
+    ConsecutiveFailures,
     /// `failure_ratio` was reached.
-    Ratio,
-    /// This server alone reached `failure_ratio`, or `min_requests` response failures in a row.
+    FailureRatio,
+    /// Only this server reached `failure_ratio`, or `min_requests` consecutive response failures.
     Outlier,
     /// The probe failed.
     FailedProbe,
-    /// An operator opened it.
-    ByHand,
+    /// An operator opened the circuit.
+    Operator,
 }
 
-/// Whether a server is asked, for people.
+/// State of a circuit, for metrics and the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// It is.
+pub(crate) enum BreakerState {
+    /// The breaker admits all requests.
     Closed,
-    /// It is not.
+    /// The breaker admits no requests.
     Open {
-        /// How long it will not be; `None` where a person ends it.
+        /// Time until a probe is admitted. `None` if an operator holds the circuit open.
         remaining: Option<Duration>,
-        /// Whether a person holds it open.
+        /// Whether an operator holds the circuit open.
         held: bool,
     },
-    /// One request is to find out, or is under way.
+    /// The breaker admits one probe, which may be in flight.
     HalfOpen,
 }
 
-/// A breaker as it stands.
+/// State and counts of a breaker at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Snapshot {
-    /// Its state.
-    pub state: State,
-    /// When it came into it.
+pub(crate) struct BreakerSnapshot {
+    /// State of the circuit.
+    pub state: BreakerState,
+    /// When the circuit entered this state.
     pub since: Moment,
-    /// Length of the row of failures of one kind; 0 unless the circuit is closed.
-    pub in_a_row: u32,
-    /// How often it was opened, by failed probes and by hand, too.
+    /// Number of consecutive failures of one kind. 0 unless the circuit is closed.
+    pub consecutive_failures: u32,
+    /// Number of openings since the start, including those by failed probes and by an operator.
     pub openings: u64,
-    /// Why it was, the last time.
-    pub why: Option<Cause>,
-    /// Successes in the window; what was learnt while it was not closed is in neither.
+    /// Cause of the last opening.
+    pub why: Option<OpenCause>,
+    /// Successes in the window, counted while the circuit is closed.
     pub succeeded: u64,
-    /// Failures in the window.
+    /// Failures in the window, counted while the circuit is closed.
     pub failed: u64,
 }
 
-impl Cause {
-    /// Its name, for logs and metrics.
+impl OpenCause {
+    /// Returns the name of the cause in logs and the admin API.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::InARow => "consecutive failures",
-            Self::Ratio => "failure ratio",
+            Self::ConsecutiveFailures => "consecutive failures",
+            Self::FailureRatio => "failure ratio",
             Self::Outlier => "outlier",
             Self::FailedProbe => "failed probe",
-            Self::ByHand => "by hand",
+            Self::Operator => "by hand",
         }
     }
 }
 
-impl State {
-    /// The names of all there are.
+impl BreakerState {
+    /// Names of all states.
     pub(crate) const NAMES: [&'static str; 3] = ["closed", "open", "half_open"];
 
-    /// Its name, for metrics and people.
+    /// Returns the name of the state in metrics and the admin API.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",

@@ -1,125 +1,130 @@
-//! What opens a circuit, and for how long.
+//! Conditions that open a circuit, and the open time.
 //!
-//! Without a `[breaker]` section, connect failures count by themselves, and response failures only in comparison:
-//! a client can cause responses, so they must not shut off the only server, nor several at once. A server is an
-//! outlier if its failures reach `failure_ratio`, or its last `min_requests` results are response failures, while
-//! the other servers are healthy. The row finds a server that turns bad under load: its earlier successes
-//! outweigh the failures for half of the window. A client that makes two of five requests fail causes a row
-//! of 20 with a probability of 1e-8.
+//! With a `[breaker]` section, all failures count. Without one, connect failures count, and response failures count
+//! only in comparison with the other servers. A client can cause response failures, so they must not open the circuit
+//! of the only server, nor of several servers at once.
 //!
-//! Another server is healthy if its failures stay below half of `failure_ratio` and its last result is not a failure.
-//! Without the second condition, servers that turn bad at the same time would look healthy to each other. At
-//! least one other server needs `min_requests` results, and servers without results do not count: a few
-//! successes do not prove that a server is healthy, but a few failures are reason enough not to shut off another
-//! one. A server that is shut off as an outlier counts as failing until its circuit closes. So at most one server
-//! of an upstream is shut off because of its responses, and none if all fail alike.
+//! A server is an outlier if it fails while the other servers are healthy. It fails if its failures reach
+//! `failure_ratio`, or if its last `min_requests` results are response failures. The second condition detects a server
+//! that starts to fail under load, where earlier successes outweigh the failures for half of the window. A client that
+//! makes two of five requests fail causes 20 consecutive failures with a probability of 1e-8.
+//!
+//! Another server is healthy if its failures are below half of `failure_ratio` and its last result is not a failure.
+//! Without the second condition, servers that start to fail at the same time would look healthy to each other. At least
+//! one other server needs `min_requests` results. Servers without results are ignored. A few successes thus do not
+//! prove that a server is healthy, but a few failures prevent the opening of another circuit.
+//!
+//! An outlier counts as failing until its circuit closes. Therefore at most one server of an upstream is an outlier,
+//! and none if all servers fail alike.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::super::settings::{BreakerSettings, OpensOn};
-use super::packed_state::{LONGEST_ROW, Row};
-use super::report::{Cause, Failure};
+use super::packed_state::{FailureStreak, MAX_STREAK};
+use super::report::{OpenCause, ServerFailure};
 
-/// Open times vary by this part to either side, so that servers that failed together are not probed together.
+/// Random variation of the open time, as a fraction in both directions. It separates the probes of servers that failed
+/// together.
 const JITTER: f64 = 0.1;
 
-/// Upper bound of an open time: the clock overflows beyond it.
+/// Upper bound of an open time, far below the overflow of the clock.
 const LONGEST_OPEN: Duration = Duration::from_hours(24 * 365 * 100);
 
-/// What opens a circuit, and for how long.
+/// Conditions that open a circuit, and the open time.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct BreakerRule {
     opens_on: OpensOn,
-    in_a_row: u32,
+    consecutive_failures: u32,
     ratio: f64,
-    volume: u64,
+    min_requests: u64,
     pub(super) open: Duration,
     open_max: Duration,
 }
 
-/// Results of attempts at one server within the window.
+/// Number of results of one server in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct ResultCounts {
     pub(super) succeeded: u64,
-    pub(super) unreached: u64,
-    pub(super) failed: u64,
+    pub(super) connect_failures: u64,
+    pub(super) response_failures: u64,
 }
 
-impl Counts {
-    /// Failures of both kinds.
-    pub(super) fn failures(self) -> u64 {
-        self.unreached + self.failed
+impl ResultCounts {
+    /// Returns the number of failures of both kinds.
+    pub(super) fn all_failures(self) -> u64 {
+        self.connect_failures + self.response_failures
     }
 
     fn all(self) -> u64 {
-        self.succeeded + self.failures()
+        self.succeeded + self.all_failures()
     }
 }
 
-impl Rule {
+impl BreakerRule {
     pub(super) fn new(settings: &BreakerSettings) -> Self {
-        let longest_row = NonZeroU32::new(LONGEST_ROW).expect("not zero");
+        let max_streak = NonZeroU32::new(MAX_STREAK).expect("not zero");
         Self {
             opens_on: settings.opens_on,
-            in_a_row: settings.consecutive_failures.min(longest_row).get(),
+            consecutive_failures: settings.consecutive_failures.min(max_streak).get(),
             ratio: settings.failure_ratio,
-            volume: settings.min_requests.get().into(),
+            min_requests: settings.min_requests.get().into(),
             open: settings.open,
             open_max: settings.open_max.min(LONGEST_OPEN),
         }
     }
 
-    /// Whether response failures matter only in comparison with other servers.
+    /// Whether response failures count only in comparison with other servers.
     pub(super) fn compares_responses(&self) -> bool {
         self.opens_on == OpensOn::Outliers
     }
 
-    /// Whether a failure counts only in comparison with other servers.
-    pub(super) fn is_compared(&self, failure: Failure) -> bool {
-        failure == Failure::Response && self.compares_responses()
+    /// Whether this failure counts only in comparison with other servers.
+    pub(super) fn is_compared(&self, failure: ServerFailure) -> bool {
+        failure == ServerFailure::Response && self.compares_responses()
     }
 
-    /// Returns why the circuit opens after a failure, if it does. `row` ends with this failure, and
+    /// Returns why the circuit opens after a failure, if it does. `streak` ends with this failure, and
     /// `are_others_healthy` evaluates the other servers.
-    pub(super) fn judge(
+    pub(super) fn cause_to_open(
         &self,
-        row: Row,
-        counts: Counts,
+        streak: FailureStreak,
+        counts: ResultCounts,
         are_others_healthy: impl FnOnce() -> bool,
-    ) -> Option<Cause> {
+    ) -> Option<OpenCause> {
         let counted = match self.opens_on {
             OpensOn::Nothing => return None,
-            OpensOn::Outliers => counts.unreached,
-            OpensOn::AllFailures => counts.failures(),
+            OpensOn::Outliers => counts.connect_failures,
+            OpensOn::AllFailures => counts.all_failures(),
         };
-        if !row.is_compared && row.length >= self.in_a_row {
-            return Some(Cause::InARow);
+        if !streak.is_compared && streak.length >= self.consecutive_failures {
+            return Some(OpenCause::ConsecutiveFailures);
         }
-        if !self.is_evidence(counts) {
+        if !self.has_enough_results(counts) {
             return None;
         }
         if reaches(counted, counts.all(), self.ratio) {
-            return Some(Cause::Ratio);
+            return Some(OpenCause::FailureRatio);
         }
-        let fails = reaches(counts.failures(), counts.all(), self.ratio)
-            || row.is_compared && u64::from(row.length) >= self.volume;
-        (fails && are_others_healthy()).then_some(Cause::Outlier)
+        let fails = reaches(counts.all_failures(), counts.all(), self.ratio)
+            || streak.is_compared && u64::from(streak.length) >= self.min_requests;
+        (fails && are_others_healthy()).then_some(OpenCause::Outlier)
     }
 
-    /// Whether there are enough results for a ratio.
-    fn is_evidence(&self, counts: Counts) -> bool {
-        counts.all() >= self.volume
+    /// Whether there are enough results to evaluate a ratio.
+    fn has_enough_results(&self, counts: ResultCounts) -> bool {
+        counts.all() >= self.min_requests
     }
 
-    /// Whether a server is healthy; `None` if it has too few results, and they do not show that it fails.
-    pub(super) fn is_healthy(&self, row: Row, counts: Counts) -> Option<bool> {
+    /// Whether a server is healthy. `None` if it has too few results and they do not indicate failure.
+    pub(super) fn is_healthy(&self, streak: FailureStreak, counts: ResultCounts) -> Option<bool> {
         let fails = counts.all() > 0
-            && (row.length > 0 || reaches(counts.failures(), counts.all(), self.ratio / 2.0));
-        (fails || self.is_evidence(counts)).then_some(!fails)
+            && (streak.length > 0
+                || reaches(counts.all_failures(), counts.all(), self.ratio / 2.0));
+        (fails || self.has_enough_results(counts)).then_some(!fails)
     }
 
-    /// Returns the open time after this many failed probes.
+    /// Returns the open time after this many failed probes: it doubles with each, up to `open_max`.
     pub(super) fn open_time(&self, failed_probes: u32, random: &mut fastrand::Rng) -> Duration {
         let doubled = self.open.saturating_mul(1 << failed_probes.min(31));
         let spread = 1.0 - JITTER + 2.0 * JITTER * random.f64();
@@ -127,7 +132,7 @@ impl Rule {
     }
 }
 
-/// Whether `part` of `all` is at least `ratio`.
+/// Whether the ratio of `part` to `all` is at least `ratio`.
 #[expect(
     clippy::cast_precision_loss,
     reason = "counts of a window are far below 2^52"

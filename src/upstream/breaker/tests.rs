@@ -1,4 +1,4 @@
-mod agreement;
+mod model_comparison;
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use std::thread;
 use super::super::settings::OpensOn;
 use super::*;
 
-/// How long a probe without a result blocks other requests.
+/// Maximum time that a probe without a result blocks other requests.
 const PROBE: Duration = Duration::from_secs(35);
 
-/// Settings of a section without keys, except that the open time is longer.
+/// Returns the settings of an empty `[breaker]` section, with a longer open time.
 fn settings() -> BreakerSettings {
     BreakerSettings {
         opens_on: OpensOn::AllFailures,
@@ -24,7 +24,7 @@ fn breaker() -> Breaker {
 }
 
 #[test]
-fn a_probe_that_says_nothing_is_not_waited_for_without_end() {
+fn a_probe_without_a_result_is_replaced_after_its_timeout() {
     let (breaker, end) = opened(at(0));
     let slow = breaker.admit(end).expect("the probe");
     let later = |wait: Duration| end.after(wait);
@@ -32,12 +32,12 @@ fn a_probe_that_says_nothing_is_not_waited_for_without_end() {
     assert!(!breaker.may_admit(almost) && breaker.admit(almost).is_err());
     let second = breaker.admit(later(PROBE)).expect("another probe");
     assert!(second.is_probe());
-    // The first is late now, and neither closes nor opens anything, nor gives up the place of the second.
+    // The result of the first probe is late. It neither changes the phase nor frees the slot of the second probe.
     assert_eq!(breaker.succeeded(slow, 0, later(PROBE)), None);
     assert!(breaker.admit(later(PROBE)).is_err());
     assert_eq!(
         breaker.succeeded(second, 0, later(PROBE)),
-        Some(Change::Closed)
+        Some(PhaseChange::Closed)
     );
 }
 
@@ -49,74 +49,80 @@ fn at(millis: u64) -> Moment {
     Moment::from_nanos(millis * 1_000_000)
 }
 
-fn fail(breaker: &Breaker, now: Moment) -> Option<Change> {
-    let ticket = breaker.admit(now).expect("admitted");
-    report(breaker, ticket, now)
+fn fail(breaker: &Breaker, now: Moment) -> Option<PhaseChange> {
+    let permit = breaker.admit(now).expect("admitted");
+    report(breaker, permit, now)
 }
 
 /// Reports a failure of a single server.
-fn report(breaker: &Breaker, ticket: Ticket, now: Moment) -> Option<Change> {
+fn report(breaker: &Breaker, permit: BreakerPermit, now: Moment) -> Option<PhaseChange> {
     let others = std::iter::empty();
-    breaker.failed(ticket, Failure::Response, (0, now), &mut random(), others)
+    breaker.failed(
+        permit,
+        ServerFailure::Response,
+        (0, now),
+        &mut random(),
+        others,
+    )
 }
 
-fn succeed(breaker: &Breaker, now: Moment) -> Option<Change> {
-    let ticket = breaker.admit(now).expect("admitted");
-    breaker.succeeded(ticket, 0, now)
+fn succeed(breaker: &Breaker, now: Moment) -> Option<PhaseChange> {
+    let permit = breaker.admit(now).expect("admitted");
+    breaker.succeeded(permit, 0, now)
 }
 
-/// A breaker that was just opened by failures in a row, and when its open time ends.
+/// Returns a breaker that consecutive failures have just opened, and the end of its open time.
 fn opened(now: Moment) -> (Breaker, Moment) {
     let breaker = breaker();
     for _ in 0..4 {
         assert_eq!(fail(&breaker, now), None);
     }
-    let Some(Change::Opened { for_, why }) = fail(&breaker, now) else {
-        panic!("five failures in a row open it");
+    let Some(PhaseChange::Opened { open_time, why }) = fail(&breaker, now) else {
+        panic!("five consecutive failures open the circuit");
     };
-    assert_eq!(why, Cause::InARow);
-    (breaker, now.after(for_))
+    assert_eq!(why, OpenCause::ConsecutiveFailures);
+    (breaker, now.after(open_time))
 }
 
-/// Whether an open time is this long, give or take a tenth.
-fn is_about(for_: Duration, expected: Duration) -> bool {
-    (expected.mul_f64(0.9)..=expected.mul_f64(1.1)).contains(&for_)
+/// Whether an open time differs from `expected` by at most 10 %.
+fn is_about(open_time: Duration, expected: Duration) -> bool {
+    (expected.mul_f64(0.9)..=expected.mul_f64(1.1)).contains(&open_time)
 }
 
 #[test]
-fn a_row_of_failures_opens_it_and_a_success_ends_the_row() {
+fn consecutive_failures_open_the_circuit_and_a_success_resets_the_count() {
     let breaker = breaker();
     for _ in 0..3 {
         for _ in 0..4 {
             assert_eq!(fail(&breaker, at(0)), None);
         }
         assert_eq!(succeed(&breaker, at(0)), None);
-        assert_eq!(breaker.snapshot(at(0)).in_a_row, 0);
+        assert_eq!(breaker.snapshot(at(0)).consecutive_failures, 0);
     }
     let (breaker, until) = opened(at(0));
     assert!(!breaker.is_closed());
     let wait = until.since(at(1));
     assert!(is_about(until.since(at(0)), Duration::from_secs(5)));
-    let refused = breaker.admit(at(1)).expect_err("it is open");
-    assert_eq!(refused, Refused { wait: Some(wait) });
+    let not_admitted = breaker.admit(at(1)).expect_err("the circuit is open");
+    assert_eq!(not_admitted, NotAdmitted { wait: Some(wait) });
 }
 
 #[test]
-fn the_ratio_opens_it_from_its_volume_on() {
+fn failure_ratio_opens_the_circuit_from_min_requests_on() {
     let breaker = breaker();
     for _ in 0..9 {
         assert_eq!(succeed(&breaker, at(0)), None);
         assert_eq!(fail(&breaker, at(0)), None);
     }
     assert_eq!(succeed(&breaker, at(0)), None);
-    let Some(Change::Opened { why, .. }) = fail(&breaker, at(0)) else {
-        panic!("ten of twenty are half");
+    let Some(PhaseChange::Opened { why, .. }) = fail(&breaker, at(0)) else {
+        panic!("10 of 20 requests reach the ratio of 0.5");
     };
-    assert_eq!(why, Cause::Ratio);
+    assert_eq!(why, OpenCause::FailureRatio);
 }
 
 #[test]
-fn failures_that_left_the_window_are_not_in_the_ratio() {
+fn failures_before_the_window_do_not_count() {
     let breaker = breaker();
     for _ in 0..9 {
         succeed(&breaker, at(0));
@@ -129,27 +135,30 @@ fn failures_that_left_the_window_are_not_in_the_ratio() {
 }
 
 #[test]
-fn after_its_time_one_probe_goes_and_its_success_closes_and_forgets() {
+fn after_the_open_time_one_successful_probe_closes_the_circuit_and_resets_the_counts() {
     let (breaker, until) = opened(at(0));
     assert!(!breaker.may_admit(at(1)));
     assert!(breaker.may_admit(until));
-    let probe = breaker.admit(until).expect("its time is over");
+    let probe = breaker.admit(until).expect("the open time is over");
     assert!(probe.is_probe());
     assert!(!breaker.may_admit(until));
-    let refused = breaker.admit(until).expect_err("a probe is under way");
-    assert_eq!(refused, Refused { wait: None });
+    let not_admitted = breaker.admit(until).expect_err("a probe is in flight");
+    assert_eq!(not_admitted, NotAdmitted { wait: None });
     assert_eq!(breaker.recovered_at(), None);
-    assert_eq!(breaker.succeeded(probe, 0, until), Some(Change::Closed));
+    assert_eq!(
+        breaker.succeeded(probe, 0, until),
+        Some(PhaseChange::Closed)
+    );
     assert!(breaker.is_closed());
     assert_eq!(breaker.recovered_at(), Some(until));
     assert_eq!(
         breaker.snapshot(until),
-        Snapshot {
-            state: State::Closed,
+        BreakerSnapshot {
+            state: BreakerState::Closed,
             since: until,
-            in_a_row: 0,
+            consecutive_failures: 0,
             openings: 1,
-            why: Some(Cause::InARow),
+            why: Some(OpenCause::ConsecutiveFailures),
             succeeded: 0,
             failed: 0,
         }
@@ -157,40 +166,41 @@ fn after_its_time_one_probe_goes_and_its_success_closes_and_forgets() {
 }
 
 #[test]
-fn every_failed_probe_doubles_the_open_time_up_to_its_longest() {
+fn each_failed_probe_doubles_the_open_time_up_to_open_max() {
     let (breaker, mut until) = opened(at(0));
     for expected in [10, 20, 40, 60, 60] {
-        let Some(Change::Opened { for_, why }) = fail(&breaker, until) else {
-            panic!("a failed probe opens it again");
+        let Some(PhaseChange::Opened { open_time, why }) = fail(&breaker, until) else {
+            panic!("a failed probe opens the circuit again");
         };
-        assert_eq!(why, Cause::FailedProbe);
-        assert!(is_about(for_, Duration::from_secs(expected)), "{for_:?}");
-        until = until.after(for_);
+        assert_eq!(why, OpenCause::FailedProbe);
+        assert!(
+            is_about(open_time, Duration::from_secs(expected)),
+            "{open_time:?}"
+        );
+        until = until.after(open_time);
     }
-    assert_eq!(succeed(&breaker, until), Some(Change::Closed));
+    assert_eq!(succeed(&breaker, until), Some(PhaseChange::Closed));
     for _ in 0..4 {
         fail(&breaker, until);
     }
-    let Some(Change::Opened { for_, .. }) = fail(&breaker, until) else {
-        panic!("it fails as before");
+    let Some(PhaseChange::Opened { open_time, .. }) = fail(&breaker, until) else {
+        panic!("five consecutive failures open the circuit");
     };
-    assert!(is_about(for_, Duration::from_secs(5)), "{for_:?}");
+    assert!(is_about(open_time, Duration::from_secs(5)), "{open_time:?}");
 }
 
 #[test]
-fn open_times_are_spread_over_a_tenth_to_either_side() {
-    let limits = breaker().rule;
+fn open_times_vary_by_10_percent_in_both_directions() {
+    let rule = breaker().rule;
     let mut random = random();
-    let times: Vec<_> = (0..1_000)
-        .map(|_| limits.open_time(0, &mut random))
-        .collect();
-    assert!(times.iter().all(|time| is_about(*time, limits.open)));
-    assert!(times.iter().min() < Some(&limits.open.mul_f64(0.91)));
-    assert!(times.iter().max() > Some(&limits.open.mul_f64(1.09)));
+    let times: Vec<_> = (0..1_000).map(|_| rule.open_time(0, &mut random)).collect();
+    assert!(times.iter().all(|time| is_about(*time, rule.open)));
+    assert!(times.iter().min() < Some(&rule.open.mul_f64(0.91)));
+    assert!(times.iter().max() > Some(&rule.open.mul_f64(1.09)));
 }
 
 #[test]
-fn results_of_requests_from_before_it_opened_change_nothing_afterwards() {
+fn results_of_requests_sent_before_the_opening_are_ignored_while_open() {
     let breaker = breaker();
     let [late_success, late_failure] = [(); 2].map(|()| breaker.admit(at(0)).expect("closed"));
     for _ in 0..5 {
@@ -203,7 +213,7 @@ fn results_of_requests_from_before_it_opened_change_nothing_afterwards() {
 }
 
 #[test]
-fn results_of_requests_from_before_it_opened_say_nothing_while_it_is_probed_or_closed_again() {
+fn results_of_requests_sent_before_the_opening_are_ignored_during_the_probe_and_after_it() {
     let breaker = breaker();
     let mut late: Vec<_> = (0..8)
         .map(|_| breaker.admit(at(0)).expect("closed"))
@@ -211,32 +221,35 @@ fn results_of_requests_from_before_it_opened_say_nothing_while_it_is_probed_or_c
     for _ in 0..5 {
         fail(&breaker, at(0));
     }
-    let probe = breaker.admit(at(6_000)).expect("its time is over");
+    let probe = breaker.admit(at(6_000)).expect("the open time is over");
     let before = breaker.snapshot(at(6_000));
     assert_eq!(breaker.succeeded(late.remove(0), 1, at(6_000)), None);
     assert_eq!(report(&breaker, late.remove(0), at(6_000)), None);
     assert_eq!(breaker.snapshot(at(6_000)), before);
     breaker.succeeded(probe, 0, at(6_000));
-    for ticket in late {
-        assert_eq!(report(&breaker, ticket, at(6_000)), None);
+    for permit in late {
+        assert_eq!(report(&breaker, permit, at(6_000)), None);
     }
     let after = breaker.snapshot(at(6_000));
-    assert_eq!((after.in_a_row, after.failed), (0, 0));
+    assert_eq!((after.consecutive_failures, after.failed), (0, 0));
 }
 
 #[test]
-fn the_place_of_a_probe_that_came_to_nothing_is_free_at_once() {
+fn a_dropped_probe_frees_its_slot_immediately() {
     let (breaker, until) = opened(at(0));
-    drop(breaker.admit(until).expect("its time is over"));
-    assert_eq!(breaker.snapshot(until).state, State::HalfOpen);
-    drop(breaker.admit(until).expect("abandoned"));
-    let probe = breaker.admit(until).expect("dropped");
+    drop(breaker.admit(until).expect("the open time is over"));
+    assert_eq!(breaker.snapshot(until).state, BreakerState::HalfOpen);
+    drop(breaker.admit(until).expect("the first probe was dropped"));
+    let probe = breaker.admit(until).expect("the second probe was dropped");
     assert!(probe.is_probe());
-    assert_eq!(breaker.succeeded(probe, 0, until), Some(Change::Closed));
+    assert_eq!(
+        breaker.succeeded(probe, 0, until),
+        Some(PhaseChange::Closed)
+    );
 }
 
 #[test]
-fn an_abandoned_request_of_a_closed_breaker_is_not_counted() {
+fn a_dropped_permit_of_a_closed_circuit_is_not_counted() {
     let breaker = breaker();
     drop(breaker.admit(at(0)).expect("closed"));
     let snapshot = breaker.snapshot(at(0));
@@ -245,39 +258,39 @@ fn an_abandoned_request_of_a_closed_breaker_is_not_counted() {
 }
 
 #[test]
-fn held_open_it_stays_so_until_it_is_closed_by_hand() {
+fn a_circuit_held_open_by_an_operator_stays_open_until_the_operator_closes_it() {
     let breaker = breaker();
     let late = breaker.admit(at(0)).expect("closed");
-    let by_hand = Change::Opened {
-        for_: Duration::MAX,
-        why: Cause::ByHand,
+    let opened = PhaseChange::Opened {
+        open_time: Duration::MAX,
+        why: OpenCause::Operator,
     };
-    assert_eq!(breaker.hold_open(at(0)), Some(by_hand));
+    assert_eq!(breaker.hold_open(at(0)), Some(opened));
     assert_eq!(breaker.hold_open(at(1)), None);
     let years = Moment::from_nanos(u64::MAX);
-    assert_eq!(breaker.admit(years).err(), Some(Refused { wait: None }));
-    let held = State::Open {
+    assert_eq!(breaker.admit(years).err(), Some(NotAdmitted { wait: None }));
+    let held = BreakerState::Open {
         remaining: None,
         held: true,
     };
     assert_eq!(breaker.snapshot(years).state, held);
     assert_eq!(breaker.succeeded(late, 0, at(2)), None);
-    assert_eq!(breaker.close(at(3)), Some(Change::Closed));
+    assert_eq!(breaker.close(at(3)), Some(PhaseChange::Closed));
     assert_eq!(breaker.recovered_at(), Some(at(3)));
     assert!(breaker.is_closed());
 }
 
 #[test]
-fn held_open_while_it_is_probed_it_does_not_care_for_the_probe() {
+fn a_circuit_held_open_during_a_probe_ignores_the_probe() {
     let (breaker, until) = opened(at(0));
-    let probe = breaker.admit(until).expect("its time is over");
+    let probe = breaker.admit(until).expect("the open time is over");
     assert!(breaker.hold_open(until).is_some());
     assert_eq!(breaker.succeeded(probe, 0, until), None);
     assert!(!breaker.may_admit(until));
 }
 
 #[test]
-fn closed_by_hand_while_it_is_closed_it_forgets_what_it_counted() {
+fn closing_a_closed_circuit_resets_the_counts() {
     let breaker = breaker();
     for _ in 0..4 {
         fail(&breaker, at(0));
@@ -285,12 +298,12 @@ fn closed_by_hand_while_it_is_closed_it_forgets_what_it_counted() {
     assert_eq!(breaker.close(at(0)), None);
     assert_eq!(breaker.recovered_at(), None);
     let snapshot = breaker.snapshot(at(0));
-    assert_eq!((snapshot.in_a_row, snapshot.failed), (0, 0));
+    assert_eq!((snapshot.consecutive_failures, snapshot.failed), (0, 0));
     assert_eq!(fail(&breaker, at(0)), None);
 }
 
 #[test]
-fn disabled_it_changes_by_hand_only() {
+fn a_disabled_breaker_is_opened_and_closed_only_by_an_operator() {
     let settings = BreakerSettings {
         opens_on: OpensOn::Nothing,
         ..settings()
@@ -307,18 +320,21 @@ fn disabled_it_changes_by_hand_only() {
 }
 
 #[test]
-fn it_is_half_open_from_the_end_of_its_time_whether_anybody_comes_or_not() {
+fn a_circuit_is_half_open_after_its_open_time_even_without_requests() {
     let (breaker, until) = opened(at(0));
     let later = until.after(Duration::from_hours(1));
     let idle = breaker.snapshot(later);
-    assert_eq!((idle.state, idle.since), (State::HalfOpen, until));
-    let _probe = breaker.admit(later).expect("its time is over");
+    assert_eq!((idle.state, idle.since), (BreakerState::HalfOpen, until));
+    let _probe = breaker.admit(later).expect("the open time is over");
     let probed = breaker.snapshot(later);
-    assert_eq!((probed.state, probed.since), (State::HalfOpen, until));
+    assert_eq!(
+        (probed.state, probed.since),
+        (BreakerState::HalfOpen, until)
+    );
 }
 
 #[test]
-fn of_a_thousand_clients_that_come_when_its_time_is_over_one_is_the_probe() {
+fn of_a_thousand_concurrent_requests_after_the_open_time_one_is_the_probe() {
     let (breaker, until) = opened(at(0));
     let start = Barrier::new(1_000);
     let admitted = thread::scope(|scope| {
@@ -330,15 +346,15 @@ fn of_a_thousand_clients_that_come_when_its_time_is_over_one_is_the_probe() {
                 })
             })
             .collect();
-        let answers = clients.into_iter().map(|client| client.join().unwrap());
-        answers.filter_map(Result::ok).collect::<Vec<_>>()
+        let admissions = clients.into_iter().map(|client| client.join().unwrap());
+        admissions.filter_map(Result::ok).collect::<Vec<_>>()
     });
     assert_eq!(admitted.len(), 1);
     assert!(admitted[0].is_probe());
 }
 
 #[test]
-fn two_who_come_in_the_same_instant_are_never_both_the_probe() {
+fn two_simultaneous_requests_are_never_both_the_probe() {
     const ROUNDS: usize = 20_000;
     let (breaker, until) = opened(at(0));
     let arrived = AtomicUsize::new(0);
@@ -348,7 +364,7 @@ fn two_who_come_in_the_same_instant_are_never_both_the_probe() {
             thread::yield_now();
         }
     };
-    let come = || {
+    let admit_repeatedly = || {
         let mut probes = 0;
         for round in 0..ROUNDS {
             meet(2 * round + 1);
@@ -360,25 +376,25 @@ fn two_who_come_in_the_same_instant_are_never_both_the_probe() {
         probes
     };
     let probes = thread::scope(|scope| {
-        let other = scope.spawn(come);
-        come() + other.join().unwrap()
+        let other = scope.spawn(admit_repeatedly);
+        admit_repeatedly() + other.join().unwrap()
     });
     assert_eq!(probes, ROUNDS);
     assert!(breaker.may_admit(until));
 }
 
 #[test]
-fn of_many_failures_at_once_one_opens_it() {
+fn of_many_concurrent_failures_one_opens_the_circuit() {
     let breaker = breaker();
-    let tickets: Vec<_> = (0..64).map(|_| breaker.admit(at(0)).unwrap()).collect();
-    let start = Barrier::new(tickets.len());
+    let permits: Vec<_> = (0..64).map(|_| breaker.admit(at(0)).unwrap()).collect();
+    let start = Barrier::new(permits.len());
     let changes = thread::scope(|scope| {
-        let failures: Vec<_> = tickets
+        let failures: Vec<_> = permits
             .into_iter()
-            .map(|ticket| {
+            .map(|permit| {
                 scope.spawn(|| {
                     start.wait();
-                    report(&breaker, ticket, at(0))
+                    report(&breaker, permit, at(0))
                 })
             })
             .collect();

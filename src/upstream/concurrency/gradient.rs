@@ -1,82 +1,84 @@
-//! The limit as a function of what was seen: no clock, no lock, no sharing.
+//! Computes the concurrency limit from latencies: no clock, no lock, no sharing.
 //!
-//! It moves in rounds. At the end of each, latency is compared with the baseline, which is latency at no
-//! more than half of the limit: `limit × min(1, 1.25 × baseline / latency) + √limit`, in the manner of
-//! Netflix's Gradient2. That one takes the long-term average for its baseline, which a lasting overload
-//! drags along; so every ten seconds the limit is halved for a round to sound what latency is without a
-//! queue, as Envoy does (which goes down to three). Where that is another latency than before, the next
-//! sounding follows soon, until two agree. Latencies are averaged by their logarithms: one answer of a
-//! minute among a hundred of 10 ms makes 9 % more that way, where the plain mean would be 60 times as much.
+//! The computation works in rounds of at least 100 ms, or 2 s with little traffic. The baseline is the latency with at
+//! most half of the limit in flight. At the end of a round, the new limit follows from the mean latency: `limit ×
+//! min(1, 1.25 × baseline / latency) + √limit`. This follows Gradient2 of Netflix's concurrency-limits. Gradient2 uses
+//! the long-term average as the baseline, which rises during a long overload. Here the limit is instead halved for one
+//! round every 10 s, to measure the latency without a queue. Envoy does the same with a limit of three. If the measured
+//! baseline differs from the previous one, the next measurement follows after 1 s, until two measurements agree.
+//!
+//! Latencies are averaged by their logarithms (geometric mean). One response of a minute among a hundred of 10 ms then
+//! raises the mean by 9 %. The arithmetic mean would be about 600 ms.
 
 use std::mem;
 use std::time::Duration;
 
 use super::super::settings::ConcurrencySettings;
-use super::Outcome;
+use super::LoadSample;
 use crate::clock::Moment;
 
-/// A round has this many answers over this long at least,
-const ANSWERS: u32 = 100;
+/// A round ends after at least this many results and at least [`ROUND`].
+const MIN_RESULTS: u32 = 100;
 const ROUND: Duration = Duration::from_millis(100);
 
-/// or this many over this long, where there are few.
-const FEW_ANSWERS: u32 = 10;
+/// With little traffic, a round ends after at least this many results and at least [`LONG_ROUND`].
+const MIN_RESULTS_LONG: u32 = 10;
 const LONG_ROUND: Duration = Duration::from_secs(2);
 
-/// A round with more than this many has the next one note every second answer only, and so on.
-const PLENTY: u32 = 1_000;
+/// A round with more responses than this halves the sampling rate of the next round.
+const MAX_RESPONSES: u32 = 1_000;
 
-/// After a change a round waits for this many latencies, until what it sees is due to the change;
+/// Pause between two rounds, in mean latencies. After the pause, all results reflect the new limit.
 const SETTLING: f64 = 2.0;
 
-/// but no longer than this, however slow the upstream is.
-const SETTLED: Duration = Duration::from_secs(2);
+/// Upper bound of the pause between two rounds.
+const MAX_SETTLING: Duration = Duration::from_secs(2);
 
-/// Latency may be this many times the baseline before the limit shrinks.
+/// Ratio of latency to baseline above which the limit shrinks.
 const TOLERANCE: f64 = 1.25;
 
-/// A request that was dropped counts as if it had taken this many baselines: one in ten may be, whatever
-/// the reason, before the limit shrinks.
-const DROPPED: f64 = 8.0;
+/// A dropped request counts as a latency of this many baselines. With this value, the limit shrinks if more than one
+/// request in ten is dropped.
+const DROPPED_LATENCY: f64 = 8.0;
 
-/// Every round leaves this part of the limit at least.
-const STEEPEST: f64 = 0.7;
+/// A round reduces the limit to at least this part of its value.
+const MIN_FACTOR: f64 = 0.7;
 
-/// The baseline is sounded this often,
-const SOUNDING: Duration = Duration::from_secs(10);
+/// Time between two measurements of the baseline.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// and this soon after the first round, and after a sounding that found it beyond the tolerance.
-const SOUNDING_AGAIN: Duration = Duration::from_secs(1);
+/// Time to the next measurement after the first round, and after a measurement outside of the tolerance.
+const REMEASURE_DELAY: Duration = Duration::from_secs(1);
 
-/// How far a round that is faster than the baseline moves it: not all the way, or it would become the
-/// luckiest round of all.
+/// Part of the difference by which a faster round lowers the baseline. A value of 1 would make the baseline the minimum
+/// of all rounds.
 const FASTER: f64 = 0.2;
 
-/// The limit, and what it is worked out from.
+/// The limit and the measurements it is computed from.
 #[derive(Debug)]
 pub(super) struct Gradient {
     min: f64,
     max: f64,
     limit: f64,
-    /// The logarithm of latency, in nanoseconds, without a queue.
+    /// Natural logarithm of the latency without a queue, in nanoseconds.
     baseline: Option<f64>,
     round: Round,
-    /// Whether this round is at half of the limit, to find the baseline.
-    sounding: bool,
-    next_sounding: Moment,
-    /// Of so many answers one was noted in this round: a power of two, less one.
-    thinning: u64,
+    /// Whether this round uses half of the limit to measure the baseline.
+    is_measuring: bool,
+    next_measurement: Moment,
+    /// One response in `sampling_mask + 1` is recorded. The mask is a power of two minus one.
+    sampling_mask: u64,
 }
 
-/// What was seen since the limit last changed.
+/// Results since the limit last changed.
 #[derive(Debug, Default)]
 struct Round {
     begin: Moment,
-    /// The sum of the logarithms of latencies.
-    logs: f64,
+    /// Sum of the logarithms of the latencies.
+    log_sum: f64,
     responded: u32,
     dropped: u32,
-    /// The most in flight.
+    /// Maximum number of requests in flight.
     peak: u32,
 }
 
@@ -90,137 +92,139 @@ impl Gradient {
             limit: initial.clamp(min, max.max(min)),
             baseline: None,
             round: Round::default(),
-            sounding: false,
-            next_sounding: Moment::default(),
-            thinning: 0,
+            is_measuring: false,
+            next_measurement: Moment::default(),
+            sampling_mask: 0,
         }
     }
 
-    /// The limit that is in force.
+    /// Returns the current limit.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "between min and max, which are u32"
     )]
     pub(super) fn limit(&self) -> u32 {
-        let part = if self.sounding { 0.5 } else { 1.0 };
+        let part = if self.is_measuring { 0.5 } else { 1.0 };
         (self.limit * part).max(self.min) as u32
     }
 
-    /// Which answers are enough to note, of a clock's nanoseconds those without any of these bits.
-    pub(super) fn thinning(&self) -> u64 {
-        self.thinning
+    /// Returns the sampling mask: a response is recorded if its time in nanoseconds has none of these bits.
+    pub(super) fn sampling_mask(&self) -> u64 {
+        self.sampling_mask
     }
 
-    /// Takes note of a request that left when so many were in flight; whether the limit may be another.
-    pub(super) fn note(&mut self, outcome: Outcome, in_flight: u32, now: Moment) -> bool {
+    /// Records the result of a request that ended with `in_flight` requests in flight. Returns whether the round ended,
+    /// so that the limit may have changed.
+    pub(super) fn record(&mut self, sample: LoadSample, in_flight: u32, now: Moment) -> bool {
         if now < self.round.begin {
             return false;
         }
-        self.round.note(outcome, in_flight);
+        self.round.record(sample, in_flight);
         let over = self.round.is_over(now);
         if over {
-            self.turn(now);
+            self.end_round(now);
         }
         over
     }
 
-    /// Ends a round and begins the next.
-    fn turn(&mut self, now: Moment) {
+    /// Ends a round and starts the next one.
+    fn end_round(&mut self, now: Moment) {
         let round = mem::take(&mut self.round);
-        self.thin(round.responded);
-        let had_room = f64::from(round.peak) < self.limit / 2.0;
-        if self.sounding || had_room {
-            self.sound(&round, now);
+        self.adjust_sampling(round.responded);
+        let is_underused = f64::from(round.peak) < self.limit / 2.0;
+        if self.is_measuring || is_underused {
+            self.update_baseline(&round, now);
         } else {
-            self.adapt(&round, now);
+            self.update_limit(&round, now);
         }
-        self.sounding = !self.sounding && !had_room && self.next_sounding <= now;
-        let latency = round.mean().or(self.baseline).map_or(0.0, f64::exp);
-        let settling = Duration::try_from_secs_f64(SETTLING * latency / 1e9).unwrap_or(SETTLED);
-        self.round.begin = now.after(settling.min(SETTLED));
+        self.is_measuring = !self.is_measuring && !is_underused && self.next_measurement <= now;
+        let latency = round.mean_log().or(self.baseline).map_or(0.0, f64::exp);
+        let settling =
+            Duration::try_from_secs_f64(SETTLING * latency / 1e9).unwrap_or(MAX_SETTLING);
+        self.round.begin = now.after(settling.min(MAX_SETTLING));
     }
 
-    /// Has as many answers noted as a round needs, and not many more.
-    fn thin(&mut self, responded: u32) {
-        if responded > PLENTY {
-            self.thinning = self.thinning << 1 | 1;
-        } else if responded < PLENTY / 4 {
-            self.thinning >>= 1;
+    /// Adjusts the sampling so that a round records about as many responses as it needs.
+    fn adjust_sampling(&mut self, responded: u32) {
+        if responded > MAX_RESPONSES {
+            self.sampling_mask = self.sampling_mask << 1 | 1;
+        } else if responded < MAX_RESPONSES / 4 {
+            self.sampling_mask >>= 1;
         }
     }
 
-    /// Takes the baseline from a round that left room.
-    fn sound(&mut self, round: &Round, now: Moment) {
-        let Some(mean) = round.mean() else {
+    /// Updates the baseline from a measurement round, or from a round that used less than half of the limit.
+    fn update_baseline(&mut self, round: &Round, now: Moment) {
+        let Some(mean) = round.mean_log() else {
             return;
         };
         let before = self.baseline.unwrap_or(mean);
-        // A round that merely had room may have had few answers; there will be others like it.
-        let weight = if self.sounding {
+        // A round outside of a measurement can have few responses, so it counts in proportion to their number.
+        let weight = if self.is_measuring {
             1.0
         } else {
-            (f64::from(round.responded) / f64::from(ANSWERS)).min(1.0)
+            (f64::from(round.responded) / f64::from(MIN_RESULTS)).min(1.0)
         };
         self.baseline = Some(before + weight * (mean - before));
         let again = if (mean - before).abs() > TOLERANCE.ln() {
-            SOUNDING_AGAIN
+            REMEASURE_DELAY
         } else {
-            SOUNDING
+            MEASURE_INTERVAL
         };
-        self.next_sounding = now.after(again);
+        self.next_measurement = now.after(again);
     }
 
-    /// Takes the limit from a round that used it, by half at least: one nobody needs is left as it is.
-    fn adapt(&mut self, round: &Round, now: Moment) {
-        if let Some(mean) = round.mean() {
+    /// Updates the limit from a round that used at least half of it. A limit that is not used does not change.
+    fn update_limit(&mut self, round: &Round, now: Moment) {
+        if let Some(mean) = round.mean_log() {
             let baseline = self.baseline.get_or_insert_with(|| {
-                self.next_sounding = now.after(SOUNDING_AGAIN);
+                self.next_measurement = now.after(REMEASURE_DELAY);
                 mean
             });
             *baseline += FASTER * (mean - *baseline).min(0.0);
         }
         let gradient = (TOLERANCE.ln() - round.rise(self.baseline)).exp();
-        let headroom = self.limit.sqrt() * round.answered_part();
+        let headroom = self.limit.sqrt() * round.response_ratio();
         let limit = self.limit * gradient.min(1.0) + headroom;
-        self.limit = limit.max(self.limit * STEEPEST).clamp(self.min, self.max);
+        self.limit = limit.max(self.limit * MIN_FACTOR).clamp(self.min, self.max);
     }
 }
 
 impl Round {
-    fn note(&mut self, outcome: Outcome, in_flight: u32) {
+    fn record(&mut self, sample: LoadSample, in_flight: u32) {
         self.peak = self.peak.max(in_flight);
-        match outcome {
-            Outcome::Responded { latency } => {
+        match sample {
+            LoadSample::Responded { latency } => {
                 self.responded += 1;
-                self.logs += (latency.as_secs_f64() * 1e9).max(1.0).ln();
+                self.log_sum += (latency.as_secs_f64() * 1e9).max(1.0).ln();
             }
-            Outcome::Dropped => self.dropped += 1,
+            LoadSample::Dropped => self.dropped += 1,
         }
     }
 
     fn is_over(&self, now: Moment) -> bool {
         let all = self.responded + self.dropped;
         let lasted = now.since(self.begin);
-        (all >= ANSWERS && lasted >= ROUND) || (all >= FEW_ANSWERS && lasted >= LONG_ROUND)
+        (all >= MIN_RESULTS && lasted >= ROUND) || (all >= MIN_RESULTS_LONG && lasted >= LONG_ROUND)
     }
 
-    /// The logarithm of the mean latency, if anything was responded.
-    fn mean(&self) -> Option<f64> {
-        (self.responded != 0).then(|| self.logs / f64::from(self.responded))
+    /// Returns the logarithm of the geometric mean latency. `None` without responses.
+    fn mean_log(&self) -> Option<f64> {
+        (self.responded != 0).then(|| self.log_sum / f64::from(self.responded))
     }
 
-    fn answered_part(&self) -> f64 {
+    fn response_ratio(&self) -> f64 {
         f64::from(self.responded) / f64::from(self.responded + self.dropped).max(1.0)
     }
 
-    /// How far latency is above the baseline, as a logarithm.
+    /// Returns the logarithm of the ratio of latency to baseline.
     fn rise(&self, baseline: Option<f64>) -> f64 {
-        let responded = match (self.mean(), baseline) {
+        let responded = match (self.mean_log(), baseline) {
             (Some(mean), Some(baseline)) => (mean - baseline) * f64::from(self.responded),
             _ => 0.0,
         };
-        let dropped = DROPPED.ln() * f64::from(self.dropped);
+        let dropped = DROPPED_LATENCY.ln() * f64::from(self.dropped);
         (responded + dropped) / f64::from(self.responded + self.dropped).max(1.0)
     }
 }

@@ -1,4 +1,4 @@
-//! A limit in front of a simulated upstream that does so many things at once and has the rest wait in line.
+//! Simulated upstreams with a fixed capacity behind an adaptive limit. Requests above the capacity wait in a queue.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -7,38 +7,40 @@ use std::num::NonZeroU32;
 
 use super::*;
 
-/// An upstream and its callers, for a while.
+/// An upstream and the requests sent to it.
 #[derive(Clone, Copy)]
-struct Times {
-    lasting: Duration,
-    /// Requests that are worked on at once.
+struct SimulatedLoad {
+    /// Simulated time.
+    duration: Duration,
+    /// Number of requests that the upstream processes in parallel.
     capacity: usize,
-    /// How long each takes, at the mean.
+    /// Mean processing time of a request.
     service: Duration,
-    /// Requests a second that come, whatever becomes of the others.
+    /// Requests per second, independent of the responses.
     offered: f64,
-    kind: Kind,
+    behaviour: UpstreamBehaviour,
 }
 
-/// What an upstream does.
+/// How an upstream processes requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    /// Each request takes the same time, the rest wait.
-    Steady,
-    /// Times are spread exponentially, the rest wait.
-    Spread,
-    /// The rest are sent off with a 503 at once.
-    Refusing,
+enum UpstreamBehaviour {
+    /// Each request takes the same time, and excess requests wait.
+    ConstantTime,
+    /// Processing times are distributed exponentially, and excess requests wait.
+    ExponentialTime,
+    /// Excess requests get a 503 immediately.
+    RejectsExcess,
 }
 
-/// What was seen in the second half of some times.
-struct Figures {
-    /// The limit at the mean, and at most.
+/// Measurements of the second half of a simulation.
+struct Measurements {
+    /// Mean limit.
     limit: f64,
-    most: u32,
-    /// The longest latency but for one in a hundred.
+    /// Highest limit.
+    max_limit: u32,
+    /// 99th percentile of the latency.
     p99: Duration,
-    /// Answers a second.
+    /// Responses per second.
     goodput: f64,
 }
 
@@ -46,37 +48,38 @@ struct Simulation<'a> {
     limit: Option<&'a Concurrency>,
     now: Moment,
     random: fastrand::Rng,
-    /// When each came, and its place if it needs one.
-    waiting: VecDeque<(Moment, Option<Entry>)>,
-    /// When each is done, and its number.
+    /// Arrival time and slot of each waiting request.
+    waiting: VecDeque<(Moment, Option<ConcurrencySlot>)>,
+    /// Completion time and ID of each request in progress.
     working: BinaryHeap<Reverse<(Moment, u64)>>,
-    entries: HashMap<u64, (Moment, Option<Entry>)>,
+    /// Arrival time and slot of each request in progress, by ID.
+    in_progress: HashMap<u64, (Moment, Option<ConcurrencySlot>)>,
     next_id: u64,
 }
 
-impl Figures {
-    /// The limit is within a factor of two of what the upstream can do at once, and it does that.
+impl Measurements {
+    /// Asserts that the limit is within a factor of two of the capacity, and that goodput is above 90 % of the maximum.
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-    fn assert_near(&self, times: Times, case: &str) {
-        let capacity = times.capacity as f64;
+    fn assert_near(&self, load: SimulatedLoad, case: &str) {
+        let capacity = load.capacity as f64;
         let near = capacity / 2.0..=capacity * 2.0;
         assert!(near.contains(&self.limit), "{case}: {self}");
-        let possible = capacity / times.service.as_secs_f64();
+        let possible = capacity / load.service.as_secs_f64();
         assert!(self.goodput > 0.9 * possible, "{case}: {self}");
     }
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for Measurements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             limit,
-            most,
+            max_limit,
             p99,
             goodput,
         } = self;
         write!(
             f,
-            "limit {limit:.0} (at most {most}), p99 {p99:.0?}, {goodput:.0}/s"
+            "limit {limit:.0} (at most {max_limit}), p99 {p99:.0?}, {goodput:.0}/s"
         )
     }
 }
@@ -89,7 +92,7 @@ impl<'a> Simulation<'a> {
             random: fastrand::Rng::with_seed(11),
             waiting: VecDeque::new(),
             working: BinaryHeap::new(),
-            entries: HashMap::new(),
+            in_progress: HashMap::new(),
             next_id: 0,
         }
     }
@@ -98,15 +101,15 @@ impl<'a> Simulation<'a> {
         mean.mul_f64(-(1.0 - self.random.f64()).ln())
     }
 
-    fn run(&mut self, times: Times) -> Figures {
-        let end = self.now.after(times.lasting);
-        let half = self.now.after(times.lasting / 2);
-        let gap = Duration::from_secs_f64(1.0 / times.offered);
+    fn run(&mut self, load: SimulatedLoad) -> Measurements {
+        let end = self.now.after(load.duration);
+        let half = self.now.after(load.duration / 2);
+        let gap = Duration::from_secs_f64(1.0 / load.offered);
         let mut arrival = self.now.after(self.exponential(gap));
         let mut latencies = Vec::new();
         let mut limits = Vec::new();
         loop {
-            self.begin_work(times);
+            self.begin_work(load);
             let done = self.working.peek().map(|Reverse((done, _))| *done);
             let next = done.map_or(arrival, |done| done.min(arrival));
             if next > end {
@@ -119,7 +122,7 @@ impl<'a> Simulation<'a> {
                     latencies.push(latency);
                 }
             } else {
-                self.arrive(times);
+                self.arrive(load);
                 arrival = next.after(self.exponential(gap));
             }
             if let Some(limit) = self.limit
@@ -129,59 +132,60 @@ impl<'a> Simulation<'a> {
             }
         }
         self.now = end;
-        figures(latencies, &limits, times.lasting / 2)
+        measurements(latencies, &limits, load.duration / 2)
     }
 
-    fn arrive(&mut self, times: Times) {
-        let entry = self.limit.map(Concurrency::enter);
-        if matches!(entry, Some(None)) {
+    fn arrive(&mut self, load: SimulatedLoad) {
+        let slot = self.limit.map(Concurrency::acquire);
+        if matches!(slot, Some(None)) {
             return;
         }
-        let entry = entry.flatten();
-        if times.kind == Kind::Refusing && self.working.len() >= times.capacity {
-            if let (Some(limit), Some(entry)) = (self.limit, entry) {
-                limit.left(entry, Some(Outcome::Dropped), self.now);
+        let slot = slot.flatten();
+        if load.behaviour == UpstreamBehaviour::RejectsExcess && self.working.len() >= load.capacity
+        {
+            if let (Some(limit), Some(slot)) = (self.limit, slot) {
+                limit.release(slot, Some(LoadSample::Dropped), self.now);
             }
             return;
         }
-        self.waiting.push_back((self.now, entry));
+        self.waiting.push_back((self.now, slot));
     }
 
-    fn begin_work(&mut self, times: Times) {
-        while self.working.len() < times.capacity
+    fn begin_work(&mut self, load: SimulatedLoad) {
+        while self.working.len() < load.capacity
             && let Some(request) = self.waiting.pop_front()
         {
-            let takes = match times.kind {
-                Kind::Spread => self.exponential(times.service),
-                Kind::Steady | Kind::Refusing => times.service,
+            let takes = match load.behaviour {
+                UpstreamBehaviour::ExponentialTime => self.exponential(load.service),
+                UpstreamBehaviour::ConstantTime | UpstreamBehaviour::RejectsExcess => load.service,
             };
             self.next_id += 1;
-            self.entries.insert(self.next_id, request);
+            self.in_progress.insert(self.next_id, request);
             self.working
                 .push(Reverse((self.now.after(takes), self.next_id)));
         }
     }
 
     fn finish(&mut self) -> Duration {
-        let Reverse((_, id)) = self.working.pop().expect("peeked at");
-        let (arrived, entry) = self.entries.remove(&id).expect("worked on");
+        let Reverse((_, id)) = self.working.pop().expect("a request in progress");
+        let (arrived, slot) = self.in_progress.remove(&id).expect("a request in progress");
         let latency = self.now.since(arrived);
-        if let (Some(limit), Some(entry)) = (self.limit, entry) {
-            limit.left(entry, Some(Outcome::Responded { latency }), self.now);
+        if let (Some(limit), Some(slot)) = (self.limit, slot) {
+            limit.release(slot, Some(LoadSample::Responded { latency }), self.now);
         }
         latency
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-fn figures(mut latencies: Vec<Duration>, limits: &[u32], lasting: Duration) -> Figures {
+fn measurements(mut latencies: Vec<Duration>, limits: &[u32], duration: Duration) -> Measurements {
     latencies.sort_unstable();
     let all: u64 = limits.iter().copied().map(u64::from).sum();
-    Figures {
+    Measurements {
         limit: all as f64 / limits.len() as f64,
-        most: limits.iter().copied().max().unwrap_or(0),
+        max_limit: limits.iter().copied().max().unwrap_or(0),
         p99: latencies[latencies.len() * 99 / 100],
-        goodput: latencies.len() as f64 / lasting.as_secs_f64(),
+        goodput: latencies.len() as f64 / duration.as_secs_f64(),
     }
 }
 
@@ -189,15 +193,15 @@ fn limit() -> Concurrency {
     Concurrency::new(ConcurrencySettings::default())
 }
 
-/// Twice as much as the upstream can do.
+/// Returns a load of twice the capacity of the upstream.
 #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-fn overload(capacity: usize, service: Duration, kind: Kind) -> Times {
-    Times {
-        lasting: Duration::from_mins(1),
+fn overload(capacity: usize, service: Duration, behaviour: UpstreamBehaviour) -> SimulatedLoad {
+    SimulatedLoad {
+        duration: Duration::from_mins(1),
         capacity,
         service,
         offered: 2.0 * capacity as f64 / service.as_secs_f64(),
-        kind,
+        behaviour,
     }
 }
 
@@ -211,175 +215,206 @@ fn fixed(limit: u32) -> Concurrency {
 }
 
 #[test]
-fn no_more_enter_than_the_limit_until_one_leaves() {
+fn at_the_limit_no_slot_is_free_until_one_is_released() {
     let limit = fixed(2);
-    let first = limit.enter().expect("free");
-    let _second = limit.enter().expect("free");
-    assert!(limit.enter().is_none());
+    let first = limit.acquire().expect("free");
+    let _second = limit.acquire().expect("free");
+    assert!(limit.acquire().is_none());
     assert_eq!((limit.in_flight(), limit.shed()), (2, 1));
-    limit.left(first, None, Moment::default());
+    limit.release(first, None, Moment::default());
     assert_eq!(limit.in_flight(), 1);
-    assert!(limit.enter().is_some());
+    assert!(limit.acquire().is_some());
 }
 
 #[test]
-fn of_very_many_answers_a_round_notes_about_a_thousand() {
+fn at_a_high_rate_a_round_records_about_a_thousand_responses() {
     let limit = fixed(1);
     let mut now = Moment::default();
-    let mut thinned = 0;
-    // A hundred thousand a second, for three seconds.
+    let mut mask = 0;
+    // 100,000 responses per second, for 3 s.
     for _ in 0..300_000 {
         now = now.after(Duration::from_nanos(9_973));
-        let entry = limit.enter().expect("free");
+        let slot = limit.acquire().expect("free");
         let latency = Duration::from_millis(1);
-        limit.left(entry, Some(Outcome::Responded { latency }), now);
-        thinned = limit.thinning.load(Ordering::Relaxed);
+        limit.release(slot, Some(LoadSample::Responded { latency }), now);
+        mask = limit.sampling_mask.load(Ordering::Relaxed);
     }
-    // Ten thousand in a round of 100 ms: one in eight or sixteen.
-    assert!(thinned == 7 || thinned == 15, "{thinned}");
+    // 10,000 responses per round of 100 ms: one in 8 or 16 is recorded.
+    assert!(mask == 7 || mask == 15, "{mask}");
 }
 
 #[test]
-fn a_place_is_free_when_its_request_left() {
+fn a_slot_is_free_after_its_release() {
     let limit = fixed(1);
-    for outcome in [
-        Outcome::Dropped,
-        Outcome::Responded {
+    for sample in [
+        LoadSample::Dropped,
+        LoadSample::Responded {
             latency: Duration::ZERO,
         },
     ] {
-        let entry = limit.enter().expect("free");
-        limit.left(entry, Some(outcome), Moment::default());
+        let slot = limit.acquire().expect("free");
+        limit.release(slot, Some(sample), Moment::default());
     }
     assert_eq!(limit.in_flight(), 0);
 }
 
 #[test]
-fn racing_callers_never_exceed_the_limit() {
+fn concurrent_callers_never_exceed_the_limit() {
     let limit = fixed(10);
-    let entries: usize = std::thread::scope(|scope| {
+    let slots: usize = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| (0..100).filter_map(|_| limit.enter()).collect::<Vec<_>>()))
+            .map(|_| scope.spawn(|| (0..100).filter_map(|_| limit.acquire()).collect::<Vec<_>>()))
             .collect();
-        let entries: Vec<_> = callers
+        let slots: Vec<_> = callers
             .into_iter()
             .flat_map(|caller| caller.join().unwrap())
             .collect();
-        entries.len()
+        slots.len()
     });
-    assert_eq!(entries, 10);
+    assert_eq!(slots, 10);
     assert_eq!((limit.shed(), limit.in_flight()), (790, 10));
 }
 
 #[test]
-fn under_overload_the_limit_comes_near_what_the_upstream_can_do_at_once() {
-    for kind in [Kind::Steady, Kind::Spread] {
+fn under_overload_the_limit_approaches_the_capacity() {
+    for behaviour in [
+        UpstreamBehaviour::ConstantTime,
+        UpstreamBehaviour::ExponentialTime,
+    ] {
         for (capacity, millis) in [(5, 20), (10, 50), (50, 50), (200, 20), (400, 100)] {
-            let times = overload(capacity, Duration::from_millis(millis), kind);
-            let bounded = Simulation::new(Some(&limit())).run(times);
-            let unbounded = Simulation::new(None).run(times);
-            let case = format!("{capacity} at once of {millis} ms, {kind:?}");
+            let load = overload(capacity, Duration::from_millis(millis), behaviour);
+            let bounded = Simulation::new(Some(&limit())).run(load);
+            let unbounded = Simulation::new(None).run(load);
+            let case = format!("capacity {capacity} at {millis} ms, {behaviour:?}");
             println!("{case}: {bounded}; without: p99 {:.0?}", unbounded.p99);
-            bounded.assert_near(times, &case);
+            bounded.assert_near(load, &case);
             assert!(unbounded.p99 > Duration::from_secs(25), "{case}");
-            assert!(bounded.p99 < times.service * 6, "{case}");
+            assert!(bounded.p99 < load.service * 6, "{case}");
             assert!(bounded.goodput > 0.93 * unbounded.goodput, "{case}");
         }
     }
 }
 
 #[test]
-fn a_limit_that_begins_far_too_high_comes_down() {
+fn a_limit_that_starts_too_high_falls_to_the_capacity() {
     let settings = ConcurrencySettings {
         initial: NonZeroU32::new(1_000).unwrap(),
         ..ConcurrencySettings::default()
     };
-    let times = overload(20, Duration::from_millis(50), Kind::Spread);
-    let figures = Simulation::new(Some(&Concurrency::new(settings))).run(times);
-    println!("from 1000, with 20 at once: {figures}");
-    figures.assert_near(times, "from 1000");
+    let load = overload(
+        20,
+        Duration::from_millis(50),
+        UpstreamBehaviour::ExponentialTime,
+    );
+    let measurements = Simulation::new(Some(&Concurrency::new(settings))).run(load);
+    println!("from 1000, with capacity 20: {measurements}");
+    measurements.assert_near(load, "from 1000");
 }
 
 #[test]
-fn an_overload_that_lasts_does_not_drag_the_limit_along() {
+fn the_limit_does_not_drift_during_a_long_overload() {
     let limit = limit();
     let mut simulation = Simulation::new(Some(&limit));
-    let times = overload(20, Duration::from_millis(50), Kind::Spread);
+    let load = overload(
+        20,
+        Duration::from_millis(50),
+        UpstreamBehaviour::ExponentialTime,
+    );
     for minute in 1..=15 {
-        let figures = simulation.run(times);
-        figures.assert_near(times, &format!("minute {minute}"));
+        let measurements = simulation.run(load);
+        measurements.assert_near(load, &format!("minute {minute}"));
     }
 }
 
 #[test]
-fn the_limit_follows_an_upstream_that_can_do_less_and_then_more_again() {
+fn the_limit_follows_a_capacity_that_falls_and_rises_again() {
     let limit = limit();
     let mut simulation = Simulation::new(Some(&limit));
-    let offered = overload(50, Duration::from_millis(50), Kind::Spread).offered;
+    let offered = overload(
+        50,
+        Duration::from_millis(50),
+        UpstreamBehaviour::ExponentialTime,
+    )
+    .offered;
     for capacity in [50, 10, 50] {
-        let times = Times {
+        let load = SimulatedLoad {
             offered,
-            ..overload(capacity, Duration::from_millis(50), Kind::Spread)
+            ..overload(
+                capacity,
+                Duration::from_millis(50),
+                UpstreamBehaviour::ExponentialTime,
+            )
         };
-        let figures = simulation.run(times);
-        println!("{capacity} at once: {figures}");
-        figures.assert_near(times, &format!("{capacity} at once"));
+        let measurements = simulation.run(load);
+        println!("capacity {capacity}: {measurements}");
+        measurements.assert_near(load, &format!("capacity {capacity}"));
     }
 }
 
 #[test]
-fn an_upstream_that_is_slower_but_can_do_as_much_at_once_is_not_starved() {
+fn a_higher_latency_with_the_same_capacity_does_not_reduce_the_limit() {
     let limit = limit();
     let mut simulation = Simulation::new(Some(&limit));
     for millis in [20, 200, 20] {
-        let times = overload(50, Duration::from_millis(millis), Kind::Spread);
-        let figures = simulation.run(times);
-        println!("50 at once of {millis} ms: {figures}");
-        figures.assert_near(times, &format!("{millis} ms"));
+        let load = overload(
+            50,
+            Duration::from_millis(millis),
+            UpstreamBehaviour::ExponentialTime,
+        );
+        let measurements = simulation.run(load);
+        println!("capacity 50 at {millis} ms: {measurements}");
+        measurements.assert_near(load, &format!("{millis} ms"));
     }
 }
 
 #[test]
-fn an_upstream_that_refuses_what_is_too_much_is_sent_less_of_it() {
-    let times = overload(50, Duration::from_millis(50), Kind::Refusing);
+fn the_limit_approaches_the_capacity_of_an_upstream_that_rejects_excess() {
+    let load = overload(
+        50,
+        Duration::from_millis(50),
+        UpstreamBehaviour::RejectsExcess,
+    );
     let limit = limit();
-    let figures = Simulation::new(Some(&limit)).run(times);
-    println!("50 at once, the rest refused: {figures}");
-    assert!((25.0..=100.0).contains(&figures.limit), "{figures}");
-    assert!(figures.goodput > 800.0, "{figures}");
+    let measurements = Simulation::new(Some(&limit)).run(load);
+    println!("capacity 50, excess rejected: {measurements}");
+    assert!(
+        (25.0..=100.0).contains(&measurements.limit),
+        "{measurements}"
+    );
+    assert!(measurements.goodput > 800.0, "{measurements}");
 }
 
-/// The limit after a few hundred rounds of answers that all take as long, with so many in flight out of
-/// every twenty there may be, and so many failures among a hundred.
-fn after_rounds(of_twenty: u32, failures: u32) -> u32 {
+/// Returns the limit after a few hundred rounds with equal latencies. `used` of every 20 slots are in use, and
+/// `failures` of every 100 requests fail.
+fn limit_after_rounds(used: u32, failures: u32) -> u32 {
     let mut gradient = Gradient::new(ConcurrencySettings::default());
     let latency = Duration::from_millis(10);
     let mut now = Moment::default();
     for request in 0..100_000 {
         now = now.after(Duration::from_millis(2));
-        let outcome = if request % 100 < failures {
-            Outcome::Dropped
+        let sample = if request % 100 < failures {
+            LoadSample::Dropped
         } else {
-            Outcome::Responded { latency }
+            LoadSample::Responded { latency }
         };
-        gradient.note(outcome, gradient.limit() * of_twenty / 20, now);
+        gradient.record(sample, gradient.limit() * used / 20, now);
     }
     gradient.limit()
 }
 
 #[test]
-fn a_limit_that_is_not_used_up_does_not_grow() {
-    assert_eq!(after_rounds(9, 0), 20);
-    assert_eq!(after_rounds(20, 0), 1_000);
+fn a_limit_that_is_less_than_half_used_does_not_grow() {
+    assert_eq!(limit_after_rounds(9, 0), 20);
+    assert_eq!(limit_after_rounds(20, 0), 1_000);
 }
 
 #[test]
-fn a_limit_that_is_not_used_up_does_not_shrink() {
-    assert_eq!(after_rounds(9, 100), 20);
+fn a_limit_that_is_less_than_half_used_does_not_shrink() {
+    assert_eq!(limit_after_rounds(9, 100), 20);
 }
 
 #[test]
-fn a_few_failures_do_not_shrink_the_limit_and_many_do() {
-    assert_eq!(after_rounds(20, 10), 1_000);
-    assert_eq!(after_rounds(20, 50), 4);
+fn one_failure_in_ten_does_not_shrink_the_limit_and_one_in_two_does() {
+    assert_eq!(limit_after_rounds(20, 10), 1_000);
+    assert_eq!(limit_after_rounds(20, 50), 4);
 }

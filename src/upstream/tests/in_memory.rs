@@ -1,7 +1,7 @@
-//! Servers in memory, for tests of the whole chain without sockets.
+//! In-memory servers for tests of the complete request path without sockets.
 //!
-//! The gateway speaks HTTP/1.1 to them over a duplex stream instead of a TCP connection. Everything above the socket is
-//! the code that runs in production.
+//! The gateway connects to them with HTTP/1.1 over a duplex stream instead of TCP. All code above the socket is the
+//! production code.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
-/// Bytes in flight in each direction of a connection.
+/// Buffer size of each direction of a connection, in bytes.
 const CAPACITY: usize = 64 * 1024;
 
 static SERVERS: LazyLock<Mutex<HashMap<String, mpsc::UnboundedSender<DuplexStream>>>> =
@@ -48,7 +48,7 @@ where
     host
 }
 
-/// Connects to a server in memory; `None` if no such server has this name.
+/// Connects to an in-memory server. `None` if there is no server with this name.
 pub(crate) fn connect(host: &str) -> Option<DuplexStream> {
     let (client, server) = tokio::io::duplex(CAPACITY);
     SERVERS.lock().get(host)?.send(server).ok()?;

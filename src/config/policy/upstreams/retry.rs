@@ -11,7 +11,7 @@ use super::super::super::file::{BudgetTable, PresetWord, RetrySection, StrategyW
 use super::super::super::problem::Findings;
 use super::super::super::scalar::HumanDuration;
 use super::super::{count, plain, timeout};
-use crate::retry::{Backoff, Jitter, Policy, Preset, RetryAfterPolicy, Strategy};
+use crate::retry::{Backoff, Jitter, Preset, RetryAfterPolicy, RetryPolicy, Strategy};
 use crate::upstream::{BudgetSettings, RetrySettings};
 
 /// The settings of a section.
@@ -21,7 +21,7 @@ pub(super) fn resolve(section: &RetrySection, findings: &mut Findings) -> RetryS
     let preset = preset.map_or(Preset::Standard, |word| word.value.into());
     let said = preset.policy();
     let deadline = section.deadline.as_ref().map(|deadline| deadline.value.0);
-    let policy = Policy {
+    let policy = RetryPolicy {
         backoff: backoff(section, preset, said.backoff, findings),
         attempts: count(section.attempts.as_ref(), said.attempts),
         deadline: deadline.or(default.policy.deadline),
@@ -165,7 +165,7 @@ fn doubt_backoff(section: &RetrySection, backoff: Backoff, findings: &mut Findin
 }
 
 /// Says if no wait fits into the deadline.
-fn doubt_use(section: &RetrySection, policy: &Policy, findings: &mut Findings) {
+fn doubt_use(section: &RetrySection, policy: &RetryPolicy, findings: &mut Findings) {
     let Some(deadline) = policy.deadline else {
         return;
     };

@@ -95,7 +95,7 @@ fn everything_about_retries_can_be_said_otherwise() {
     assert!(doubts.is_empty(), "{doubts:?}");
     let said = Preset::Sender.policy();
     let expected = RetrySettings {
-        policy: crate::retry::Policy {
+        policy: crate::retry::RetryPolicy {
             table: said.table,
             backoff: Backoff {
                 strategy: Strategy::Linear,
@@ -131,7 +131,7 @@ fn every_preset_can_be_named_and_says_what_no_key_does() {
     for preset in Preset::ALL {
         let name = preset.name();
         let (settings, doubts) = retry(&format!("preset = \"{name}\""));
-        let expected = crate::retry::Policy {
+        let expected = crate::retry::RetryPolicy {
             deadline: Some(seconds(30)),
             ..preset.policy()
         };
