@@ -26,7 +26,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tidegate::clock::Moment;
-use tidegate::throttle::{BucketKey, Charge, Limit, Outcome, Quota, decide};
+use tidegate::throttle::{BucketKey, Charge, ChargeOutcome, Limit, Quota, decide};
 
 /// Times of the requests, in milliseconds.
 const REQUESTS: [u64; 9] = [0, 300, 600, 900, 1_200, 1_400, 1_600, 1_800, 2_100];
@@ -49,13 +49,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         let decision = decide(&[charge], &mut full_at, now);
         let left = decision.readings[0].remaining;
         match decision.outcome {
-            Outcome::Admitted { .. } => println!("{seconds:>7.1}  ok      {left:>11}"),
-            Outcome::Rejected { wait, .. } => println!(
+            ChargeOutcome::Admitted { .. } => println!("{seconds:>7.1}  ok      {left:>11}"),
+            ChargeOutcome::Rejected { wait, .. } => println!(
                 "{seconds:>7.1}  429     {left:>11}  {:<7}{:>13}",
                 format!("{wait:?}"),
                 wait.as_secs_f64().ceil()
             ),
-            Outcome::Unavailable => unreachable!("only a store can be unavailable"),
+            ChargeOutcome::Unavailable => unreachable!("only a store can be unavailable"),
         }
     }
     Ok(())

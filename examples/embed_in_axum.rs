@@ -35,7 +35,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
 use tidegate::embed::Embedded;
-use tidegate::idempotency::Rule;
+use tidegate::idempotency::KeyRule;
 use tidegate::throttle::{Limit, Quota};
 use tokio::net::TcpListener;
 
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3)?;
     let embedded = Embedded::new(
         vec![Limit::per_client("device", quota)],
-        Some(Rule::default()),
+        Some(KeyRule::default()),
     );
 
     let payments = Router::new()

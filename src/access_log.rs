@@ -1,7 +1,8 @@
-//! The access log: one line per request, with the target `tidegate::access`.
+//! Access log: one line per request, with the log target `tidegate::access`.
 //!
-//! The stages of a logged request write what they find into its [`Notes`]. The line is written when the last byte
-//! of the response is sent, or when it is known that it will not be. A request that is not logged has no notes.
+//! The stages write facts about a logged request into its [`AccessLogNotes`]. The gateway writes the line when it has
+//! sent the last byte of the response, or when it knows that it cannot send it. A request that is not logged has no
+//! notes.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -11,71 +12,71 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-/// What the stages find out about a logged request.
+/// Facts that the stages collect about one logged request.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
-    facts: Mutex<Facts>,
+pub(crate) struct AccessLogNotes {
+    fields: Mutex<AccessLogFields>,
     bytes_in: AtomicU64,
 }
 
-/// The notes of the stages.
+/// Fields of the access log line that the stages set.
 #[derive(Debug, Default)]
-pub(crate) struct Facts {
-    /// Attempts to send the request to a server.
+pub(crate) struct AccessLogFields {
+    /// Number of attempts to send the request to a server.
     pub attempts: u32,
-    /// The server of the last attempt.
+    /// Server of the last attempt.
     pub server: Option<Arc<str>>,
-    /// The limits that were evaluated, and by what each counts the request.
+    /// Names of the evaluated limits, each with the key by which the limit counts the request.
     pub limits: SmallVec<[(Arc<str>, CountedBy); 4]>,
-    /// The limit that rejected the request, and the exact wait.
+    /// Name of the limit that rejected the request, and the exact time to wait.
     pub rejected_by: Option<(Arc<str>, Duration)>,
-    /// How an idempotency key was served without an execution.
+    /// How the gateway served the idempotency key without an execution.
     pub idempotency: Option<KeyUse>,
-    /// The problem type of a response that the gateway made.
+    /// Problem type, or `preflight`, if the gateway itself generated the response.
     pub reason: Option<&'static str>,
 }
 
-/// What a limit counts a request by.
+/// The key by which a limit counts a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedBy {
-    /// The client, which the line names.
+    /// The client. The log line contains its address.
     Client,
-    /// Nothing: all requests share one bucket.
+    /// No key: all requests share one bucket.
     Global,
-    /// Something else. This is its hash, keyed with the secret of the store.
+    /// Hash of any other key, keyed with the secret of the store.
     Hash(u64),
 }
 
-/// How an idempotency key was served without an execution.
+/// How the gateway served an idempotency key without an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
-    /// The response is the recorded one.
+    /// The client received the stored response.
     Replayed,
     /// The request waited for an execution in flight.
     Waited,
-    /// Whether the key was executed is unknown.
+    /// The outcome of the execution is unknown.
     Unknown,
 }
 
-impl Notes {
-    /// Returns the notes, to be read or changed.
-    pub(crate) fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock()
+impl AccessLogNotes {
+    /// Locks the fields for reading or writing.
+    pub(crate) fn fields(&self) -> MutexGuard<'_, AccessLogFields> {
+        self.fields.lock()
     }
 
-    /// Counts bytes of the request body.
-    pub(crate) fn received(&self, bytes: usize) {
+    /// Adds `bytes` to the length of the request body.
+    pub(crate) fn add_bytes_in(&self, bytes: usize) {
         self.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns how many bytes of the request body were read.
+    /// Returns the number of bytes of the request body that were read.
     pub(crate) fn bytes_in(&self) -> u64 {
         self.bytes_in.load(Ordering::Relaxed)
     }
 }
 
 impl KeyUse {
-    /// Returns the value of the field `idempotency`.
+    /// Returns the value of the log field `idempotency`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Replayed => "replayed",
@@ -85,7 +86,7 @@ impl KeyUse {
     }
 }
 
-/// Text from a request, without characters that change how a line is displayed or where it ends.
+/// Text from a request. Its `Display` escapes characters that end a line or change how a terminal shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Escaped<'a>(pub &'a str);
 
@@ -98,7 +99,7 @@ impl fmt::Display for Escaped<'_> {
         for character in self.0.chars() {
             match character {
                 '\\' => f.write_str("\\\\")?,
-                // White space, directional marks, and line and paragraph separators.
+                // Spaces, directional marks, and line and paragraph separators.
                 ' '
                 | '\u{a0}'
                 | '\u{61c}'

@@ -1,8 +1,9 @@
-//! Bodies of requests and responses between the stages.
+//! Bodies of requests and responses, as the stages pass them to each other.
 //!
-//! `RequestBody` is what the client sends, in full or as it arrives. [`ResponseBody`] is what the client receives: made by
-//! the gateway, replayed, or forwarded from upstream as it arrives. The bodies that only one stage knows stay there: the
-//! body of an attempt and its copy for retries in `upstream`, and the recording of the end in `pipeline`.
+//! `RequestBody` comes from the client, either complete or as a stream. [`ResponseBody`] goes to the client. The
+//! gateway generates it, replays it from a store, or streams it from upstream. Types that only one stage uses are
+//! defined in that stage. `upstream` defines the body of an attempt and the copy for retries. `pipeline` defines the
+//! body that writes the access log line when it ends.
 
 mod request;
 mod response;
@@ -11,5 +12,5 @@ pub use response::{BodyError, ResponseBody};
 
 pub(crate) use request::{RequestBody, RequestBodyError};
 
-/// The error of a body that an embedding application provides.
+/// Error of a body that an embedding application provides.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,14 +1,16 @@
-//! Bounds on the memory that held bodies take.
+//! Bounds on the memory for buffered bodies.
 //!
-//! Keyed request bodies, copies for retries, responses being recorded and copies of stored responses are held in memory.
-//! Each is charged by the bytes allocated for it, in total and per client, before the allocation. `max_buffered` always
-//! applies. `max_buffered_per_client` applies while more than half of `max_buffered` is in use: a client alone is not
-//! limited without need, and one client cannot fill what others need. A bound per request would not do: HTTP/2
-//! multiplies it.
+//! The gateway buffers four kinds of bodies: bodies of requests with an idempotency key, copies of request bodies for
+//! retries, responses to be stored, and copies of stored responses for replays. Before it allocates memory for a body,
+//! it charges the bytes to a total and to the client.
 //!
-//! A body of up to 1 KiB is not charged: it is smaller than most heads, and a charge would cost every keyed request more
-//! than the body does. Heads, read buffers, HTTP/2 windows and parts that pass through are not charged either: each
-//! connection bounds its own.
+//! `max_buffered` always applies. `max_buffered_per_client` applies only while more than half of `max_buffered` is in
+//! use. So a single client can use free memory, but cannot take the memory that other clients need. A bound per request
+//! would not suffice, because a client can open many HTTP/2 streams.
+//!
+//! A body of up to 1 KiB is not charged. It is smaller than most request heads, and the charge would cost more time
+//! than the body. Heads, read buffers, HTTP/2 windows and streamed bodies are not charged either, because each
+//! connection bounds them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,9 +26,9 @@ use crate::client::ClientId;
 /// `[server] max_buffered` and `max_buffered_per_client`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferBounds {
-    /// Bytes held at once for all clients together.
+    /// Maximum number of bytes for all clients together.
     pub total: usize,
-    /// Bytes held at once for one client, while more than half of `total` is in use.
+    /// Maximum number of bytes for one client while more than half of `total` is in use.
     pub per_client: usize,
 }
 
@@ -39,24 +41,24 @@ impl Default for BufferBounds {
     }
 }
 
-/// The body that bytes are held for.
+/// Kind of a buffered body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffered {
-    /// A keyed request body. Beyond a bound the request is rejected.
+    /// Body of a request with an idempotency key. If it exceeds a bound, the gateway rejects the request.
     Request,
-    /// A response being recorded. Beyond a bound it is streamed and not stored.
+    /// Body of a response that is stored. If it exceeds a bound, the gateway streams it and stores a tombstone.
     Response,
-    /// The copy of a stored response that is replayed. Beyond a bound the request is rejected.
+    /// Copy of a stored response for a replay. If it exceeds a bound, the gateway rejects the request.
     Replay,
-    /// The copy of a request body for retries. Beyond a bound it is dropped, and the request is sent once.
+    /// Copy of a request body for retries. If it exceeds a bound, the gateway drops it and sends the request once.
     Retry,
 }
 
 impl Buffered {
-    /// All kinds of bodies.
+    /// All kinds, in the order of the metric.
     pub(crate) const ALL: [Self; 4] = [Self::Request, Self::Response, Self::Replay, Self::Retry];
 
-    /// The value of the metric label `kind`.
+    /// Returns the value of the metric label `kind`.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Request => "request",
@@ -67,47 +69,48 @@ impl Buffered {
     }
 }
 
-/// Bytes held by all workers. Cheap to clone; all clones count together.
+/// Count of the bytes that all workers buffer. Clones are cheap and share one count.
 #[derive(Clone)]
-pub(crate) struct Buffers(Arc<Shared>);
+pub(crate) struct Buffers(Arc<BufferCounts>);
 
-struct Shared {
+struct BufferCounts {
     bounds: BufferBounds,
-    /// The largest body that is not charged, in bytes.
+    /// Size of the largest body that is not charged, in bytes.
     free: usize,
+    /// Bytes charged for all clients together.
     total: AtomicUsize,
-    /// Bytes charged per client, for clients that hold at least one.
+    /// Bytes charged per client. A client with zero bytes has no entry.
     clients: DashMap<ClientId, usize>,
-    /// Bodies that would have exceeded a bound, by [`Buffered`].
+    /// Number of charges that failed at a bound, indexed by [`Buffered`].
     exceeded: [AtomicU64; Buffered::ALL.len()],
 }
 
-/// Bytes charged for one body, released on drop.
+/// Bytes charged for one body. Dropping it releases them.
 #[derive(Debug)]
 #[must_use = "a dropped charge is released"]
 pub(crate) struct BufferCharge {
-    /// A worker's own clone, so that workers share no reference count.
+    /// The worker's own clone, so that workers do not contend on one reference count.
     buffers: Arc<Buffers>,
     client: ClientId,
     kind: Buffered,
-    /// Bytes of the body.
+    /// Length of the body in bytes.
     bytes: usize,
-    /// Bytes that are charged: all, or none of a small body.
+    /// Charged bytes: `bytes`, or zero if the body is small.
     charged: usize,
 }
 
-/// The largest body that is not charged, in bytes; less if `max_buffered_per_client` is small.
+/// Size of the largest body that is not charged, in bytes. It is smaller if `max_buffered_per_client` is below 1 MiB.
 const MAX_FREE: usize = 1 << 10;
 
-/// More bytes would exceed a bound.
+/// Error of a charge that exceeds `max_buffered` or `max_buffered_per_client`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the memory for held bodies is exhausted")]
+#[error("memory for buffered bodies is exhausted (`max_buffered`, `max_buffered_per_client`)")]
 pub(crate) struct Exceeded;
 
 impl Buffers {
-    /// Creates a count of zero bytes with these bounds.
+    /// Creates an empty count with these bounds.
     pub(crate) fn new(bounds: BufferBounds) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(BufferCounts {
             bounds,
             free: MAX_FREE.min(bounds.per_client / 1024),
             total: AtomicUsize::new(0),
@@ -116,7 +119,7 @@ impl Buffers {
         }))
     }
 
-    /// Starts a charge of zero bytes for a body of `client`.
+    /// Creates a charge of zero bytes for a body of `client`.
     pub(crate) fn charge(self: &Arc<Self>, client: ClientId, kind: Buffered) -> BufferCharge {
         BufferCharge {
             buffers: Arc::clone(self),
@@ -127,23 +130,23 @@ impl Buffers {
         }
     }
 
-    /// The configured bounds, in bytes.
+    /// Returns the configured bounds, in bytes.
     pub(crate) fn bounds(&self) -> BufferBounds {
         self.0.bounds
     }
 
-    /// Bytes charged at present, for all clients together.
+    /// Returns the bytes that are charged now, for all clients together.
     pub(crate) fn in_use(&self) -> usize {
         self.0.total.load(Ordering::Relaxed)
     }
 
-    /// Bodies of this kind that would have exceeded a bound.
+    /// Returns the number of charges of this kind that failed at a bound.
     pub(crate) fn exceeded(&self, kind: Buffered) -> u64 {
         self.0.exceeded[kind as usize].load(Ordering::Relaxed)
     }
 }
 
-impl Shared {
+impl BufferCounts {
     fn take(&self, client: ClientId, bytes: usize) -> Result<(), Exceeded> {
         let BufferBounds { total, per_client } = self.bounds;
         let grown = |used: usize| used.checked_add(bytes).filter(|&used| used <= total);
@@ -184,7 +187,7 @@ impl Shared {
 }
 
 impl BufferCharge {
-    /// Charges `bytes` more, all or nothing.
+    /// Charges `bytes` more. Charges nothing if they exceed a bound.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
         let shared = &self.buffers.0;
         let grown = self.bytes.checked_add(bytes).ok_or(Exceeded)?;
@@ -202,8 +205,8 @@ impl BufferCharge {
         taken
     }
 
-    /// Charges for capacity for `more` bytes in `buffer` and allocates it. The capacity doubles, up to `most`, so that
-    /// a body in many parts is copied a few times only. The charge is the capacity, not the length.
+    /// Reserves capacity for `more` bytes in `buffer` and charges the capacity, not the length. The capacity doubles up
+    /// to `most` bytes, so a body that arrives in many parts is copied only a few times.
     pub(crate) fn reserve(
         &mut self,
         buffer: &mut Vec<u8>,
@@ -220,12 +223,12 @@ impl BufferCharge {
         Ok(())
     }
 
-    /// Returns `bytes` such that the charge is released when the last reference to them is dropped.
+    /// Attaches the charge to `bytes`, which releases it when their last reference is dropped.
     pub(crate) fn hold(self, bytes: Bytes) -> Bytes {
         if self.charged == 0 {
             return bytes;
         }
-        Bytes::from_owner(Held {
+        Bytes::from_owner(ChargedBytes {
             bytes,
             _charge: self,
         })
@@ -240,13 +243,13 @@ impl Drop for BufferCharge {
     }
 }
 
-/// Bytes and the charge for them. The bytes are dropped first.
-struct Held {
+/// Bytes with their charge. The field order matters: the bytes are freed before the charge is released.
+struct ChargedBytes {
     bytes: Bytes,
     _charge: BufferCharge,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

@@ -96,7 +96,7 @@ pub(crate) struct RoutePolicy {
     /// Tokens that a request takes from each of the limits.
     pub(crate) cost: NonZeroU32,
     /// Rule of its idempotency keys; `None` if they are only forwarded.
-    pub(crate) idempotency: Option<Arc<idempotency::Rule>>,
+    pub(crate) idempotency: Option<Arc<idempotency::KeyRule>>,
     /// Whether its requests are written to the access log.
     pub(crate) access_log: bool,
     /// Headers that its limits and its scope are counted by.

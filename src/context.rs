@@ -1,8 +1,8 @@
-//! What several stages know of a request: facts of its arrival, and the result of sending it.
+//! Data about a request that several stages use: its client, its connection, and the result of sending it.
 //!
-//! [`RequestContext`] is what the stages pass on, as a plain struct instead of `http::Extensions`: a stage cannot be called
-//! without it, and the compiler checks that it is complete. It contains no configuration: the pipeline passes each stage
-//! its part of the route's rule. [`Arrival`] is only known in the gateway, not in an embedding application.
+//! [`RequestContext`] is a plain struct instead of `http::Extensions`. A stage cannot be called without it, and the
+//! compiler checks that it is complete. It contains no configuration, because the pipeline passes each stage its part
+//! of the route's rule. [`Arrival`] exists only in the gateway, not in an embedding application.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,43 +11,43 @@ use http::{HeaderMap, HeaderValue};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
-use crate::access_log::{Facts, Notes};
+use crate::access_log::{AccessLogFields, AccessLogNotes};
 use crate::client::Caller;
 use crate::metrics::Connected;
 use crate::problem::Problem;
 use crate::request_id::RequestId;
 use crate::respond::Preferences;
 
-/// Facts of a request whose client and route are known.
+/// Data about a request whose client and route are known.
 #[derive(Debug)]
 pub(crate) struct RequestContext {
-    /// The client, and the proxies that its request passed.
+    /// The client, and the proxies that its request passed through.
     pub caller: Caller,
     /// Whether the request is a CORS preflight.
     pub is_preflight: bool,
-    /// The form of responses that the gateway makes.
+    /// Request headers that select the format of responses that the gateway generates.
     pub preferences: Preferences,
     /// Notes for the access log, if the request is logged.
-    pub notes: Option<Arc<Notes>>,
+    pub notes: Option<Arc<AccessLogNotes>>,
 }
 
-/// How a request reached the gateway.
+/// Connection, host and id of a request that the gateway received.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    /// The connection that received it.
-    pub connection: Arc<Connection>,
-    /// The host that it is for.
+    /// Connection that received the request.
+    pub connection: Arc<ClientConnection>,
+    /// Host that the request names.
     pub host: HeaderValue,
-    /// Its id, from the client or generated.
+    /// Id of the request, from the client or generated.
     pub request_id: RequestId,
 }
 
-/// A client connection.
+/// Connection from a client or a proxy in front of the gateway.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    /// Address of the peer.
+pub(crate) struct ClientConnection {
+    /// Address of the other end of the TCP connection.
     pub peer: IpAddr,
-    /// `peer` as a header value, formatted once for all requests.
+    /// `peer` as a header value, formatted once for all requests of the connection.
     peer_text: HeaderValue,
     /// `http` or `https`.
     pub scheme: &'static str,
@@ -56,57 +56,57 @@ pub(crate) struct Connection {
     permit: Arc<ConnectionPermit>,
 }
 
-/// The place of a connection among those that may be open. It is released when the last holder drops it: the
-/// connection, or a tunnel that outlives its HTTP.
+/// Permit of a connection, counted against `max_connections`. It is released when its last owner is dropped: the
+/// connection, or a tunnel that continues after the HTTP connection has ended.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     _counted: Connected,
-    /// `None` for a connection that the kernel had queued when the drain began.
+    /// `None` if the connection was in the kernel's accept queue when the drain began.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Whether a request may be sent again although a server may have received it.
+/// Whether the gateway may send a request again after a server may have received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resend {
-    /// If its method is idempotent.
+    /// Only if the method of the request is idempotent.
     ByMethod,
-    /// No, whatever its method: its idempotency key is held if its outcome becomes unknown.
+    /// Never. The route holds an idempotency key whose outcome is unknown.
     Never,
-    /// Yes: the upstream handles its idempotency key.
+    /// Always. The upstream handles the idempotency key.
     Always,
 }
 
-/// Why a request has no response, as far as its execution is concerned.
+/// Whether a server may have received a request that has no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undone {
+pub enum Delivery {
     /// Provably, no server received the request.
     Unsent,
-    /// A server may have received the request.
-    Lost,
+    /// A server may have received and executed the request.
+    PossiblySent,
 }
 
-/// A request without a response.
+/// Request that failed without a response from upstream.
 #[derive(Debug)]
-pub struct Failed {
-    /// What the client receives instead.
+pub struct FailedRequest {
+    /// Problem that the client receives.
     pub problem: Problem,
-    /// Whether the request may have been executed.
-    pub undone: Undone,
+    /// Whether a server may have received the request.
+    pub delivery: Delivery,
 }
 
-impl From<Failed> for Problem {
-    fn from(failed: Failed) -> Self {
+impl From<FailedRequest> for Problem {
+    fn from(failed: FailedRequest) -> Self {
         failed.problem
     }
 }
 
 impl RequestContext {
-    /// Creates the context of a request of `caller` with these headers.
+    /// Creates the context of a request that `caller` sent with these headers.
     pub(crate) fn new(
         caller: Caller,
         is_preflight: bool,
         headers: &HeaderMap,
-        notes: Option<Arc<Notes>>,
+        notes: Option<Arc<AccessLogNotes>>,
     ) -> Self {
         Self {
             caller,
@@ -116,16 +116,16 @@ impl RequestContext {
         }
     }
 
-    /// Changes the notes for the access log, if the request is logged.
-    pub(crate) fn note(&self, change: impl FnOnce(&mut Facts)) {
+    /// Calls `change` with the fields of the access log line, if the request is logged.
+    pub(crate) fn note(&self, change: impl FnOnce(&mut AccessLogFields)) {
         if let Some(notes) = &self.notes {
-            change(&mut notes.facts());
+            change(&mut notes.fields());
         }
     }
 }
 
-impl Connection {
-    /// Creates a connection from `peer`.
+impl ClientConnection {
+    /// Creates the connection data of `peer`. `scheme` is `http` or `https`.
     pub(crate) fn new(
         peer: IpAddr,
         scheme: &'static str,
@@ -143,12 +143,12 @@ impl Connection {
         }
     }
 
-    /// Returns the permit, for a task that outlives the connection.
+    /// Returns the permit, for a task that continues after the connection has ended.
     pub(crate) fn permit(&self) -> Arc<ConnectionPermit> {
         Arc::clone(&self.permit)
     }
 
-    /// Returns the `X-Forwarded-For` that upstream receives for a request of `caller`.
+    /// Returns the value of `X-Forwarded-For` that upstream receives for a request of `caller`.
     pub(crate) fn forwarded_for(&self, caller: &Caller) -> HeaderValue {
         if caller.chain().len() == 1 {
             self.peer_text.clone()
@@ -159,7 +159,7 @@ impl Connection {
 }
 
 impl ConnectionPermit {
-    /// Combines the count of a connection with its permit.
+    /// Creates a permit from the metric of open connections and the permit of the semaphore.
     pub(crate) fn new(counted: Connected, permit: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             _counted: counted,

@@ -1,7 +1,7 @@
 //! Limits and idempotency keys as tower layers for an axum application, without the proxy.
 //!
-//! An application has its own routes, so it needs one rule: its limits and the meaning of its keys. [`Embedded`] holds
-//! the state that the layers share. tower applies layers from last to first:
+//! [`Embedded`] holds the limits, the rule for idempotency keys, and the state that the layers share. All routes of the
+//! application have the same limits and rule. A request passes the layers from the last to the first:
 //!
 //! ```
 //! use std::num::NonZeroU32;
@@ -10,12 +10,12 @@
 //! use axum::Router;
 //! use axum::routing::post;
 //! use tidegate::embed::Embedded;
-//! use tidegate::idempotency::Rule;
+//! use tidegate::idempotency::KeyRule;
 //! use tidegate::throttle::{Limit, Quota};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3)?;
-//! let embedded = Embedded::new(vec![Limit::per_client("device", quota)], Some(Rule::default()));
+//! let embedded = Embedded::new(vec![Limit::per_client("device", quota)], Some(KeyRule::default()));
 //! let app: Router = Router::new()
 //!     .route("/payments", post(|| async { "paid\n" }))
 //!     .layer(embedded.idempotency())
@@ -25,11 +25,12 @@
 //! # }
 //! ```
 //!
-//! Serve it with `into_make_service_with_connect_info::<SocketAddr>()`: a request whose peer is not known has no client,
-//! and passes all layers unchanged, which is logged once. Apply the layers to the outermost router: inside a nested one
-//! they see a shortened path, and could take two requests for one. All state is in memory.
+//! Serve the application with `into_make_service_with_connect_info::<SocketAddr>()`. Without it the layers do not know
+//! the peer address: they apply no limit and no key, and log one warning. Apply the layers to the outermost router.
+//! In a nested router axum removes the prefix of the path, so two different requests could have the same fingerprint.
+//! All state is in memory.
 //!
-//! The layers are adapters: the stages themselves are the functions that the gateway calls.
+//! The layers are adapters for the same stage functions that the gateway calls.
 
 mod idempotency;
 mod identify;
@@ -43,15 +44,15 @@ use bytes::Bytes;
 use http::{Request, Response};
 use tokio_util::task::TaskTracker;
 
-use self::idempotency::Keying;
-use self::identify::Identifying;
-use self::throttle::Throttling;
+use self::idempotency::IdempotencyState;
+use self::identify::IdentifyState;
+use self::throttle::ThrottleState;
 use crate::buffers::{BufferBounds, Buffers};
 use crate::client::Trust;
 use crate::clock::Clock;
 use crate::context::RequestContext;
 use crate::hash_keys::HashKeySource;
-use crate::idempotency::{Idempotency, RouteKeys, Rule};
+use crate::idempotency::{Idempotency, KeyRule, RouteKeys};
 use crate::intake::headers::HeaderNames;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
@@ -65,17 +66,17 @@ pub use self::idempotency::{IdempotencyLayer, Idempotent};
 pub use self::identify::{Identify, IdentifyLayer};
 pub use self::throttle::{ThrottleLayer, Throttled};
 
-/// Buckets tracked at once.
+/// Maximum number of buckets in the store.
 const MAX_CLIENTS: usize = 1_000_000;
 
-/// Executions in flight at once.
+/// Maximum number of executions in flight.
 const MAX_EXECUTIONS: usize = 65_536;
 
-/// The state that the layers of one application share.
+/// Settings and state that the layers of one application share.
 #[derive(Debug)]
 pub struct Embedded {
     limits: Vec<Arc<Limit>>,
-    rule: Option<Rule>,
+    rule: Option<KeyRule>,
     trust: Arc<Trust>,
     settings: Arc<RespondSettings>,
     throttle: Arc<Throttle<MemoryBuckets>>,
@@ -88,9 +89,9 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Creates layers that apply `limits` to every client and, if given, a rule for idempotency keys. No peer is trusted
-    /// to set `X-Forwarded-For`.
-    pub fn new(limits: Vec<Limit>, idempotency: Option<Rule>) -> Self {
+    /// Creates the state for these limits and, if given, this rule for idempotency keys. No peer is trusted to set
+    /// `X-Forwarded-For`.
+    pub fn new(limits: Vec<Limit>, idempotency: Option<KeyRule>) -> Self {
         let limits: Vec<_> = (0..)
             .zip(limits)
             .map(|(index, limit)| {
@@ -128,23 +129,26 @@ impl Embedded {
         Self { trust, ..self }
     }
 
-    /// Sets the form of the responses that the layers make: dialect, hints for SDKs, link to documentation, CORS.
+    /// Sets the format of the responses that the layers generate: `RateLimit` headers, hints for SDKs, link to
+    /// documentation, CORS.
     #[must_use]
     pub fn speaking(self, settings: RespondSettings) -> Self {
         let settings = Arc::new(settings);
         Self { settings, ..self }
     }
 
-    /// Sets the bounds on request and response bodies that are held in memory. Choose bounds that are not below
-    /// `max_request` of the rule: a larger keyed request body is always rejected with 503.
+    /// Sets the bounds on memory for request and response bodies. Neither bound should be below `max_request` of the
+    /// rule: a request with a key whose body exceeds a bound is always rejected with 503.
     #[must_use]
     pub fn buffering(self, bounds: BufferBounds) -> Self {
         let buffers = Arc::new(Buffers::new(bounds));
         Self { buffers, ..self }
     }
 
-    /// Returns the layer that identifies the client, which a request passes first. It rejects a request with 400 if a
-    /// header that a limit or the scope is counted by is repeated, or if a value has white space around it.
+    /// Returns the layer that identifies the client. It must be the first that a request passes.
+    ///
+    /// The layer rejects a request with 400 if a header value has leading or trailing white space. It also rejects
+    /// a request that repeats a header of the scope or of the key of a limit.
     pub fn identify(&self) -> IdentifyLayer {
         let mut names = HeaderNames::default();
         let headers_of = |mode| {
@@ -158,15 +162,15 @@ impl Embedded {
             headers_of(Mode::Shadow),
             rule.map(|rule| &rule.header),
         );
-        IdentifyLayer(Arc::new(Identifying {
+        IdentifyLayer(Arc::new(IdentifyState {
             trust: Arc::clone(&self.trust),
             names,
             counted,
-            rejecting: self.rejecting(),
+            problems: self.problems(),
         }))
     }
 
-    /// Returns the layer that applies the limits, which a request passes second.
+    /// Returns the layer that applies the limits. It must be the second that a request passes.
     pub fn throttle(&self) -> ThrottleLayer {
         let limits = RouteLimits::new(
             &self.limits,
@@ -176,17 +180,18 @@ impl Embedded {
             &self.metrics,
             self.clock.clone(),
         );
-        ThrottleLayer(Arc::new(Throttling {
+        ThrottleLayer(Arc::new(ThrottleState {
             throttle: Arc::clone(&self.throttle),
             limits,
-            rejecting: self.rejecting(),
+            problems: self.problems(),
         }))
     }
 
-    /// Returns the layer that replays responses to repeated keys, which a request passes last.
+    /// Returns the layer that executes requests with a key once and replays their responses. It must be the last that a
+    /// request passes.
     pub fn idempotency(&self) -> IdempotencyLayer {
         let rule = self.rule.clone();
-        IdempotencyLayer(Arc::new(Keying {
+        IdempotencyLayer(Arc::new(IdempotencyState {
             stage: Idempotency::new(
                 self.records.clone(),
                 self.hash_keys.clone(),
@@ -199,46 +204,47 @@ impl Embedded {
                 let metrics = Arc::clone(&self.metrics.routes[0]);
                 Arc::new(RouteKeys::new(rule, metrics))
             }),
-            rejecting: self.rejecting(),
+            problems: self.problems(),
         }))
     }
 
-    /// Waits for executions whose clients may have disconnected. To be called when no more requests arrive.
+    /// Waits for executions in flight, including those whose client has disconnected. Call it after the server has
+    /// stopped accepting requests.
     pub async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    fn rejecting(&self) -> Rejecting {
-        Rejecting {
+    fn problems(&self) -> ProblemRenderer {
+        ProblemRenderer {
             settings: Arc::clone(&self.settings),
             clock: self.clock.clone(),
         }
     }
 }
 
-/// Renders the problems of a layer.
+/// Renders the problems of a layer as responses.
 #[derive(Clone, Debug)]
-struct Rejecting {
+struct ProblemRenderer {
     settings: Arc<RespondSettings>,
     clock: Clock,
 }
 
-impl Rejecting {
+impl ProblemRenderer {
     fn render<B: From<Bytes>>(&self, problem: Problem, preferences: &Preferences) -> Response<B> {
         render(problem, preferences, &self.settings, &self.clock)
     }
 }
 
-/// The future of a request.
-type Responding<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
+/// Future of a layer's response.
+type ResponseFuture<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
 
 /// Returns the context that [`IdentifyLayer`] has attached to a request.
 fn context<B>(request: &Request<B>) -> Option<Arc<RequestContext>> {
     request.extensions().get().cloned()
 }
 
-/// Takes the service that was found ready, and leaves a clone for the next request.
+/// Takes the service whose `poll_ready` succeeded, and leaves a clone for the next request.
 fn take_ready<Inner: Clone>(inner: &mut Inner) -> Inner {
     let clone = inner.clone();
     std::mem::replace(inner, clone)

@@ -1,11 +1,12 @@
-//! Keys of the hashes that name records, buckets and clients.
+//! Secret keys of the hashes that identify records, buckets and clients.
 //!
-//! All names are keyed hashes with a secret of the store: what is stored reveals no credential, and a caller cannot choose
-//! the shard or bucket it falls on. A store in memory or on disk has one secret for its lifetime. A store that a fleet
-//! shares contains the secret itself, so that all gateways use the same names. A gateway reads it when it first reaches
-//! the store, and again if the store comes back empty and another gateway has written a new one.
+//! Records and buckets are stored under keyed hashes, not under the values from requests. So the store contains no
+//! credentials, and a caller can choose neither its bucket nor its shard. A store in memory or on disk has one secret
+//! for its lifetime. A Redis store contains the secret, so that all gateways of a fleet compute the same hashes. A
+//! gateway reads the secret when it first connects. It reads the secret again if the store was emptied and another
+//! gateway has written a new one.
 //!
-//! Every hashed part carries its length, so that two different lists of parts never have the same bytes.
+//! Each hashed part is preceded by its length, so two different lists of parts never hash the same bytes.
 
 use std::fmt;
 use std::hash::Hasher as _;
@@ -17,37 +18,37 @@ use siphasher::sip128::SipHasher13;
 
 use crate::client::ClientId;
 
-/// The secret of a store. It keys the hashes of records.
+/// Secret of a store, the key of the BLAKE3 hashes of records.
 #[derive(Clone, Copy)]
 pub struct Secret([u8; 32]);
 
-/// Keys the hashes of buckets and clients. Derived from the secret, for a faster hash.
+/// Key of the `SipHash` hashes of buckets and clients, derived from the secret. `SipHash` is faster than BLAKE3.
 #[derive(Clone, Copy)]
 pub struct Seed(u64, u64);
 
-/// The hash of a client. Counts of keys per client use it.
+/// Hash of a client, by which a store counts the idempotency keys of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientHash(pub u64);
 
-/// The hash keys of a store.
+/// Hash keys of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashKeys {
-    /// Keys the hashes of records.
+    /// Key of the hashes of records.
     pub secret: Secret,
-    /// Keys the hashes of buckets and clients.
+    /// Key of the hashes of buckets and clients.
     pub seed: Seed,
 }
 
-/// Provides the present hash keys of a store.
+/// Source of the current hash keys of a store.
 #[derive(Clone, Debug)]
 pub(crate) enum HashKeySource {
-    /// The store has the same keys for its lifetime.
+    /// Keys that do not change while the store is open.
     Fixed(HashKeys),
-    /// The fleet shares the keys, and they can change.
+    /// Keys that a fleet shares and that can change.
     Shared(Arc<RwLock<HashKeys>>),
 }
 
-/// What a hash is of. Part of the hashed bytes, so that hashes of different subjects never collide.
+/// Kind of hashed value. It is the first hashed byte, so that values of different kinds never hash the same bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Subject {
     Key = 1,
@@ -58,11 +59,11 @@ pub(crate) enum Subject {
 }
 
 impl Secret {
-    /// Creates an unpredictable secret.
+    /// Creates a random secret.
     ///
     /// # Panics
     ///
-    /// If the system provides no random numbers.
+    /// Panics if the operating system provides no random numbers.
     pub fn random() -> Self {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).expect("the system provides random numbers");
@@ -79,15 +80,15 @@ impl Secret {
         &self.0
     }
 
-    /// Derives the seed.
+    /// Derives the seed from the secret.
     pub fn seed(&self) -> Seed {
         let all = u128::from_le_bytes(self.hash(Subject::Seed, |_| {}));
         #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
         Seed::from_halves((all >> 64) as u64, all as u64)
     }
 
-    /// Hashes what `fill` adds. Two of a billion hashes of 128 bits collide with a probability of 10⁻²⁰.
-    pub(crate) fn hash(&self, subject: Subject, fill: impl FnOnce(&mut Parts)) -> [u8; 16] {
+    /// Hashes the parts that `fill` adds, to 128 bits. Any two of a billion hashes collide with a probability of 10⁻²⁰.
+    pub(crate) fn hash(&self, subject: Subject, fill: impl FnOnce(&mut HashInput)) -> [u8; 16] {
         let hash = self.hash_if(subject, |parts| {
             fill(parts);
             true
@@ -95,18 +96,18 @@ impl Secret {
         hash.unwrap_or_default()
     }
 
-    /// Hashes what `fill` adds, unless it returns `false`.
+    /// Hashes the parts that `fill` adds. Returns `None` if `fill` returns `false`.
     pub(crate) fn hash_if(
         &self,
         subject: Subject,
-        fill: impl FnOnce(&mut Parts) -> bool,
+        fill: impl FnOnce(&mut HashInput) -> bool,
     ) -> Option<[u8; 16]> {
-        let mut parts = Parts::default();
+        let mut parts = HashInput::default();
         parts.tag(subject as u8);
         if !fill(&mut parts) {
             return None;
         }
-        // In one call: blake3's incremental state takes 2 KiB, and most inputs are about 100 bytes.
+        // One call instead of an incremental hasher: that has 2 KiB of state, and most inputs have about 100 bytes.
         let hash = blake3::keyed_hash(&self.0, parts.all());
         let mut short = [0; 16];
         short.copy_from_slice(&hash.as_bytes()[..16]);
@@ -115,7 +116,7 @@ impl Secret {
 }
 
 impl Seed {
-    /// Creates an unpredictable seed.
+    /// Creates a random seed.
     pub fn random() -> Self {
         use std::hash::{BuildHasher, RandomState};
         Self(
@@ -134,7 +135,7 @@ impl Seed {
         NameHasher(SipHasher13::new_with_keys(self.0, self.1))
     }
 
-    /// Returns the hash of a client, by which its idempotency keys are counted.
+    /// Returns the hash of a client.
     pub fn client(self, client: ClientId) -> ClientHash {
         let mut hasher = self.hasher();
         hasher.client(client);
@@ -142,7 +143,7 @@ impl Seed {
     }
 }
 
-/// The hash of a name made of parts, each with its tag and length.
+/// `SipHash` over parts, each preceded by a tag or its length.
 pub(crate) struct NameHasher(pub(crate) SipHasher13);
 
 impl NameHasher {
@@ -150,7 +151,7 @@ impl NameHasher {
         self.0.write_u8(tag);
     }
 
-    /// Writes a length in 8 bytes, little-endian, so that gateways of all architectures name a bucket alike.
+    /// Writes a length as 8 bytes, little-endian, so that gateways of all architectures compute the same hash.
     pub(crate) fn length(&mut self, length: usize) {
         self.0.write(&(length as u64).to_le_bytes());
     }
@@ -160,7 +161,8 @@ impl NameHasher {
         self.0.write(bytes);
     }
 
-    /// Adds a header of one line. Names written by earlier versions have the number of lines, too.
+    /// Adds the value of a header with one line. The number of lines is included for compatibility: earlier versions
+    /// hashed headers with several lines.
     pub(crate) fn header(&mut self, value: &[u8]) {
         self.tag(4);
         self.length(1);
@@ -176,23 +178,23 @@ impl NameHasher {
     }
 }
 
-/// Bytes to be hashed with a [`Secret`], in parts that each carry their length.
-pub(crate) struct Parts {
-    /// Holds most inputs.
+/// Input of a hash with a [`Secret`]: parts, each preceded by its length.
+pub(crate) struct HashInput {
+    /// Input of up to `SHORT` bytes.
     short: [u8; SHORT],
-    /// Bytes of `short` in use.
+    /// Number of used bytes in `short`.
     filled: usize,
-    /// All bytes, if they are longer than `short`.
+    /// Complete input if it is longer than `SHORT` bytes. Otherwise empty.
     long: Vec<u8>,
 }
 
 /// Tag of a client in a scope.
 const CLIENT: u8 = 1;
 
-/// Bytes that are collected without an allocation.
+/// Longest input that needs no allocation, in bytes.
 const SHORT: usize = 256;
 
-impl Default for Parts {
+impl Default for HashInput {
     fn default() -> Self {
         Self {
             short: [0; SHORT],
@@ -202,7 +204,7 @@ impl Default for Parts {
     }
 }
 
-impl Parts {
+impl HashInput {
     fn all(&self) -> &[u8] {
         if self.long.is_empty() {
             &self.short[..self.filled]
@@ -219,13 +221,13 @@ impl Parts {
         }
     }
 
-    /// Inlined, because most lengths are constants at the call: then this is one store.
+    // Inlined, because most callers pass a constant length, for which the copy is a single store instruction.
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let end = self.filled + bytes.len();
         match self.short.get_mut(self.filled..end) {
-            Some(room) => {
-                room.copy_from_slice(bytes);
+            Some(free) => {
+                free.copy_from_slice(bytes);
                 self.filled = end;
             }
             None => self.put_long(bytes),
@@ -236,7 +238,7 @@ impl Parts {
     fn put_long(&mut self, bytes: &[u8]) {
         if self.long.is_empty() {
             self.long.extend_from_slice(&self.short[..self.filled]);
-            // Further parts do not fit into `short`.
+            // Marks `short` as full, so that later parts go to `long`.
             self.filled = SHORT;
         }
         self.long.extend_from_slice(bytes);
@@ -281,12 +283,12 @@ impl From<Secret> for HashKeys {
 }
 
 impl HashKeySource {
-    /// Creates unpredictable keys that do not change.
+    /// Creates random keys that do not change.
     pub(crate) fn random() -> Self {
         Secret::random().into()
     }
 
-    /// Returns the present keys.
+    /// Returns the current keys.
     pub(crate) fn keys(&self) -> HashKeys {
         match self {
             Self::Fixed(keys) => *keys,
@@ -320,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_depends_on_its_bytes_and_not_on_how_they_are_split() {
+    fn separate_writes_hash_like_one_write_of_the_same_bytes() {
         let mut split = Seed::from_halves(1, 2).hasher();
         split.part(b"device");
         let mut whole = SipHasher13::new_with_keys(1, 2);
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_all_lengths_are_collected_in_order() {
+    fn parts_are_collected_in_order_with_and_without_an_allocation() {
         for lengths in [
             [1, 20, 3],
             [250, 6, 1],
@@ -341,7 +343,7 @@ mod tests {
             [300, 1, 0],
             [9, 600, 9],
         ] {
-            let (mut parts, mut plain) = (Parts::default(), Vec::new());
+            let (mut parts, mut plain) = (HashInput::default(), Vec::new());
             for (octet, length) in (1..).zip(lengths) {
                 let part = vec![octet; length];
                 parts.put(&part);

@@ -21,7 +21,7 @@ pub use crate::route::{Matcher, RouteMatch};
 pub use crate::store::disk::DiskRecords;
 pub use crate::store::memory::MemoryBuckets;
 pub use crate::store::{RecordStore, StoreCapacity};
-pub use crate::throttle::bucket::Side;
+pub use crate::throttle::bucket::BucketKind;
 
 /// Compiles the routes of a policy without their rules.
 pub fn routes(policy: &Policy) -> Matcher<()> {

@@ -1,18 +1,18 @@
-//! The chain of stages that a request passes between its connection and its response.
+//! Chain of stages that a request passes from its connection to its response.
 //!
-//! `Pipeline::respond` is the whole chain:
+//! `Pipeline::respond` runs the chain:
 //!
 //! ```text
 //! enter → charge → idempotency → forward → respond
 //! ```
 //!
-//! `enter` checks the head, identifies the client and finds the route. The stages are plain functions over a typed
-//! `RequestContext`. A stage that rejects a request returns a `Problem`, which is rendered here. The pipeline holds the
-//! route's compiled `RouteRule` for the request and passes each stage its part, so that a request finishes with the
-//! configuration it started with.
+//! `enter` checks the head, identifies the client and finds the route. The stages are plain functions that take a
+//! `RequestContext`. A stage that rejects a request returns a `Problem`, and the pipeline renders it. The request holds
+//! the compiled `RouteRule` of its route, from which each stage receives its part. So a request finishes with the
+//! configuration that it started with.
 
 mod open;
-mod record;
+mod recorder;
 mod rule;
 
 use std::future;
@@ -24,14 +24,14 @@ use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri};
 use tokio_util::task::TaskTracker;
 
-use self::record::{PendingRequest, Recorder};
+use self::recorder::{PendingRequest, Recorder};
 use self::rule::{RouteRule, compile};
-use crate::access_log::Notes;
+use crate::access_log::AccessLogNotes;
 use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::Buffers;
 use crate::clock::Clock;
 use crate::config::Policy;
-use crate::context::{Arrival, Connection, Failed, RequestContext, Resend};
+use crate::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
 use crate::hash_keys::HashKeySource;
 use crate::http1::Violation;
 use crate::idempotency::Idempotency;
@@ -53,25 +53,25 @@ use crate::upstream::UpstreamState;
 use crate::upstream::connect::ConnectorError;
 
 pub use open::OpenError;
-pub(crate) use record::RecordedBody;
+pub(crate) use recorder::RecordedBody;
 
-/// The state that all workers share.
+/// State that all workers share.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// The configuration.
+    /// Validated configuration.
     pub(crate) policy: Arc<Policy>,
-    /// Token buckets.
+    /// Store of token buckets.
     pub(crate) buckets: BucketStore,
-    /// Records of idempotency keys.
+    /// Store of idempotency records.
     pub(crate) records: RecordStore,
-    /// Keys of the hashes that name buckets and records.
+    /// Keys of the hashes that identify buckets and records.
     pub(crate) hash_keys: HashKeySource,
-    /// The Redis that contains both, to be closed at the end; `None` for other stores.
+    /// Redis client of both stores, which is closed at shutdown; `None` for other stores.
     pub(crate) redis: Option<Redis>,
-    /// Writes the buckets to disk, if they survive a restart.
+    /// Writer of bucket snapshots; `None` unless the store is on disk.
     #[expect(dead_code, reason = "it writes until it is dropped")]
     pub(crate) snapshots: Option<Arc<Snapshots>>,
-    /// Bytes of bodies held in memory.
+    /// Count of the bytes of buffered bodies.
     pub(crate) buffers: Buffers,
     /// State of the servers of each upstream.
     pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
@@ -81,7 +81,7 @@ pub struct Shared {
     pub(crate) clock: Clock,
 }
 
-/// The stages of one worker.
+/// Stages of one worker.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     policy: Arc<Policy>,
@@ -94,16 +94,16 @@ pub(crate) struct Pipeline {
     clock: Clock,
 }
 
-/// What becomes of a request that `enter` does not reject.
+/// Result of `enter` for a request that it does not reject.
 enum Entered {
-    /// It goes on to the stages.
+    /// Request for the stages.
     Routed(Arc<Routed>),
-    /// It is a CORS preflight, to which the gateway responds.
+    /// Response to a CORS preflight, which passes no stage.
     Preflight(Box<Response<ResponseBody>>),
 }
 
-/// A request whose client and route are known. Shared, because the execution of a keyed request outlives its
-/// connection.
+/// Request whose client and route are known. It is reference-counted, because the execution of a request with an
+/// idempotency key can continue after its connection has closed.
 #[derive(Debug)]
 struct Routed {
     ctx: RequestContext,
@@ -112,7 +112,8 @@ struct Routed {
 }
 
 impl Shared {
-    /// Creates the state for a policy, in memory whatever its store; see [`open`](Self::open).
+    /// Creates the state for a policy with stores in memory. [`open`](Self::open) replaces them with the configured
+    /// store.
     pub(crate) fn new(policy: Arc<Policy>, clock: Clock) -> Self {
         let metrics = || {
             let routes = policy.routes.iter();
@@ -146,10 +147,10 @@ impl Shared {
 
 impl Pipeline {
     /// Creates the stages of the worker with this index, with its own upstream connections. `tasks` tracks executions
-    /// that outlive their connections.
+    /// that continue after their connection has closed.
     ///
-    /// Everything that a request counts references to is the worker's own copy: a reference count that two cores write
-    /// costs more than the rest of a stage.
+    /// The worker has its own copy of each reference-counted value that a request holds. A reference count that two
+    /// cores write takes more time than the rest of a stage.
     pub(crate) fn new(
         shared: &Shared,
         worker: usize,
@@ -178,7 +179,7 @@ impl Pipeline {
         })
     }
 
-    /// Returns the settings of connections.
+    /// Returns the settings of the server: `[server]` of the configuration.
     pub(crate) fn settings(&self) -> &ServerSettings {
         &self.policy.server
     }
@@ -188,18 +189,18 @@ impl Pipeline {
         &self.metrics
     }
 
-    /// Responds to `request`, which arrived on `connection`. With a `violation`, what arrived is not a valid request, and
-    /// `request` is a placeholder.
+    /// Responds to `request`, which arrived on `connection`. If `violation` is set, the client sent no valid HTTP
+    /// request, and `request` is a placeholder.
     ///
-    /// The throttle comes first: a rejected request uses no upstream connection and claims no key, and a replay is counted
-    /// like any other request.
+    /// The throttle is the first stage. So a request that it rejects claims no key and uses no upstream connection, and
+    /// replays are charged like other requests.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn stores its arguments twice, which copies every request once more"
     )]
     pub(crate) fn respond<'a>(
         &'a self,
-        connection: &'a Arc<Connection>,
+        connection: &'a Arc<ClientConnection>,
         mut request: Request<RequestBody>,
         violation: Option<Violation>,
     ) -> impl Future<Output = Response<RecordedBody>> + 'a {
@@ -233,7 +234,7 @@ impl Pipeline {
                 .write_headers(&admission, response.headers_mut());
             if let Some(cors) = &self.respond.cors {
                 let origin = ctx.preferences.origin();
-                cors.complete(response.headers_mut(), origin, &self.respond);
+                cors.write_if_absent(response.headers_mut(), origin, &self.respond);
             }
             pending.finish(response)
         }
@@ -242,7 +243,7 @@ impl Pipeline {
     /// Checks a request, identifies its client and finds its route.
     fn enter(
         &self,
-        connection: &Arc<Connection>,
+        connection: &Arc<ClientConnection>,
         request: &mut Request<RequestBody>,
         pending: &mut PendingRequest<'_>,
     ) -> Result<Entered, Problem> {
@@ -271,7 +272,7 @@ impl Pipeline {
             pending.log_reason("preflight");
             return Ok(Entered::Preflight(Box::new(response)));
         }
-        if let Some(uri) = rewritten(request.uri(), path.forward())? {
+        if let Some(uri) = with_path(request.uri(), path.forward())? {
             *request.uri_mut() = uri;
         }
         rule.counted
@@ -291,8 +292,8 @@ impl Pipeline {
         })))
     }
 
-    /// Forwards a request, at most once if it has an idempotency key. Idempotency is next to upstream: only responses of
-    /// upstream are ever stored.
+    /// Forwards a request, at most once if it has an idempotency key. The idempotency stage is directly before
+    /// upstream, so it stores only responses from upstream.
     fn execute<'a>(
         &'a self,
         routed: &'a Arc<Routed>,
@@ -320,15 +321,15 @@ impl Pipeline {
         }
     }
 
-    /// Renders a problem, and notes it for the access log.
+    /// Renders a problem and adds its type to the access log.
     fn reject(
         &self,
         problem: Problem,
         preferences: &Preferences,
-        notes: Option<&Arc<Notes>>,
+        notes: Option<&Arc<AccessLogNotes>>,
     ) -> Response<ResponseBody> {
         if let Some(notes) = notes {
-            notes.facts().reason = Some(problem.kind);
+            notes.fields().reason = Some(problem.kind);
         }
         render(problem, preferences, &self.respond, &self.clock)
     }
@@ -338,7 +339,7 @@ fn forward(
     routed: &Routed,
     request: Request<RequestBody>,
     resend: Resend,
-) -> impl Future<Output = Result<Response<ResponseBody>, Failed>> {
+) -> impl Future<Output = Result<Response<ResponseBody>, FailedRequest>> {
     let Routed { ctx, arrival, rule } = routed;
     let RouteRule {
         forwarder, target, ..
@@ -351,13 +352,13 @@ fn no_route() -> Problem {
         StatusCode::NOT_FOUND,
         "no-route",
         "No route",
-        "No route of the gateway takes this method and path.",
+        "No route of the gateway matches the method and path of this request. Check both.",
     )
 }
 
-/// Returns `uri` with another path, if the path differs. The host stays: HTTP/2 has it nowhere else, and it is part of the
-/// fingerprint of an idempotency key.
-fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Problem> {
+/// Replaces the path of `uri`. Returns `None` if the path is the same. The URI keeps its host, which is part of the
+/// fingerprint of an idempotency key. An HTTP/2 request has its host only there.
+fn with_path(uri: &Uri, path: &str) -> Result<Option<Uri>, Problem> {
     if uri.path() == path {
         return Ok(None);
     }
@@ -365,32 +366,33 @@ fn rewritten(uri: &Uri, path: &str) -> Result<Option<Uri>, Problem> {
         Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
         None => PathAndQuery::try_from(path),
     };
-    let target = target.map_err(|_| Problem::bad_request("The path is not one of a URL."))?;
+    let invalid =
+        || Problem::bad_request("The request target is not a valid URL. Check its path and query.");
+    let target = target.map_err(|_| invalid())?;
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(target);
     let uri = Uri::from_parts(parts);
-    uri.map(Some)
-        .map_err(|_| Problem::bad_request("The request's target is not a URL."))
+    uri.map(Some).map_err(|_| invalid())
 }
 
 #[cfg(test)]
 mod tests;
 
 #[cfg(test)]
-mod rewriting {
+mod path_tests {
     use super::*;
 
     #[test]
-    fn a_rewritten_path_keeps_its_query() {
+    fn a_uri_with_a_new_path_has_the_same_query() {
         let uri: Uri = "/a/../b?x=1&y=/../".parse().unwrap();
-        assert_eq!(rewritten(&uri, "/b").unwrap().unwrap(), "/b?x=1&y=/../");
-        assert!(rewritten(&"/b?x".parse().unwrap(), "/b").unwrap().is_none());
+        assert_eq!(with_path(&uri, "/b").unwrap().unwrap(), "/b?x=1&y=/../");
+        assert!(with_path(&"/b?x".parse().unwrap(), "/b").unwrap().is_none());
     }
 
     #[test]
-    fn a_rewritten_path_keeps_its_host() {
+    fn a_uri_with_a_new_path_has_the_same_host() {
         let uri: Uri = "https://api.example:81/a/../b?x".parse().unwrap();
-        let rewritten = rewritten(&uri, "/b").unwrap().unwrap();
-        assert_eq!(rewritten, "https://api.example:81/b?x");
+        let changed = with_path(&uri, "/b").unwrap().unwrap();
+        assert_eq!(changed, "https://api.example:81/b?x");
     }
 }

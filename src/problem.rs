@@ -1,8 +1,8 @@
-//! Why the gateway rejects a request: the fields of a problem document (RFC 9457).
+//! Reason why the gateway rejects a request, as the fields of a problem document (RFC 9457).
 //!
-//! A stage converts its errors into a [`Problem`], next to the error type. The pipeline renders the problem once, with
-//! `respond::render`. This is a low layer that imports no stage, so that every stage can import it; problems that two
-//! stages share have their constructor here. Types and statuses are fixed, because clients switch on them.
+//! Each stage converts its errors into a [`Problem`], next to the error type. The pipeline renders the problem with
+//! `respond::render`. Problems that several stages use have their constructor here, in the bottom layer, which every
+//! stage can import. Types and statuses are fixed, because clients depend on them.
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
@@ -13,94 +13,93 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-/// When to retry after a condition that ends by itself within moments.
-pub(crate) const SHORTLY: Duration = Duration::from_secs(1);
+/// `Retry-After` for a condition that usually ends within a second.
+pub(crate) const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// When to retry after a condition that an operator has to change, or that lasts longer.
-pub(crate) const LATER: Duration = Duration::from_secs(5);
+/// `Retry-After` for a condition that lasts longer, or that an operator has to change.
+pub(crate) const RETRY_LATER: Duration = Duration::from_secs(5);
 
-/// Follows the failure of a keyed request whose outcome is held as unknown.
-const HELD: &str = " The request may have been executed, so its outcome is unknown. Its idempotency key is held: a \
-                    retry with the same key gets 409 idempotency-outcome-unknown. Query the API for the result before \
-                    you use a new key.";
+/// End of the detail if the outcome is unknown and the route holds the idempotency key.
+const HELD: &str = " The request may have been executed, so its idempotency key is held: a retry with the same key \
+                    gets 409 idempotency-outcome-unknown. Query the API for the result before you use a new key.";
 
-/// Usual number of headers of a rejection, including those that later stages add.
-pub(crate) const HEADERS: usize = 12;
+/// Usual number of headers of a rejection, including headers that later stages add.
+pub(crate) const HEADER_CAPACITY: usize = 12;
 
-/// A rejected request. Boxed, because results that can contain one are moved often.
+/// Reason why a request is rejected. Boxed, because `Result`s that contain it are moved often.
 #[derive(Clone, Debug)]
-pub struct Problem(Box<Fields>);
+pub struct Problem(Box<ProblemFields>);
 
-/// The fields of a problem.
+/// Fields of a problem.
 #[derive(Clone, Debug)]
-pub struct Fields {
+pub struct ProblemFields {
     /// Status of the response.
     pub status: StatusCode,
     /// Problem type, without the prefix `urn:tidegate:problem:`.
     pub kind: &'static str,
-    /// The same text for all problems of one type.
+    /// Short summary, the same for all problems of one type.
     pub title: &'static str,
-    /// What happened in this case, and what the client can do.
+    /// What happened to this request, and what the client can do.
     pub detail: Cow<'static, str>,
     /// Whether and when a retry can succeed.
     pub retry: Retry,
-    /// Whether the outcome of the request's idempotency key is unknown: the member `outcome`.
+    /// Whether the outcome of the idempotency key is unknown. Adds the member `outcome`.
     pub is_outcome_unknown: bool,
-    /// The timeout that expired: the member `timeout`.
+    /// Timeout that expired. Adds the member `timeout`.
     pub timeout: Option<TimeoutPhase>,
-    /// Names of the limits that reject the request, longest wait first: the member `violated-policies`.
+    /// Names of the limits that reject the request, longest wait first. Adds the member `violated-policies`.
     pub violated: SmallVec<[Arc<str>; 1]>,
-    /// Headers of the response that belong to this problem, such as `Allow` and `RateLimit`.
+    /// Response headers of this problem, such as `Allow` and `RateLimit`.
     pub headers: HeaderMap,
-    /// The configured body that replaces the problem document.
+    /// Configured body that replaces the problem document.
     pub fallback: Option<Fallback>,
 }
 
 /// Whether a retry of a rejected request can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// The gateway makes no statement. The client follows its own policy.
+    /// Not known. The client applies its own retry policy.
     Unspecified,
-    /// After this time, which `Retry-After` states in this form.
+    /// A retry can succeed after this time, which `Retry-After` contains in this format.
     After(Duration, RetryAfterForm),
-    /// The gateway gives every repetition the same response.
+    /// A retry gets the same response.
     Never,
 }
 
-/// Form of `Retry-After`.
+/// Format of `Retry-After`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryAfterForm {
-    /// Whole seconds.
+    /// Number of whole seconds.
     #[default]
     Seconds,
-    /// An HTTP date.
+    /// HTTP date.
     HttpDate,
 }
 
-/// The timeouts of an upstream. Each is a setting of its own.
+/// Timeout of an upstream. Each phase has its own setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutPhase {
-    /// Until the connection is established, TLS included.
+    /// Time to establish a connection, including TLS.
     Connect,
-    /// From the last byte of the request to the head of the response.
+    /// Time from the last byte of the request to the head of the response.
     FirstByte,
-    /// Between two parts of a body, in either direction.
+    /// Time between two parts of a body, in either direction.
     Idle,
-    /// The whole exchange, with all attempts.
+    /// Time for the complete exchange, including all attempts.
     Total,
 }
 
-/// A response body that the configuration sets for a problem.
+/// Response body from the configuration that replaces the problem document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// Its `Content-Type`.
+    /// Value of `Content-Type`.
     pub content_type: HeaderValue,
-    /// Its bytes.
+    /// Content of the body.
     pub body: Bytes,
 }
 
 impl Problem {
-    /// Creates a problem. A retry never succeeds after 400, 413 and 422, because the request itself is at fault.
+    /// Creates a problem. For 400, 413 and 422 a retry is ruled out, because the error is in the request itself.
     pub fn new(
         status: StatusCode,
         kind: &'static str,
@@ -113,7 +112,7 @@ impl Problem {
             | StatusCode::UNPROCESSABLE_ENTITY => Retry::Never,
             _ => Retry::Unspecified,
         };
-        Self(Box::new(Fields {
+        Self(Box::new(ProblemFields {
             status,
             kind,
             title,
@@ -127,7 +126,7 @@ impl Problem {
         }))
     }
 
-    /// Creates the problem of a request that is not valid.
+    /// Creates the problem of an invalid request.
     pub fn bad_request(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,
@@ -137,17 +136,19 @@ impl Problem {
         )
     }
 
-    /// Creates the problem of a request body of more than `limit` bytes.
+    /// Creates the problem of a request body that is longer than `limit` bytes.
     pub fn payload_too_large(limit: u64) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "payload-too-large",
             "Request body too large",
-            format!("The gateway takes request bodies of at most {limit} bytes here."),
+            format!(
+                "The request body is larger than {limit} bytes, the maximum for this request. Send a smaller body."
+            ),
         )
     }
 
-    /// Creates the problem of a request for which the store has no capacity, or does not respond.
+    /// Creates the problem of a request for which the store, or other memory of the gateway, is not available.
     pub fn store_unavailable(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -155,18 +156,18 @@ impl Problem {
             "Store unavailable",
             detail,
         )
-        .retry_after(LATER)
+        .retry_after(RETRY_LATER)
     }
 
-    /// Creates the problem of a request without a complete and valid response. `is_held` is set if its idempotency key is
-    /// held because its outcome is unknown.
+    /// Creates the problem of a request for which upstream sent no complete and valid response. With `is_held`, its
+    /// outcome is unknown and the route holds its idempotency key.
     pub fn upstream_unavailable(detail: &str, is_held: bool) -> Self {
         let (status, kind) = (StatusCode::BAD_GATEWAY, "upstream-unavailable");
         Self::without_response(status, kind, "Upstream unavailable", detail, is_held)
     }
 
-    /// Creates the problem of a request whose upstream timed out. `is_held` is set if its idempotency key is held because
-    /// its outcome is unknown.
+    /// Creates the problem of a request whose upstream timed out. With `is_held`, its outcome is unknown and the route
+    /// holds its idempotency key.
     pub fn upstream_timeout(phase: TimeoutPhase, detail: &str, is_held: bool) -> Self {
         let (status, kind) = (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout");
         let mut problem =
@@ -187,43 +188,43 @@ impl Problem {
         }
         let mut problem = Self::new(status, kind, title, format!("{detail}{HELD}"));
         problem.is_outcome_unknown = true;
-        problem.final_for_retries()
+        problem.never_retry()
     }
 
-    /// States that a retry can succeed after `wait`.
+    /// Declares that a retry can succeed after `wait`.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry = Retry::After(wait, RetryAfterForm::Seconds);
         self
     }
 
-    /// States that a retry gets the same response.
+    /// Declares that a retry gets the same response.
     #[must_use]
-    pub fn final_for_retries(mut self) -> Self {
+    pub fn never_retry(mut self) -> Self {
         self.retry = Retry::Never;
         self
     }
 }
 
 impl Deref for Problem {
-    type Target = Fields;
+    type Target = ProblemFields;
 
-    fn deref(&self) -> &Fields {
+    fn deref(&self) -> &ProblemFields {
         &self.0
     }
 }
 
 impl DerefMut for Problem {
-    fn deref_mut(&mut self) -> &mut Fields {
+    fn deref_mut(&mut self) -> &mut ProblemFields {
         &mut self.0
     }
 }
 
 impl TimeoutPhase {
-    /// All phases.
+    /// All phases, in the order of an exchange.
     pub const ALL: [Self; 4] = [Self::Connect, Self::FirstByte, Self::Idle, Self::Total];
 
-    /// Returns its name in problem documents and log messages.
+    /// Returns the name of the phase in problem documents and log messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",

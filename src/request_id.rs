@@ -1,42 +1,42 @@
-//! The name of one request, for whoever follows it through several logs.
+//! Request id, which identifies a request in the logs of client, gateway and upstream.
 //!
-//! A client that names its requests has its names kept, if they are fit to be repeated in headers and
-//! logs; any other request gets a fresh one. It becomes text where it is written and not before.
+//! The gateway uses the client's `X-Request-Id` if it is safe to write into headers and logs. Otherwise it generates
+//! a random id. The id is formatted as text only when it is written.
 
 use std::fmt;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// Carries the id, to upstream and back to the client.
+/// Header that contains the id, in requests to upstream and in responses to the client.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest name a client may give.
-const MAX_GIVEN: usize = 128;
+/// Maximum length of an id from a client, in bytes.
+const MAX_LENGTH: usize = 128;
 
-/// The name of one request.
+/// Id of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestId {
-    /// The client's own.
-    Given(HeaderValue),
-    /// Ours, a random number.
-    Fresh(u128),
+    /// Id that the client sent.
+    FromClient(HeaderValue),
+    /// Random id that the gateway generated.
+    Generated(u128),
 }
 
 impl RequestId {
-    /// The id that came with a request, or a fresh one.
+    /// Returns the valid id in these request headers, or generates one.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let given = headers
+        let sent = headers
             .get(X_REQUEST_ID)
-            .filter(|id| is_fit(id.as_bytes()))
+            .filter(|id| is_valid(id.as_bytes()))
             .cloned();
-        given.map_or_else(|| Self::Fresh(fastrand::u128(..)), Self::Given)
+        sent.map_or_else(|| Self::Generated(fastrand::u128(..)), Self::FromClient)
     }
 
-    /// The id as a header's value.
+    /// Returns the id as a header value.
     pub(crate) fn to_header(&self) -> HeaderValue {
         match self {
-            Self::Given(id) => id.clone(),
-            Self::Fresh(number) => HeaderValue::from_bytes(&hexadecimal(*number))
+            Self::FromClient(id) => id.clone(),
+            Self::Generated(number) => HeaderValue::from_bytes(&hexadecimal(*number))
                 .expect("hexadecimal digits are visible ASCII"),
         }
     }
@@ -45,17 +45,17 @@ impl RequestId {
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Given(id) => f.write_str(id.to_str().unwrap_or_default()),
-            Self::Fresh(number) => write!(f, "{number:032x}"),
+            Self::FromClient(id) => f.write_str(id.to_str().unwrap_or_default()),
+            Self::Generated(number) => write!(f, "{number:032x}"),
         }
     }
 }
 
-fn is_fit(id: &[u8]) -> bool {
-    let fit = |byte: &u8| {
+fn is_valid(id: &[u8]) -> bool {
+    let is_safe = |byte: &u8| {
         byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'+')
     };
-    (1..=MAX_GIVEN).contains(&id.len()) && id.iter().all(fit)
+    (1..=MAX_LENGTH).contains(&id.len()) && id.iter().all(is_safe)
 }
 
 fn hexadecimal(number: u128) -> [u8; 32] {
@@ -72,28 +72,28 @@ fn hexadecimal(number: u128) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    fn id(given: &str) -> RequestId {
+    fn id(sent: &str) -> RequestId {
         let mut headers = HeaderMap::new();
-        headers.insert(X_REQUEST_ID, given.parse().unwrap());
+        headers.insert(X_REQUEST_ID, sent.parse().unwrap());
         RequestId::of(&headers)
     }
 
     #[test]
-    fn a_name_that_is_fit_to_be_repeated_is_kept() {
+    fn a_valid_id_from_the_client_is_used() {
         assert_eq!(id("a-1_b.c").to_header(), "a-1_b.c");
         assert_eq!(id("a-1_b.c").to_string(), "a-1_b.c");
     }
 
     #[test]
-    fn any_other_name_is_replaced() {
-        for unfit in ["", "two words", "<script>", "\"", &"x".repeat(129)] {
-            assert!(matches!(id(unfit), RequestId::Fresh(_)), "{unfit}");
+    fn an_invalid_id_from_the_client_is_replaced() {
+        for invalid in ["", "two words", "<script>", "\"", &"x".repeat(129)] {
+            assert!(matches!(id(invalid), RequestId::Generated(_)), "{invalid}");
         }
     }
 
     #[test]
-    fn a_fresh_id_reads_the_same_in_headers_and_logs() {
-        let id = RequestId::Fresh(0x0123_4567_89ab_cdef);
+    fn a_generated_id_is_the_same_text_in_headers_and_logs() {
+        let id = RequestId::Generated(0x0123_4567_89ab_cdef);
         assert_eq!(id.to_header(), "00000000000000000123456789abcdef");
         assert_eq!(id.to_string(), "00000000000000000123456789abcdef");
     }

@@ -1,7 +1,8 @@
-//! Responses made by the gateway.
+//! Responses that the gateway generates.
 //!
-//! `render` turns a `Problem` into a response in the form that the client accepts, with `Retry-After`, the [`Hints`] for SDKs, the headers of the configuration, and the CORS headers that browser code needs
-//! to read it. It is the only place where a rejection becomes a response.
+//! `render` converts a `Problem` into a response in a format that the client accepts. It adds `Retry-After`, the
+//! [`Hints`] for SDKs, the configured headers, and the CORS headers that browser code needs to read the response. All
+//! rejections are rendered by this function.
 
 pub(crate) mod cors;
 mod hints;
@@ -17,23 +18,23 @@ pub use hints::{Hint, Hints};
 pub(crate) use render::error_type;
 pub(crate) use render::render;
 
-/// Settings of the responses that the gateway makes: `[respond]` of the configuration.
+/// Settings of the responses that the gateway generates: `[respond]` of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct RespondSettings {
-    /// The dialect of the `RateLimit` headers.
+    /// Names of the `RateLimit` headers.
     pub rate_limit: Dialect,
     /// Headers for SDKs on rejections.
     pub hints: Hints,
-    /// The value of `Link` on problem responses: `<https://docs.example/errors>; rel="describedby"`.
+    /// Value of `Link` on problem responses, such as `<https://docs.example/errors>; rel="describedby"`.
     pub docs: Option<HeaderValue>,
-    /// Extra headers on the responses the gateway makes.
+    /// Additional headers on responses that the gateway generates.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// The origins whose browser code may read the responses, if any.
+    /// CORS settings. `None` adds no CORS headers.
     pub cors: Option<Cors>,
 }
 
 impl RespondSettings {
-    /// Adds the headers that the configuration sets for every response of the gateway.
+    /// Adds the configured headers to a response that the gateway generates.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
             headers.insert(name.clone(), value.clone());
@@ -41,20 +42,20 @@ impl RespondSettings {
     }
 }
 
-/// The request headers that select the form of a response made by the gateway. A stage can reject a request when
-/// its headers are gone.
+/// Copy of the request headers that select the format of a response that the gateway generates. A copy is needed
+/// because a stage can reject a request after its headers were forwarded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Preferences {
-    /// The lines of `Accept`.
+    /// Values of all `Accept` lines.
     accept: SmallVec<[HeaderValue; 1]>,
     origin: Option<HeaderValue>,
 }
 
 impl Preferences {
-    /// Reads the preferences from the headers of a request.
+    /// Copies the preferences from the headers of a request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut preferences = Self::default();
-        // One pass costs less than two look-ups.
+        // One pass over the headers is faster than two lookups.
         for (name, value) in headers {
             match *name {
                 ACCEPT => preferences.accept.push(value.clone()),
@@ -65,16 +66,16 @@ impl Preferences {
         preferences
     }
 
-    /// The origin of the browser code that sent the request.
+    /// Returns the first `Origin` of the request.
     pub(crate) fn origin(&self) -> Option<&HeaderValue> {
         self.origin.as_ref()
     }
 }
 
-/// The dialect of the `RateLimit` headers.
+/// Names and syntax of the `RateLimit` headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// `RateLimit` and `RateLimit-Policy` of IETF draft 11, the newest that is supported.
+    /// `RateLimit` and `RateLimit-Policy` of IETF draft 11.
     #[default]
     Draft,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`.
@@ -86,7 +87,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Returns the headers of the dialect, which CORS exposes.
+    /// Returns the names of the headers, which CORS exposes to browser code.
     pub(crate) fn header_names(self) -> &'static [&'static str] {
         match self {
             Self::Draft => &["RateLimit", "RateLimit-Policy"],
@@ -101,7 +102,7 @@ impl Dialect {
     }
 }
 
-/// Returns whether a header states limits, in any dialect, `X-RateLimit-Used` and the like included.
+/// Returns whether a header describes rate limits in any dialect, including variants such as `X-RateLimit-Used`.
 pub(crate) fn is_rate_limit_field(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("ratelimit") || name.starts_with("x-ratelimit")

@@ -1,18 +1,18 @@
-//! Matches a request to a route: the first whose pattern and methods match.
+//! Finds the route of a request: the first route in the configuration whose methods and patterns match.
 //!
-//! [`Matcher`] is generic over what a route means. Routes are tried in the order of the configuration. To try one after
-//! the other would make the last of a thousand routes a thousand times as expensive as the first. So all patterns that
-//! a method can match are one automaton, in which the earlier pattern has priority, and a path is read once whatever
-//! the number of routes. The priority has a cost: a match is reported only when every earlier pattern has failed, so
-//! `/api/.+/x` before `/api/` requires the whole path to be read.
+//! [`Matcher`] is generic over the value of a route. It does not try the routes one after the other, because the last
+//! of a thousand routes would then cost a thousand times as much as the first. Instead, all patterns that a method can
+//! match are compiled into one automaton, in which earlier patterns have priority. A path is read once, regardless of
+//! the number of routes. The priority has a cost: a match is reported only when all earlier patterns have failed. For
+//! example, `/api/.+/x` before `/api/` requires the matcher to read the complete path.
 //!
-//! A `RegexSet` reports *all* patterns that match, which is more work: it cannot drop the later ones on the way. A radix
-//! tree would be faster for literal prefixes, but cannot contain regular expressions.
+//! A `RegexSet` would report *all* patterns that match. This is slower, because it cannot drop later patterns early. A
+//! radix tree would be faster for literal prefixes, but cannot contain regular expressions.
 //!
-//! Patterns are matched on the bytes of [a normalised path](crate::path), anchored at its start and open at its end. The
-//! method is compared case-sensitively; no header overrides it.
+//! Patterns match the bytes of [a normalised path](crate::path). They are anchored at its start and not at its end. The
+//! method is compared case-sensitively, and no header overrides it.
 
-mod language;
+mod path_set;
 pub(crate) mod pattern;
 mod pattern_set;
 pub(crate) mod shadow;
@@ -29,80 +29,82 @@ pub(crate) use pattern::{PatternError, check_pattern};
 use pattern_set::PatternSet;
 pub(crate) use shadow::find_shadowed;
 
-/// The requests that a route matches.
+/// Conditions under which a request matches a route.
 #[derive(Clone, Debug)]
 pub struct RouteMatch {
-    /// Name of the route, for errors.
+    /// Name of the route, for error messages.
     pub name: Arc<str>,
-    /// Patterns over the path, each anchored at its start and open at its end; never empty.
+    /// Regular expressions for the path, of which one must match. They are anchored at the start. Never empty.
     pub patterns: Vec<String>,
-    /// The methods that match; `None` for all.
+    /// Methods that match; `None` for all.
     pub methods: Option<Vec<Method>>,
 }
 
 impl RouteMatch {
-    /// Whether requests of this method match; `None` stands for a method that no route names.
-    fn takes(&self, method: Option<&Method>) -> bool {
+    /// Returns whether the route matches this method. `None` represents every method that no route names.
+    fn matches_method(&self, method: Option<&Method>) -> bool {
         self.methods
             .as_ref()
             .is_none_or(|methods| method.is_some_and(|method| methods.contains(method)))
     }
 }
 
-/// Why routes cannot be compiled.
+/// Error of compiling routes.
 #[derive(Debug, Error)]
 pub enum RoutesError {
-    /// A pattern is not valid.
+    /// A pattern is invalid.
     #[error("route {route:?}: pattern {pattern:?}: {source}")]
     Pattern {
         /// Name of the route.
         route: Arc<str>,
-        /// The pattern as written.
+        /// Pattern as configured.
         pattern: String,
-        /// The fault in the pattern.
+        /// Error in the pattern.
         source: PatternError,
     },
-    /// The patterns are valid, but too large together.
-    #[error("the patterns of all routes together are too large: more than {limit} bytes")]
+    /// Each pattern is valid, but all patterns together are too large.
+    #[error(
+        "the patterns of all routes together need more than {limit} bytes when compiled; use fewer or simpler patterns"
+    )]
     TooLarge {
-        /// The limit on the compiled patterns, in bytes.
+        /// Maximum size of all compiled patterns, in bytes.
         limit: usize,
     },
 }
 
-/// Routes with a value each, compiled for matching.
+/// Compiled routes, each with a value.
 pub struct Matcher<T> {
-    table: Arc<Table>,
+    compiled: Arc<CompiledRoutes>,
     values: Vec<T>,
 }
 
-/// The compiled patterns. A match is the index of a route.
-struct Table {
-    /// Methods that can match other routes than most methods, each with an index into `views`.
+/// Compiled patterns, which map a method and a path to the index of a route.
+struct CompiledRoutes {
+    /// Methods that match other routes than `default` does, each with an index into `by_index`.
     by_method: Vec<(Method, usize)>,
-    /// Index into `views` for every other method.
-    otherwise: usize,
-    views: Vec<View>,
+    /// Index into `by_index` for all other methods.
+    default: usize,
+    by_index: Vec<MethodRoutes>,
 }
 
 impl<T> Matcher<T> {
-    /// Compiles routes. The first route that matches a request wins.
+    /// Compiles routes. If several routes match a request, the first is selected.
     pub fn compile(routes: Vec<(RouteMatch, T)>) -> Result<Self, RoutesError> {
         let (matches, values): (Vec<_>, Vec<_>) = routes.into_iter().unzip();
-        let table = Arc::new(Table::compile(&matches)?);
-        Ok(Self { table, values })
+        let compiled = Arc::new(CompiledRoutes::compile(&matches)?);
+        Ok(Self { compiled, values })
     }
 
-    /// Returns the value of the first route that matches the method and a path given as
-    /// [`matching`](crate::path::Normalised::matching) returns it.
+    /// Returns the value of the first route that matches the method and the path. The path must be the result of
+    /// [`Normalised::matching`](crate::path::Normalised::matching).
     pub fn find(&self, method: &Method, path: &[u8]) -> Option<&T> {
-        self.values.get(self.table.find(method, path)?)
+        self.values.get(self.compiled.find(method, path)?)
     }
 
-    /// Returns a matcher with the same routes and other values, which shares the compiled patterns.
+    /// Returns a matcher with the same routes and other values. Both share the compiled patterns.
     pub fn map<U>(&self, value: impl FnMut(&T) -> U) -> Matcher<U> {
         Matcher {
-            table: Arc::clone(&self.table),
+            compiled: Arc::clone(&self.compiled),
             values: self.values.iter().map(value).collect(),
         }
     }
@@ -117,7 +119,7 @@ impl<T> Matcher<T> {
         self.values.len()
     }
 
-    /// Whether there are no routes.
+    /// Returns whether there are no routes.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -138,7 +140,7 @@ impl<T: fmt::Debug> fmt::Debug for Matcher<T> {
     }
 }
 
-impl Table {
+impl CompiledRoutes {
     fn compile(routes: &[RouteMatch]) -> Result<Self, RoutesError> {
         check_patterns(routes)?;
         let mut named: Vec<&Method> = routes
@@ -149,29 +151,29 @@ impl Table {
         named.sort_unstable_by_key(|method| method.as_str());
         named.dedup();
 
-        let mut views = Views::default();
-        let otherwise = views.seen_by(None, routes)?;
+        let mut builder = MethodRoutesBuilder::default();
+        let default = builder.routes_of(None, routes)?;
         let mut by_method = Vec::new();
         for method in named {
-            let view = views.seen_by(Some(method), routes)?;
-            if view != otherwise {
-                by_method.push((method.clone(), view));
+            let index = builder.routes_of(Some(method), routes)?;
+            if index != default {
+                by_method.push((method.clone(), index));
             }
         }
         Ok(Self {
             by_method,
-            otherwise,
-            views: views.built,
+            default,
+            by_index: builder.built,
         })
     }
 
     fn find(&self, method: &Method, path: &[u8]) -> Option<usize> {
-        let view = self
+        let index = self
             .by_method
             .iter()
-            .find_map(|(named, view)| (named == method).then_some(*view))
-            .unwrap_or(self.otherwise);
-        self.views[view].find(path)
+            .find_map(|(named, index)| (named == method).then_some(*index))
+            .unwrap_or(self.default);
+        self.by_index[index].find(path)
     }
 }
 
@@ -188,14 +190,14 @@ fn check_patterns(routes: &[RouteMatch]) -> Result<(), RoutesError> {
     Ok(())
 }
 
-/// The routes that a method can match.
-struct View {
+/// Routes that a method can match.
+struct MethodRoutes {
     patterns: PatternSet,
-    /// The route of each pattern, by index.
+    /// Index of the route of each pattern.
     owners: Vec<usize>,
 }
 
-impl View {
+impl MethodRoutes {
     fn new(indexes: &[usize], routes: &[RouteMatch]) -> Result<Self, RoutesError> {
         let (owners, patterns): (Vec<_>, Vec<_>) = indexes
             .iter()
@@ -216,15 +218,17 @@ impl View {
     }
 }
 
-/// Views while they are built. Methods that match the same routes share one.
+/// Builds the automata of all methods. Methods that match the same routes share one automaton.
 #[derive(Default)]
-struct Views {
-    built: Vec<View>,
+struct MethodRoutesBuilder {
+    built: Vec<MethodRoutes>,
+    /// Index into `built` for each list of route indexes.
     known: HashMap<Vec<usize>, usize>,
 }
 
-impl Views {
-    fn seen_by(
+impl MethodRoutesBuilder {
+    /// Returns the index into `built` of the routes that match `method`.
+    fn routes_of(
         &mut self,
         method: Option<&Method>,
         routes: &[RouteMatch],
@@ -232,13 +236,13 @@ impl Views {
         let indexes = routes
             .iter()
             .enumerate()
-            .filter(|(_, route)| route.takes(method))
+            .filter(|(_, route)| route.matches_method(method))
             .map(|(index, _)| index)
             .collect();
         match self.known.entry(indexes) {
             Entry::Occupied(known) => Ok(*known.get()),
             Entry::Vacant(new) => {
-                self.built.push(View::new(new.key(), routes)?);
+                self.built.push(MethodRoutes::new(new.key(), routes)?);
                 Ok(*new.insert(self.built.len() - 1))
             }
         }

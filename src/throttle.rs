@@ -1,11 +1,12 @@
 //! Token-bucket limits.
 //!
-//! A route names its limits; each [`Limit`] is a [`Quota`] counted per key. All limits of a request are charged in one
-//! step or not at all, so a rejected request consumes nothing from any of them. The store of the buckets makes this step
-//! atomic ([`Buckets`]); the arithmetic is [`decide`], a pure function, and the same for all stores.
+//! A route has a list of limits. Each [`Limit`] applies a [`Quota`] to a bucket per key, for example per client. A
+//! request is charged to all of its limits or to none, so a rejected request takes no tokens. The store of the buckets
+//! makes this step atomic ([`Buckets`]). The decision is the pure function [`decide`], which is the same for all
+//! stores.
 //!
-//! Limits in shadow mode are charged separately, one by one, after the enforced ones. They are counted and reported, and
-//! never change the outcome.
+//! Limits in shadow mode are charged separately, after the enforced limits. They appear in metrics and never reject or
+//! delay a request.
 
 pub(crate) mod bucket;
 pub(crate) mod decision;
@@ -16,9 +17,9 @@ mod stage;
 
 pub use crate::problem::RetryAfterForm;
 pub use bucket::BucketKey;
-pub use decision::{Buckets, Charge, ChargeResult, Decision, Outcome, decide};
+pub use decision::{Buckets, Charge, ChargeOutcome, ChargeResult, Decision, decide};
 pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError};
-pub use quota::{Quota, QuotaError, Reading};
+pub use quota::{BucketReading, Quota, QuotaError};
 
-pub(crate) use bucket::Side;
+pub(crate) use bucket::BucketKind;
 pub(crate) use stage::{RouteLimits, Throttle};

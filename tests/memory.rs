@@ -13,9 +13,9 @@ use std::time::{Duration, Instant, SystemTime};
 use http::HeaderMap;
 use mimalloc::MiMalloc;
 use tidegate::clock::Clock;
-use tidegate::internals::{ClientId, MemoryBuckets, Seed, Side};
+use tidegate::internals::{BucketKind, ClientId, MemoryBuckets, Seed};
 use tidegate::throttle::{
-    BucketKey, Charge, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
+    BucketKey, Charge, ChargeOutcome, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Quota,
     RetryAfterForm,
 };
 
@@ -109,11 +109,17 @@ impl Flood {
         let client = ClientId::of(address, 64);
         let charge = Charge {
             limit,
-            bucket: BucketKey::of(self.seed, limit, Side::Main, client, &HeaderMap::new()),
+            bucket: BucketKey::of(
+                self.seed,
+                limit,
+                BucketKind::Main,
+                client,
+                &HeaderMap::new(),
+            ),
             cost: NonZeroU32::MIN,
         };
         let decision = self.buckets.charge_now(&[charge]);
-        matches!(decision.outcome, Outcome::Admitted { .. })
+        matches!(decision.outcome, ChargeOutcome::Admitted { .. })
     }
 }
 

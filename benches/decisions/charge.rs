@@ -12,10 +12,10 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate::clock::Clock;
-use tidegate::internals::{ClientId, MemoryBuckets, Seed, Side};
+use tidegate::internals::{BucketKind, ClientId, MemoryBuckets, Seed};
 use tidegate::throttle::{
-    BucketKey, Charge, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome,
-    Quota, RetryAfterForm,
+    BucketKey, Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, LimitId, Mode,
+    OnStoreError, Quota, RetryAfterForm,
 };
 
 /// Room for a million clients under one limit, with what their uneven spread over shards takes.
@@ -117,7 +117,7 @@ impl Throttle {
     fn tracking(self, clients: u32) -> Self {
         for client in 0..clients {
             let decision = self.charge(client);
-            assert!(matches!(decision.outcome, Outcome::Admitted { .. }));
+            assert!(matches!(decision.outcome, ChargeOutcome::Admitted { .. }));
         }
         let expected = self.limits.len() * usize::try_from(clients).expect("a u32 fits");
         assert_eq!(self.buckets.tracked(), expected, "every client is tracked");
@@ -132,7 +132,7 @@ impl Throttle {
             .iter()
             .map(|limit| Charge {
                 limit,
-                bucket: BucketKey::of(self.seed, limit, Side::Main, client, &self.headers),
+                bucket: BucketKey::of(self.seed, limit, BucketKind::Main, client, &self.headers),
                 cost: NonZeroU32::MIN,
             })
             .collect();

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use tidegate::clock::{Clock, Moment};
 use tidegate::idempotency::{
     Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, RecordId,
-    Records as _, ScopeHash, StoredResponse, Terms,
+    RecordSettings, Records as _, ScopeHash, StoredResponse,
 };
 use tidegate::internals::{DiskRecords, StoreCapacity};
 use tokio::task::JoinSet;
@@ -55,7 +55,7 @@ pub(crate) fn claim_request(number: u32) -> ClaimRequest {
             request: [7; 16],
             credentials: [7; 16],
         },
-        terms: Terms {
+        settings: RecordSettings {
             ttl: Duration::from_hours(24),
             on_unknown: OnUnknown::Hold,
             max_keys_per_scope: NonZeroU32::MAX,
@@ -102,7 +102,7 @@ pub(crate) fn fill(path: &Path, records: u32) -> Outcome<()> {
 async fn write(store: &DiskRecords, number: u32) -> Outcome<()> {
     match store.claim(&claim_request(number)).await? {
         Claim::Won(mut permit) => {
-            permit.sending();
+            permit.mark_sent();
             Ok(store
                 .end(permit, ExecutionOutcome::Completed(answer(number)))
                 .await?)

@@ -83,7 +83,7 @@ async fn free(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<StatusCo
         let scopes = found.iter().take(MOST).map(|info| info.id.scope);
         return Err(Problem::several_scopes(scopes));
     };
-    if info.state != idempotency::State::Unknown {
+    if info.state != idempotency::RecordState::Unknown {
         return Err(Problem::not_unknown(info.state));
     }
     let freed = admin.records.free_unknown(info.id).await;

@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::idempotency::{KeyError, ScopeHash, State, StoreError};
+use crate::idempotency::{KeyError, RecordState, ScopeHash, StoreError};
 use crate::respond::error_type;
 
 /// Why the admin listener rejects a request.
@@ -95,12 +95,12 @@ impl Problem {
     }
 
     /// The record is not in the state it would have to be in.
-    pub(super) fn not_unknown(state: State) -> Self {
+    pub(super) fn not_unknown(state: RecordState) -> Self {
         let is = match state {
-            State::InProgress => "in progress",
-            State::Completed => "completed",
-            State::Unknown => "unknown",
-            State::Tombstone => "completed without its answer",
+            RecordState::InProgress => "in progress",
+            RecordState::Completed => "completed",
+            RecordState::Unknown => "unknown",
+            RecordState::Tombstone => "completed without its answer",
         };
         Self {
             more: Some(More::State(state.name())),

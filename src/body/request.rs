@@ -1,4 +1,4 @@
-//! The body of a request, within the bounds on what a client may send.
+//! Body of a request, with a limit on its length.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,66 +12,66 @@ use http_body_util::combinators::UnsyncBoxBody;
 use thiserror::Error;
 
 use super::BoxError;
-use crate::access_log::Notes;
+use crate::access_log::AccessLogNotes;
 use crate::http1::Violation;
 use crate::problem::Problem;
 use crate::{http1, http2};
 
-/// The body of a request: all of it, or what the client sends as it arrives.
+/// Body of a request: complete in memory, or streamed from the client.
 ///
-/// Trailers are dropped, because nothing checks them: upstream could take such a field for a checked header.
+/// Trailers are dropped. No stage checks them, and a server could treat a trailer field as a checked header.
 #[derive(Debug)]
-pub(crate) struct RequestBody(Source);
+pub(crate) struct RequestBody(RequestBodySource);
 
 #[derive(Debug)]
-enum Source {
+enum RequestBodySource {
     Whole(Bytes),
-    Streaming(Streaming),
+    Stream(LimitedStream),
 }
 
 #[derive(Debug)]
-struct Streaming {
+struct LimitedStream {
     body: Transport,
-    /// Length of the body in bytes at most.
+    /// Maximum length of the body, in bytes.
     limit: u64,
-    /// Bytes that may still arrive.
+    /// Bytes that the client may still send: `limit` minus the bytes received.
     allowance: u64,
-    /// Counts the bytes for the access log.
-    notes: Option<Arc<Notes>>,
+    /// Counts the received bytes for the access log.
+    notes: Option<Arc<AccessLogNotes>>,
 }
 
-/// The connection that delivers a body. The first two enforce `body_timeout`.
+/// Source of a streamed body. The HTTP/1 and HTTP/2 bodies enforce `body_timeout`.
 enum Transport {
     Http1(http1::Body),
     Http2(http2::Body),
     Application(UnsyncBoxBody<Bytes, BoxError>),
 }
 
-/// Why the body of a request ends early.
+/// Error that ends the body of a request early.
 #[derive(Debug, Error)]
 pub enum RequestBodyError {
-    /// The body exceeds the limit, in bytes.
-    #[error("the request body is larger than {0} bytes")]
+    /// The body is longer than this limit, in bytes.
+    #[error("request body is larger than {0} bytes")]
     TooLarge(u64),
     /// The client disconnected, timed out or violated HTTP/1.
-    #[error("the client's request body failed")]
+    #[error("request body could not be read from the HTTP/1 connection")]
     Http1(#[source] http1::BodyError),
     /// The client reset the stream, disconnected, timed out or violated HTTP/2.
-    #[error("the client's request body failed")]
+    #[error("request body could not be read from the HTTP/2 stream")]
     Http2(#[source] http2::BodyError),
-    /// The server of the embedding application reports an error.
-    #[error("the client's request body failed")]
+    /// The HTTP server of the embedding application reports an error.
+    #[error("request body could not be read from the application's server")]
     Application(#[source] BoxError),
 }
 
 impl RequestBody {
     /// Creates an empty body.
     pub(crate) const fn empty() -> Self {
-        Self(Source::Whole(Bytes::new()))
+        Self(RequestBodySource::Whole(Bytes::new()))
     }
 
-    /// Creates a body of an HTTP/1 connection, of up to `limit` bytes. A body that has already arrived is not counted:
-    /// the check of the head rejects a larger declared length.
+    /// Creates the body of an HTTP/1 request, of up to `limit` bytes. A body that has arrived completely is not checked
+    /// here, because the check of the head already rejects a `Content-Length` above the limit.
     pub(crate) fn http1(body: http1::Body, limit: u64) -> Self {
         match body.into_whole() {
             Ok(bytes) => bytes.into(),
@@ -79,7 +79,7 @@ impl RequestBody {
         }
     }
 
-    /// Creates a body of an HTTP/2 stream, of up to `limit` bytes.
+    /// Creates the body of an HTTP/2 request, of up to `limit` bytes.
     pub(crate) fn http2(body: http2::Body, limit: u64) -> Self {
         if body.is_end_stream() {
             Self::empty()
@@ -88,15 +88,15 @@ impl RequestBody {
         }
     }
 
-    /// Counts the bytes of the body in `notes`, also those that have already arrived.
-    pub(crate) fn count_bytes(&mut self, notes: &Arc<Notes>) {
+    /// Counts the bytes of the body in `notes`, including bytes that have already arrived.
+    pub(crate) fn count_bytes(&mut self, notes: &Arc<AccessLogNotes>) {
         match &mut self.0 {
-            Source::Whole(bytes) => notes.received(bytes.len()),
-            Source::Streaming(streaming) => streaming.notes = Some(Arc::clone(notes)),
+            RequestBodySource::Whole(bytes) => notes.add_bytes_in(bytes.len()),
+            RequestBodySource::Stream(streaming) => streaming.notes = Some(Arc::clone(notes)),
         }
     }
 
-    /// Creates a body that the server of an embedding application delivers.
+    /// Creates a body that the HTTP server of an embedding application delivers.
     pub(crate) fn application<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -107,7 +107,7 @@ impl RequestBody {
     }
 
     fn streaming(body: Transport, limit: u64) -> Self {
-        Self(Source::Streaming(Streaming {
+        Self(RequestBodySource::Stream(LimitedStream {
             body,
             limit,
             allowance: limit,
@@ -115,29 +115,29 @@ impl RequestBody {
         }))
     }
 
-    /// Returns all bytes, if they have arrived.
+    /// Returns the body if it is complete in memory.
     pub(crate) fn whole(&self) -> Option<&Bytes> {
         match &self.0 {
-            Source::Whole(bytes) => Some(bytes),
-            Source::Streaming(_) => None,
+            RequestBodySource::Whole(bytes) => Some(bytes),
+            RequestBodySource::Stream(_) => None,
         }
     }
 }
 
 impl From<Bytes> for RequestBody {
     fn from(bytes: Bytes) -> Self {
-        Self(Source::Whole(bytes))
+        Self(RequestBodySource::Whole(bytes))
     }
 }
 
-impl Streaming {
+impl LimitedStream {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
         let data = match ready!(self.body.poll_data(cx)) {
             Some(Ok(data)) => data,
             ended => return Poll::Ready(ended),
         };
         if let Some(notes) = &self.notes {
-            notes.received(data.len());
+            notes.add_bytes_in(data.len());
         }
         let Some(left) = self.allowance.checked_sub(data.len() as u64) else {
             return Poll::Ready(Some(Err(RequestBodyError::TooLarge(self.limit))));
@@ -205,9 +205,11 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         match &mut self.0 {
-            Source::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Source::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Source::Streaming(streaming) => streaming
+            RequestBodySource::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            RequestBodySource::Whole(bytes) => {
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
+            }
+            RequestBodySource::Stream(streaming) => streaming
                 .poll_data(cx)
                 .map(|data| data.map(|data| data.map(Frame::data))),
         }
@@ -215,21 +217,22 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Source::Whole(bytes) => bytes.is_empty(),
-            Source::Streaming(streaming) => streaming.body.is_end_stream(),
+            RequestBodySource::Whole(bytes) => bytes.is_empty(),
+            RequestBodySource::Stream(streaming) => streaming.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Streaming(streaming) => streaming.body.size_hint(),
+            RequestBodySource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            RequestBodySource::Stream(streaming) => streaming.body.size_hint(),
         }
     }
 }
 
 impl RequestBodyError {
-    /// Returns the violation to report to the client, if it is still connected.
+    /// Returns the violation that the gateway reports to the client. Returns `None` if the client has disconnected or
+    /// the error is not a violation of HTTP.
     pub fn violation(&self) -> Option<Violation> {
         match self {
             Self::Http2(http2::BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
@@ -248,9 +251,11 @@ impl From<RequestBodyError> for Problem {
             (RequestBodyError::TooLarge(limit), _) => Self::payload_too_large(*limit),
             (_, Some(violation)) => violation.into(),
             (RequestBodyError::Application(_), None) => {
-                Self::bad_request("The request body could not be read.")
+                Self::bad_request("The request body could not be read. Send a complete body.")
             }
-            (_, None) => Self::bad_request("The request body broke off."),
+            (_, None) => Self::bad_request(
+                "The client closed the connection before the request body was complete. Send a complete body.",
+            ),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The body of a response: bytes in memory, or what its source sends as it arrives.
+//! Body of a response: bytes in memory, a stream, or bytes followed by a stream.
 
 use std::fmt;
 use std::io;
@@ -13,30 +13,30 @@ use thiserror::Error;
 use super::BoxError;
 use crate::problem::TimeoutPhase;
 
-/// The body of a response.
+/// Body of a response to a client.
 pub struct ResponseBody {
-    /// Bytes that precede the stream: the whole body, or what was read of a stream before it was found too large to
-    /// store.
+    /// Bytes that are sent before the stream. They are the complete body, or the part of a stream that the gateway had
+    /// read when it found the body too large to store.
     held: [Bytes; 2],
-    /// The rest. Boxed, because a response is moved from stage to stage.
+    /// Remaining body. Boxed to keep the response small, because each stage moves it.
     stream: Option<Stream>,
 }
 
 type Stream = Pin<Box<dyn Body<Data = Bytes, Error = BodyError> + Send>>;
 
-/// Why the body of a response ends early.
+/// Error that ends the body of a response early.
 #[derive(Debug, Error)]
 pub enum BodyError {
-    /// Upstream sent nothing for the whole `idle_timeout`.
-    #[error("upstream sent nothing for {0:?}")]
+    /// Upstream sent no data for this time, the `idle_timeout`.
+    #[error("upstream sent no response data for {0:?} (idle timeout)")]
     Stalled(Duration),
-    /// The exchange exceeded `timeout`.
-    #[error("the exchange exceeded its timeout")]
+    /// The exchange took longer than `timeout`.
+    #[error("upstream response was not complete within `timeout` (total timeout)")]
     TimedOut,
-    /// Upstream closed the connection in the body, or sent a body that is not valid HTTP.
-    #[error("upstream's response failed: {0}")]
+    /// Upstream closed the connection within the body, or sent a body that is not valid HTTP.
+    #[error("upstream response body failed: {0}")]
     Upstream(#[source] hyper::Error),
-    /// The body of the embedding application reports an error.
+    /// The response body of the embedding application reports an error.
     #[error(transparent)]
     Application(BoxError),
 }
@@ -47,7 +47,7 @@ impl ResponseBody {
         Self::from(Bytes::new())
     }
 
-    /// Creates a body that is forwarded as it arrives.
+    /// Creates a body that is sent to the client while it is read from `body`.
     pub fn streaming(body: impl Body<Data = Bytes, Error = BodyError> + Send + 'static) -> Self {
         Self {
             held: [Bytes::new(), Bytes::new()],
@@ -55,7 +55,7 @@ impl ResponseBody {
         }
     }
 
-    /// Puts bytes that were read from the body before its rest.
+    /// Returns bytes to the body that were read from its start.
     pub(crate) fn put_back(&mut self, first: Bytes, second: Bytes) {
         self.held = if first.is_empty() {
             [second, first]
@@ -122,7 +122,8 @@ impl fmt::Debug for ResponseBody {
 }
 
 impl BodyError {
-    /// Returns whether the body violates HTTP, as a chunk without a valid size does. A truncated body does not.
+    /// Returns whether the body is malformed HTTP, for example a chunk with an invalid size. A truncated body is not
+    /// malformed.
     pub fn is_invalid_http(&self) -> bool {
         use io::ErrorKind::{InvalidData, InvalidInput};
         let Self::Upstream(error) = self else {
@@ -132,7 +133,8 @@ impl BodyError {
         let Some(error) = source.and_then(|source| source.downcast_ref::<io::Error>()) else {
             return false;
         };
-        // hyper reports malformed chunks and trailers with these two kinds, and rustls malformed records.
+        // hyper reports malformed chunks and trailers with these two kinds. rustls uses them for malformed TLS records,
+        // which are not HTTP.
         let is_tls = matches!(error.get_ref(), Some(inner) if inner.is::<rustls::Error>());
         matches!(error.kind(), InvalidData | InvalidInput) && !is_tls
     }

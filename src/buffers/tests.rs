@@ -66,7 +66,7 @@ fn a_charge_that_fails_changes_nothing() {
 }
 
 #[test]
-fn a_dropped_charge_is_released_and_leaves_no_client() {
+fn a_dropped_charge_is_released_and_its_client_removed() {
     let buffers = buffers(1_000, 1_000);
     for number in 0..1_000 {
         let mut first = charged(&buffers, number, 10);
@@ -99,7 +99,7 @@ fn held_bytes_are_charged_until_the_last_reference_is_dropped() {
 }
 
 #[test]
-fn reserved_capacity_is_charged_and_doubles_up_to_the_most() {
+fn reserved_capacity_is_charged_and_doubles_up_to_its_maximum() {
     let buffers = buffers(1_000, 1_000);
     let mut charge = buffers.charge(client(1), REQUEST);
     let mut body = Vec::new();
@@ -116,7 +116,7 @@ fn reserved_capacity_is_charged_and_doubles_up_to_the_most() {
 }
 
 #[test]
-fn what_exceeds_a_bound_is_counted_by_kind() {
+fn charges_that_exceed_a_bound_are_counted_by_kind() {
     let buffers = buffers(10, 10);
     for (times, kind) in (1..).zip(Buffered::ALL) {
         for _ in 0..times {
@@ -129,7 +129,7 @@ fn what_exceeds_a_bound_is_counted_by_kind() {
 }
 
 #[test]
-fn concurrent_charges_never_exceed_the_total_and_leave_nothing() {
+fn concurrent_charges_never_exceed_the_total_and_are_all_released() {
     let buffers = buffers(1_000, 300);
     std::thread::scope(|scope| {
         for seed in 0..4 {
@@ -156,7 +156,7 @@ fn concurrent_charges_never_exceed_the_total_and_leave_nothing() {
 }
 
 #[test]
-fn a_small_body_is_not_charged_and_a_body_that_outgrows_it_is_charged_whole() {
+fn a_body_is_charged_only_above_1_kib_and_then_for_all_its_bytes() {
     let buffers = Arc::new(Buffers::new(BufferBounds::default()));
     let mut charge = buffers.charge(client(1), REQUEST);
     charge.grow(1_000).unwrap();

@@ -1,4 +1,4 @@
-//! The layer that executes keyed requests once.
+//! Layer that executes requests with an idempotency key once.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,29 +10,29 @@ use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use tower::{Layer, Service};
 
-use super::{Rejecting, Responding, context, take_ready};
+use super::{ProblemRenderer, ResponseFuture, context, take_ready};
 use crate::body::{BodyError, BoxError, RequestBody, ResponseBody};
-use crate::context::{Failed, Undone};
+use crate::context::{Delivery, FailedRequest};
 use crate::idempotency::{Idempotency, RouteKeys};
 use crate::problem::Problem;
 use crate::store::memory::records::MemoryRecords;
 
-/// Executes keyed requests of identified clients once, and replays their responses.
+/// Layer that executes requests with an idempotency key once and replays their responses.
 #[derive(Clone, Debug)]
-pub struct IdempotencyLayer(pub(super) Arc<Keying>);
+pub struct IdempotencyLayer(pub(super) Arc<IdempotencyState>);
 
 #[derive(Debug)]
-pub(super) struct Keying {
+pub(super) struct IdempotencyState {
     pub(super) stage: Idempotency<MemoryRecords>,
     pub(super) keys: Option<Arc<RouteKeys>>,
-    pub(super) rejecting: Rejecting,
+    pub(super) problems: ProblemRenderer,
 }
 
-/// A service whose keyed requests are executed once.
+/// Service that executes requests with an idempotency key once.
 #[derive(Clone, Debug)]
 pub struct Idempotent<Inner> {
     inner: Inner,
-    keying: Arc<Keying>,
+    state: Arc<IdempotencyState>,
 }
 
 impl<Inner> Layer<Inner> for IdempotencyLayer {
@@ -41,7 +41,7 @@ impl<Inner> Layer<Inner> for IdempotencyLayer {
     fn layer(&self, inner: Inner) -> Self::Service {
         Idempotent {
             inner,
-            keying: Arc::clone(&self.0),
+            state: Arc::clone(&self.0),
         }
     }
 }
@@ -58,7 +58,7 @@ where
 {
     type Response = Response<ResponseBody>;
     type Error = Inner::Error;
-    type Future = Responding<ResponseBody, Inner::Error>;
+    type Future = ResponseFuture<ResponseBody, Inner::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
@@ -66,31 +66,31 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let mut inner = take_ready(&mut self.inner);
-        let keying = Arc::clone(&self.keying);
+        let state = Arc::clone(&self.state);
         let mut call = move |request| {
-            let responding = inner.call(request);
+            let called = inner.call(request);
             async move {
-                let response = responding.await?;
+                let response = called.await?;
                 Ok::<_, Inner::Error>(response.map(|body| {
-                    let errors = |error: ResBody::Error| BodyError::Application(error.into());
-                    ResponseBody::streaming(body.map_err(errors))
+                    let to_error = |error: ResBody::Error| BodyError::Application(error.into());
+                    ResponseBody::streaming(body.map_err(to_error))
                 }))
             }
         };
         Box::pin(async move {
-            let (Some(ctx), Some(keys)) = (context(&request), &keying.keys) else {
+            let (Some(ctx), Some(keys)) = (context(&request), &state.keys) else {
                 return call(request).await;
             };
             let keyed = match keys.inspect(&request) {
                 Ok(Some(keyed)) => keyed,
                 Ok(None) => return call(request).await,
-                Err(error) => return Ok(keying.rejecting.render(error.into(), &ctx.preferences)),
+                Err(error) => return Ok(state.problems.render(error.into(), &ctx.preferences)),
             };
-            // The error of the application, for this caller. Duplicates get the problem.
+            // This caller receives the application's error. Duplicate requests that wait receive a problem.
             let failure = Arc::new(Mutex::new(None));
             let slot = Arc::clone(&failure);
             let execute = move |request: Request<RequestBody>, _| async move {
-                // The stage has read the whole body.
+                // The stage has read the complete body into memory.
                 let whole = |body: RequestBody| body.whole().cloned().unwrap_or_default();
                 let called = call(request.map(|body| whole(body).into())).await;
                 called.map_err(|error| {
@@ -99,20 +99,23 @@ where
                 })
             };
             let request = request.map(RequestBody::application);
-            let response = keying.stage.run(&ctx, keys, keyed, request, execute).await;
+            let response = state.stage.run(&ctx, keys, keyed, request, execute).await;
             match (response, failure.lock().take()) {
                 (_, Some(error)) => Err(error),
                 (Ok(response), None) => Ok(response),
-                (Err(problem), None) => Ok(keying.rejecting.render(problem, &ctx.preferences)),
+                (Err(problem), None) => Ok(state.problems.render(problem, &ctx.preferences)),
             }
         })
     }
 }
 
-/// The result of a request whose service returned an error. It may have been executed.
-fn application_failed() -> Failed {
-    Failed {
-        problem: Problem::upstream_unavailable("The application failed.", false),
-        undone: Undone::Lost,
+/// Returns the result for a request whose service returned an error. The request may have been executed.
+fn application_failed() -> FailedRequest {
+    FailedRequest {
+        problem: Problem::upstream_unavailable(
+            "The application returned an error instead of a response. Check its logs before you repeat the request.",
+            false,
+        ),
+        delivery: Delivery::PossiblySent,
     }
 }

@@ -1,4 +1,4 @@
-//! The layer that identifies clients.
+//! Layer that identifies the client of a request.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
@@ -10,30 +10,30 @@ use futures_util::future::{Either, Ready, ready};
 use http::{HeaderValue, Request, Response};
 use tower::{Layer, Service};
 
-use super::Rejecting;
+use super::ProblemRenderer;
 use crate::client::Trust;
 use crate::context::RequestContext;
 use crate::intake::HeadError;
 use crate::intake::headers::{CountedHeaders, HeaderNames, PADDED_VALUE, has_padded_value};
 use crate::respond::Preferences;
 
-/// Identifies the client of each request for the layers behind it.
+/// Layer that identifies the client of each request for the other layers.
 #[derive(Clone, Debug)]
-pub struct IdentifyLayer(pub(super) Arc<Identifying>);
+pub struct IdentifyLayer(pub(super) Arc<IdentifyState>);
 
 #[derive(Debug)]
-pub(super) struct Identifying {
+pub(super) struct IdentifyState {
     pub(super) trust: Arc<Trust>,
     pub(super) names: HeaderNames,
     pub(super) counted: CountedHeaders,
-    pub(super) rejecting: Rejecting,
+    pub(super) problems: ProblemRenderer,
 }
 
-/// A service that receives requests with identified clients.
+/// Service that receives requests with their identified client.
 #[derive(Clone, Debug)]
 pub struct Identify<Inner> {
     inner: Inner,
-    identifying: Arc<Identifying>,
+    state: Arc<IdentifyState>,
 }
 
 impl<Inner> Layer<Inner> for IdentifyLayer {
@@ -42,7 +42,7 @@ impl<Inner> Layer<Inner> for IdentifyLayer {
     fn layer(&self, inner: Inner) -> Self::Service {
         Identify {
             inner,
-            identifying: Arc::clone(&self.0),
+            state: Arc::clone(&self.0),
         }
     }
 }
@@ -66,36 +66,34 @@ where
             static WARNED: Once = Once::new();
             WARNED.call_once(|| {
                 tracing::warn!(
-                    "the peer of a request is not known, so no limit and no key applies to it"
+                    "peer address unknown, limits and idempotency keys are not applied; serve the application with \
+                     into_make_service_with_connect_info::<SocketAddr>()"
                 );
             });
             return Either::Left(self.inner.call(request));
         };
-        match self.identifying.identify(peer, &mut request) {
+        match self.state.identify(peer, &mut request) {
             Ok(ctx) => {
                 request.extensions_mut().insert(Arc::new(ctx));
                 Either::Left(self.inner.call(request))
             }
             Err(error) => {
                 let preferences = Preferences::of(request.headers());
-                let response = self
-                    .identifying
-                    .rejecting
-                    .render(error.into(), &preferences);
+                let response = self.state.problems.render(error.into(), &preferences);
                 Either::Right(ready(Ok(response)))
             }
         }
     }
 }
 
-impl Identifying {
-    /// Reduces the headers of a request from `peer` to one spelling, as the gateway does, and identifies its client.
+impl IdentifyState {
+    /// Normalises the headers of a request from `peer` as the gateway does, and identifies its client.
     fn identify<B>(
         &self,
         peer: SocketAddr,
         request: &mut Request<B>,
     ) -> Result<RequestContext, HeadError> {
-        // HTTP/2 has the host in the target.
+        // An HTTP/2 request has its host in the target instead of the header `Host`.
         let authority = request.uri().authority();
         let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let headers = request.headers_mut();
@@ -107,7 +105,7 @@ impl Identifying {
         for name in lookalikes.cloned().collect::<Vec<_>>() {
             headers.remove(name);
         }
-        // A header with too many hops is ignored, as if the peer were not trusted.
+        // An `X-Forwarded-For` with too many hops is ignored, as if the peer were not trusted.
         let caller = self
             .trust
             .identify(peer.ip(), headers)

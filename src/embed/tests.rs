@@ -41,7 +41,7 @@ fn app(embedded: &Embedded, bank: &Bank) -> Router {
 fn embedded() -> Embedded {
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap();
     let limits = vec![Limit::per_client("device", quota)];
-    Embedded::new(limits, Some(Rule::default()))
+    Embedded::new(limits, Some(KeyRule::default()))
 }
 
 fn request(peer: Option<&str>) -> Request<Body> {
@@ -62,7 +62,7 @@ async fn text(response: Response) -> String {
 }
 
 #[tokio::test]
-async fn an_application_uses_both_layers() {
+async fn the_layers_replay_keys_and_reject_requests_beyond_the_limit() {
     let (embedded, bank) = (embedded(), Bank::default());
     let app = app(&embedded, &bank);
     for replayed in [false, true, true, true] {
@@ -79,14 +79,14 @@ async fn an_application_uses_both_layers() {
         assert!(response.headers().contains_key("ratelimit"));
         assert_eq!(text(response).await, "payment 1");
     }
-    let refused = app
+    let rejected = app
         .clone()
         .oneshot(request(Some("192.0.2.1:9")))
         .await
         .unwrap();
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.headers()["x-should-retry"], "true");
-    let wait = refused.headers()["retry-after-ms"].to_str().unwrap();
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.headers()["x-should-retry"], "true");
+    let wait = rejected.headers()["retry-after-ms"].to_str().unwrap();
     assert!((1..=1_000).contains(&wait.parse().unwrap()), "{wait} ms");
     bank.open.notify_one();
     let other = app.oneshot(request(Some("192.0.2.2:9"))).await.unwrap();
@@ -94,15 +94,15 @@ async fn an_application_uses_both_layers() {
 }
 
 #[tokio::test]
-async fn an_execution_outlives_its_client_and_is_waited_for() {
+async fn finish_waits_for_an_execution_whose_client_disconnected() {
     let (embedded, bank) = (embedded(), Bank::default());
     let app = app(&embedded, &bank);
-    let asking = tokio::spawn(app.clone().oneshot(request(Some("192.0.2.1:9"))));
+    let sending = tokio::spawn(app.clone().oneshot(request(Some("192.0.2.1:9"))));
     while bank.payments.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
     }
-    asking.abort();
-    assert!(asking.await.unwrap_err().is_cancelled());
+    sending.abort();
+    assert!(sending.await.unwrap_err().is_cancelled());
     bank.open.notify_one();
     embedded.finish().await;
     let replayed = app.oneshot(request(Some("192.0.2.1:9"))).await.unwrap();
@@ -110,7 +110,7 @@ async fn an_execution_outlives_its_client_and_is_waited_for() {
 }
 
 #[tokio::test]
-async fn both_layers_follow_the_configured_hints_and_docs() {
+async fn rejections_of_both_layers_have_the_configured_hints_and_link() {
     let link = "<https://docs.example/>; rel=\"describedby\"";
     let settings = RespondSettings {
         hints: [Hint::Stripe].into_iter().collect(),
@@ -138,25 +138,25 @@ async fn both_layers_follow_the_configured_hints_and_docs() {
     }
 }
 
-/// One key and one limit, in every spelling that the gateway accepts.
+/// Sends the header of a limit and of the scope in all spellings that the gateway treats as equal.
 #[tokio::test]
-async fn no_spelling_of_a_header_has_a_bucket_or_a_scope_of_its_own() {
+async fn equal_spellings_of_a_header_share_one_bucket_and_one_scope() {
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_hours(1), 1).unwrap();
     let limit = Limit {
         key: [KeyPart::Header(HeaderName::from_static("x-tenant"))].into(),
         ..Limit::per_client("tenant", quota)
     };
-    let embedded = Embedded::new(vec![limit], Some(Rule::default()));
+    let embedded = Embedded::new(vec![limit], Some(KeyRule::default()));
     let bank = Bank::default();
     let app = app(&embedded, &bank);
-    let ask = async |lines: &[(&str, &str)]| {
-        let mut asking = request(Some("192.0.2.1:9"));
+    let status_of = async |lines: &[(&str, &str)]| {
+        let mut request = request(Some("192.0.2.1:9"));
         for (name, value) in lines {
             let name: HeaderName = name.parse().unwrap();
-            asking.headers_mut().append(name, value.parse().unwrap());
+            request.headers_mut().append(name, value.parse().unwrap());
         }
         bank.open.notify_one();
-        let response: Response = app.clone().oneshot(asking).await.unwrap();
+        let response: Response = app.clone().oneshot(request).await.unwrap();
         response.status().as_u16()
     };
     for (lines, expected) in [
@@ -170,13 +170,13 @@ async fn no_spelling_of_a_header_has_a_bucket_or_a_scope_of_its_own() {
         (&[("x-tenant", "")], 429),
         (&[("authorization", "a"), ("authorization", "b")], 400),
     ] {
-        assert_eq!(ask(lines).await, expected, "{lines:?}");
+        assert_eq!(status_of(lines).await, expected, "{lines:?}");
     }
     assert_eq!(bank.payments.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
-async fn a_request_of_nobody_passes() {
+async fn a_request_without_a_peer_address_is_neither_limited_nor_replayed() {
     let (embedded, bank) = (embedded(), Bank::default());
     let app = app(&embedded, &bank);
     for number in 1..=6 {
@@ -187,7 +187,7 @@ async fn a_request_of_nobody_passes() {
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_bound_on_held_bodies_gets_503() {
+async fn a_keyed_request_body_that_exceeds_the_buffer_bounds_gets_503() {
     for (total, status) in [(2, 503), (1_000, 200)] {
         let embedded = embedded().buffering(BufferBounds {
             total,
@@ -204,7 +204,7 @@ async fn a_body_beyond_the_bound_on_held_bodies_gets_503() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_application_reaches_its_caller_and_the_key_is_unknown() {
+async fn an_error_of_the_application_is_returned_and_leaves_the_key_unknown() {
     let embedded = embedded();
     let failing = tower::service_fn(|_: Request<Body>| async {
         Err::<Response, _>(std::io::Error::other("broken"))

@@ -1,4 +1,4 @@
-//! The layer that applies limits.
+//! Layer that applies limits.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -7,26 +7,26 @@ use bytes::Bytes;
 use http::{Request, Response};
 use tower::{Layer, Service};
 
-use super::{Rejecting, Responding, context, take_ready};
+use super::{ProblemRenderer, ResponseFuture, context, take_ready};
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::{RouteLimits, Throttle};
 
-/// Applies limits to the requests of identified clients.
+/// Layer that applies limits to the requests of identified clients.
 #[derive(Clone, Debug)]
-pub struct ThrottleLayer(pub(super) Arc<Throttling>);
+pub struct ThrottleLayer(pub(super) Arc<ThrottleState>);
 
 #[derive(Debug)]
-pub(super) struct Throttling {
+pub(super) struct ThrottleState {
     pub(super) throttle: Arc<Throttle<MemoryBuckets>>,
     pub(super) limits: RouteLimits,
-    pub(super) rejecting: Rejecting,
+    pub(super) problems: ProblemRenderer,
 }
 
-/// A service with limits.
+/// Service to which limits are applied.
 #[derive(Clone, Debug)]
 pub struct Throttled<Inner> {
     inner: Inner,
-    throttling: Arc<Throttling>,
+    state: Arc<ThrottleState>,
 }
 
 impl<Inner> Layer<Inner> for ThrottleLayer {
@@ -35,7 +35,7 @@ impl<Inner> Layer<Inner> for ThrottleLayer {
     fn layer(&self, inner: Inner) -> Self::Service {
         Throttled {
             inner,
-            throttling: Arc::clone(&self.0),
+            state: Arc::clone(&self.0),
         }
     }
 }
@@ -49,7 +49,7 @@ where
 {
     type Response = Response<ResBody>;
     type Error = Inner::Error;
-    type Future = Responding<ResBody, Inner::Error>;
+    type Future = ResponseFuture<ResBody, Inner::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
@@ -57,16 +57,16 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let mut inner = take_ready(&mut self.inner);
-        let throttling = Arc::clone(&self.throttling);
+        let state = Arc::clone(&self.state);
         Box::pin(async move {
             let Some(ctx) = context(&request) else {
                 return inner.call(request).await;
             };
-            let Throttling {
+            let ThrottleState {
                 throttle,
                 limits,
-                rejecting,
-            } = &*throttling;
+                problems,
+            } = &*state;
             let charged = throttle.charge(&ctx, limits, request.headers()).await;
             match charged {
                 Ok(admission) => {
@@ -74,7 +74,7 @@ where
                     limits.write_headers(&admission, response.headers_mut());
                     Ok(response)
                 }
-                Err(problem) => Ok(rejecting.render(problem, &ctx.preferences)),
+                Err(problem) => Ok(problems.render(problem, &ctx.preferences)),
             }
         })
     }

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::drain::Drain;
 use crate::body::RequestBody;
-use crate::context::{Connection, ConnectionPermit};
+use crate::context::{ClientConnection, ConnectionPermit};
 use crate::http1::{self, FlushBatch, Protocol, Rewind, detect};
 use crate::http2;
 use crate::net::{ClientSocket, keep_alive};
@@ -45,7 +45,7 @@ pub(super) async fn serve(
         return;
     }
     let tasks = terms.tasks.clone();
-    let connection = move |scheme| Connection::new(peer, scheme, tasks, permit);
+    let connection = move |scheme| ClientConnection::new(peer, scheme, tasks, permit);
     match &terms.tls {
         None => speak(stream, connection("http"), &terms).await,
         Some(acceptor) => {
@@ -93,7 +93,7 @@ fn shake_hands<'a>(
 
 /// Serves the protocol of the first bytes, also after ALPN: a client that agreed on one protocol and begins with another
 /// would fail later.
-fn speak<IO>(mut io: IO, connection: Connection, terms: &Terms) -> Boxed<'_, ()>
+fn speak<IO>(mut io: IO, connection: ClientConnection, terms: &Terms) -> Boxed<'_, ()>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
@@ -118,7 +118,7 @@ where
 fn speak_http1<IO>(
     io: IO,
     early: BytesMut,
-    connection: Connection,
+    connection: ClientConnection,
     terms: &Terms,
 ) -> Boxed<'_, Result<(), BoxError>>
 where
@@ -140,7 +140,7 @@ where
 
 fn speak_http2<IO>(
     io: Rewind<IO>,
-    connection: Connection,
+    connection: ClientConnection,
     terms: &Terms,
 ) -> Boxed<'_, Result<(), BoxError>>
 where

@@ -1,158 +1,160 @@
-//! Claims on a key: which request executes, which waits, which receives a stored response.
+//! Claims on a key: whether a request is executed, waits, gets a stored response or is rejected.
 //!
-//! A [`ClaimRequest`] results in one case of [`Claim`]. The request that wins the key holds a [`Permit`] until its execution
-//! ends. [`meet`] decides what a claim meets. It is a pure function, so that all stores decide alike; stores only look
-//! up the record and apply the decision atomically. Redis has to decide in a script, which a test compares with
-//! [`meet`] on random histories.
+//! A store returns a [`Claim`] for each [`ClaimRequest`]. The request that wins the claim holds a [`Permit`] until its
+//! execution ends. The pure function [`decide_claim`] makes the decision for all stores. A store only looks up the
+//! record and applies the decision atomically. Redis has to decide in a script. A test compares the script with
+//! [`decide_claim`] on random histories.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::rule::OnUnknown;
-use super::{ClientHash, Fingerprint, Mismatch, Permit, RecordId, State, StoredResponse, Waiter};
+use super::{
+    ClientHash, Fingerprint, Mismatch, Permit, RecordId, RecordState, StoredResponse, Waiter,
+};
 use crate::clock::Moment;
 
-/// A request to claim a key.
+/// Request to claim a key.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimRequest {
-    /// When the claim is made.
+    /// Time of the claim.
     pub at: Moment,
-    /// The key and its scope.
+    /// Hashes of the key and its scope.
     pub id: RecordId,
-    /// The client that sends the request.
+    /// Hash of the client that sent the request.
     pub client: ClientHash,
     /// Fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// Settings of the route that the store applies.
-    pub terms: Terms,
+    /// Settings of the route that the store applies to the record.
+    pub settings: RecordSettings,
 }
 
 /// Settings of a route that a store applies to its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// How long a record is stored after the execution ended.
+pub struct RecordSettings {
+    /// Time to live of a record after its execution has ended.
     pub ttl: Duration,
     /// Whether a key whose outcome is unknown can be claimed again.
     pub on_unknown: OnUnknown,
-    /// Number of keys that a scope may have at once.
+    /// Maximum number of keys of a scope that have not expired.
     pub max_keys_per_scope: NonZeroU32,
 }
 
-/// The result of a claim.
+/// Result of a claim.
 #[derive(Debug)]
 pub enum Claim {
-    /// The key is claimed: execute the request.
+    /// The request holds the key and must be executed.
     Won(Permit),
-    /// The request was executed. This is its response.
+    /// An equal request was executed. This is its stored response.
     Replay(Arc<StoredResponse>),
-    /// The request is in flight.
+    /// An equal request is in flight. The waiter receives its outcome.
     InFlight(Waiter),
-    /// The key was used for another request.
+    /// The key was used for a different request.
     Mismatch(Mismatch),
-    /// Whether the request was executed is unknown.
+    /// An equal request was sent, and its outcome is unknown.
     Unknown,
-    /// The request was executed, and its response is not stored.
+    /// An equal request was executed, and its response is not stored.
     Tombstone,
-    /// The scope has `max_keys_per_scope` keys.
+    /// The key is new, and its scope has `max_keys_per_scope` keys.
     ScopeFull {
         /// Time until a key of the scope can expire.
-        no_sooner: Duration,
+        min_wait: Duration,
     },
-    /// The client holds its share of the store's keys, and the key is new.
+    /// The key is new, and its client has used its share of the keys in the store.
     ClientFull {
-        /// The share, in keys.
+        /// Maximum number of keys per client.
         limit: u64,
         /// Time until a key of the client can expire.
-        no_sooner: Duration,
+        min_wait: Duration,
     },
-    /// The store holds `max_keys` keys, or its server has no memory left.
+    /// The key is new, and the store has `max_keys` keys or its server is out of memory.
     StoreFull,
 }
 
-/// What a claim depends on in the record of its key. `T` is an instant on the clock of the store.
+/// Part of a record that decides a claim on its key. `T` is a point in time on the clock of the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordView<'a, T> {
     /// State of the record.
-    pub state: State,
-    /// Fingerprint of the request that led to the record.
+    pub state: RecordState,
+    /// Fingerprint of the request that created the record.
     pub fingerprint: &'a Fingerprint,
-    /// When the lease of a claim in progress ends; `None` if it has no lease. From then on the outcome is unknown.
+    /// End of the lease of a claim in progress, after which its outcome is unknown; `None` if it has no lease.
     pub lease_ends: Option<T>,
-    /// When the record expires; `None` if it does not.
+    /// Time at which the record expires; `None` if it does not expire.
     pub expires: Option<T>,
 }
 
-/// What a claim meets under its key.
+/// Decision on a claim, which depends only on the record of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meeting {
+pub(crate) enum ClaimDecision {
     /// The key can be claimed.
-    Vacant(Vacancy),
-    /// The same request is in flight.
+    Available(Availability),
+    /// An equal request is in flight.
     InFlight,
-    /// The same request was executed, and its response is stored.
+    /// An equal request was executed, and its response is stored.
     Replay,
-    /// The key belongs to another request.
+    /// The key was used for a different request.
     Mismatch(Mismatch),
-    /// The same request was sent, and its outcome is unknown.
+    /// An equal request was sent, and its outcome is unknown.
     Unknown,
-    /// The same request was executed, and its response is not stored.
+    /// An equal request was executed, and its response is not stored.
     Tombstone,
 }
 
-/// Why a key can be claimed.
+/// Reason why a key can be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vacancy {
-    /// The key has no record. A claim adds one, if the bounds of the store admit it.
+pub(crate) enum Availability {
+    /// The key has no record. A claim adds one, unless the scope, the client or the store is full.
     New,
-    /// The record has expired, or its outcome is unknown and `on_unknown` is `release`. A claim replaces it, so the
-    /// number of keys stays the same.
+    /// The record has expired, or its outcome is unknown and `on_unknown` is `release`. A claim replaces the record, so
+    /// the number of keys does not change.
     Replace,
 }
 
-/// Decides what a claim meets at `now`. This is the only place that decides it: every store calls this function, and
-/// a test checks `claim.lua` against it.
+/// Decides a claim at `now`. Every store except Redis calls this function, and a test compares `claim.lua` of Redis
+/// with it.
 ///
-/// A store that deletes expired records passes `None` for them.
-pub(crate) fn meet<T: PartialOrd + Copy>(
+/// A store that deletes expired records passes `None` instead of an expired record.
+pub(crate) fn decide_claim<T: PartialOrd + Copy>(
     record: Option<RecordView<'_, T>>,
     request: &ClaimRequest,
     now: T,
-) -> Meeting {
+) -> ClaimDecision {
     let Some(record) = record else {
-        return Meeting::Vacant(Vacancy::New);
+        return ClaimDecision::Available(Availability::New);
     };
     let is_over = |end: Option<T>| end.is_some_and(|end| end <= now);
     if is_over(record.expires) {
-        return Meeting::Vacant(Vacancy::Replace);
+        return ClaimDecision::Available(Availability::Replace);
     }
     if let Some(mismatch) = request.fingerprint.differs_from(record.fingerprint) {
-        return Meeting::Mismatch(mismatch);
+        return ClaimDecision::Mismatch(mismatch);
     }
     match record.state {
-        State::Completed => Meeting::Replay,
-        State::Tombstone => Meeting::Tombstone,
-        State::InProgress if !is_over(record.lease_ends) => Meeting::InFlight,
-        State::InProgress | State::Unknown => match request.terms.on_unknown {
-            OnUnknown::Hold => Meeting::Unknown,
-            OnUnknown::Release => Meeting::Vacant(Vacancy::Replace),
+        RecordState::Completed => ClaimDecision::Replay,
+        RecordState::Tombstone => ClaimDecision::Tombstone,
+        RecordState::InProgress if !is_over(record.lease_ends) => ClaimDecision::InFlight,
+        RecordState::InProgress | RecordState::Unknown => match request.settings.on_unknown {
+            OnUnknown::Hold => ClaimDecision::Unknown,
+            OnUnknown::Release => ClaimDecision::Available(Availability::Replace),
         },
     }
 }
 
 impl<'a, T> RecordView<'a, T> {
-    /// Returns the view of a claim in progress that has no lease.
+    /// Creates the view of a claim in progress that has no lease.
     pub(crate) fn in_progress(fingerprint: &'a Fingerprint) -> Self {
         Self {
-            state: State::InProgress,
+            state: RecordState::InProgress,
             fingerprint,
             lease_ends: None,
             expires: None,
         }
     }
 
-    /// Returns the view of a record in a final state.
-    pub(crate) fn ended(state: State, fingerprint: &'a Fingerprint, expires: T) -> Self {
+    /// Creates the view of a record whose execution has ended.
+    pub(crate) fn ended(state: RecordState, fingerprint: &'a Fingerprint, expires: T) -> Self {
         Self {
             state,
             fingerprint,
@@ -162,20 +164,20 @@ impl<'a, T> RecordView<'a, T> {
     }
 }
 
-impl Meeting {
-    /// Returns the result of a claim that the store cannot serve in a better way: it makes no new claim, has no
-    /// waiters and has no stored response. Never leads to an execution.
+impl ClaimDecision {
+    /// Converts the decision into a claim result for a store that can neither grant a claim, add a waiter nor load a
+    /// response. The result never leads to an execution.
     pub(crate) fn rejection(self) -> Claim {
         match self {
             Self::Mismatch(mismatch) => Claim::Mismatch(mismatch),
             Self::Replay | Self::Tombstone => Claim::Tombstone,
-            Self::Unknown | Self::InFlight | Self::Vacant(_) => Claim::Unknown,
+            Self::Unknown | Self::InFlight | Self::Available(_) => Claim::Unknown,
         }
     }
 }
 
-impl Terms {
-    /// Whether a scope that has `keys` keys may claim no new one.
+impl RecordSettings {
+    /// Returns whether a scope with this number of keys may not claim a new key.
     pub fn is_scope_full(&self, keys: u32) -> bool {
         keys >= self.max_keys_per_scope.get()
     }
@@ -200,65 +202,91 @@ mod tests {
             },
             client: ClientHash(1),
             fingerprint: FIRST,
-            terms: Terms {
+            settings: RecordSettings {
                 on_unknown,
-                ..Terms::default()
+                ..RecordSettings::default()
             },
         }
     }
 
-    fn view(state: State) -> RecordView<'static, u64> {
+    fn view(state: RecordState) -> RecordView<'static, u64> {
         RecordView {
             state,
             fingerprint: &FIRST,
-            lease_ends: (state == State::InProgress).then_some(10),
+            lease_ends: (state == RecordState::InProgress).then_some(10),
             expires: Some(20),
         }
     }
 
     #[test]
-    fn the_same_request_meets_the_state_of_its_record() {
+    fn a_claim_of_an_equal_request_depends_on_the_state_of_the_record() {
         let (hold, release) = (request(OnUnknown::Hold), request(OnUnknown::Release));
-        let replace = Meeting::Vacant(Vacancy::Replace);
+        let replace = ClaimDecision::Available(Availability::Replace);
         for (state, now, held, released) in [
-            (State::InProgress, 9, Meeting::InFlight, Meeting::InFlight),
-            (State::InProgress, 10, Meeting::Unknown, replace),
-            (State::Completed, 19, Meeting::Replay, Meeting::Replay),
-            (State::Tombstone, 19, Meeting::Tombstone, Meeting::Tombstone),
-            (State::Unknown, 19, Meeting::Unknown, replace),
+            (
+                RecordState::InProgress,
+                9,
+                ClaimDecision::InFlight,
+                ClaimDecision::InFlight,
+            ),
+            (RecordState::InProgress, 10, ClaimDecision::Unknown, replace),
+            (
+                RecordState::Completed,
+                19,
+                ClaimDecision::Replay,
+                ClaimDecision::Replay,
+            ),
+            (
+                RecordState::Tombstone,
+                19,
+                ClaimDecision::Tombstone,
+                ClaimDecision::Tombstone,
+            ),
+            (RecordState::Unknown, 19, ClaimDecision::Unknown, replace),
         ] {
             let record = Some(view(state));
-            assert_eq!(meet(record, &hold, now), held, "{state:?} at {now}");
-            assert_eq!(meet(record, &release, now), released, "{state:?} at {now}");
+            assert_eq!(decide_claim(record, &hold, now), held, "{state:?} at {now}");
+            assert_eq!(
+                decide_claim(record, &release, now),
+                released,
+                "{state:?} at {now}"
+            );
         }
     }
 
     #[test]
     fn a_claim_without_a_lease_stays_in_flight() {
         let record = RecordView::in_progress(&FIRST);
-        let meeting = meet(Some(record), &request(OnUnknown::Release), u64::MAX);
-        assert_eq!(meeting, Meeting::InFlight);
+        let decision = decide_claim(Some(record), &request(OnUnknown::Release), u64::MAX);
+        assert_eq!(decision, ClaimDecision::InFlight);
     }
 
     #[test]
-    fn another_request_meets_a_mismatch_in_every_state_until_the_record_expires() {
-        for state in State::ALL {
+    fn a_different_request_is_a_mismatch_in_every_state_until_the_record_expires() {
+        for state in RecordState::ALL {
             for on_unknown in [OnUnknown::Hold, OnUnknown::Release] {
                 let mut other = request(on_unknown);
                 other.fingerprint.credentials = [2; 16];
-                let meeting = |request: &ClaimRequest, now| meet(Some(view(state)), request, now);
-                let credentials = Meeting::Mismatch(Mismatch::Credentials);
-                assert_eq!(meeting(&other, 19), credentials);
+                let decision =
+                    |request: &ClaimRequest, now| decide_claim(Some(view(state)), request, now);
+                let credentials = ClaimDecision::Mismatch(Mismatch::Credentials);
+                assert_eq!(decision(&other, 19), credentials);
                 other.fingerprint.request = [2; 16];
-                assert_eq!(meeting(&other, 19), Meeting::Mismatch(Mismatch::Request));
-                assert_eq!(meeting(&other, 20), Meeting::Vacant(Vacancy::Replace));
+                assert_eq!(
+                    decision(&other, 19),
+                    ClaimDecision::Mismatch(Mismatch::Request)
+                );
+                assert_eq!(
+                    decision(&other, 20),
+                    ClaimDecision::Available(Availability::Replace)
+                );
             }
         }
     }
 
     #[test]
-    fn a_key_without_a_record_is_new() {
-        let meeting = meet::<u64>(None, &request(OnUnknown::Hold), 0);
-        assert_eq!(meeting, Meeting::Vacant(Vacancy::New));
+    fn a_key_without_a_record_can_be_claimed_as_new() {
+        let decision = decide_claim::<u64>(None, &request(OnUnknown::Hold), 0);
+        assert_eq!(decision, ClaimDecision::Available(Availability::New));
     }
 }

@@ -1,23 +1,27 @@
-//! Credentials of a request: which headers identify a user, and what stays the same when a request is repeated.
+//! Recognises the credentials in a request, and the part of them that a retry repeats.
 //!
-//! Users behind one address can differ only in a cookie or an API key. The credentials outside the scope therefore
-//! take part in the fingerprint: the second user of a key gets a mismatch, never the response of the first. A
-//! credential that differs in every request would make each retry a mismatch, or another scope and so a second
-//! execution. Hence two exceptions: an `Authorization` that is signed separately for each request counts by the
-//! identity in it, and cookies of load balancers and analytics do not count.
+//! Users behind one address can differ only in a cookie or an API key. So the fingerprint includes credentials that are
+//! not part of the scope. If a second user sends the same key, the gateway rejects the request as a mismatch. It does
+//! not replay the response of the first user.
+//!
+//! A credential that changes with every request would make each retry a mismatch. In the scope it would even cause a
+//! second execution. Hence two exceptions. For an `Authorization` that is signed separately for each request, only the
+//! identity is used. Cookies of load balancers, bot protection and analytics are ignored.
 
 use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
 use smallvec::{SmallVec, smallvec};
 
-use super::rule::{Rule, Scope, ScopePart};
-use crate::hash_keys::Parts;
+use super::rule::{KeyRule, Scope, ScopePart};
+use crate::hash_keys::HashInput;
 use crate::intake::headers::canonical;
 
-/// Cookies that load balancers, bot protection and analytics set, which change between a request and its retry and
-/// identify no user of the API. A name that ends with `*` is a prefix. A name with a credential word is never ignored:
-/// the session of a Rails application called `ga` is `_ga_session`. Prefixes are narrow, because the same products set
-/// sessions of users, such as `AWSELBAuthSessionCookie` and `NSC_AAAC`.
+/// Cookies of load balancers, bot protection and analytics. They can change between a request and its retry, and do not
+/// identify a user of the API.
+///
+/// A name that ends with `*` is a prefix. Prefixes are narrow, because the same products also set session cookies of
+/// users, such as `AWSELBAuthSessionCookie` and `NSC_AAAC`. A name with a credential word is never ignored: the session
+/// cookie of a Rails application named `ga` is `_ga_session`.
 const IGNORED_COOKIES: [&str; 45] = [
     // Load balancers: AWS, Google, Azure, Cloudflare, HAProxy, F5.
     "AWSALB",
@@ -69,8 +73,8 @@ const IGNORED_COOKIES: [&str; 45] = [
     "_dd_s",
 ];
 
-/// Adds the recognised credentials outside the scope of `rule`. Returns whether there is one.
-pub(super) fn add_unscoped(parts: &mut Parts, rule: &Rule, headers: &HeaderMap) -> bool {
+/// Adds the credentials that are not part of the scope of `rule`. Returns whether there is at least one.
+pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &HeaderMap) -> bool {
     let has_scoped_authorization = match &rule.scope {
         Scope::Credential => true,
         Scope::Shared => return false,
@@ -82,7 +86,7 @@ pub(super) fn add_unscoped(parts: &mut Parts, rule: &Rule, headers: &HeaderMap) 
         .filter(|&name| is_credential(name) && *name != rule.header)
         .filter(|&name| !(has_scoped_authorization && name == AUTHORIZATION))
         .collect();
-    // Proxies between the client and the gateway can change the order of headers.
+    // Sorted, because proxies in front of the gateway can change the order of headers.
     names.sort_unstable_by_key(|name| name.as_str());
     let mut any = false;
     for name in names {
@@ -91,8 +95,8 @@ pub(super) fn add_unscoped(parts: &mut Parts, rule: &Rule, headers: &HeaderMap) 
     any
 }
 
-/// Whether a scope names headers or cookies and the request has all of them. If one is missing, the client takes its
-/// place, and users behind one address are separated by their other credentials only.
+/// Returns whether the scope consists of headers or cookies that the request contains. For an absent one, the scope
+/// contains the client address instead. Only their other credentials then separate users behind one address.
 fn identify_caller(scope: &[ScopePart], headers: &HeaderMap) -> bool {
     let mut named = false;
     scope.iter().all(|part| {
@@ -105,15 +109,15 @@ fn identify_caller(scope: &[ScopePart], headers: &HeaderMap) -> bool {
     }) && named
 }
 
-/// Adds the lines of a header that identify its sender. Returns whether there is one.
-fn add_header(parts: &mut Parts, name: &HeaderName, headers: &HeaderMap) -> bool {
+/// Adds the credentials in all lines of a header. Returns whether there is at least one.
+fn add_header(parts: &mut HashInput, name: &HeaderName, headers: &HeaderMap) -> bool {
     let mut any = false;
     for line in lines(headers, name) {
         if *name == COOKIE {
             let mut pairs: SmallVec<[(&[u8], &[u8]); 8]> = cookies(line)
                 .filter(|(name, value)| !is_ignored(name, value))
                 .collect();
-            // Stable, because a server reads the first of two cookies with one name.
+            // A stable sort, because servers use the first of two cookies with the same name.
             pairs.sort_by_key(|&(name, _)| name);
             for (cookie, value) in pairs {
                 parts.add(name.as_str().as_bytes());
@@ -125,7 +129,7 @@ fn add_header(parts: &mut Parts, name: &HeaderName, headers: &HeaderMap) -> bool
         }
         parts.add(name.as_str().as_bytes());
         let is_authorization = *name == AUTHORIZATION || *name == PROXY_AUTHORIZATION;
-        if let Some(signed) = Signed::parse(line).filter(|_| is_authorization) {
+        if let Some(signed) = SignedIdentity::parse(line).filter(|_| is_authorization) {
             parts.tag(1);
             signed.add_to(parts);
         } else {
@@ -137,7 +141,7 @@ fn add_header(parts: &mut Parts, name: &HeaderName, headers: &HeaderMap) -> bool
     any
 }
 
-/// The lines of a header that have a value.
+/// Returns the lines of a header that are not empty.
 pub(super) fn lines<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -148,18 +152,18 @@ pub(super) fn lines<'a>(
         .filter(|line| !line.is_empty())
 }
 
-/// Whether the `Authorization` header is signed separately for each request.
+/// Returns whether the `Authorization` header is signed separately for each request.
 pub(crate) fn is_signed(headers: &HeaderMap) -> bool {
-    lines(headers, &AUTHORIZATION).any(|line| Signed::parse(line).is_some())
+    lines(headers, &AUTHORIZATION).any(|line| SignedIdentity::parse(line).is_some())
 }
 
-/// Whether a header with this name is taken for a credential: `Cookie`, and names that contain a credential word.
+/// Returns whether a header with this name is treated as a credential: `Cookie`, and names with a credential word.
 fn is_credential(name: &HeaderName) -> bool {
     *name == COOKIE || has_credential_word(name.as_str().as_bytes())
 }
 
-/// Whether a name contains `token`, `api-key`, `apikey`, `auth`, `session` or `secret`, in any case. One pass, because
-/// every header of a request with a key is checked.
+/// Returns whether a name contains `token`, `api-key`, `apikey`, `auth`, `session` or `secret`, in any case. It needs
+/// only one pass, because every header of a request with a key is checked.
 fn has_credential_word(name: &[u8]) -> bool {
     let mut rest = name;
     while let [first, after @ ..] = rest {
@@ -181,7 +185,7 @@ fn has_credential_word(name: &[u8]) -> bool {
     false
 }
 
-/// The names and values in a `Cookie` header (RFC 6265, section 5.4).
+/// Returns the names and values in a `Cookie` header (RFC 6265, section 5.4).
 pub(super) fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     line.split(|&octet| octet == b';').filter_map(|pair| {
         let pair = pair.trim_ascii();
@@ -193,7 +197,7 @@ pub(super) fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// The values of a cookie that are not empty.
+/// Returns the values of a cookie that are not empty.
 pub(crate) fn cookie_values<'a>(
     headers: &'a HeaderMap,
     name: &str,
@@ -204,8 +208,9 @@ pub(crate) fn cookie_values<'a>(
         .map(|(_, value)| value)
 }
 
-/// Whether a cookie is one of [`IGNORED_COOKIES`]. A cookie whose name contains a credential word is not. Neither is one
-/// whose value could contain further cookies, because some servers separate them with commas or white space.
+/// Returns whether a cookie is in [`IGNORED_COOKIES`]. A cookie is not ignored if its name contains a credential word.
+/// It is not ignored either if its value could contain further cookies, because some servers accept commas or white
+/// space as separators.
 fn is_ignored(cookie: &[u8], value: &[u8]) -> bool {
     let is_listed = IGNORED_COOKIES
         .iter()
@@ -217,19 +222,20 @@ fn is_ignored(cookie: &[u8], value: &[u8]) -> bool {
     is_listed && !has_credential_word(cookie) && !value.iter().any(is_separator)
 }
 
-/// Schemes whose parameters are `ID:SIGNATURE`: AWS Signature Version 2 and its relatives.
+/// Schemes with the syntax `ID:SIGNATURE`: AWS Signature Version 2 and similar schemes.
 const ID_AND_SIGNATURE: [&str; 5] = ["AWS", "GOOG1", "OSS", "SharedKey", "SharedKeyLite"];
 
-/// The stable part of an `Authorization` value that is signed separately for each request. It is not verified.
+/// Part of an `Authorization` value that stays the same if each request is signed separately. It is not verified.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Signed<'a> {
+pub(super) struct SignedIdentity<'a> {
     scheme: &'static str,
     identity: SmallVec<[&'a [u8]; 2]>,
 }
 
-impl<'a> Signed<'a> {
-    /// Finds the identity in a value of AWS Signature Version 4 (also as Google has it) and 2, OAuth 1, Digest, Hawk or
-    /// HTTP signatures in `Authorization`. Returns `None` for any other scheme, and if no identity parses.
+impl<'a> SignedIdentity<'a> {
+    /// Parses the identity in a value of `Authorization`. Supported are AWS Signature versions 4 and 2, Google's
+    /// variant of version 4, OAuth 1, Digest, Hawk and HTTP signatures. Returns `None` for other schemes, and if the
+    /// identity does not parse.
     pub(super) fn parse(value: &'a [u8]) -> Option<Self> {
         let end = memchr::memchr2(b' ', b'\t', value)?;
         let (scheme, params) = value.split_at(end);
@@ -261,7 +267,7 @@ impl<'a> Signed<'a> {
                 smallvec![access_key(required("Credential")?)?],
             )
         } else if ID_AND_SIGNATURE.iter().any(|expected| is(expected)) {
-            // An id can contain a colon, and a signature in Base64 cannot.
+            // Split at the last colon: an id can contain a colon, a Base64 signature cannot.
             let params = params.trim_ascii();
             let end = memchr::memrchr(b':', params).filter(|&end| end > 0)?;
             ("id", smallvec![&params[..end]])
@@ -271,8 +277,8 @@ impl<'a> Signed<'a> {
         Some(Self { scheme, identity })
     }
 
-    /// Adds the identity to what is hashed.
-    pub(super) fn add_to(&self, parts: &mut Parts) {
+    /// Adds the identity to the input of a hash.
+    pub(super) fn add_to(&self, parts: &mut HashInput) {
         parts.add(self.scheme.as_bytes());
         parts.number(self.identity.len());
         for part in &self.identity {
@@ -281,7 +287,8 @@ impl<'a> Signed<'a> {
     }
 }
 
-/// The id of the access key in `ID/DATE/REGION/SERVICE/aws4_request`. An id can contain a slash, so it ends at the date.
+/// Returns the id of the access key in `ID/DATE/REGION/SERVICE/aws4_request`. The id can contain slashes and ends
+/// before the date.
 fn access_key(credential: &[u8]) -> Option<&[u8]> {
     let mut end = credential.len();
     while let Some(slash) = memchr::memrchr(b'/', &credential[..end]) {
@@ -294,8 +301,8 @@ fn access_key(credential: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// The value of a parameter in a list such as `a=1, b="2"`, empty if it is absent. Returns `None` if it is repeated or
-/// if the list is malformed: a server could read another value.
+/// Returns the value of a parameter in a list such as `a=1, b="2"`, or an empty value if it is absent. Returns `None`
+/// if the parameter is repeated or the list malformed, because a server could read another value.
 fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     let mut found = None;
     let mut rest = params;
@@ -318,7 +325,7 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
             (&quoted[..end], after)
         } else {
             let end = memchr::memchr(b',', value).unwrap_or(value.len());
-            // A quote could enclose the comma.
+            // A value with a quote is ambiguous, because the quotes could enclose the comma.
             if value.starts_with(b"'") || value[..end].contains(&b'"') {
                 return None;
             }
@@ -331,7 +338,7 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     }
 }
 
-/// The index of the quote that ends a quoted string.
+/// Returns the index of the quote that ends a quoted string.
 fn end_of_quoted(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

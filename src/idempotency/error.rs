@@ -1,4 +1,4 @@
-//! Why the idempotency stage rejects a request.
+//! Errors of the idempotency stage, and the problems that clients receive for them.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,78 +6,77 @@ use std::time::Duration;
 
 use http::{HeaderName, StatusCode};
 
-use super::{FieldError, KeyError, Mismatch};
-use crate::problem::{Problem, SHORTLY};
+use super::{BodyKeyError, KeyError, Mismatch};
+use crate::problem::{Problem, RETRY_SOON};
 
-/// Why the idempotency stage rejects a request.
+/// Error for which the idempotency stage rejects a request.
 #[derive(Clone, Debug)]
 pub enum IdempotencyError {
     /// The route requires a key, and the request has none.
     KeyMissing {
-        /// The header that can contain the key.
+        /// Header that can contain the key.
         header: HeaderName,
-        /// The member of a JSON body that can contain the key.
+        /// Member of a JSON body that can contain the key.
         field: Option<Arc<str>>,
     },
     /// The header does not contain a valid key.
     KeyInvalid {
-        /// The header of the key.
+        /// Header of the key.
         header: HeaderName,
-        /// Why the key is not valid.
+        /// Error in the key.
         error: KeyError,
     },
     /// The JSON body does not contain a valid key.
-    FieldInvalid {
-        /// The member of the key.
+    BodyKeyInvalid {
+        /// Member of the key.
         field: Arc<str>,
-        /// Why the key is not valid.
-        error: FieldError,
+        /// Error in the key.
+        error: BodyKeyError,
     },
     /// The request has a key and switches protocols.
     Upgrade,
-    /// The key was used for another request.
+    /// The key was used for a different request.
     KeyReused(Mismatch),
     /// The first request with the key is in flight.
     InFlight,
     /// The outcome of the request with the key is unknown.
     OutcomeUnknown {
-        /// Whether the key is held, so that it does not execute again.
+        /// Whether the route holds the key, so that the gateway never executes it again.
         is_held: bool,
     },
     /// The request of the key was executed, and its response was not stored.
     ResponseNotRetained,
-    /// The caller has as many keys as its scope permits.
+    /// The scope of the caller has the maximum number of keys.
     KeysExhausted {
-        /// `max_keys_per_scope`.
+        /// Maximum number of keys: `max_keys_per_scope`.
         limit: NonZeroU32,
-        /// No key of the scope expires sooner.
-        no_sooner: Duration,
+        /// Time until a key of the scope can expire.
+        min_wait: Duration,
     },
-    /// The client holds its share of the keys of the store.
+    /// The client has used its share of the keys in the store.
     ClientKeysExhausted {
-        /// The share, in keys.
+        /// Maximum number of keys per client.
         limit: u64,
-        /// No key of the client expires sooner.
-        no_sooner: Duration,
+        /// Time until a key of the client can expire.
+        min_wait: Duration,
     },
     /// The store has no capacity for another key.
     StoreFull,
-    /// The worker has as many executions in flight as it permits.
+    /// The worker has the maximum number of executions in flight.
     TooManyExecutions,
-    /// The body exceeds what `max_buffered` or `max_buffered_per_client` leaves.
+    /// The body exceeds the memory that `max_buffered` or `max_buffered_per_client` permits.
     BuffersFull,
     /// The store does not respond, or reports an error.
     StoreUnavailable,
 }
 
-/// The detail of an unknown outcome whose key is held.
-const OUTCOME_HELD: &str = "A request with this idempotency key was sent and its response was lost. It may have been \
-                            executed, and the gateway does not execute it again under this key. Query the API for the \
-                            result before you use a new key.";
+/// Detail of an unknown outcome on a route that holds the key.
+const OUTCOME_HELD: &str = "The request with this idempotency key was sent and may have been executed, but its \
+                            response was lost. Query the API for the result before you use a new key.";
 
-/// The detail of an unknown outcome on a route that releases the key.
-const OUTCOME_RELEASED: &str = "A request with this idempotency key was sent and its response was lost. It may have been \
-                                executed. A retry with the same key is sent to the upstream, which handles the key.";
+/// Detail of an unknown outcome on a route that releases the key.
+const OUTCOME_RELEASED: &str = "The request with this idempotency key was sent and may have been executed, but its \
+                                response was lost. Retry it with the same key, which the upstream handles.";
 
 const MISSING: (&str, &str) = ("idempotency-key-missing", "Idempotency key missing");
 const INVALID: (&str, &str) = ("idempotency-key-invalid", "Idempotency key invalid");
@@ -95,64 +94,61 @@ impl From<IdempotencyError> for Problem {
                     format!(" or in the member '{field}' of a JSON body")
                 });
                 let detail = format!(
-                    "This request must have an idempotency key. Send a unique key in the header '{header}'{field}, \
-                     and send the same key with each retry."
+                    "This request requires an idempotency key. Send a unique key in the header '{header}'{field}, and \
+                     the same key with each retry."
                 );
                 new(StatusCode::BAD_REQUEST, MISSING, &detail)
             }
             E::KeyInvalid { header, error } => {
                 let detail = format!(
-                    "The idempotency key in '{header}' is not valid: {error}. Send one header line with 1 to 255 visible \
-                     ASCII characters, bare or as a quoted string."
+                    "The idempotency key in the header '{header}' is invalid: {error}. Send one header line with 1 to \
+                     255 visible ASCII characters, with or without quotes."
                 );
                 new(StatusCode::BAD_REQUEST, INVALID, &detail)
             }
-            E::FieldInvalid { field, error } => {
+            E::BodyKeyInvalid { field, error } => {
                 let detail = format!(
-                    "The member '{field}' of the JSON body, which can contain the idempotency key, cannot be used: \
-                     {error}. {}.",
+                    "The idempotency key in the member '{field}' of the JSON body cannot be read: {error}. {}.",
                     error.remedy()
                 );
                 new(StatusCode::BAD_REQUEST, INVALID, &detail)
             }
             E::Upgrade => Self::bad_request(
-                "A request with an idempotency key cannot switch protocols, because the gateway cannot replay what \
-                 follows. Remove the key or the Upgrade header.",
+                "A request with an idempotency key cannot switch protocols, because the gateway cannot replay the new \
+                 protocol. Remove the key or the Upgrade header.",
             ),
             E::KeyReused(mismatch) => new(StatusCode::UNPROCESSABLE_ENTITY, REUSED, reused(mismatch)),
             E::InFlight => in_flight(),
             E::OutcomeUnknown { is_held } => outcome_unknown(is_held),
             E::ResponseNotRetained => not_retained(),
-            E::KeysExhausted { limit, no_sooner } => {
+            E::KeysExhausted { limit, min_wait } => {
                 let detail = format!(
-                    "This caller holds {limit} idempotency keys that have not expired, which is the maximum. The request was \
-                     not sent. Retry with the same key when some of its keys have expired."
+                    "This caller has {limit} idempotency keys that have not expired, which is the maximum. The request \
+                     was not sent. Retry it with the same key when other keys have expired."
                 );
-                new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(no_sooner)
+                new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(min_wait)
             }
-            E::ClientKeysExhausted { limit, no_sooner } => {
+            E::ClientKeysExhausted { limit, min_wait } => {
                 let detail = format!(
-                    "This client holds {limit} idempotency keys or more, counted over all its credentials, which is \
-                     its share of the store. The request was not sent. Retry with the same key when some of its keys \
-                     have expired."
+                    "This client holds {limit} idempotency keys or more, which is the maximum for all its credentials \
+                     together. The request was not sent. Retry it with the same key when other keys have expired."
                 );
-                new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(no_sooner)
+                new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(min_wait)
             }
             E::StoreFull => Self::store_unavailable(
-                "The store has no capacity for another idempotency key. This request was not sent. Retry it later with the \
-                 same key.",
+                "The store of idempotency keys is full. The request was not sent. Retry it later with the same key.",
             ),
             E::TooManyExecutions => Self::store_unavailable(
-                "The gateway has as many requests with idempotency keys in flight as it permits. This request was not \
+                "The gateway has the maximum number of requests with idempotency keys in flight. The request was not \
                  sent. Retry it later with the same key.",
             ),
             E::BuffersFull => Self::store_unavailable(
-                "The memory for request and response bodies is in use (`max_buffered`, `max_buffered_per_client`). \
-                 This request was not sent. Retry it unchanged.",
+                "The gateway has no free memory for request and response bodies (`max_buffered`, \
+                 `max_buffered_per_client`). The request was not sent. Retry it later with the same key.",
             )
-            .retry_after(SHORTLY),
+            .retry_after(RETRY_SOON),
             E::StoreUnavailable => Self::store_unavailable(
-                "The store of idempotency keys is not available. This request was not sent. Retry it later with the same \
+                "The store of idempotency keys is unavailable. The request was not sent. Retry it later with the same \
                  key.",
             ),
         }
@@ -162,13 +158,13 @@ impl From<IdempotencyError> for Problem {
 fn reused(mismatch: Mismatch) -> &'static str {
     match mismatch {
         Mismatch::Request => {
-            "This idempotency key was used for another request, which differs in method, host, path, query or body. \
-             Use a new key for a new request, and send a repeated one unchanged."
+            "This idempotency key was used for a different request: method, host, path, query or body differ. Use a \
+             new key for a new request, and send a retry unchanged."
         }
         Mismatch::Credentials => {
-            "This idempotency key was used for the same request with other credentials: a cookie, or a header whose \
-             name marks it as a credential. Use a new key. If retries of one caller change these credentials, set \
-             `scope` on the route to what identifies the caller."
+            "This idempotency key was used for the same request with other credentials: a cookie, or a header such as \
+             an API key or token. Use a new key. If these credentials change between retries of one caller, the \
+             operator can set `scope` of the route to a header or cookie that does not change."
         }
     }
 }
@@ -178,10 +174,9 @@ fn in_flight() -> Problem {
         StatusCode::CONFLICT,
         "idempotency-in-flight",
         "Request in flight",
-        "The first request with this idempotency key is still in flight. Repeat this request with the same key to get \
-         its response.",
+        "The first request with this idempotency key is still in flight. Retry with the same key to get its response.",
     )
-    .retry_after(SHORTLY)
+    .retry_after(RETRY_SOON)
 }
 
 fn outcome_unknown(is_held: bool) -> Problem {
@@ -198,7 +193,7 @@ fn outcome_unknown(is_held: bool) -> Problem {
     );
     problem.is_outcome_unknown = true;
     if is_held {
-        problem = problem.final_for_retries();
+        problem = problem.never_retry();
     }
     problem
 }
@@ -208,10 +203,10 @@ fn not_retained() -> Problem {
         StatusCode::CONFLICT,
         "response-not-retained",
         "Response not retained",
-        "The request with this idempotency key was executed, and its response was not stored. The gateway does not \
-         execute it again under this key. Query the API for the result.",
+        "The request with this idempotency key was executed, but its response was not stored. Query the API for the \
+         result.",
     )
-    .final_for_retries()
+    .never_retry()
 }
 
 #[cfg(test)]
@@ -220,7 +215,7 @@ mod tests {
     use crate::problem::Retry;
 
     #[test]
-    fn a_retry_can_succeed_only_where_the_condition_can_end() {
+    fn retry_after_is_set_only_if_the_condition_is_temporary() {
         use IdempotencyError as E;
         for (error, expected) in [
             (E::InFlight, Some(1)),

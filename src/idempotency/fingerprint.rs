@@ -1,7 +1,7 @@
-//! The fingerprint of a request, hashed: method, host, path, query, body and credentials.
+//! Fingerprint of a request: hashes of method, host, path, query, body and credentials.
 //!
-//! A key that is sent again with another fingerprint is rejected. It never gets the response to the first request.
-//! The credentials have a hash of their own, so that the rejection can state that only they differ.
+//! A request whose key was used with another fingerprint is rejected. It never gets the response to the first request.
+//! The credentials have a separate hash, so that the rejection can report that only they differ.
 
 use std::fmt;
 
@@ -9,34 +9,35 @@ use http::Request;
 use http::header::HOST;
 
 use super::credentials;
-use super::identity::write_hex;
-use super::{Rule, multipart};
+use super::record_id::write_hex;
+use super::{KeyRule, multipart};
 use crate::hash_keys::{Secret, Subject};
 
-/// A body up to this length is hashed as it is. A longer one is added by its own hash, which avoids a copy of it.
+/// Maximum length of a body that is copied into the input of the hash, in bytes. For a longer body, only its hash is
+/// added, which avoids the copy.
 const INLINE_BODY: usize = 1_024;
 
-/// The parts of a request that a retry repeats, hashed.
+/// Hashes of the parts of a request that are the same in a retry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Method, host, path, query and body.
+    /// Hash of method, host, path, query and body.
     pub request: [u8; 16],
-    /// The recognised credentials outside the scope; zero if there are none.
+    /// Hash of the credentials that are not part of the scope; zero if there are none.
     pub credentials: [u8; 16],
 }
 
-/// How a request differs from the first one with its key.
+/// Difference between a request and the first request with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// In method, host, path, query or body.
+    /// Method, host, path, query or body differ.
     Request,
-    /// Only in credentials outside the scope.
+    /// Only credentials outside the scope differ.
     Credentials,
 }
 
 impl Fingerprint {
-    /// The fingerprint of `request`, whose path is normalised, with this body, under `rule`.
-    pub fn of<B>(secret: &Secret, rule: &Rule, request: &Request<B>, body: &[u8]) -> Self {
+    /// Computes the fingerprint of `request` with this body under `rule`. The path must be normalised.
+    pub fn of<B>(secret: &Secret, rule: &KeyRule, request: &Request<B>, body: &[u8]) -> Self {
         let headers = request.headers();
         let credentials = secret.hash_if(Subject::Credentials, |parts| {
             credentials::add_unscoped(parts, rule, headers)
@@ -68,7 +69,7 @@ impl Fingerprint {
         }
     }
 
-    /// Compares the fingerprint of a request with that of the first one with its key.
+    /// Compares this fingerprint with that of the `first` request with the same key. Returns `None` if they are equal.
     pub fn differs_from(&self, first: &Self) -> Option<Mismatch> {
         if self.request != first.request {
             Some(Mismatch::Request)
@@ -79,7 +80,7 @@ impl Fingerprint {
         }
     }
 
-    /// Its bytes: the request's, then the credentials'.
+    /// Returns the hash of the request, followed by the hash of the credentials.
     pub fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.request);
@@ -87,7 +88,7 @@ impl Fingerprint {
         bytes
     }
 
-    /// The fingerprint that was stored as these bytes.
+    /// Restores a fingerprint from the bytes of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         let mut fingerprint = Self {
             request: [0; 16],
@@ -99,7 +100,7 @@ impl Fingerprint {
     }
 }
 
-/// The host a request is for, without its port.
+/// Returns the host of a request without its port.
 fn host<B>(request: &Request<B>) -> &[u8] {
     if let Some(authority) = request.uri().authority() {
         return authority.host().as_bytes();
@@ -140,27 +141,27 @@ mod tests {
             .header(HOST, host)
             .body(())
             .unwrap();
-        Fingerprint::of(&SECRET, &Rule::default(), &request, body.as_bytes())
+        Fingerprint::of(&SECRET, &KeyRule::default(), &request, body.as_bytes())
     }
 
     const SECRET: Secret = Secret::from_bytes([1; 32]);
 
-    /// The fingerprint of a request that differs from others only in its headers.
+    /// Returns the fingerprint of a request with these headers.
     fn with(scope: &Scope, lines: &[(&str, &str)]) -> Fingerprint {
         let mut request = Request::builder().method("POST").uri("/");
         for (name, value) in lines {
             request = request.header(*name, *value);
         }
-        let rule = Rule {
+        let rule = KeyRule {
             scope: scope.clone(),
             header: http::HeaderName::from_static("x-key-token"),
-            ..Rule::default()
+            ..KeyRule::default()
         };
         Fingerprint::of(&SECRET, &rule, &request.body(()).unwrap(), b"")
     }
 
     #[test]
-    fn credentials_outside_the_scope_count() {
+    fn credentials_outside_the_scope_are_part_of_the_fingerprint() {
         let client = Scope::Parts([ScopePart::Client].into());
         for scope in [&Scope::Credential, &client] {
             let none = with(scope, &[]);
@@ -187,7 +188,7 @@ mod tests {
                 assert_eq!(one.request, none.request);
             }
             assert_eq!(with(scope, &[("x-other", "1"), ("x-api-key", "")]), none);
-            // The header of the key is compared as a key.
+            // The header of the key is not a credential, although its name contains `token`.
             assert_eq!(with(scope, &[("x-key-token", "k")]), none);
         }
         let bearer = [("authorization", "Bearer a")];
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_that_names_a_credential_replaces_the_others() {
+    fn other_credentials_are_ignored_if_the_scope_identifies_the_caller() {
         let header = ScopePart::Header(http::HeaderName::from_static("x-user"));
         let cookie = ScopePart::Cookie("sid".into());
         for scope in [
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_count_if_the_scope_falls_back_to_the_client() {
+    fn credentials_are_included_if_the_scope_falls_back_to_the_client() {
         let header = ScopePart::Header(http::HeaderName::from_static("x-user"));
         let cookie = ScopePart::Cookie("sid".into());
         for scope in [
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_headers_and_of_cookies_makes_no_difference() {
+    fn the_order_of_headers_and_cookies_is_not_part_of_the_fingerprint() {
         let of = |lines: &[_]| with(&Scope::Credential, lines);
         let plain = of(&[("cookie", "a=1; b=2"), ("x-api-key", "k")]);
         assert_eq!(of(&[("x-api-key", "k"), ("cookie", "b=2; a=1")]), plain);
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_does_not_count_and_the_identity_in_it_does() {
+    fn of_a_signed_authorization_only_the_identity_is_part_of_the_fingerprint() {
         let scope = Scope::Parts([ScopePart::Client].into());
         let of = |value| with(&scope, &[("authorization", value)]);
         let first = of("Hawk id=\"a\", ts=\"1\", nonce=\"x\", mac=\"1\"");
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn crafted_credentials_never_count_as_others() {
+    fn crafted_credentials_do_not_have_the_fingerprint_of_others() {
         let scope = Scope::Parts([ScopePart::Client].into());
         let of = |lines: &[_]| with(&scope, lines);
         let signed = of(&[(
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_boundary_makes_no_difference() {
+    fn a_multipart_boundary_is_not_part_of_the_fingerprint() {
         let of = |boundary: &str, value: &str| {
             let content_type = format!("multipart/form-data; boundary={boundary}");
             let request = Request::builder()
@@ -303,14 +304,14 @@ mod tests {
                 .body(())
                 .unwrap();
             let body = format!("--{boundary}\r\na: b\r\n\r\n{value}\r\n--{boundary}--\r\n");
-            Fingerprint::of(&SECRET, &Rule::default(), &request, body.as_bytes())
+            Fingerprint::of(&SECRET, &KeyRule::default(), &request, body.as_bytes())
         };
         assert_eq!(of("one", "1"), of("two", "1"));
         assert_ne!(of("one", "1"), of("one", "2"));
     }
 
     #[test]
-    fn whatever_differs_in_what_is_asked_for_shows() {
+    fn method_path_query_host_and_body_are_part_of_the_fingerprint() {
         let plain = of("POST", "/a?b", "api.example", "body");
         for other in [
             of("PATCH", "/a?b", "api.example", "body"),
@@ -327,23 +328,23 @@ mod tests {
     }
 
     #[test]
-    fn a_long_body_counts_to_its_last_byte() {
+    fn all_bytes_of_a_long_body_are_part_of_the_fingerprint() {
         let long = "x".repeat(INLINE_BODY + 1);
         let plain = of("POST", "/", "h", &long);
         assert_eq!(of("POST", "/", "h", &long), plain);
         assert_ne!(of("POST", "/", "h", &(long.clone() + "y")), plain);
         assert_ne!(of("POST", "/", "h", &long[1..]), plain);
         let hash = blake3::hash(long.as_bytes());
-        let posing = hash
+        let text_of_hash = hash
             .as_bytes()
             .iter()
             .map(|&byte| char::from(byte))
             .collect::<String>();
-        assert_ne!(of("POST", "/", "h", &posing), plain);
+        assert_ne!(of("POST", "/", "h", &text_of_hash), plain);
     }
 
     #[test]
-    fn the_hosts_case_and_port_do_not() {
+    fn case_and_port_of_the_host_are_not_part_of_the_fingerprint() {
         let plain = of("POST", "/", "api.example", "");
         assert_eq!(of("POST", "/", "API.Example:8443", ""), plain);
         assert_eq!(

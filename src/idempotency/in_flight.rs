@@ -1,7 +1,7 @@
-//! An execution in flight and the duplicate requests that wait for it.
+//! Execution in flight, and the duplicate requests that wait for it.
 //!
-//! All waiters are woken at once when the execution ends. A waiter that is dropped leaves nothing behind. The channel is
-//! created for the first duplicate, because nearly all executions have none.
+//! The end of the execution wakes all waiters. A waiter can be dropped at any time. The channel is created for the
+//! first duplicate, because nearly all executions have none.
 
 use tokio::sync::watch;
 
@@ -9,27 +9,27 @@ use super::claim::RecordView;
 use super::{ClaimToken, ExecutionOutcome};
 use crate::clock::Moment;
 
-/// An execution in flight in this process.
+/// Execution in flight in this process.
 #[derive(Debug)]
 pub(crate) struct InFlightExecution {
-    /// The claim of the execution.
+    /// Claim of the execution.
     pub token: ClaimToken,
-    /// When the claim was made.
+    /// Time of the claim.
     pub since: Moment,
     /// `None` until the first duplicate arrives.
     waiters: Option<Waiters>,
 }
 
-/// The requests that wait for an execution, in this process or on another gateway.
+/// Sender of the outcome to all requests that wait for an execution in this process or on another gateway.
 #[derive(Debug)]
 pub(crate) struct Waiters(watch::Sender<Option<ExecutionOutcome>>);
 
-/// A request that waits for an execution.
+/// Receiver of the outcome, for one request that waits for an execution.
 #[derive(Debug)]
 pub struct Waiter(watch::Receiver<Option<ExecutionOutcome>>);
 
 impl InFlightExecution {
-    /// Creates an execution that begins at `since`, without waiters.
+    /// Creates an execution that started at `since` and has no waiters.
     pub(crate) fn new(token: ClaimToken, since: Moment) -> Self {
         Self {
             token,
@@ -43,12 +43,12 @@ impl InFlightExecution {
         self.waiters.get_or_insert_default().join()
     }
 
-    /// Returns what a claim depends on. The claim has no lease in this process.
+    /// Returns the data that decides other claims on the key. A claim in this process has no lease.
     pub(crate) fn view(&self) -> RecordView<'_, Moment> {
         RecordView::in_progress(&self.token.request.fingerprint)
     }
 
-    /// Passes the outcome to the waiters.
+    /// Ends the execution and passes the outcome to its waiters.
     pub(crate) fn end(self, outcome: ExecutionOutcome) {
         if let Some(waiters) = self.waiters {
             waiters.end(outcome);
@@ -61,7 +61,7 @@ impl Waiters {
         Waiter(self.0.subscribe())
     }
 
-    /// Whether all waiters are gone.
+    /// Returns whether no request is waiting.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.receiver_count() == 0
     }
@@ -82,8 +82,10 @@ impl Waiter {
     /// Waits for the end of the execution and returns its outcome.
     pub async fn ended(mut self) -> ExecutionOutcome {
         match self.0.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone().expect("waited until there is one"),
-            // The store was dropped, so the outcome cannot be known.
+            Ok(outcome) => outcome
+                .clone()
+                .expect("wait_for returns only a value that is set"),
+            // The store was dropped before it sent an outcome.
             Err(_) => ExecutionOutcome::Unknown,
         }
     }

@@ -1,8 +1,8 @@
-//! The idempotency key of a request, in either of its two header spellings.
+//! Idempotency key in a request header, with or without quotes.
 //!
-//! The IETF draft writes it as a structured-field string, in quotes. Most clients in use write it bare. Both
-//! spellings are the same key. A header that proxies or servers can read in two ways is rejected: two header lines,
-//! or a space or a control character in a bare key.
+//! The IETF draft defines the key as a structured-field string, in quotes. Most clients send it without quotes. Both
+//! spellings are the same key. A header that servers can interpret in different ways is rejected: several header lines,
+//! or a space or control character in a key without quotes.
 
 use std::borrow::Cow;
 
@@ -10,39 +10,39 @@ use http::header::GetAll;
 use http::{HeaderName, HeaderValue};
 use thiserror::Error;
 
-/// The header a key comes in, unless a route says otherwise.
+/// Default header of the key.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The longest a key may be, without its quotes.
+/// Maximum length of a key without its quotes, in characters.
 pub(crate) const MAX_LENGTH: usize = 255;
 
-/// What a client calls one thing it wants done, however often it has to ask. Spelt bare, as nearly every
-/// key is, it is the header's own bytes; only quotes and escapes have to be taken out of a copy.
+/// Idempotency key, which is the same in a request and its retries. A key without quotes borrows the bytes of the
+/// header. A quoted key is copied, because its quotes and escapes are removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey<'a>(Cow<'a, [u8]>);
 
-/// Why a header holds no key.
+/// Error of a header that contains no valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// There is more than one.
+    /// The request has several header lines with a key.
     #[error("it is sent more than once")]
     Repeated,
-    /// It has nothing in it.
+    /// The key is empty.
     #[error("it is empty")]
     Empty,
-    /// It goes on for too long.
+    /// The key is longer than 255 characters.
     #[error("it is longer than {MAX_LENGTH} characters")]
     TooLong,
-    /// It begins with a quote and is not a quoted string.
-    #[error("it begins with a quote and is not a structured-field string")]
+    /// The value starts with a quote, but is not a valid quoted string.
+    #[error("it starts with a quote but is not a structured-field string")]
     NotAString,
-    /// It holds something that is not visible.
-    #[error("it holds something other than visible ASCII characters")]
+    /// The key contains a character that is not visible ASCII.
+    #[error("it contains characters other than visible ASCII")]
     NotVisible,
 }
 
 impl<'a> IdempotencyKey<'a> {
-    /// The key in `lines`; `None` if there is no line.
+    /// Returns the key in these header lines; `None` if there is no line.
     pub fn of(lines: &GetAll<'a, HeaderValue>) -> Result<Option<Self>, KeyError> {
         let mut lines = lines.iter();
         let Some(line) = lines.next() else {
@@ -54,7 +54,7 @@ impl<'a> IdempotencyKey<'a> {
         Self::parse(line.as_bytes()).map(Some)
     }
 
-    /// Parses the value of a header line, in either spelling.
+    /// Parses the value of a header line, with or without quotes.
     pub fn parse(line: &'a [u8]) -> Result<Self, KeyError> {
         Self::with_length(if line.first() == Some(&b'"') {
             Cow::Owned(quoted(line)?.into_bytes())
@@ -63,7 +63,7 @@ impl<'a> IdempotencyKey<'a> {
         })
     }
 
-    /// Returns the key that consists of these characters, which are not quoted or escaped.
+    /// Creates a key from text without quotes and escapes. The text can contain spaces.
     pub fn from_text(text: String) -> Result<Self, KeyError> {
         if !text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
             return Err(KeyError::NotVisible);
@@ -79,23 +79,23 @@ impl<'a> IdempotencyKey<'a> {
         }
     }
 
-    /// The key, without quotes.
+    /// Returns the key without quotes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The same, to be shown.
+    /// Returns the key without quotes, as text.
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).expect("visible ASCII and spaces")
     }
 
-    /// The key by itself, whatever becomes of the line it was in.
+    /// Converts the key into one that does not borrow from the header.
     pub fn into_owned(self) -> IdempotencyKey<'static> {
         IdempotencyKey(Cow::Owned(self.0.into_owned()))
     }
 }
 
-/// A structured-field string (RFC 9651, section 3.3.3). Its parameters mean nothing here.
+/// Parses a structured-field string (RFC 9651, section 3.3.3) and ignores its parameters.
 fn quoted(line: &[u8]) -> Result<String, KeyError> {
     let item: sfv::Item = sfv::Parser::new(line)
         .parse()
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_are_one_key() {
+    fn a_key_is_the_same_with_and_without_quotes() {
         assert_eq!(key(b"order-17"), Ok("order-17".into()));
         assert_eq!(key(b"\"order-17\""), Ok("order-17".into()));
         assert_eq!(
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_no_key() {
+    fn an_ambiguous_or_empty_value_is_rejected() {
         for (line, error) in [
             (&b""[..], KeyError::Empty),
             (b"\"\"", KeyError::Empty),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_one_header_line() {
+    fn a_key_on_two_header_lines_is_rejected() {
         let mut headers = HeaderMap::new();
         assert_eq!(
             IdempotencyKey::of(&headers.get_all(IDEMPOTENCY_KEY)),

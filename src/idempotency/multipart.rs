@@ -1,21 +1,21 @@
-//! Multipart bodies, hashed without their boundary.
+//! Hashes multipart bodies without their boundary.
 //!
-//! A client that repeats an upload chooses a new boundary, so the bytes of the body differ while its parts do not.
-//! The parser accepts only the form that clients generate (RFC 2046, section 5.1.1, without padding after a
-//! delimiter, at most 1,000 parts). Any other body is hashed as it is: then a repetition with another boundary is a mismatch, never a
-//! wrong replay.
+//! A client that retries an upload chooses a new boundary, so the bytes of the body differ although its parts are
+//! equal. The parser accepts only the syntax that clients generate: RFC 2046, section 5.1.1, without padding after a
+//! delimiter, and at most 1,000 parts. Any other body is hashed byte for byte. A retry with another boundary is then a
+//! mismatch, but never a wrong replay.
 
 use http::header::{CONTENT_TYPE, HeaderMap};
 use memchr::memmem;
 
-/// The longest boundary (RFC 2046, section 5.1.1).
+/// Maximum length of a boundary (RFC 2046, section 5.1.1).
 const MAX_BOUNDARY: usize = 70;
 
-/// Parts of a body that is hashed by its parts. Small parts cost more time than their bytes, and a client can put
-/// 100,000 of them into 1 MiB.
+/// Maximum number of parts of a body that is split. Splitting takes time for each part, and a client can send 100,000
+/// parts in 1 MiB.
 const MAX_PARTS: usize = 1_000;
 
-/// Hashes everything in a multipart body except its boundary. Returns `None` if the body is not multipart.
+/// Hashes a multipart body without its boundary. Returns `None` if the body is not multipart or does not parse.
 pub(super) fn hash(headers: &HeaderMap, body: &[u8]) -> Option<blake3::Hash> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (Some(content_type), None) = (types.next(), types.next()) else {
@@ -29,7 +29,7 @@ pub(super) fn hash(headers: &HeaderMap, body: &[u8]) -> Option<blake3::Hash> {
     Some(hasher.finalize())
 }
 
-/// Returns the boundary that a multipart `Content-Type` names. A parameter that is repeated or malformed names none.
+/// Returns the boundary in a multipart `Content-Type`. Returns `None` if it is absent, repeated or malformed.
 fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     const MULTIPART: &[u8] = b"multipart/";
     let start = content_type.get(..MULTIPART.len())?;
@@ -42,13 +42,13 @@ fn boundary(content_type: &[u8]) -> Option<&[u8]> {
         let after = after.trim_ascii_start();
         let equals = memchr::memchr2(b'=', b';', after);
         let Some(equals) = equals.filter(|&at| after[at] == b'=') else {
-            // Parameters without a value occur in practice and have no effect.
+            // Clients send parameters without a value, which have no effect.
             rest = &after[memchr::memchr(b';', after).unwrap_or(after.len())..];
             continue;
         };
         let (name, value) = (&after[..equals], &after[equals + 1..]);
         let (value, after) = if let Some(quoted) = value.strip_prefix(b"\"") {
-            // No client puts a backslash or a quote into a boundary, which would have to be unescaped.
+            // Escapes are not supported, because no client uses a backslash or a quote in a boundary.
             let end = memchr::memchr2(b'"', b'\\', quoted)?;
             if quoted[end] == b'\\' {
                 return None;
@@ -70,8 +70,8 @@ fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     found.filter(is_valid)
 }
 
-/// Splits `body` at `boundary`, and passes to `field` the preamble, the header lines and the content of each part, and
-/// the epilogue. Returns `None` if the body is not complete and well-formed.
+/// Splits `body` at `boundary`. Calls `field` with the preamble, with the header lines and the content of each part,
+/// and with the epilogue. Returns `None` if the body is incomplete or malformed.
 fn parse<'a>(boundary: &[u8], body: &'a [u8], mut field: impl FnMut(&'a [u8])) -> Option<()> {
     let delimiter = [b"\r\n--", boundary].concat();
     let finder = memmem::Finder::new(&delimiter);
@@ -103,7 +103,7 @@ fn split_at_delimiter<'a>(
     Some((&bytes[..at], &bytes[at + finder.needle().len()..]))
 }
 
-/// Splits what follows a delimiter into the header lines and the content of a part.
+/// Splits the text after a delimiter into the header lines and the content of a part.
 fn split_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let bytes = bytes.strip_prefix(b"\r\n")?;
     if let Some(content) = bytes.strip_prefix(b"\r\n") {
@@ -126,7 +126,7 @@ mod tests {
         hash(&headers, body)
     }
 
-    /// A form as clients write it.
+    /// Returns a multipart body as clients generate it.
     fn form(boundary: &str, parts: &[(&str, &[u8])]) -> Vec<u8> {
         let mut body = Vec::new();
         for (headers, content) in parts {
@@ -146,7 +146,7 @@ mod tests {
         "Content-Disposition: form-data; name=\"f\"; filename=\"a\"\r\nContent-Type: text/plain";
 
     #[test]
-    fn only_the_boundary_makes_no_difference() {
+    fn a_hash_depends_on_everything_except_the_boundary() {
         let parts = [
             ("Content-Disposition: form-data; name=\"a\"", &b"1"[..]),
             (FILE, b"two\r\n"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_does_not_parse_is_not_multipart() {
+    fn a_malformed_body_or_boundary_has_no_multipart_hash() {
         let form_data = "multipart/form-data; boundary=b";
         for body in [
             &b""[..],
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_with_too_many_parts_is_not_split() {
+    fn a_body_with_more_than_1_000_parts_has_no_multipart_hash() {
         let of = |count| {
             let parts = vec![("", &b"1"[..]); count];
             of("multipart/form-data; boundary=b", &form("b", &parts))
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn text_around_the_parts_counts() {
+    fn preamble_and_epilogue_are_part_of_the_hash() {
         let hash = |text: &str| of("multipart/mixed; boundary=b", text.as_bytes());
         let plain = hash("--b\r\n\r\n1\r\n--b--");
         assert!(plain.is_some());
@@ -235,11 +235,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsing_never_fails_and_finds_what_was_written(
+        fn parse_returns_the_written_parts_and_does_not_panic(
             contents in prop::collection::vec("[ -~\r\n]{0,40}", 1..5),
             noise in "[-b\r\n]{0,60}",
         ) {
-            // A content cannot contain the delimiter, whose letter it does not have.
+            // Without the letter of the boundary, the content cannot contain the delimiter.
             let contents: Vec<_> = contents.iter().map(|text| text.replace('b', "")).collect();
             let parts: Vec<_> = contents.iter().map(|text| ("name: x", text.as_bytes())).collect();
             let body = form("b", &parts);

@@ -1,8 +1,8 @@
-//! The permit that the winner of a key holds during its execution.
+//! Permit that a request holds while it is executed.
 //!
-//! A permit is returned to the store with the outcome of the execution. If it is dropped instead (a panic, a runtime
-//! that shuts down), the store ends the claim by itself: the key is free if the request was not sent, and unknown
-//! afterwards. So no code path can report an execution as done that was not.
+//! The stage returns the permit to the store with the outcome of the execution. If the permit is dropped instead, by a
+//! panic or a runtime that shuts down, the store ends the claim. The key is released if the request was not sent, and
+//! its outcome is unknown otherwise. So no code path can record an execution as completed that was not.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,51 +10,51 @@ use std::sync::Arc;
 use super::{ClaimRequest, ExecutionOutcome};
 use crate::clock::Moment;
 
-/// Identifies a claim in the store that granted it.
+/// Identity of a claim in the store that granted it.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimToken {
-    /// The request for which the key is claimed.
+    /// Request that claimed the key.
     pub request: ClaimRequest,
-    /// Number of the claim. No other claim of this process has it.
+    /// Number of the claim, unique within the process.
     pub number: u64,
 }
 
-/// The right to execute the request of a key, to be returned to the store with [`end`](super::Records::end).
+/// Exclusive right to execute the request of a key. It is returned to the store with [`end`](super::Records::end).
 #[must_use = "a dropped permit leaves its key unknown"]
 pub struct Permit {
     token: ClaimToken,
     sent: bool,
-    /// When the lease of the claim ends, unless the store renews it; `None` if it has no lease.
-    lapses: Option<Moment>,
+    /// End of the lease as granted with the claim; `None` if the claim has no lease.
+    lease_ends: Option<Moment>,
     on_abandon: Option<Arc<dyn OnAbandon>>,
 }
 
-/// Handles permits that are dropped.
+/// Handler of permits that are dropped before they are returned to the store.
 pub trait OnAbandon: Send + Sync {
     /// Ends the claim of a dropped permit. Must not block.
     fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome);
 }
 
 impl Permit {
-    /// Creates the permit of `token`. `on_abandon` handles it if it is dropped.
+    /// Creates the permit of `token`. `on_abandon` is called if it is dropped.
     pub fn new(token: ClaimToken, on_abandon: Arc<dyn OnAbandon>) -> Self {
         Self {
             token,
             sent: false,
-            lapses: None,
+            lease_ends: None,
             on_abandon: Some(on_abandon),
         }
     }
 
     /// Sets the end of the lease of the claim.
-    pub fn lapsing(mut self, at: Moment) -> Self {
-        self.lapses = Some(at);
+    pub fn with_lease_end(mut self, at: Moment) -> Self {
+        self.lease_ends = Some(at);
         self
     }
 
-    /// Whether the lease of the claim may have ended, so that nothing may be sent.
-    pub fn has_lapsed(&self, now: Moment) -> bool {
-        self.lapses.is_some_and(|lapses| now >= lapses)
+    /// Returns whether the lease may have ended. If so, the request must not be sent.
+    pub fn is_lease_over(&self, now: Moment) -> bool {
+        self.lease_ends.is_some_and(|lease_ends| now >= lease_ends)
     }
 
     /// Returns the claim of the permit.
@@ -62,18 +62,18 @@ impl Permit {
         &self.token
     }
 
-    /// Notes that the request is sent. Call this before its first byte is sent.
-    pub fn sending(&mut self) {
+    /// Marks the request as sent. Must be called before its first byte is sent.
+    pub fn mark_sent(&mut self) {
         self.sent = true;
     }
 
-    /// Whether the request may have been sent.
+    /// Returns whether the request may have been sent.
     pub fn is_sent(&self) -> bool {
         self.sent
     }
 
-    /// Returns the claim for the store to end. From here on the handler of dropped permits is not called.
-    pub fn redeem(mut self) -> ClaimToken {
+    /// Converts the permit into its claim, which the store then ends. The handler of dropped permits is not called.
+    pub fn into_token(mut self) -> ClaimToken {
         self.on_abandon = None;
         self.token
     }

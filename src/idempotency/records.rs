@@ -1,7 +1,7 @@
-//! The store of records, as the idempotency stage uses it.
+//! Trait of a store of records.
 //!
-//! The stage defines the trait, and `store` implements it in memory, on disk and in Redis. The store is
-//! responsible for atomicity and durability; what a claim meets is decided in [`claim`](super::claim).
+//! The idempotency stage defines the trait, and the module `store` implements it in memory, on disk and in Redis. A
+//! store is responsible for atomicity and durability. The decision on a claim is made in [`claim`](super::claim).
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use http::StatusCode;
 use thiserror::Error;
 
 use super::{
-    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, KeyHash, Permit, RecordId, ScopeHash,
-    State, StoredResponse,
+    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, KeyHash, Permit, RecordId, RecordState,
+    ScopeHash, StoredResponse,
 };
 
-/// A store of records. Every operation on a record is atomic: of any number of concurrent claims on a key, one wins.
+/// Store of records. Every operation on a record is atomic: one of several concurrent claims on a key wins.
 pub trait Records: Send + Sync + 'static {
-    /// Claims a key. On a durable store the claim is durable before it is won. Dropping the future leaves no claim.
+    /// Claims a key. A durable store writes the claim durably before it returns [`Claim::Won`]. If the future is
+    /// dropped, the key is not claimed.
     fn claim(
         &self,
         request: &ClaimRequest,
@@ -25,67 +26,70 @@ pub trait Records: Send + Sync + 'static {
 
     /// Ends the claim of `permit` and passes the outcome to its waiters.
     ///
-    /// When this returns `Ok` for a request that was executed ([`Completed`](ExecutionOutcome::Completed) or
-    /// [`Tombstone`](ExecutionOutcome::Tombstone)), the record is as durable as the store can make it. On an error the
-    /// key is unknown, and waiters receive that. The other outcomes contain less than the stored claim implies, so they
-    /// need not survive a power cut: without them the key is unknown. Their waiters receive them also on an error.
+    /// The outcomes [`Completed`](ExecutionOutcome::Completed) and [`Tombstone`](ExecutionOutcome::Tombstone) mean that
+    /// the request was executed. If the function returns `Ok` for them, the record is as durable as the store can make
+    /// it. If it returns an error, the outcome of the key is unknown, which waiters receive.
+    ///
+    /// The other outcomes need not be durable: if a power failure removes them, the stored claim remains and the
+    /// outcome of the key is unknown. Waiters receive these outcomes even if the function returns an error.
     fn end(
         &self,
         permit: Permit,
         outcome: ExecutionOutcome,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Returns up to `most` records of `key`, in `scope` or in all scopes if `None`. Loads no response.
+    /// Returns up to `limit` records of `key` in `scope`, or in all scopes if `None`. Does not load responses.
     fn find(
         &self,
         key: KeyHash,
         scope: Option<ScopeHash>,
-        most: usize,
+        limit: usize,
     ) -> impl Future<Output = Result<Vec<RecordInfo>, StoreError>> + Send;
 
-    /// Returns the stored response of a completed record; `None` if there is none.
+    /// Returns the stored response of a completed record; `None` if there is no such record.
     fn response(
         &self,
         id: RecordId,
     ) -> impl Future<Output = Result<Option<Arc<StoredResponse>>, StoreError>> + Send;
 
-    /// Frees a key whose outcome is unknown, at the request of an operator. Returns `false` if it is not unknown.
+    /// Frees a key whose outcome is unknown, at the request of an operator. Returns `false` if the key has another
+    /// state or no record.
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Whether each replay has its own copy of the stored response in memory, or one that can outlive its cache.
+    /// Returns whether a replay holds a copy of the stored response that the memory bound of the store does not cover.
     fn copies_replays(&self) -> bool;
 
-    /// Counts the records that this process knows of.
+    /// Returns the number of records that this process knows of.
     fn counts(&self) -> RecordCounts;
 }
 
-/// What a lookup returns of a record.
+/// Result of a lookup of a record.
 #[derive(Clone, Debug)]
 pub struct RecordInfo {
-    /// Key and scope of the record.
+    /// Hashes of key and scope.
     pub id: RecordId,
     /// State of the record.
-    pub state: State,
-    /// Time since the record reached its state.
+    pub state: RecordState,
+    /// Time since the record entered this state.
     pub age: Duration,
     /// Time until the record expires; `None` if it is in progress.
     pub expires_in: Option<Duration>,
     /// Fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// The stored response, if there is one.
+    /// Summary of the stored response; `None` if no response is stored.
     pub response: Option<ResponseSummary>,
 }
 
-/// What a lookup returns of a stored response.
+/// Status and size of a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseSummary {
     /// Status code of the response.
     pub status: StatusCode,
-    /// Length of its body in bytes.
+    /// Length of the body in bytes.
     pub body_bytes: usize,
 }
 
-/// Counts of the records in a store.
+/// Numbers of records in a store, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordCounts {
     /// Records in progress.
@@ -98,28 +102,28 @@ pub struct RecordCounts {
     pub tombstones: u64,
     /// Size of all stored responses in bytes.
     pub bytes: u64,
-    /// Responses evicted since the store was opened.
+    /// Number of responses evicted since the store was opened.
     pub evictions: u64,
 }
 
-/// Why an operation of a store failed.
+/// Error of a store operation.
 #[derive(Clone, Debug, Error)]
 #[error("{reason}")]
 pub struct StoreError {
-    /// Cause of the failure.
+    /// Description of the cause.
     pub reason: Arc<str>,
-    /// Whether the failure was detected just now. `false` if the store was known to be degraded, which it has logged.
-    pub is_news: bool,
+    /// Whether this operation detected the failure. `false` if the store was already degraded and has logged it.
+    pub is_new: bool,
 }
 
 impl RecordCounts {
     /// Returns the number of records in `state`.
-    pub fn of(&self, state: State) -> u64 {
+    pub fn of(&self, state: RecordState) -> u64 {
         match state {
-            State::InProgress => self.in_progress,
-            State::Completed => self.completed,
-            State::Unknown => self.unknown,
-            State::Tombstone => self.tombstones,
+            RecordState::InProgress => self.in_progress,
+            RecordState::Completed => self.completed,
+            RecordState::Unknown => self.unknown,
+            RecordState::Tombstone => self.tombstones,
         }
     }
 }
@@ -134,18 +138,18 @@ impl From<&StoredResponse> for ResponseSummary {
 }
 
 impl StoreError {
-    /// Creates the error of a failure that was detected just now.
+    /// Creates the error of a failure that this operation detected.
     pub fn new(reason: impl fmt::Display) -> Self {
         Self {
             reason: reason.to_string().into(),
-            is_news: true,
+            is_new: true,
         }
     }
 
-    /// Creates the error of a failure that is known.
+    /// Creates the error of an operation on a store that is already degraded.
     pub fn known(reason: impl fmt::Display) -> Self {
         Self {
-            is_news: false,
+            is_new: false,
             ..Self::new(reason)
         }
     }

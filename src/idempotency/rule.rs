@@ -1,4 +1,4 @@
-//! What a route's keys mean: `idempotency` of a `[[route]]`.
+//! Settings of idempotency keys on a route: `idempotency` of a `[[route]]`.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -7,63 +7,63 @@ use std::time::Duration;
 use http::header::AUTHORIZATION;
 use http::{HeaderName, Method, StatusCode};
 
-use super::claim::Terms;
+use super::claim::RecordSettings;
 use super::key::IDEMPOTENCY_KEY;
 
-/// What a route's keys mean.
+/// Settings of idempotency keys on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct KeyRule {
     /// Whether a request must have a key.
     pub requirement: Requirement,
-    /// The methods whose keys are looked at; others pass.
+    /// Methods to which the rule applies. Requests with other methods are forwarded with their key.
     pub methods: Vec<Method>,
-    /// The header that contains the key.
+    /// Header that contains the key.
     pub header: HeaderName,
-    /// The top-level member of a JSON body that can contain the key instead.
+    /// Top-level member of a JSON body that can contain the key.
     pub body_field: Option<Arc<str>>,
-    /// Whose keys are told apart.
+    /// Property that separates the key spaces of callers.
     pub scope: Scope,
-    /// What the store is asked to hold to.
-    pub terms: Terms,
-    /// What happens to a duplicate while the first runs.
+    /// Settings that the store applies to records.
+    pub settings: RecordSettings,
+    /// Action on a duplicate request while the first is in flight.
     pub in_flight: InFlightPolicy,
-    /// What happens to an answer that is a server error.
+    /// Action on a response with a server error.
     pub on_server_error: OnServerError,
     /// Statuses that mean "not executed" and release the key. `None`: 401, 403, 425, 429, and 408 or 503 with
     /// `Retry-After`.
     pub release_on: Option<Vec<StatusCode>>,
-    /// The largest request that can have a key, in bytes.
+    /// Maximum length of the body of a request with a key, in bytes.
     pub max_request: usize,
-    /// The largest answer that is kept, in bytes.
+    /// Maximum length of the body of a response that is stored, in bytes.
     pub max_response: usize,
-    /// Headers of the answer that are not kept.
+    /// Response headers that are not stored.
     pub exclude_headers: Vec<HeaderName>,
 }
 
 /// Whether a request must have a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// It may.
+    /// A request can have a key.
     Optional,
-    /// It must.
+    /// A request without a key is rejected.
     Required,
 }
 
-/// Which callers have separate key spaces.
+/// Property that separates the key spaces of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Callers with different `Authorization` headers; clients, if the header is absent. If the header is signed
-    /// separately for each request: clients with different identities in it.
+    /// Value of `Authorization`, or the client address if the header is absent. If the header is signed separately for
+    /// each request: the client address and the identity in the header.
     Credential,
     /// All callers share one key space.
     Shared,
-    /// Callers that differ in one of these; never empty.
+    /// These properties together; never empty.
     Parts(Box<[ScopePart]>),
 }
 
 impl Scope {
-    /// Returns the headers that the scope is read from. `Cookie` is not among them: its lines are joined before anything is
-    /// read from them.
+    /// Returns the headers of the scope, except `Cookie`. The caller checks that each header has one line, and several
+    /// lines of `Cookie` are joined before that.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         let parts = match self {
             Self::Parts(parts) => &**parts,
@@ -78,45 +78,45 @@ impl Scope {
     }
 }
 
-/// A property that separates callers.
+/// Single property that separates callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopePart {
-    /// The client's address.
+    /// Address of the client.
     Client,
-    /// The value of a request header; the client's address if the header is absent.
+    /// Value of a request header, or the client address if the header is absent.
     Header(HeaderName),
-    /// The value of a cookie; the client's address if the cookie is absent.
+    /// Value of a cookie, or the client address if the cookie is absent.
     Cookie(Box<str>),
 }
 
-/// What happens to a duplicate while the first runs.
+/// Action on a duplicate request while the first is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightPolicy {
-    /// It waits for the first one's answer, this long at most.
+    /// The duplicate waits for the response to the first request, up to this time.
     Wait(Duration),
-    /// It is told to come back.
+    /// The duplicate gets 409 with `Retry-After`.
     Conflict,
 }
 
-/// What happens to an answer that is a server error.
+/// Action on a response with a server error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnServerError {
-    /// It is kept like any other.
+    /// The response is stored and replayed.
     Replay,
-    /// It is not kept, and the next request runs again.
+    /// The response is not stored, and the key is released: the next request with the key is executed.
     Release,
 }
 
-/// What a request whose outcome is not known means for the next one of its key.
+/// Action on a request whose key has an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnUnknown {
-    /// It is refused: never a second execution.
+    /// The request is rejected, so it is never executed twice.
     Hold,
-    /// It runs: upstream understands the key itself.
+    /// The request is executed. The upstream must handle the key.
     Release,
 }
 
-impl Default for Rule {
+impl Default for KeyRule {
     fn default() -> Self {
         Self {
             requirement: Requirement::Optional,
@@ -124,7 +124,7 @@ impl Default for Rule {
             header: IDEMPOTENCY_KEY,
             body_field: None,
             scope: Scope::Credential,
-            terms: Terms::default(),
+            settings: RecordSettings::default(),
             in_flight: InFlightPolicy::Wait(Duration::from_secs(10)),
             on_server_error: OnServerError::Replay,
             release_on: None,
@@ -135,7 +135,7 @@ impl Default for Rule {
     }
 }
 
-impl Default for Terms {
+impl Default for RecordSettings {
     fn default() -> Self {
         Self {
             ttl: Duration::from_hours(24),

@@ -1,8 +1,8 @@
-//! The idempotency stage: executes a keyed request once, and replays its response.
+//! Idempotency stage: executes a request with a key once, and replays its response.
 //!
-//! The stage reads the whole body of a request with a key, so that it can distinguish it from another request with the
-//! same key. It claims the key afterwards: a client that disconnects before has claimed nothing. With `body_field` the
-//! key can be in the body itself. The execution is [detached](detach) from its caller: the client cannot stop it.
+//! The stage first reads the complete body, which is part of the fingerprint and can contain the key (`body_field`).
+//! Then it claims the key. So a client that disconnects while it sends the body leaves no claim. The execution is
+//! [detached](detach) from the connection, so the client cannot abort it.
 
 mod detach;
 mod execution;
@@ -17,16 +17,16 @@ use tokio_util::task::TaskTracker;
 
 use self::detach::Detached;
 use self::execution::Execution;
-use super::gather::{Excess, Gathered, gather};
+use super::read_body::{ExceededBound, ReadBody, read_body};
 use super::{
-    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, IdempotencyError, InFlightPolicy,
-    OnUnknown, RecordId, Records, Rule, StoreError, Waiter,
+    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, IdempotencyError, InFlightPolicy, KeyRule,
+    OnUnknown, RecordId, Records, StoreError, Waiter,
 };
 use crate::access_log::KeyUse;
 use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
-use crate::context::{Failed, RequestContext, Resend};
+use crate::context::{FailedRequest, RequestContext, Resend};
 use crate::failpoint::failpoint;
 use crate::hash_keys::HashKeySource;
 use crate::metrics::{KeyedMetrics, RouteMetrics};
@@ -34,32 +34,33 @@ use crate::problem::Problem;
 
 pub(crate) use self::keyed::KeyedRequest;
 
-/// Executes keyed requests once. Cheap to clone.
+/// Idempotency stage with records in the store `S`. Clones are cheap and share their state.
 #[derive(Debug)]
-pub(crate) struct Idempotency<S>(Arc<Shared<S>>);
+pub(crate) struct Idempotency<S>(Arc<StageState<S>>);
 
 #[derive(Debug)]
-struct Shared<S> {
+struct StageState<S> {
     records: S,
-    /// Bounds the executions in flight. Their clients may have disconnected, so nothing else bounds them.
+    /// Bounds the executions in flight. The limit on connections does not, because an execution continues after its
+    /// client has disconnected.
     executions: Arc<Semaphore>,
-    /// Bounds the bodies held in memory.
+    /// Bounds the memory for bodies.
     buffers: Arc<Buffers>,
     hash_keys: HashKeySource,
     tasks: TaskTracker,
     clock: Clock,
 }
 
-/// The rule of a route's keys and its counters, for one worker.
+/// Rule for the idempotency keys of a route, and its counters, for one worker.
 #[derive(Debug)]
 pub(crate) struct RouteKeys {
-    rule: Rule,
+    rule: KeyRule,
     metrics: Arc<RouteMetrics>,
 }
 
 impl RouteKeys {
-    /// Combines a rule with the counters of its route.
-    pub(crate) fn new(rule: Rule, metrics: Arc<RouteMetrics>) -> Self {
+    /// Creates the value from a rule and the counters of its route.
+    pub(crate) fn new(rule: KeyRule, metrics: Arc<RouteMetrics>) -> Self {
         Self { rule, metrics }
     }
 
@@ -67,16 +68,16 @@ impl RouteKeys {
         &self.metrics.keyed
     }
 
-    /// The rejection of a request with a key whose outcome is unknown.
+    /// Returns the error for a request whose key has an unknown outcome.
     fn outcome_unknown(&self) -> IdempotencyError {
         IdempotencyError::OutcomeUnknown {
             is_held: self.holds_unknown(),
         }
     }
 
-    /// Whether a key whose outcome is unknown is held, so that it does not execute again.
+    /// Returns whether the route holds a key whose outcome is unknown, so that the gateway never executes it again.
     fn holds_unknown(&self) -> bool {
-        self.rule.terms.on_unknown == OnUnknown::Hold
+        self.rule.settings.on_unknown == OnUnknown::Hold
     }
 }
 
@@ -87,9 +88,9 @@ impl<S> Clone for Idempotency<S> {
 }
 
 impl<S: Records> Idempotency<S> {
-    /// Creates the stage with records in `records`, whose names are hashed with `hash_keys`. Up to `max_executions` run
-    /// at once. `tasks` tracks them: a shutdown closes it and waits for it. Bodies are held within the bounds of
-    /// `buffers`.
+    /// Creates the stage with records in `records`, whose ids are hashed with `hash_keys`. At most `max_executions` are
+    /// in flight. `tasks` tracks executions without a connection, and a shutdown waits for them. `buffers` bounds the
+    /// memory for bodies.
     pub(crate) fn new(
         records: S,
         hash_keys: HashKeySource,
@@ -99,7 +100,7 @@ impl<S: Records> Idempotency<S> {
         clock: Clock,
     ) -> Self {
         let permits = max_executions.min(Semaphore::MAX_PERMITS);
-        Self(Arc::new(Shared {
+        Self(Arc::new(StageState {
             records,
             executions: Arc::new(Semaphore::new(permits)),
             buffers,
@@ -109,10 +110,11 @@ impl<S: Records> Idempotency<S> {
         }))
     }
 
-    /// Responds to a keyed request: with a stored response, or by `execute`, at most once per key.
+    /// Responds to a request that has a key, or whose body can contain one. Returns a stored response, or calls
+    /// `execute`, at most once per key.
     ///
-    /// `execute` receives the request with its whole body, and whether the request may be sent more than once. It runs
-    /// to its end even if the returned future is dropped.
+    /// `execute` receives the request with its complete body, and whether it may send the request more than once. It is
+    /// completed even if the returned future is dropped.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn reserves memory for its arguments twice, and this future is moved to a box"
@@ -127,19 +129,19 @@ impl<S: Records> Idempotency<S> {
     ) -> impl Future<Output = Result<Response<ResponseBody>, Problem>> + Send + use<'a, S, F, Fut>
     where
         F: FnOnce(Request<RequestBody>, Resend) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Response<ResponseBody>, Failed>> + Send + 'static,
+        Fut: Future<Output = Result<Response<ResponseBody>, FailedRequest>> + Send + 'static,
     {
         async move {
-            let shared = &self.0;
+            let stage = &self.0;
             let metrics = keys.metrics();
-            let claimed = shared.claim(ctx, keys, &mut keyed, &mut request).await?;
+            let claimed = stage.claim(ctx, keys, &mut keyed, &mut request).await?;
             match claimed {
                 None => Ok(execute(request, Resend::ByMethod).await?),
                 Some(Claim::Replay(stored)) => {
                     let mut response: Response<ResponseBody> = stored.replay();
-                    if shared.records.copies_replays() {
+                    if stage.records.copies_replays() {
                         let body = stored.body();
-                        let mut charge = shared.buffers.charge(ctx.caller.id(), Buffered::Replay);
+                        let mut charge = stage.buffers.charge(ctx.caller.id(), Buffered::Replay);
                         if charge.grow(body.len()).is_err() {
                             metrics.exhausted.inc();
                             return Err(IdempotencyError::BuffersFull.into());
@@ -147,45 +149,45 @@ impl<S: Records> Idempotency<S> {
                         *response.body_mut() = charge.hold(body).into();
                     }
                     metrics.replays.inc();
-                    ctx.note(|facts| facts.idempotency = Some(KeyUse::Replayed));
+                    ctx.note(|fields| fields.idempotency = Some(KeyUse::Replayed));
                     Ok(response)
                 }
                 Some(Claim::Won(permit)) => {
-                    let Ok(place) = Arc::clone(&shared.executions).try_acquire_owned() else {
+                    let Ok(slot) = Arc::clone(&stage.executions).try_acquire_owned() else {
                         metrics.exhausted.inc();
-                        // Nothing was sent, so the permit frees its key as it is dropped.
+                        // The request was not sent, so dropping the permit releases the key.
                         return Err(IdempotencyError::TooManyExecutions.into());
                     };
                     metrics.claims.inc();
                     let execution = Execution {
-                        shared: Arc::clone(shared),
+                        stage: Arc::clone(stage),
                         client: ctx.caller.id(),
                         keys: Arc::clone(keys),
                         notes: ctx.notes.clone(),
-                        _place: place,
+                        _slot: slot,
                     };
-                    // Nothing is awaited between the claim and this: a client that disconnects cannot take the claim with
-                    // it.
+                    // No await between the claim and this line: otherwise a client that disconnects could cancel the
+                    // request while it holds the claim.
                     let running = execution.run(permit, request, execute);
-                    Detached::new(running, shared.tasks.clone()).await
+                    Detached::new(running, stage.tasks.clone()).await
                 }
                 Some(Claim::InFlight(waiter)) => {
                     drop(request);
-                    // Boxed: the timer in it would make every keyed request's future large and aligned to cache lines.
+                    // Boxed, because its timer would make the future of every request with a key larger.
                     Box::pin(wait(waiter, keys, ctx)).await
                 }
                 Some(rejected) => {
-                    let error = rejected_by(&rejected, keys);
-                    Err(noted(error, ctx))
+                    let error = claim_error(&rejected, keys);
+                    Err(to_problem(error, ctx))
                 }
             }
         }
     }
 }
 
-impl<S: Records> Shared<S> {
-    /// Reads the body of a request and claims its key. The body is charged until its last byte is released. Returns
-    /// `None` if the request has no key and needs none.
+impl<S: Records> StageState<S> {
+    /// Reads the body of a request and claims its key. The body is charged until its last reference is dropped. Returns
+    /// `None` if the request has no key and the route does not require one.
     async fn claim(
         &self,
         ctx: &RequestContext,
@@ -196,16 +198,16 @@ impl<S: Records> Shared<S> {
         let (rule, metrics) = (&keys.rule, keys.metrics());
         let client = ctx.caller.id();
         let mut charge = self.buffers.charge(client, Buffered::Request);
-        let body = match gather(request.body_mut(), rule.max_request, &mut charge).await? {
-            Gathered::Whole(body) => charge.hold(body),
-            Gathered::Partial {
-                excess: Excess::Cap,
+        let body = match read_body(request.body_mut(), rule.max_request, &mut charge).await? {
+            ReadBody::Whole(body) => charge.hold(body),
+            ReadBody::Partial {
+                exceeded: ExceededBound::Cap,
                 ..
             } => {
                 return Err(Problem::payload_too_large(rule.max_request as u64));
             }
-            Gathered::Partial {
-                excess: Excess::Buffers,
+            ReadBody::Partial {
+                exceeded: ExceededBound::Buffers,
                 ..
             } => {
                 metrics.exhausted.inc();
@@ -218,8 +220,8 @@ impl<S: Records> Shared<S> {
             return Ok(None);
         };
         failpoint!("before-claim");
-        // The names are made as late as possible, and all with the same keys: a shared store can change its keys while the
-        // body arrives, and a claim under an old name would be executed again under the new one.
+        // All hashes use the same hash keys, which are read as late as possible. A shared store can change its hash
+        // keys while the body arrives. A claim under the old id would not prevent an execution under the new id.
         let hash_keys = self.hash_keys.keys();
         let secret = hash_keys.secret;
         let claim = ClaimRequest {
@@ -227,7 +229,7 @@ impl<S: Records> Shared<S> {
             id: RecordId::of(&secret, key, &rule.scope, client, request.headers()),
             client: hash_keys.seed.client(client),
             fingerprint: Fingerprint::of(&secret, rule, request, &body),
-            terms: rule.terms,
+            settings: rule.settings,
         };
         *request.body_mut() = body.into();
         let claimed = self.records.claim(&claim).await;
@@ -240,7 +242,7 @@ impl<S: Records> Shared<S> {
     }
 }
 
-/// Returns what a duplicate gets that arrives while the first request is in flight.
+/// Responds to a duplicate request whose first request is in flight, according to the policy of the route.
 async fn wait(
     waiter: Waiter,
     keys: &RouteKeys,
@@ -252,16 +254,18 @@ async fn wait(
         return Err(IdempotencyError::InFlight.into());
     };
     metrics.waits.inc();
-    ctx.note(|facts| facts.idempotency = Some(KeyUse::Waited));
+    ctx.note(|fields| fields.idempotency = Some(KeyUse::Waited));
     match timeout(limit, waiter.ended()).await {
         Ok(ExecutionOutcome::Completed(stored)) => {
             metrics.replays.inc();
             Ok(stored.replay())
         }
-        Ok(ExecutionOutcome::Released(Some(received))) => received.map(|stored| stored.repeat()),
+        Ok(ExecutionOutcome::Released(Some(received))) => {
+            received.map(|stored| stored.to_response())
+        }
         Ok(ExecutionOutcome::Unknown) => {
             metrics.unknowns.inc();
-            Err(noted(keys.outcome_unknown(), ctx))
+            Err(to_problem(keys.outcome_unknown(), ctx))
         }
         Ok(ExecutionOutcome::Tombstone) => {
             metrics.tombstones.inc();
@@ -274,29 +278,29 @@ async fn wait(
     }
 }
 
-/// Converts an error, and notes an unknown outcome for the access log.
-fn noted(error: IdempotencyError, ctx: &RequestContext) -> Problem {
+/// Converts an error into a problem, and adds an unknown outcome to the access log.
+fn to_problem(error: IdempotencyError, ctx: &RequestContext) -> Problem {
     if matches!(error, IdempotencyError::OutcomeUnknown { .. }) {
-        ctx.note(|facts| facts.idempotency = Some(KeyUse::Unknown));
+        ctx.note(|fields| fields.idempotency = Some(KeyUse::Unknown));
     }
     error.into()
 }
 
-/// Counts and returns why a request does not get its key.
-fn rejected_by(claim: &Claim, keys: &RouteKeys) -> IdempotencyError {
+/// Returns the error for a claim that was rejected, and counts it.
+fn claim_error(claim: &Claim, keys: &RouteKeys) -> IdempotencyError {
     let metrics = keys.metrics();
     let (count, error) = match *claim {
         Claim::Mismatch(mismatch) => (&metrics.mismatches, IdempotencyError::KeyReused(mismatch)),
         Claim::Tombstone => (&metrics.tombstones, IdempotencyError::ResponseNotRetained),
         Claim::StoreFull => (&metrics.exhausted, IdempotencyError::StoreFull),
-        Claim::ScopeFull { no_sooner } => {
-            let limit = keys.rule.terms.max_keys_per_scope;
-            let error = IdempotencyError::KeysExhausted { limit, no_sooner };
+        Claim::ScopeFull { min_wait } => {
+            let limit = keys.rule.settings.max_keys_per_scope;
+            let error = IdempotencyError::KeysExhausted { limit, min_wait };
             (&metrics.exhausted, error)
         }
-        Claim::ClientFull { limit, no_sooner } => {
+        Claim::ClientFull { limit, min_wait } => {
             metrics.client_share_rejections.inc();
-            let error = IdempotencyError::ClientKeysExhausted { limit, no_sooner };
+            let error = IdempotencyError::ClientKeysExhausted { limit, min_wait };
             (&metrics.exhausted, error)
         }
         Claim::Unknown | Claim::Won(_) | Claim::Replay(_) | Claim::InFlight(_) => {
@@ -307,14 +311,14 @@ fn rejected_by(claim: &Claim, keys: &RouteKeys) -> IdempotencyError {
     error
 }
 
-/// Counts a failed operation of the store and returns the rejection for a request that needs it. Logs the error
-/// unless the store is known to be degraded, which the store itself logs.
+/// Counts a failed store operation and returns the error for the request. Logs it only at debug level if the store was
+/// already degraded, because the store has logged that.
 fn store_failed(step: &str, error: &StoreError, metrics: &KeyedMetrics) -> IdempotencyError {
     metrics.store_errors.inc();
-    if error.is_news {
+    if error.is_new {
         tracing::error!(step, %error, "idempotency store operation failed");
     } else {
-        tracing::debug!(step, %error, "idempotency store is degraded");
+        tracing::debug!(step, %error, "idempotency store operation failed, store is degraded");
     }
     IdempotencyError::StoreUnavailable
 }

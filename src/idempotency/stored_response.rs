@@ -1,52 +1,52 @@
-//! A response as it is stored: status, header lines in order, body.
+//! Response as it is stored: status, header lines in order, and body.
 //!
-//! Bytes are stored as they arrived, including values that are not UTF-8 and content codings. Hop-by-hop headers are
-//! removed before, and the HTTP version is not stored. Trailers are not stored, so the first caller does not receive
-//! them either: both receive the same response.
+//! Header values and body are stored byte for byte, including values that are not UTF-8 and compressed bodies.
+//! Hop-by-hop headers, the HTTP version and trailers are not stored. The first caller does not receive trailers either,
+//! so that it gets the same response as a replay.
 
 use bytes::{Bytes, BytesMut};
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
 
-/// Number of headers that later stages add to a response, approximately.
+/// Approximate number of headers that later stages add to a response.
 const ADDED: usize = 6;
 
-/// Marks a response as a replay.
+/// Header that marks a response as a replay.
 pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// A stored response.
+/// Stored response.
 ///
-/// Header values and body are copied into one block. The bytes from upstream are slices of its read buffer, and a slice
-/// would keep the whole buffer in memory: some kilobytes for a hundred bytes.
+/// Header values and body are copied into one block. The bytes from upstream are slices of a read buffer, and a slice
+/// of 100 bytes would keep several KiB of the buffer in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResponse {
     status: StatusCode,
-    lines: Box<[Line]>,
-    /// The values in order, then the body.
+    lines: Box<[StoredHeader]>,
+    /// Header values in order, followed by the body.
     block: Bytes,
 }
 
-/// A header line: its name, and where its value ends in the block. It begins where the previous value ends.
+/// Header line: its name and the end of its value in the block. The value starts at the end of the previous one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct StoredHeader {
     name: HeaderName,
     end: usize,
 }
 
 impl StoredResponse {
-    /// Copies a response with all of its headers.
+    /// Copies a response with all its headers.
     pub fn new(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
-        Self::without(|_| false, status, headers, body)
+        Self::copy_without(|_| false, status, headers, body)
     }
 
     /// Copies a response without the headers in `exclude`.
     pub fn of(head: &response::Parts, body: &[u8], exclude: &[HeaderName]) -> Self {
         let exclude = |name: &HeaderName| exclude.contains(name);
-        Self::without(exclude, head.status, &head.headers, body)
+        Self::copy_without(exclude, head.status, &head.headers, body)
     }
 
-    /// Copies a response without the headers that `exclude` selects.
-    pub(super) fn without(
+    /// Copies a response without the headers for which `exclude` returns `true`.
+    pub(super) fn copy_without(
         exclude: impl Fn(&HeaderName) -> bool,
         status: StatusCode,
         headers: &HeaderMap,
@@ -54,12 +54,12 @@ impl StoredResponse {
     ) -> Self {
         let values: usize = headers.values().map(HeaderValue::len).sum();
         let mut block = BytesMut::with_capacity(values + body.len());
-        // Usually no header is excluded, and then the vector has its final size.
+        // Usually no header is excluded, so this is the final size of the vector.
         let mut lines = Vec::with_capacity(headers.len());
         for (name, value) in headers {
             if !exclude(name) {
                 block.extend_from_slice(value.as_bytes());
-                lines.push(Line {
+                lines.push(StoredHeader {
                     name: name.clone(),
                     end: block.len(),
                 });
@@ -98,20 +98,20 @@ impl StoredResponse {
 
     /// Returns the response with the header that marks a replay.
     pub fn replay<B: From<Bytes>>(&self) -> Response<B> {
-        let mut response = self.repeat();
+        let mut response = self.to_response();
         let replayed = HeaderValue::from_static("true");
         response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
         response
     }
 
-    /// Returns the response without that header.
-    pub fn repeat<B: From<Bytes>>(&self) -> Response<B> {
+    /// Returns the response without the header that marks a replay.
+    pub fn to_response<B: From<Bytes>>(&self) -> Response<B> {
         let mut response = Response::new(B::from(self.body()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.reserve(self.lines.len() + ADDED);
         for (name, value) in self.lines() {
-            let value = HeaderValue::from_maybe_shared(value).expect("it was a value before");
+            let value = HeaderValue::from_maybe_shared(value).expect("copied from a header value");
             headers.append(name.clone(), value);
         }
         response
@@ -119,12 +119,12 @@ impl StoredResponse {
 
     /// Returns the approximate memory that the response takes, in bytes.
     pub fn weight(&self) -> usize {
-        size_of::<Self>() + self.lines.len() * size_of::<Line>() + self.block.len()
+        size_of::<Self>() + self.lines.len() * size_of::<StoredHeader>() + self.block.len()
     }
 }
 
 /// Removes the header that announces trailers, because a stored response has none.
-pub(super) fn forgo_trailers(headers: &mut HeaderMap) {
+pub(super) fn remove_trailer_header(headers: &mut HeaderMap) {
     headers.remove(TRAILER);
 }
 
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replay_has_every_line_in_its_order_byte_for_byte() {
+    fn a_replay_has_all_header_lines_in_order_byte_for_byte() {
         let not_utf8 = HeaderValue::from_bytes(b"caf\xe9").unwrap();
         let (head, ()) = Response::builder()
             .status(201)
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_not_kept_and_the_rest_keeps_its_order() {
+    fn excluded_headers_are_not_stored_and_the_others_stay_in_order() {
         let (head, ()) = Response::builder()
             .header("x-a", "1")
             .header("x-b", "2")

@@ -1,8 +1,8 @@
-//! Opening the store a policy asks for.
+//! Opens the store that the configuration selects.
 //!
-//! Memory is always there. A store on disk that cannot be opened keeps the gateway from starting: to go on
-//! without it would forget promises that somebody relies on. A Redis that cannot be reached does not: it
-//! is somebody else's, and may be back before the first request; only one that would break promises does.
+//! If a store on disk cannot be opened, the gateway does not start: without its records, requests could be executed
+//! twice. If Redis cannot be reached, the gateway starts and connects later. If Redis is reachable but its settings can
+//! lose records, for example with an eviction policy, the gateway does not start.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::store::redis::settings::RedisSettings;
 use crate::store::redis::{self, Redis};
 use crate::store::{BucketStore, RecordStore};
 
-/// Why a store cannot be opened. Every message ends with a way out.
+/// Error of opening a store. The message ends with a remedy.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The one on disk.
+    /// The store on disk cannot be opened.
     #[error(transparent)]
     Disk(#[from] disk::OpenError),
-    /// The one in Redis.
+    /// The store in Redis cannot be opened.
     #[error(transparent)]
     Redis(#[from] redis::OpenError),
 }
 
 impl Shared {
-    /// Everything a policy needs to be put to work, kept where it says.
+    /// Creates the state for a policy, with the store that the policy selects.
     pub fn open(policy: Arc<Policy>, clock: Clock) -> Result<Self, OpenError> {
         let backend = policy.store.backend.clone();
         let memory = Self::new(policy, clock);
@@ -42,7 +42,7 @@ impl Shared {
         }
     }
 
-    /// The same with its records on disk, and its buckets written down there.
+    /// Replaces the stores: records on disk, and buckets in memory with snapshots on disk.
     fn on_disk(self, path: &Path) -> Result<Self, disk::OpenError> {
         let records = DiskRecords::open(path, self.policy.store.room, self.clock.clone())?;
         let rules = self.policy.routes.iter();
@@ -62,7 +62,7 @@ impl Shared {
         })
     }
 
-    /// The same with its buckets and its records in Redis.
+    /// Replaces the stores: buckets and records in Redis.
     fn in_redis(self, settings: RedisSettings) -> Result<Self, redis::OpenError> {
         let mut routes = self.policy.routes.iter();
         let keyed = routes.any(|route| route.idempotency.is_some());

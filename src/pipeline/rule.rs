@@ -1,4 +1,4 @@
-//! The compiled rule of a route: what each stage needs to know, resolved once.
+//! Compiled rule of a route: the settings of each stage, resolved when the configuration is loaded.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::throttle::RouteLimits;
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::{Forwarder, Target};
 
-/// The rule of a route, compiled for one worker.
+/// Rule of a route, compiled for one worker.
 #[derive(Debug)]
 pub(super) struct RouteRule {
     pub(super) name: Arc<str>,
     pub(super) access_log: bool,
     pub(super) counted: CountedHeaders,
     pub(super) limits: RouteLimits,
-    /// `None` if keys are only forwarded.
+    /// `None` if the route forwards idempotency keys without handling them.
     pub(super) keys: Option<Arc<RouteKeys>>,
     pub(super) forwarder: Arc<Forwarder>,
     pub(super) target: Arc<Target>,
     pub(super) metrics: Arc<RouteMetrics>,
 }
 
-/// Compiles the routes of the policy for a worker. Bodies are held within the bounds of `buffers`.
+/// Compiles the routes of the policy for the worker with this index. `buffers` bounds the memory for bodies.
 pub(super) fn compile(
     shared: &Shared,
     worker: usize,

@@ -1,6 +1,6 @@
-//! The chain in process, without sockets: order of the stages, context, recording.
+//! Tests of the chain in one process, without sockets: order of the stages, request context, metrics.
 //!
-//! A [`Chain`] is a pipeline of one worker on a virtual clock, in front of a [server in memory](in_memory).
+//! A [`Chain`] is a pipeline with one worker and a virtual clock, in front of a [server in memory](in_memory).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,15 +17,15 @@ use crate::config::{self, Environment, Overrides};
 use crate::context::ConnectionPermit;
 use crate::upstream::tests::in_memory;
 
-/// A pipeline in front of a server that records what it receives.
+/// Pipeline in front of a server that records the request headers that it receives.
 struct Chain {
     pipeline: Pipeline,
-    connection: Arc<Connection>,
+    connection: Arc<ClientConnection>,
     shared: Shared,
     received: Arc<Mutex<Vec<HeaderMap>>>,
 }
 
-/// A response with its whole body.
+/// Response with its complete body.
 struct Received {
     status: StatusCode,
     headers: HeaderMap,
@@ -33,13 +33,13 @@ struct Received {
 }
 
 impl Chain {
-    /// Creates a chain whose server responds with 201 and the number of requests so far. `routes` is the rest of the
-    /// configuration, after `[upstream.api]`.
+    /// Creates a chain whose server responds with 201 and the number of requests it has received. `routes` is the part
+    /// of the configuration after `[upstream.api]`.
     fn new(routes: &str) -> Self {
         Self::with(None, "", routes)
     }
 
-    /// The same with a server that responds when `gate` is notified, and more keys of `[server]`.
+    /// Creates a chain whose server waits for `gate` before each response. `server` contains more keys of `[server]`.
     fn with(gate: Option<Arc<Notify>>, server: &str, routes: &str) -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let host = {
@@ -73,7 +73,7 @@ impl Chain {
         let permit = ConnectionPermit::new(shared.metrics[0].connected(), None);
         Self {
             pipeline: Pipeline::new(&shared, 0, tasks.clone()).unwrap(),
-            connection: Arc::new(Connection::new(
+            connection: Arc::new(ClientConnection::new(
                 "192.0.2.1".parse().unwrap(),
                 "http",
                 tasks,
@@ -147,7 +147,7 @@ async fn a_request_passes_the_stages_in_order() {
         (StatusCode::CREATED, &b"1"[..])
     );
     assert_eq!(replayed.header("ratelimit"), Some(r#""device";r=1;t=60"#));
-    // A rejection of a later stage shows the limits, too.
+    // A rejection by a later stage has the `RateLimit` headers, too.
     let malformed = chain.send(post("two words")).await;
     assert_eq!(malformed.status, StatusCode::BAD_REQUEST);
     assert_eq!(malformed.header("ratelimit"), Some(r#""device";r=0;t=60"#));
@@ -192,14 +192,14 @@ async fn upstream_receives_the_context_of_the_request() {
 }
 
 #[tokio::test]
-async fn a_problem_is_rendered_in_the_form_that_the_client_accepts() {
+async fn a_problem_is_rendered_in_the_format_that_the_client_accepts() {
     let chain = Chain::new(LIMITED_AND_KEYED);
     for (accept, expected) in [
         ("*/*", "application/problem+json"),
         ("text/html", "text/html; charset=utf-8"),
         ("text/plain", "text/plain; charset=utf-8"),
     ] {
-        // Rejected by the head, by the route, by a later stage.
+        // Rejected for its head, for its route, and by a later stage.
         for request in [Request::get("/pay"), get("/other"), post("two words")] {
             let rejected = chain.send(request.header("accept", accept)).await;
             assert_eq!(rejected.header("content-type"), Some(expected), "{accept}");
@@ -208,7 +208,7 @@ async fn a_problem_is_rendered_in_the_form_that_the_client_accepts() {
 }
 
 #[tokio::test]
-async fn a_client_that_disconnects_is_counted_with_499_and_its_execution_ends() {
+async fn a_client_that_disconnects_is_counted_with_499_and_its_execution_continues() {
     let gate = Arc::new(Notify::new());
     let chain = Arc::new(Chain::with(Some(Arc::clone(&gate)), "", LIMITED_AND_KEYED));
     let sending = tokio::spawn({
@@ -234,7 +234,7 @@ async fn a_client_that_disconnects_is_counted_with_499_and_its_execution_ends() 
 }
 
 #[tokio::test]
-async fn executions_are_bounded_though_their_clients_have_gone() {
+async fn executions_are_bounded_also_after_their_clients_disconnect() {
     let gate = Arc::new(Notify::new());
     let routes = r#"
         [[route]]
@@ -258,7 +258,7 @@ async fn executions_are_bounded_though_their_clients_have_gone() {
     let rejected = chain.send(post("c")).await;
     assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(rejected.header("retry-after").is_some());
-    // Nothing was claimed for it, and it is executed when the others have ended.
+    // The rejected request claimed no key, so it is executed when the others have ended.
     for _ in 0..2 {
         gate.notify_one();
         let before = in_flight();

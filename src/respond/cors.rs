@@ -1,8 +1,8 @@
-//! CORS headers, which let browser code read the responses of the gateway.
+//! CORS headers, which permit browser code to read the responses of the gateway.
 //!
-//! Without these headers a script sees "network error" instead of a 429. They are added to every response that the
-//! gateway makes, and to upstream responses without CORS headers. A preflight whose origin is not allowed gets the same
-//! empty response without them, and the browser blocks the request.
+//! Without these headers a browser reports "network error" to a script instead of a 429. The gateway adds them to every
+//! response that it generates, and to upstream responses without CORS headers. A preflight from an origin that is not
+//! allowed gets 204 without the headers, and the browser then blocks the request.
 
 use std::time::Duration;
 
@@ -16,42 +16,42 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
 use super::RespondSettings;
 
-/// Which browser code may read the gateway's responses: `[respond.cors]`.
+/// CORS settings: `[respond.cors]` of the configuration.
 #[derive(Clone, Debug)]
 pub struct Cors {
-    /// The origins allowed, as browsers write them; `None` for any.
+    /// Allowed values of `Origin`; `None` allows every origin.
     pub origins: Option<Vec<HeaderValue>>,
-    /// Methods a preflight is told; `None` for the one it asked about.
+    /// Value of `Access-Control-Allow-Methods`; `None` allows the method that the preflight requests.
     pub methods: Option<Vec<Method>>,
-    /// Request headers a preflight is told; `None` for those it asked about.
+    /// Value of `Access-Control-Allow-Headers`; `None` allows the headers that the preflight requests.
     pub headers: Option<Vec<HeaderName>>,
-    /// Response headers exposed beside `Retry-After`, the hints and the `RateLimit` ones.
+    /// Response headers to expose in addition to `Retry-After`, the hints and the `RateLimit` headers.
     pub expose: Vec<HeaderName>,
-    /// Whether credentials may be sent along.
+    /// Whether to send `Access-Control-Allow-Credentials: true`.
     pub credentials: bool,
-    /// How long a browser may keep a preflight's answer.
+    /// Value of `Access-Control-Max-Age`: how long a browser may cache a preflight response.
     pub max_age: Duration,
 }
 
-/// Returns the method that a CORS preflight asks about, if the request is one.
+/// Returns the method that a CORS preflight requests; `None` if the request is not a preflight.
 pub(crate) fn preflight_method(method: &Method, headers: &HeaderMap) -> Option<Method> {
     if method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
         return None;
     }
-    let asked = headers.get(ACCESS_CONTROL_REQUEST_METHOD)?;
-    Method::from_bytes(asked.as_bytes()).ok()
+    let requested = headers.get(ACCESS_CONTROL_REQUEST_METHOD)?;
+    Method::from_bytes(requested.as_bytes()).ok()
 }
 
 impl Cors {
-    /// Adds the headers that let `origin` read a response, if the origin is allowed. `settings` names the headers to
-    /// expose.
+    /// Adds the headers that permit `origin` to read a response, if the origin is allowed. `settings` determines the
+    /// exposed headers.
     pub(crate) fn write(
         &self,
         response: &mut HeaderMap,
         origin: Option<&HeaderValue>,
         settings: &RespondSettings,
     ) {
-        if !self.grant(response, origin) {
+        if !self.allow_origin(response, origin) {
             return;
         }
         let mut exposed = String::from("Retry-After");
@@ -72,9 +72,8 @@ impl Cors {
         response.insert(ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
 
-    /// Adds the same to a response from upstream to a request of `origin`, unless upstream set
-    /// `Access-Control-Allow-Origin` itself.
-    pub(crate) fn complete(
+    /// Adds the same headers to a response from upstream, unless it contains `Access-Control-Allow-Origin`.
+    pub(crate) fn write_if_absent(
         &self,
         response: &mut HeaderMap,
         origin: Option<&HeaderValue>,
@@ -85,27 +84,27 @@ impl Cors {
         }
     }
 
-    /// Returns the gateway's response to the preflight with these headers.
+    /// Returns the response to a preflight with these headers.
     pub(crate) fn preflight<B: From<Bytes>>(&self, request: &HeaderMap) -> Response<B> {
         let mut response = Response::new(B::from(Bytes::new()));
         *response.status_mut() = StatusCode::NO_CONTENT;
         let headers = response.headers_mut();
-        if self.grant(headers, request.get(ORIGIN)) {
+        if self.allow_origin(headers, request.get(ORIGIN)) {
             let methods = match &self.methods {
-                Some(methods) => listed(methods.iter().map(Method::as_str)),
+                Some(methods) => join_names(methods.iter().map(Method::as_str)),
                 None => request.get(ACCESS_CONTROL_REQUEST_METHOD).cloned(),
             };
             let allowed = match &self.headers {
-                Some(names) => listed(names.iter().map(HeaderName::as_str)),
+                Some(names) => join_names(names.iter().map(HeaderName::as_str)),
                 None => request.get(ACCESS_CONTROL_REQUEST_HEADERS).cloned(),
             };
             let max_age = Some(HeaderValue::from(self.max_age.as_secs()));
-            let answers = [
+            let grants = [
                 (ACCESS_CONTROL_ALLOW_METHODS, methods),
                 (ACCESS_CONTROL_ALLOW_HEADERS, allowed),
                 (ACCESS_CONTROL_MAX_AGE, max_age),
             ];
-            for (name, value) in answers {
+            for (name, value) in grants {
                 if let Some(value) = value {
                     headers.insert(name, value);
                 }
@@ -120,9 +119,9 @@ impl Cors {
         response
     }
 
-    /// Allows `origin` to read the response, if the configuration does.
-    fn grant(&self, response: &mut HeaderMap, origin: Option<&HeaderValue>) -> bool {
-        // Also without a grant: a cache must not give the response for one origin to another.
+    /// Adds the headers that allow `origin`, if the configuration allows it. Returns whether it does.
+    fn allow_origin(&self, response: &mut HeaderMap, origin: Option<&HeaderValue>) -> bool {
+        // Needed for every origin: a cache must not serve the response for one origin to another.
         if !varies_by_origin(response) {
             response.append(VARY, HeaderValue::from_static("Origin"));
         }
@@ -154,7 +153,7 @@ fn varies_by_origin(response: &HeaderMap) -> bool {
         .any(|name| name.trim().eq_ignore_ascii_case("origin"))
 }
 
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
+fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
     let names: Vec<_> = names.collect();
     HeaderValue::try_from(names.join(", "))
         .ok()
@@ -191,7 +190,7 @@ mod tests {
             .collect()
     }
 
-    /// All values of a header, joined as a recipient would.
+    /// Joins all values of a header with commas.
     fn all(headers: &HeaderMap, name: HeaderName) -> String {
         let lines: Vec<_> = headers
             .get_all(name)
@@ -219,19 +218,19 @@ mod tests {
     }
 
     #[test]
-    fn a_preflight_is_an_options_request_with_an_origin_and_a_method_to_ask_about() {
-        let asking = headers([("origin", APP), ("access-control-request-method", "PUT")]);
+    fn a_preflight_is_an_options_request_with_an_origin_and_a_requested_method() {
+        let complete = headers([("origin", APP), ("access-control-request-method", "PUT")]);
         assert_eq!(
-            preflight_method(&Method::OPTIONS, &asking),
+            preflight_method(&Method::OPTIONS, &complete),
             Some(Method::PUT)
         );
-        assert_eq!(preflight_method(&Method::GET, &asking), None);
+        assert_eq!(preflight_method(&Method::GET, &complete), None);
         let no_origin = headers([("access-control-request-method", "PUT")]);
         assert_eq!(preflight_method(&Method::OPTIONS, &no_origin), None);
         let no_method = headers([("origin", APP)]);
         assert_eq!(preflight_method(&Method::OPTIONS, &no_method), None);
-        let no_token = headers([("origin", APP), ("access-control-request-method", "P T")]);
-        assert_eq!(preflight_method(&Method::OPTIONS, &no_token), None);
+        let invalid = headers([("origin", APP), ("access-control-request-method", "P T")]);
+        assert_eq!(preflight_method(&Method::OPTIONS, &invalid), None);
     }
 
     #[test]
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exposed_follows_the_dialect_and_the_configuration() {
+    fn exposed_headers_depend_on_the_dialect_the_hints_and_the_configuration() {
         let cors = Cors {
             expose: vec![HeaderName::from_static("x-served-by")],
             ..cors()
@@ -274,8 +273,8 @@ mod tests {
     }
 
     #[test]
-    fn other_origins_get_only_vary() {
-        let strangers = [
+    fn origins_that_are_not_allowed_get_only_vary() {
+        let not_allowed = [
             headers([]),
             headers([("origin", "https://evil.example")]),
             headers([("origin", "https://app.example.evil.example")]),
@@ -283,7 +282,7 @@ mod tests {
             headers([("origin", "https://app.example:8443")]),
             headers([("origin", "null")]),
         ];
-        for request in strangers {
+        for request in not_allowed {
             let response = written(&cors(), &request);
             assert_eq!(response.len(), 1, "{request:?}");
             assert_eq!(response[VARY], "Origin");
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_vary_header_is_kept() {
+    fn an_existing_vary_header_is_extended() {
         let mut response = headers([("vary", "Accept")]);
         let origin = HeaderValue::from_static(APP);
         cors().write(&mut response, Some(&origin), &RespondSettings::default());
@@ -299,35 +298,36 @@ mod tests {
     }
 
     #[test]
-    fn any_origin_is_echoed_where_all_are_allowed() {
-        let open = Cors {
+    fn any_origin_is_echoed_if_all_are_allowed() {
+        let any_origin = Cors {
             origins: None,
             ..cors()
         };
-        let response = written(&open, &headers([("origin", "https://any.example")]));
+        let response = written(&any_origin, &headers([("origin", "https://any.example")]));
         assert_eq!(response[ACCESS_CONTROL_ALLOW_ORIGIN], "https://any.example");
     }
 
     #[test]
-    fn credentials_are_allowed_only_where_the_configuration_says_so() {
-        let trusting = Cors {
+    fn credentials_are_allowed_only_for_allowed_origins() {
+        let with_credentials = Cors {
             credentials: true,
             ..cors()
         };
-        let ours = written(&trusting, &headers([("origin", APP)]));
-        assert_eq!(ours[ACCESS_CONTROL_ALLOW_CREDENTIALS], "true");
-        let theirs = written(&trusting, &headers([("origin", "https://evil.example")]));
-        assert!(!theirs.contains_key(ACCESS_CONTROL_ALLOW_CREDENTIALS));
+        let allowed = written(&with_credentials, &headers([("origin", APP)]));
+        assert_eq!(allowed[ACCESS_CONTROL_ALLOW_CREDENTIALS], "true");
+        let other = headers([("origin", "https://evil.example")]);
+        let not_allowed = written(&with_credentials, &other);
+        assert!(!not_allowed.contains_key(ACCESS_CONTROL_ALLOW_CREDENTIALS));
     }
 
     #[test]
-    fn a_preflight_is_granted_what_it_asks_for_unless_the_configuration_lists_it() {
-        let asking = headers([
+    fn a_preflight_is_allowed_what_it_requests_unless_the_configuration_has_a_list() {
+        let request = headers([
             ("origin", APP),
             ("access-control-request-method", "PUT"),
             ("access-control-request-headers", "x-key, content-type"),
         ]);
-        let response = preflight(&cors(), &asking);
+        let response = preflight(&cors(), &request);
         assert_eq!(response[ACCESS_CONTROL_ALLOW_ORIGIN], APP);
         assert_eq!(response[ACCESS_CONTROL_ALLOW_METHODS], "PUT");
         assert_eq!(
@@ -345,7 +345,7 @@ mod tests {
             headers: Some(vec![HeaderName::from_static("x-key")]),
             ..cors()
         };
-        let response = preflight(&listed, &asking);
+        let response = preflight(&listed, &request);
         assert_eq!(response[ACCESS_CONTROL_ALLOW_METHODS], "GET, POST");
         assert_eq!(response[ACCESS_CONTROL_ALLOW_HEADERS], "x-key");
 
@@ -354,18 +354,18 @@ mod tests {
             headers: Some(Vec::new()),
             ..cors()
         };
-        let response = preflight(&nothing, &asking);
+        let response = preflight(&nothing, &request);
         assert!(!response.contains_key(ACCESS_CONTROL_ALLOW_METHODS));
         assert!(!response.contains_key(ACCESS_CONTROL_ALLOW_HEADERS));
     }
 
     #[test]
-    fn a_preflight_of_another_origin_gets_no_grant() {
-        let asking = headers([
+    fn a_preflight_from_another_origin_gets_only_vary() {
+        let request = headers([
             ("origin", "https://evil.example"),
             ("access-control-request-method", "PUT"),
         ]);
-        let response = preflight(&cors(), &asking);
+        let response = preflight(&cors(), &request);
         assert_eq!(response.len(), 1);
         assert_eq!(response[VARY], "Origin");
     }

@@ -1,11 +1,11 @@
-//! Response headers for SDKs that read more than `Retry-After`.
+//! Response headers for SDKs that do not rely on `Retry-After` alone.
 //!
-//! The clients of openai and anthropic read `Retry-After-Ms` before `Retry-After` and obey `X-Should-Retry`. Stripe's
-//! clients ignore `Retry-After`, retry every 409 and 5xx and no 429, unless `Stripe-Should-Retry` overrides it. boto3
-//! reads `X-Amz-Retry-After` only.
+//! The `openai` and `anthropic` SDKs prefer `Retry-After-Ms` to `Retry-After` and obey `X-Should-Retry`. The SDKs of
+//! Stripe ignore `Retry-After`. They retry every 409 and 5xx and no 429, unless `Stripe-Should-Retry` is set. boto3
+//! reads only `X-Amz-Retry-After`.
 //!
-//! A hint is `false` only if the gateway gives every repetition of the request the same response. Other failures have no
-//! such hint: each client keeps its own policy for them.
+//! A hint is `false` only if every retry of the request gets the same response. For other failures the gateway sends no
+//! hint, so each client applies its own retry policy.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::retry_after;
 
-/// A response header that an SDK reads.
+/// Response header that an SDK reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// `Retry-After-Ms`: the wait in milliseconds.
+    /// `Retry-After-Ms`: time to wait, in milliseconds.
     Ms,
-    /// `X-Should-Retry`: `true` with a wait, `false` if a retry cannot succeed.
+    /// `X-Should-Retry`: `true` with `Retry-After`, `false` if a retry cannot succeed.
     ShouldRetry,
-    /// `Stripe-Should-Retry`: the same.
+    /// `Stripe-Should-Retry`: same values as `X-Should-Retry`.
     Stripe,
-    /// `X-Amz-Retry-After`: the wait in milliseconds.
+    /// `X-Amz-Retry-After`: time to wait, in milliseconds.
     Amz,
 }
 
-/// The hints on rejections: `[respond] hints`.
+/// Hints that rejections contain: `[respond] hints`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hints(Vec<Hint>);
 
@@ -36,7 +36,7 @@ impl Default for Hints {
     }
 }
 
-/// Keeps the first of equal hints.
+/// Removes duplicate hints.
 impl FromIterator<Hint> for Hints {
     fn from_iter<I: IntoIterator<Item = Hint>>(hints: I) -> Self {
         let mut unique = Vec::new();
@@ -59,11 +59,11 @@ impl Hint {
         }
     }
 
-    fn is_verdict(self) -> bool {
+    fn is_boolean(self) -> bool {
         matches!(self, Self::ShouldRetry | Self::Stripe)
     }
 
-    /// The name of the header, as CORS lists it.
+    /// Returns the name of the header as CORS lists it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ms => "Retry-After-Ms",
@@ -79,10 +79,10 @@ impl Hints {
         self.0.iter().copied()
     }
 
-    /// Adds the hints that go with a `Retry-After` of this wait.
+    /// Adds the hints that accompany a `Retry-After` of `wait`.
     pub(super) fn retry_after(&self, wait: Duration, headers: &mut HeaderMap) {
         for hint in self.iter() {
-            let value = if hint.is_verdict() {
+            let value = if hint.is_boolean() {
                 const { HeaderValue::from_static("true") }
             } else {
                 retry_after::milliseconds(wait)
@@ -91,9 +91,9 @@ impl Hints {
         }
     }
 
-    /// Marks a response as final: a repeated request gets it again, or one that is no better.
+    /// Adds the hints that a retry cannot succeed.
     pub(crate) fn do_not_retry(&self, headers: &mut HeaderMap) {
-        for hint in self.iter().filter(|hint| hint.is_verdict()) {
+        for hint in self.iter().filter(|hint| hint.is_boolean()) {
             headers.insert(hint.header(), const { HeaderValue::from_static("false") });
         }
     }

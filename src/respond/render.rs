@@ -1,4 +1,4 @@
-//! Renders a problem as a response: problem+json, HTML or plain text, whichever `Accept` prefers.
+//! Renders a problem as a response in the format that `Accept` prefers: problem+json, HTML or plain text.
 
 use std::time::SystemTime;
 
@@ -9,26 +9,26 @@ use http::{HeaderValue, Response, StatusCode};
 use super::retry_after::{self, whole_seconds};
 use super::{Preferences, RespondSettings};
 use crate::clock::Clock;
-use crate::problem::{HEADERS, Problem, Retry, RetryAfterForm};
+use crate::problem::{HEADER_CAPACITY, Problem, Retry, RetryAfterForm};
 
-/// The forms of a problem response, the default first.
+/// Formats of a problem response. JSON is the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum ProblemFormat {
     Json,
     Html,
     Text,
 }
 
-/// The media ranges of `Accept` that select a form.
-const RANGES: [(&str, Form); 8] = [
-    ("*/*", Form::Json),
-    ("application/json", Form::Json),
-    ("application/problem+json", Form::Json),
-    ("application/*", Form::Json),
-    ("text/html", Form::Html),
-    ("application/xhtml+xml", Form::Html),
-    ("text/plain", Form::Text),
-    ("text/*", Form::Text),
+/// Media ranges of `Accept`, each with the format that it selects.
+const RANGES: [(&str, ProblemFormat); 8] = [
+    ("*/*", ProblemFormat::Json),
+    ("application/json", ProblemFormat::Json),
+    ("application/problem+json", ProblemFormat::Json),
+    ("application/*", ProblemFormat::Json),
+    ("text/html", ProblemFormat::Html),
+    ("application/xhtml+xml", ProblemFormat::Html),
+    ("text/plain", ProblemFormat::Text),
+    ("text/*", ProblemFormat::Text),
 ];
 
 /// Renders `problem` as the response to a request with these preferences.
@@ -41,14 +41,14 @@ pub(crate) fn render<B: From<Bytes>>(
     let (content_type, body) = if let Some(fallback) = problem.fallback.take() {
         (fallback.content_type, fallback.body)
     } else {
-        let form = Form::preferred(&preferences.accept);
-        (form.content_type(), form.render(&problem))
+        let format = ProblemFormat::preferred(&preferences.accept);
+        (format.content_type(), format.render(&problem))
     };
     let mut response = Response::new(B::from(body));
     *response.status_mut() = problem.status;
     let headers = response.headers_mut();
     *headers = std::mem::take(&mut problem.headers);
-    let expected = HEADERS + settings.headers.len();
+    let expected = HEADER_CAPACITY + settings.headers.len();
     headers.reserve(expected.saturating_sub(headers.len()));
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(
@@ -57,7 +57,7 @@ pub(crate) fn render<B: From<Bytes>>(
     );
     match problem.retry {
         Retry::After(wait, form) => {
-            // Only a date needs the wall clock.
+            // Reads the wall clock only for a date.
             let wall = match form {
                 RetryAfterForm::Seconds => SystemTime::UNIX_EPOCH,
                 RetryAfterForm::HttpDate => clock.wall(),
@@ -78,10 +78,11 @@ pub(crate) fn render<B: From<Bytes>>(
     response
 }
 
-impl Form {
-    /// The form with the highest weight in `Accept`, the earlier one of equal weights, and JSON if `Accept` names none.
+impl ProblemFormat {
+    /// Returns the format with the highest weight in `Accept`, the first of equal weights, or JSON if `Accept` contains
+    /// none of [`RANGES`].
     fn preferred(accept: &[HeaderValue]) -> Self {
-        // Most clients send no `Accept`, or one of these.
+        // Fast path: most clients send no `Accept`, or one of these values.
         if accept
             .iter()
             .all(|line| line == "*/*" || line == "application/json")
@@ -96,7 +97,7 @@ impl Form {
         {
             let mut parts = range.split(';').map(str::trim);
             let range = parts.next().unwrap_or_default();
-            let Some((_, form)) = RANGES
+            let Some((_, format)) = RANGES
                 .iter()
                 .find(|(name, _)| name.eq_ignore_ascii_case(range))
             else {
@@ -106,7 +107,7 @@ impl Form {
                 .find_map(|parameter| parameter.strip_prefix("q="))
                 .map_or(1_000, thousandths);
             if weight > best.0 {
-                best = (weight, *form);
+                best = (weight, *format);
             }
         }
         best.1
@@ -130,8 +131,8 @@ impl Form {
     }
 }
 
-/// Renders a problem document (RFC 9457) with an `error` member for SDKs. Without it, stripe for Node takes the
-/// response for a success, and others show no text.
+/// Renders a problem document (RFC 9457) with an additional member `error` for SDKs. Without it, Stripe's SDK for Node
+/// treats the response as a success, and other SDKs show no message.
 fn json(problem: &Problem) -> Vec<u8> {
     let (kind, title) = (problem.kind.as_bytes(), problem.title.as_bytes());
     let mut out = Vec::with_capacity(640);
@@ -180,7 +181,7 @@ fn json(problem: &Problem) -> Vec<u8> {
     out
 }
 
-/// The `type` in the `error` member of a problem document with this status.
+/// Returns the `type` in the member `error` of a problem document with this status.
 pub(crate) fn error_type(status: StatusCode) -> &'static str {
     match status.as_u16() {
         429 => "rate_limit_error",
@@ -190,8 +191,8 @@ pub(crate) fn error_type(status: StatusCode) -> &'static str {
     }
 }
 
-/// Escapes the text from `start` to the end of `out` for a JSON string. Few texts need it, and one pass over all bytes is
-/// faster than a writer that handles each byte.
+/// Escapes the text from `start` to the end of `out` for a JSON string. Few texts need it, so one check of all bytes is
+/// faster than a writer that escapes byte by byte.
 fn escape_json(out: &mut Vec<u8>, start: usize) {
     let special = |byte: &u8| *byte < b' ' || *byte == b'"' || *byte == b'\\';
     if out[start..]
@@ -233,7 +234,7 @@ fn escape(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// Returns a weight of `Accept` in thousandths. A weight that is not valid counts as the full weight.
+/// Returns a weight of `Accept` in thousandths. An invalid weight counts as 1000.
 fn thousandths(weight: &str) -> u32 {
     let valid = weight
         .parse::<f32>()
@@ -255,8 +256,8 @@ mod tests {
     use super::*;
     use crate::problem::TimeoutPhase;
 
-    fn preferred(accept: &'static str) -> Form {
-        Form::preferred(&[HeaderValue::from_static(accept)])
+    fn preferred(accept: &'static str) -> ProblemFormat {
+        ProblemFormat::preferred(&[HeaderValue::from_static(accept)])
     }
 
     fn unavailable() -> Problem {
@@ -270,26 +271,29 @@ mod tests {
     }
 
     #[test]
-    fn the_form_with_the_highest_weight_wins_and_json_where_all_are_alike() {
-        assert_eq!(Form::preferred(&[]), Form::Json);
-        assert_eq!(preferred("*/*"), Form::Json);
+    fn the_format_with_the_highest_weight_is_selected_and_json_is_the_default() {
+        assert_eq!(ProblemFormat::preferred(&[]), ProblemFormat::Json);
+        assert_eq!(preferred("*/*"), ProblemFormat::Json);
         assert_eq!(
             preferred("text/html,application/xhtml+xml,*/*;q=0.8"),
-            Form::Html
+            ProblemFormat::Html
         );
-        assert_eq!(preferred("text/plain"), Form::Text);
+        assert_eq!(preferred("text/plain"), ProblemFormat::Text);
         assert_eq!(
             preferred("text/plain;q=0.5, application/json;q=0.9"),
-            Form::Json
+            ProblemFormat::Json
         );
-        assert_eq!(preferred("text/html;q=0, text/plain;q=0.1"), Form::Text);
-        assert_eq!(preferred("image/png"), Form::Json);
-        assert_eq!(preferred("TEXT/HTML; q=1.0"), Form::Html);
-        assert_eq!(preferred(";;;q=,,"), Form::Json);
+        assert_eq!(
+            preferred("text/html;q=0, text/plain;q=0.1"),
+            ProblemFormat::Text
+        );
+        assert_eq!(preferred("image/png"), ProblemFormat::Json);
+        assert_eq!(preferred("TEXT/HTML; q=1.0"), ProblemFormat::Html);
+        assert_eq!(preferred(";;;q=,,"), ProblemFormat::Json);
     }
 
     #[test]
-    fn every_readable_line_of_accept_and_the_first_origin_count() {
+    fn all_valid_accept_lines_and_the_first_origin_are_used() {
         let mut headers = http::HeaderMap::new();
         for (name, value) in [
             ("accept", &b"image/png"[..]),
@@ -301,12 +305,15 @@ mod tests {
             headers.append(name, HeaderValue::from_bytes(value).unwrap());
         }
         let preferences = Preferences::of(&headers);
-        assert_eq!(Form::preferred(&preferences.accept), Form::Html);
+        assert_eq!(
+            ProblemFormat::preferred(&preferences.accept),
+            ProblemFormat::Html
+        );
         assert_eq!(preferences.origin().unwrap(), "https://app.example");
     }
 
     #[test]
-    fn a_hint_is_true_with_retry_after_and_false_where_a_retry_cannot_succeed() {
+    fn a_hint_is_true_with_retry_after_and_false_if_a_retry_cannot_succeed() {
         let settings = RespondSettings {
             hints: [Hint::Ms, Hint::ShouldRetry, Hint::Stripe, Hint::Amz]
                 .into_iter()
@@ -316,7 +323,7 @@ mod tests {
         let wait = Duration::from_millis(1_500);
         for (problem, expected, wait) in [
             (unavailable(), None, None),
-            (unavailable().final_for_retries(), Some("false"), None),
+            (unavailable().never_retry(), Some("false"), None),
             (unavailable().retry_after(wait), Some("true"), Some("1500")),
             (Problem::payload_too_large(1), Some("false"), None),
             (Problem::bad_request("no"), Some("false"), None),
@@ -337,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_members_of_a_problem_are_in_its_document() {
+    fn the_fields_of_a_problem_are_members_of_its_document() {
         let mut problem = unavailable().retry_after(Duration::from_secs(3));
         let plain: serde_json::Value = serde_json::from_slice(&json(&problem)).unwrap();
         for member in ["outcome", "timeout", "violated-policies"] {
@@ -357,13 +364,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_detail_quotes_cannot_break_out_of_its_form() {
+    fn special_characters_in_a_detail_are_escaped_in_json_and_html() {
         let problem = Problem::bad_request("a \"quote\" \n and <script>");
-        let json: serde_json::Value = serde_json::from_slice(&Form::Json.render(&problem)).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_slice(&ProblemFormat::Json.render(&problem)).unwrap();
         assert_eq!(json["detail"], "a \"quote\" \n and <script>");
         let error = &json["error"];
         assert_eq!(error["message"], "Bad request: a \"quote\" \n and <script>");
-        let html = Form::Html.render(&problem);
+        let html = ProblemFormat::Html.render(&problem);
         assert!(!String::from_utf8_lossy(&html).contains("<script>"));
     }
 }

@@ -1,7 +1,7 @@
-//! The wait as header values, none of which is ever early.
+//! Formats the time that a client waits before a retry as a header value: seconds, HTTP date or milliseconds.
 //!
-//! Clients read whole seconds, HTTP dates and milliseconds, all without fractions, so all are rounded up. A client that
-//! reads zero as "immediately" would only be rejected again, so the minimum is 1 of the unit.
+//! All values are whole numbers and are rounded up, so that a client never retries too early. The minimum is 1, because
+//! a client that retries immediately after 0 is rejected again.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,27 +9,27 @@ use http::HeaderValue;
 
 use crate::problem::RetryAfterForm;
 
-/// The largest number of seconds ever sent: what a client that reads into 32 bits can hold.
-const MOST_SECONDS: u64 = i32::MAX as u64;
+/// Maximum number of seconds, which fits into a signed 32-bit integer of a client.
+const MAX_SECONDS: u64 = i32::MAX as u64;
 
-/// `wait` in whole seconds: rounded up, at least 1, at most 2³¹−1.
+/// Returns `wait` in seconds, rounded up, from 1 to 2³¹−1.
 pub(crate) fn whole_seconds(wait: Duration) -> u32 {
     let rounded = wait
         .as_secs()
         .saturating_add(u64::from(wait.subsec_nanos() > 0));
-    u32::try_from(rounded.clamp(1, MOST_SECONDS)).expect("clamped to 31 bits")
+    u32::try_from(rounded.clamp(1, MAX_SECONDS)).expect("clamped to 31 bits")
 }
 
-/// `wait` in whole milliseconds, as a header value: rounded up, at least 1, at most 2³¹−1 seconds.
+/// Returns `wait` in milliseconds as a header value, rounded up, from 1 ms to 2³¹−1 s.
 pub(crate) fn milliseconds(wait: Duration) -> HeaderValue {
     let millis = wait
         .as_secs()
         .saturating_mul(1_000)
         .saturating_add(u64::from(wait.subsec_nanos().div_ceil(1_000_000)));
-    digits(millis.clamp(1, MOST_SECONDS * 1_000))
+    digits(millis.clamp(1, MAX_SECONDS * 1_000))
 }
 
-/// The value of `Retry-After` for a `wait` that starts now.
+/// Returns the value of `Retry-After` for a `wait` that starts at `wall`.
 pub(crate) fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> HeaderValue {
     match form {
         RetryAfterForm::Seconds => match whole_seconds(wait) {
@@ -40,20 +40,20 @@ pub(crate) fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> 
     }
 }
 
-/// A number as a header value, in one allocation (`HeaderValue::from` makes two).
+/// Formats a number as a header value with one allocation. `HeaderValue::from` makes two.
 fn digits(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits are visible ASCII")
 }
 
-/// ⌈wall + max(wait, 1 s)⌉ as an HTTP date.
+/// Returns `wall` plus `wait` as an HTTP date, rounded up to a second and at least 1 s after `wall`.
 fn http_date(wait: Duration, wall: SystemTime) -> HeaderValue {
-    let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(MOST_SECONDS));
+    let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(MAX_SECONDS));
     let since_epoch = wall
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
         + wait;
     let seconds = since_epoch.as_secs() + u64::from(since_epoch.subsec_nanos() > 0);
-    // The last second an HTTP date can name, in the year 9999.
+    // Last second of the year 9999, which an HTTP date can express.
     let seconds = seconds.min(253_402_300_799);
     let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
     HeaderValue::try_from(date).expect("an HTTP date is ASCII")
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_saturate_where_clients_would_overflow() {
+    fn seconds_saturate_at_31_bits() {
         assert_eq!(whole_seconds(Duration::MAX), i32::MAX.unsigned_abs());
     }
 
@@ -98,8 +98,8 @@ mod tests {
             (Duration::from_millis(250), 250),
             (Duration::new(0, 999_999_999), 1_000),
             (Duration::new(7, 249_000_001), 7_250),
-            (Duration::from_secs(MOST_SECONDS), MOST_SECONDS * 1_000),
-            (Duration::MAX, MOST_SECONDS * 1_000),
+            (Duration::from_secs(MAX_SECONDS), MAX_SECONDS * 1_000),
+            (Duration::MAX, MAX_SECONDS * 1_000),
         ];
         for (wait, expected) in cases {
             assert_eq!(milliseconds(wait), &*expected.to_string(), "{wait:?}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_rounded_up_to_the_second_and_at_least_one_ahead() {
+    fn a_date_is_rounded_up_and_at_least_one_second_ahead() {
         let wall = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
         let date = http_date;
         assert_eq!(
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_at_either_end_of_time_still_gives_a_date() {
+    fn a_clock_before_1970_or_in_9999_gives_a_valid_date() {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
         let before_epoch = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
         let date = |wall| http_date(Duration::from_secs(5), wall);

@@ -1,12 +1,11 @@
-//! What a route's pattern may say.
+//! Syntax and size limit of route patterns.
 //!
-//! Regular expressions over bytes, not characters: `.` and `[^/]` take any byte, a newline and invalid
-//! UTF-8 included, so no `%0A` or `%FF` slips past `.+`. Classes such as `\w` are ASCII; whoever wants
-//! Unicode says `(?u)`. Look-around is limited to `^`, `$` and word boundaries: every pattern is
-//! matched in time linear in the path.
+//! A pattern is a regular expression over bytes, not characters. `.` and `[^/]` match every byte, including newlines
+//! and invalid UTF-8, so `%0A` and `%FF` cannot evade `.+`. Classes such as `\w` are ASCII, and `(?u)` enables Unicode.
+//! Look-around is limited to `^`, `$` and word boundaries, so matching takes time linear in the length of the path.
 //!
-//! A short pattern can describe an enormous automaton (`(a{1000}){1000}`), so its size is bounded
-//! compiled, not as text.
+//! A short pattern such as `(a{1000}){1000}` can compile to a very large automaton. The limit therefore applies to the
+//! compiled size, not to the length of the text.
 
 use std::ops::Range;
 
@@ -14,30 +13,30 @@ use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_automata::util::syntax;
 use thiserror::Error;
 
-/// The most bytes one pattern may take, compiled: about 4,000 literal bytes, or `[a-z0-9-]{1,1000}`.
+/// Maximum compiled size of one pattern, in bytes. About 4,000 literal bytes or `[a-z0-9-]{1,1000}` fit.
 pub(crate) const MAX_PATTERN_SIZE: usize = 128 * 1024;
 
-/// Why a pattern is refused.
+/// Error in a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PatternError {
-    /// It is no regular expression.
+    /// The text is not a valid regular expression.
     #[error("{message}")]
     Syntax {
-        /// What is wrong, in a line.
+        /// Description of the error, in one line.
         message: String,
-        /// Where, in bytes of the pattern.
+        /// Position of the error in the pattern, in bytes.
         span: Range<usize>,
     },
-    /// It is one, and too large.
+    /// The compiled pattern is larger than [`MAX_PATTERN_SIZE`].
     #[error("the pattern is too large: more than {MAX_PATTERN_SIZE} bytes when compiled")]
     TooLarge,
-    /// It is one that can not be compiled.
+    /// The regular expression is valid, but cannot be compiled.
     #[error("{0}")]
     Unsupported(String),
 }
 
 impl PatternError {
-    /// Where in the pattern the trouble is, in bytes, if it is in one place.
+    /// Returns the position of the error in the pattern, in bytes, if it has one.
     pub fn span(&self) -> Option<Range<usize>> {
         match self {
             Self::Syntax { span, .. } => Some(span.clone()),
@@ -46,7 +45,7 @@ impl PatternError {
     }
 }
 
-/// Tells whether a pattern can be used, in time bounded by [`MAX_PATTERN_SIZE`].
+/// Checks a pattern, in time bounded by [`MAX_PATTERN_SIZE`].
 pub(crate) fn check_pattern(pattern: &str) -> Result<(), PatternError> {
     let hir = syntax::parse_with(pattern, &syntax()).map_err(|error| syntax_error(&error))?;
     let limited = thompson().nfa_size_limit(Some(MAX_PATTERN_SIZE));
@@ -69,10 +68,10 @@ fn syntax_error(error: &regex_syntax::Error) -> PatternError {
     }
 }
 
-/// How every engine is to read a pattern.
+/// Returns the syntax settings for all engines.
 ///
-/// Only whether a pattern matches is asked, never how far, so quantifiers are made to stop as early as
-/// they can: `.+` at the end of a pattern costs one byte, not the rest of the path, and automata are smaller.
+/// Quantifiers are lazy, because only the existence of a match matters and not its end. So `.+` at the end of a pattern
+/// reads one byte instead of the remaining path, and automata are smaller.
 pub(super) fn syntax() -> syntax::Config {
     syntax::Config::new()
         .unicode(false)
@@ -81,7 +80,7 @@ pub(super) fn syntax() -> syntax::Config {
         .swap_greed(true)
 }
 
-/// How every engine is to compile a pattern.
+/// Returns the compiler settings for all engines.
 pub(super) fn thompson() -> thompson::Config {
     NFA::config()
         .utf8(false)
@@ -95,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usual_patterns_are_fine() {
+    fn usual_patterns_are_accepted() {
         for pattern in [
             "",
             "/",
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syntax_error_names_its_place() {
+    fn a_syntax_error_has_the_position_of_the_offending_text() {
         for (pattern, offending) in [
             ("/a(b", "("),
             ("/a[b", "["),
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_said_in_one_line() {
+    fn an_error_message_has_one_line() {
         assert_eq!(
             check_pattern("/a(b").unwrap_err().to_string(),
             "unclosed group"
@@ -150,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn a_monster_is_refused_at_once() {
+    fn a_pattern_that_compiles_to_a_huge_automaton_is_rejected_within_two_seconds() {
         let started = Instant::now();
-        for monster in [
+        for pattern in [
             "(a{1000}){1000}",
             r"\w{5000}",
             "((((a{90}){90}){90}){90}){90}",
@@ -161,9 +160,9 @@ mod tests {
             "((a{0,900}){0,900}){0,900}",
         ] {
             assert_eq!(
-                check_pattern(monster),
+                check_pattern(pattern),
                 Err(PatternError::TooLarge),
-                "{monster}"
+                "{pattern}"
             );
         }
         assert!(check_pattern(&"(".repeat(10_000)).is_err());

@@ -1,17 +1,17 @@
-//! Many patterns, one pass: which is the first that matches?
+//! Finds the first of many patterns that matches a path, in one pass over the path.
 //!
-//! Leftmost-first semantics answer that. Patterns compile to one alternation in which an earlier branch
-//! is preferred wherever both can match, and since the search is anchored, both always begin at the
-//! same place: a later pattern's match is dropped as soon as an earlier one's is found, however much
-//! further right that ends. This holds only for a search that runs until nothing better is possible;
-//! one stopped at the earliest match would answer with whichever pattern is shortest.
+//! The patterns are compiled to one alternation with leftmost-first semantics: if several branches match, the earliest
+//! wins. The search is anchored, so all matches start at the same byte. A match of a later pattern is dropped when an
+//! earlier pattern matches, even if that match ends later. This requires a search that continues until no better match
+//! is possible. A search that stops at the first match end would return the pattern with the shortest match.
 //!
-//! The automaton is built whole when it fits. Then a match is one load from a read-only table for each
-//! byte: no cache to fill, nothing locked, nothing allocated, nothing a hostile path can make slower.
-//! Patterns full of `.+` on a common prefix can need a table exponential in their number; those run on
-//! the lazy engine, whose states are made as paths ask for them. Its caches are pooled: the first thread
-//! to match owns one outright, the others take theirs from stacks they only ever try to lock. When
-//! hostile paths keep overflowing a cache it simulates the NFA, in time bounded by path times patterns.
+//! If the complete DFA is small enough, it is built in advance. A match then reads one table entry per byte. It needs
+//! no cache, lock or allocation, and no path can make it slower.
+//!
+//! Many patterns with `.+` after a common prefix can need a table of exponential size. They use the lazy engine, which
+//! builds states when a path needs them. Its caches are pooled. The first thread owns one cache, and the other threads
+//! take theirs from stacks that they lock without waiting. If paths repeatedly overflow a cache, the engine simulates
+//! the NFA, in time bounded by the path length times the number of patterns.
 
 use std::fmt;
 
@@ -22,31 +22,31 @@ use thiserror::Error;
 
 use super::pattern;
 
-/// The largest table built ahead of time, in bytes.
+/// Maximum size of a table that is built in advance, in bytes.
 const TABLE_LIMIT: usize = 8 * 1024 * 1024;
 
-/// The most memory spent on finding out whether a table fits; it bounds the time too.
+/// Maximum memory for building a table, in bytes. It also bounds the time.
 const EFFORT_LIMIT: usize = 2 * 1024 * 1024;
 
-/// What the lazy engine may keep for each thread, in bytes. A thousand patterns with `.+` on a common prefix
-/// need more than 8 MiB for everyday paths, and are a thousand times slower where they do not get it.
+/// Maximum cache of the lazy engine per thread, in bytes. A thousand patterns with `.+` after a common prefix need more
+/// than 8 MiB for typical paths. With a smaller cache they are a thousand times slower.
 const CACHE_LIMIT: usize = 32 * 1024 * 1024;
 
-/// The most bytes all patterns may take together, compiled.
+/// Maximum compiled size of all patterns together, in bytes.
 const PATTERNS_LIMIT: usize = 32 * 1024 * 1024;
 
-/// The patterns together are larger than allowed.
+/// Error of patterns whose compiled size exceeds `limit` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the patterns together are larger than {limit} bytes")]
+#[error("the patterns together need more than {limit} bytes when compiled")]
 pub(super) struct TooLarge {
     pub(super) limit: usize,
 }
 
-/// Patterns in order of priority, each of which is known to be right by itself.
+/// Patterns in order of priority. Each must have passed [`pattern::check_pattern`].
 pub(super) enum PatternSet {
-    /// Built ahead of time.
+    /// Complete DFA, built in advance.
     Table(Box<dense::DFA<Vec<u32>>>),
-    /// Built as paths ask for it.
+    /// DFA whose states are built when a path needs them.
     Lazy(meta::Regex),
 }
 
@@ -88,7 +88,7 @@ impl PatternSet {
             })
     }
 
-    /// The first pattern that matches at the start of the path, by its place.
+    /// Returns the index of the first pattern that matches at the start of the path.
     pub(super) fn first_match(&self, path: &[u8]) -> Option<usize> {
         let input = Input::new(path).anchored(Anchored::Yes);
         let found = match self {
@@ -101,7 +101,7 @@ impl PatternSet {
     }
 }
 
-/// The table itself is nothing to read.
+/// Shows the engine, the number of patterns and the size, not the table.
 impl fmt::Debug for PatternSet {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (engine, patterns, bytes) = match self {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earlier_pattern_wins_though_its_match_ends_later() {
+    fn the_earlier_pattern_is_found_even_if_its_match_ends_later() {
         first(&["/a.*z", "/a"], b"/a-----z", Some(0));
         first(&["/a.*z", "/a"], b"/a------", Some(1));
         first(&["/a", "/abc"], b"/abc", Some(0));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_open_at_the_end_unless_it_is_closed() {
+    fn a_pattern_is_anchored_at_the_end_only_with_a_dollar_sign() {
         first(&["/api/v2/"], b"/api/v2/anything", Some(0));
         first(&["/a$"], b"/ab", None);
         first(&["/a$"], b"/a", Some(0));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dot_is_any_byte() {
+    fn a_dot_matches_any_byte() {
         for byte in 0..=u8::MAX {
             first(&["/a.c$"], &[b'/', b'a', byte, b'c'], Some(0));
         }
@@ -172,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn word_boundaries_work_on_either_engine() {
+    fn both_engines_match_word_boundaries() {
         first(&[r"/user\b"], b"/user/1", Some(0));
         first(&[r"/user\b"], b"/user", Some(0));
         first(&[r"/user\b"], b"/users", None);
     }
 
     #[test]
-    fn a_unicode_word_boundary_is_left_to_the_lazy_engine() {
+    fn a_unicode_word_boundary_uses_the_lazy_engine() {
         let matcher = PatternSet::new(&[r"/(?u:user\b)"]).unwrap();
         assert!(matches!(matcher, PatternSet::Lazy(_)));
         assert_eq!(matcher.first_match(b"/user/1"), Some(0));
@@ -188,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn no_patterns_match_nothing() {
+    fn an_empty_set_matches_no_path() {
         first(&[], b"/", None);
     }
 
     #[test]
-    fn a_thousand_literal_prefixes_fit_a_table() {
+    fn a_thousand_patterns_with_literal_prefixes_use_a_table() {
         let patterns: Vec<_> = (0..1_000)
             .map(|n| format!("/service-{n}/v1/.+/items/.+"))
             .collect();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_need_too_large_a_table_still_match() {
+    fn patterns_whose_table_is_too_large_use_the_lazy_engine() {
         let patterns: Vec<_> = (0..1_000)
             .rev()
             .map(|n| format!("/api/.+/thing-{n:03}/.+"))
@@ -232,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_answer_is_that_of_asking_one_pattern_after_the_other(
+        fn first_match_returns_the_same_pattern_as_matching_one_by_one(
             patterns in prop::collection::vec(some_pattern(), 0..8),
             paths in prop::collection::vec(some_path(), 1..20),
         ) {

@@ -1,63 +1,67 @@
-//! Finds routes that are never reached, because an earlier route matches all their requests.
+//! Finds unreachable routes: routes whose requests all match one earlier route.
 //!
-//! A route after a wider one is nearly always a mistake in the order, and no test of the running gateway shows it:
-//! requests get responses, under the wrong limits. What is reported is proved, by inclusion of regular languages, for
-//! every path and method and against a single earlier route. Routes that only together cover a later one are not
-//! reported, nor is a case whose proof would be too long: a false report would reject a correct configuration.
+//! Such a route is nearly always a mistake in the order of routes. It is hard to notice in operation, because requests
+//! still get responses, but under the limits of the wrong route. Every report is proved for all paths and methods: the
+//! set of paths of the later route is a subset of that of one earlier route.
+//!
+//! A false report would reject a correct configuration. So two cases are not reported: several earlier routes that
+//! cover the later route only together, and a comparison that exceeds its budget.
 
 use super::RouteMatch;
-use super::language::Language;
+use super::path_set::PathSet;
 
-/// Pairs of automaton states looked at for one route, against all earlier ones.
+/// Maximum number of pairs of automaton states that are compared for one route with all earlier routes.
 const EFFORT: usize = 5_000;
 
-/// A route that can never be reached.
+/// Unreachable route, with the route that shadows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shadowed {
-    /// Index of the route that matches all requests of the other.
+    /// Index of the route that matches all requests of `later`.
     pub earlier: usize,
-    /// Index of the route that is never reached.
+    /// Index of the unreachable route.
     pub later: usize,
 }
 
-/// Finds the routes that can never be reached, each with the first route that alone is the reason.
+/// Returns the unreachable routes, each with the first route that shadows it.
 pub(crate) fn find_shadowed(routes: &[RouteMatch]) -> Vec<Shadowed> {
-    let languages: Vec<Option<Language>> = routes
+    let path_sets: Vec<Option<PathSet>> = routes
         .iter()
-        .map(|route| Language::of(&route.patterns))
+        .map(|route| PathSet::of(&route.patterns))
         .collect();
-    let shadowed_by = |place: usize, later: &RouteMatch| {
-        let language = languages[place].as_ref()?;
-        let witness = language.shortest()?;
+    let shadowed_by = |index: usize, later: &RouteMatch| {
+        let path_set = path_sets[index].as_ref()?;
+        let shortest = path_set.shortest()?;
         let mut budget = EFFORT;
         let earlier = routes
             .iter()
-            .zip(&languages)
-            .take(place)
+            .zip(&path_sets)
+            .take(index)
             .position(|(earlier, wider)| {
-                // The witness avoids nearly every comparison: most routes have nothing in common.
-                takes_all_methods_of(earlier, later)
+                // Most routes have no path in common. Checking one path avoids nearly every comparison of sets.
+                matches_all_methods_of(earlier, later)
                     && wider.as_ref().is_some_and(|wider| {
-                        wider.has(&witness) && language.is_within(wider, &mut budget)
+                        wider.contains(&shortest) && path_set.is_subset_of(wider, &mut budget)
                     })
             });
         earlier.map(|earlier| Shadowed {
             earlier,
-            later: place,
+            later: index,
         })
     };
     routes
         .iter()
         .enumerate()
-        .filter_map(|(place, later)| shadowed_by(place, later))
+        .filter_map(|(index, later)| shadowed_by(index, later))
         .collect()
 }
 
-fn takes_all_methods_of(earlier: &RouteMatch, later: &RouteMatch) -> bool {
+fn matches_all_methods_of(earlier: &RouteMatch, later: &RouteMatch) -> bool {
     match (&earlier.methods, &later.methods) {
         (None, _) => true,
         (Some(_), None) => false,
-        (Some(_), Some(methods)) => methods.iter().all(|method| earlier.takes(Some(method))),
+        (Some(_), Some(methods)) => methods
+            .iter()
+            .all(|method| earlier.matches_method(Some(method))),
     }
 }
 
@@ -70,12 +74,12 @@ mod tests {
     use super::super::tests::{DOCUMENT, compile, route};
     use super::*;
 
-    /// Pairs of places: the route that shadows, the route that is shadowed.
+    /// Returns pairs of indexes: the route that shadows, and the route that is shadowed.
     fn shadowed(routes: &[(&[&str], &[&str])]) -> Vec<(usize, usize)> {
         let routes: Vec<RouteMatch> = routes
             .iter()
             .enumerate()
-            .map(|(place, (methods, patterns))| route(place, methods, patterns))
+            .map(|(index, (methods, patterns))| route(index, methods, patterns))
             .collect();
         find_shadowed(&routes)
             .into_iter()
@@ -92,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_below_a_wider_one_is_shadowed() {
+    fn a_route_after_a_wider_one_is_shadowed() {
         assert_eq!(shadowed_patterns(&["/api/", "/api/v2/"]), [(0, 1)]);
         assert_eq!(shadowed_patterns(&["/api/.*", "/api/v2/"]), [(0, 1)]);
         assert_eq!(shadowed_patterns(&["/", "/a", "/b"]), [(0, 1), (0, 2)]);
@@ -113,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pattern_shadows_only_what_is_closed() {
+    fn a_pattern_that_is_anchored_at_the_end_shadows_only_anchored_patterns() {
         assert!(shadowed_patterns(&["/a$", "/a"]).is_empty());
         assert_eq!(shadowed_patterns(&["/a", "/a$"]), [(0, 1)]);
         assert_eq!(shadowed_patterns(&["/a/?$", "/a$"]), [(0, 1)]);
     }
 
     #[test]
-    fn methods_must_be_covered_too() {
+    fn a_route_with_methods_shadows_only_routes_with_a_subset_of_them() {
         assert!(shadowed(&[(&["GET"], &["/a"]), (&["GET", "POST"], &["/a"])]).is_empty());
         assert!(shadowed(&[(&["GET"], &["/a"]), (&[], &["/a"])]).is_empty());
         assert!(shadowed(&[(&["GET"], &["/a"]), (&["get"], &["/a"])]).is_empty());
@@ -132,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_patterns_of_a_route_shadow_together_and_are_shadowed_together() {
+    fn all_patterns_of_a_route_are_compared_together() {
         assert_eq!(
             shadowed(&[(&[], &["/a/x", "/a/[^x]"]), (&[], &["/a/."])]),
             [(0, 1)]
@@ -145,12 +149,12 @@ mod tests {
     }
 
     #[test]
-    fn two_routes_that_only_together_cover_a_third_are_not_reported() {
+    fn a_route_that_only_two_others_together_cover_is_not_reported() {
         assert!(shadowed_patterns(&["/a/x", "/a/[^x]", "/a/."]).is_empty());
     }
 
     #[test]
-    fn the_first_route_that_suffices_is_named() {
+    fn the_first_route_that_shadows_is_reported() {
         assert_eq!(
             shadowed_patterns(&["/z", "/a", "/a/b", "/a/b/c"]),
             [(1, 2), (1, 3)]
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn as_routes_of_their_own_the_documented_endpoints_have_one_that_is_never_reached() {
+    fn the_documented_endpoints_as_separate_routes_contain_one_shadowed_route() {
         let found = shadowed_patterns(&DOCUMENT);
         let named: Vec<_> = found
             .iter()
@@ -176,18 +180,18 @@ mod tests {
     }
 
     #[test]
-    fn a_route_no_path_can_match_is_not_called_shadowed() {
+    fn a_route_that_matches_no_path_is_not_reported() {
         assert!(shadowed_patterns(&["/", "api/", "/a$b"]).is_empty());
     }
 
     #[test]
-    fn what_is_too_large_to_reason_about_is_not_reported() {
-        let wide = "/(a|b)*a(a|b){20}";
-        assert!(shadowed_patterns(&[wide, wide]).is_empty());
+    fn a_pattern_with_a_too_large_automaton_is_not_reported() {
+        let large = "/(a|b)*a(a|b){20}";
+        assert!(shadowed_patterns(&[large, large]).is_empty());
     }
 
     #[test]
-    fn a_thousand_routes_are_compared_quickly() {
+    fn a_thousand_routes_are_compared_within_ten_seconds() {
         let mut patterns: Vec<String> = (0..990)
             .map(|n| format!("/service-{n:03}/v[12]/[^/]+/items"))
             .collect();
@@ -195,7 +199,7 @@ mod tests {
         let mut routes: Vec<RouteMatch> = patterns
             .iter()
             .enumerate()
-            .map(|(place, pattern)| route(place, &[], &[pattern]))
+            .map(|(index, pattern)| route(index, &[], &[pattern]))
             .collect();
         routes.push(route(1_000, &[], &["/service-500/v2/x/items/y"]));
         let started = Instant::now();
@@ -216,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_shadowed_route_is_never_found(
+        fn no_request_matches_a_shadowed_route(
             patterns in prop::collection::vec(
                 prop::collection::vec(
                     prop::sample::select(vec!["/", "a", "b", ".", ".*", ".+", "(a|b)", "a?", "[^/]+", "$", r"\b"]),
@@ -229,7 +233,7 @@ mod tests {
             let routes: Vec<RouteMatch> = patterns
                 .iter()
                 .enumerate()
-                .map(|(place, pattern)| route(place, &[], &[pattern]))
+                .map(|(index, pattern)| route(index, &[], &[pattern]))
                 .collect();
             let unreachable = find_shadowed(&routes);
             let routes = compile(routes).unwrap();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::path;
 
-/// The throttled endpoints of a TV-authentication platform, in the order its document lists them.
+/// Throttled endpoints of a TV authentication platform, in the order of its documentation.
 pub(super) const DOCUMENT: [&str; 21] = [
     "/o/client/register",
     "/o/client/token",
@@ -26,7 +26,7 @@ pub(super) const DOCUMENT: [&str; 21] = [
     "/reggie/v1/.+/regcode/.+",
 ];
 
-/// Returns a route; an empty list of methods stands for all.
+/// Returns a route. An empty list of methods matches all methods.
 pub(super) fn route(index: usize, methods: &[&str], patterns: &[&str]) -> RouteMatch {
     RouteMatch {
         name: format!("route-{index}").into(),
@@ -62,7 +62,7 @@ fn finds(routes: &Matcher<usize>, method: &str, path: &str, expected: Option<usi
 }
 
 #[test]
-fn the_first_match_wins() {
+fn the_first_route_that_matches_is_found() {
     let routes = compiled(&[
         (&[], &["/api/v1/authenticate/freepreview"]),
         (&[], &["/api/v1/authenticate/"]),
@@ -75,14 +75,14 @@ fn the_first_match_wins() {
 }
 
 #[test]
-fn any_pattern_of_a_route_will_do() {
+fn a_route_matches_if_any_of_its_patterns_matches() {
     let routes = compiled(&[(&[], &["/a$", "/b$"]), (&[], &["/"])]);
     finds(&routes, "GET", "/b", Some(0));
     finds(&routes, "GET", "/bb", Some(1));
 }
 
 #[test]
-fn a_route_is_passed_over_for_methods_it_does_not_take() {
+fn a_route_does_not_match_other_methods() {
     let routes = compiled(&[
         (&["POST"], &["/a"]),
         (&["POST", "GET"], &["/a"]),
@@ -105,16 +105,16 @@ fn methods_are_case_sensitive() {
 }
 
 #[test]
-fn methods_that_meet_the_same_routes_share_one_automaton() {
+fn methods_that_match_the_same_routes_share_one_automaton() {
     let routes = compiled(&[
         (&["GET", "HEAD"], &["/a"]),
         (&["POST"], &["/b"]),
         (&["OPTIONS", "GET", "HEAD", "POST"], &["/c"]),
     ]);
-    assert_eq!(routes.table.views.len(), 4);
+    assert_eq!(routes.compiled.by_index.len(), 4);
     let without_methods = compiled(&[(&[], &["/a"]), (&[], &["/b"])]);
-    assert_eq!(without_methods.table.views.len(), 1);
-    assert!(without_methods.table.by_method.is_empty());
+    assert_eq!(without_methods.compiled.by_index.len(), 1);
+    assert!(without_methods.compiled.by_method.is_empty());
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn every_documented_endpoint_is_found() {
 }
 
 #[test]
-fn no_byte_in_a_path_slips_past_a_dot() {
+fn a_dot_matches_encoded_newlines_and_invalid_utf8() {
     let routes = compiled(&[(&[], &["/reggie/v1/.+/regcode"])]);
     for raw in [
         "/reggie/v1/%0A/regcode",
@@ -151,19 +151,19 @@ fn other_values_share_the_compiled_patterns() {
     assert_eq!(routes.len(), 2);
     assert_eq!(routes.iter().copied().collect::<Vec<_>>(), [0, 1]);
     let names = routes.map(|index| format!("route-{index}"));
-    assert!(Arc::ptr_eq(&names.table, &routes.table));
+    assert!(Arc::ptr_eq(&names.compiled, &routes.compiled));
     assert_eq!(names.find(&Method::GET, b"/b").unwrap(), "route-1");
 }
 
 #[test]
-fn no_routes_find_nothing() {
+fn an_empty_matcher_finds_no_route() {
     let routes = compiled(&[]);
     assert!(routes.is_empty());
     finds(&routes, "GET", "/", None);
 }
 
 #[test]
-fn a_bad_pattern_is_named_with_its_route() {
+fn an_invalid_pattern_is_reported_with_its_route() {
     let routes = vec![route(0, &[], &["/a"]), route(1, &[], &["/b", "/c("])];
     let error = compile(routes).unwrap_err();
     assert_eq!(

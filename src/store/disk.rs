@@ -58,10 +58,10 @@ use super::capacity::StoreCapacity;
 use super::health::Health;
 use super::in_flight::InFlightTable;
 use crate::clock::Clock;
-use crate::idempotency::claim::{Meeting, RecordView, meet};
+use crate::idempotency::claim::{ClaimDecision, RecordView, decide_claim};
 use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ExecutionOutcome, Fingerprint, KeyHash, OnAbandon, Permit,
-    RecordCounts, RecordId, RecordInfo, Records, ScopeHash, Secret, State, StoreError,
+    RecordCounts, RecordId, RecordInfo, RecordState, Records, ScopeHash, Secret, StoreError,
     StoredResponse,
 };
 
@@ -239,10 +239,10 @@ impl Common {
             return Some(claim);
         }
         let recent = self.recent.get(&request.id)?;
-        let record = RecordView::ended(State::Completed, &recent.fingerprint, recent.expires);
-        match meet(Some(record), request, self.timeline.now()) {
-            Meeting::Vacant(_) => None,
-            Meeting::Replay => Some(Claim::Replay(recent.response)),
+        let record = RecordView::ended(RecordState::Completed, &recent.fingerprint, recent.expires);
+        match decide_claim(Some(record), request, self.timeline.now()) {
+            ClaimDecision::Available(_) => None,
+            ClaimDecision::Replay => Some(Claim::Replay(recent.response)),
             meeting => Some(meeting.rejection()),
         }
     }
@@ -305,7 +305,7 @@ impl Records for DiskRecords {
     }
 
     async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
-        let token = permit.redeem();
+        let token = permit.into_token();
         let is_executed = outcome.is_executed();
         let ending = self.0.ask(|ack| {
             let ack = Some(ack);

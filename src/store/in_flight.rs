@@ -10,10 +10,10 @@ use std::hash::{BuildHasher, RandomState};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::Moment;
-use crate::idempotency::claim::{Meeting, RecordView, meet};
+use crate::idempotency::claim::{ClaimDecision, RecordView, decide_claim};
 use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ExecutionOutcome, Fingerprint, InFlightExecution, KeyHash,
-    RecordId, RecordInfo, ScopeHash, State,
+    RecordId, RecordInfo, RecordState, ScopeHash,
 };
 
 const SHARDS: usize = 32;
@@ -42,7 +42,7 @@ impl Held {
         match self {
             Self::Running(execution) => execution.view(),
             Self::Lost(lost) => RecordView {
-                state: State::Unknown,
+                state: RecordState::Unknown,
                 ..RecordView::in_progress(&lost.fingerprint)
             },
         }
@@ -77,11 +77,15 @@ impl InFlightTable {
     pub(in crate::store) fn meet(&self, request: &ClaimRequest) -> Option<Claim> {
         let mut shard = self.shard(request.id);
         let held = shard.get_mut(&request.id)?;
-        Some(match (meet(Some(held.view()), request, request.at), held) {
-            (Meeting::InFlight, Held::Running(execution)) => Claim::InFlight(execution.join()),
-            // A lost execution also rejects a claim with `on_unknown = "release"`, which could not be stored.
-            (meeting, _) => meeting.rejection(),
-        })
+        Some(
+            match (decide_claim(Some(held.view()), request, request.at), held) {
+                (ClaimDecision::InFlight, Held::Running(execution)) => {
+                    Claim::InFlight(execution.join())
+                }
+                // A lost execution also rejects a claim with `on_unknown = "release"`, which could not be stored.
+                (meeting, _) => meeting.rejection(),
+            },
+        )
     }
 
     /// Adds an execution that begins.
@@ -161,9 +165,9 @@ impl InFlightTable {
                 let (state, since, fingerprint) = match held {
                     Held::Running(execution) => {
                         let fingerprint = execution.token.request.fingerprint;
-                        (State::InProgress, execution.since, fingerprint)
+                        (RecordState::InProgress, execution.since, fingerprint)
                     }
-                    Held::Lost(lost) => (State::Unknown, lost.since, lost.fingerprint),
+                    Held::Lost(lost) => (RecordState::Unknown, lost.since, lost.fingerprint),
                 };
                 RecordInfo {
                     id,
@@ -182,7 +186,7 @@ impl InFlightTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::idempotency::{ClientHash, Terms};
+    use crate::idempotency::{ClientHash, RecordSettings};
 
     fn token(number: u64) -> ClaimToken {
         ClaimToken {
@@ -194,7 +198,7 @@ mod tests {
                 },
                 client: ClientHash(1),
                 fingerprint: Fingerprint::from_bytes(&[1; 32]),
-                terms: Terms::default(),
+                settings: RecordSettings::default(),
             },
             number,
         }

@@ -23,7 +23,7 @@ use self::shard::Shard;
 use crate::clock::{Clock, Moment};
 use crate::throttle::decision::{USUAL_LIMITS, limit_debt};
 use crate::throttle::{
-    BucketKey, Buckets, Charge, ChargeResult, Decision, LimitId, Outcome, decide,
+    BucketKey, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, LimitId, decide,
 };
 
 pub(in crate::store) use self::hashers::BuildIdentityHasher;
@@ -128,7 +128,7 @@ impl MemoryBuckets {
         let decision = self.charge_now(enforced);
         let is_rejected = |charge| {
             let decision = self.charge_now(std::slice::from_ref(charge));
-            matches!(decision.outcome, Outcome::Rejected { .. })
+            matches!(decision.outcome, ChargeOutcome::Rejected { .. })
         };
         let watched = watched.iter().enumerate();
         let exceeded = watched.filter_map(|(index, charge)| is_rejected(charge).then_some(index));

@@ -1,9 +1,9 @@
-//! Names of buckets.
+//! Keys of buckets in the store.
 //!
-//! The name of a bucket is a 128-bit keyed hash of the name of its limit and of the values that the limit is counted by.
-//! Every bucket takes the same few bytes, whatever the length of the headers. A client that does not know the seed can
-//! neither choose the bucket of another client nor put its own buckets into one shard. The position of the limit is
-//! not part of the name, so buckets stay valid when the configuration is reordered.
+//! The key of a bucket is a 128-bit keyed hash of the limit's name and of the values that the limit counts by. So every
+//! key has the same size, regardless of the length of header values. A client does not know the seed of the hash. It
+//! can neither produce the key of another client's bucket nor place its own buckets in one shard. The position of the
+//! limit in the configuration is not hashed, so buckets stay valid when limits are reordered.
 
 use http::HeaderMap;
 use siphasher::sip128::Hasher128 as _;
@@ -13,38 +13,38 @@ use crate::client::ClientId;
 use crate::hash_keys::Seed;
 use crate::intake::headers::canonical;
 
-/// The name of one bucket.
+/// Key of a bucket: a 128-bit hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BucketKey {
-    /// Hash of the bucket in tables.
+    /// Upper half, which tables use as their hash value.
     pub high: u64,
-    /// Distinguishes buckets with the same hash.
+    /// Lower half, which distinguishes buckets with the same `high`.
     pub low: u64,
 }
 
-/// One of the two buckets that a limit has per key.
+/// Purpose of a bucket. A limit has two buckets per key, with the same quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The bucket of requests.
+pub enum BucketKind {
+    /// Bucket for requests.
     Main,
-    /// A separate bucket of the same quota for CORS preflights, so that they use no tokens of requests.
+    /// Bucket for CORS preflights, so that they take no tokens from requests.
     Preflight,
 }
 
 impl BucketKey {
-    /// Returns the bucket of `limit` for a request of `client` with these headers.
+    /// Returns the key of the bucket to which `limit` charges a request of `client` with these headers.
     pub fn of(
         seed: Seed,
         limit: &Limit,
-        side: Side,
+        side: BucketKind,
         client: ClientId,
         headers: &HeaderMap,
     ) -> Self {
         let mut name = seed.hasher();
         name.part(limit.name.as_bytes());
         name.tag(match side {
-            Side::Main => 0,
-            Side::Preflight => 1,
+            BucketKind::Main => 0,
+            BucketKind::Preflight => 1,
         });
         for part in &limit.key {
             match part {
@@ -56,9 +56,9 @@ impl BucketKey {
                         (Some(line), None) if !line.is_empty() => {
                             name.header(&canonical(header, line.as_bytes()));
                         }
-                        // Without its header a request is counted by its client: in one bucket for all such
-                        // requests, one client could use up the tokens of the others. An empty header counts as
-                        // absent, and so does a repeated one, which an enforced limit rejects before.
+                        // A request without the header is counted by its client. If all such requests shared one
+                        // bucket, a client could use up the tokens of the others. An empty or repeated header is
+                        // treated as absent. Enforced limits reject a repeated header before this.
                         _ => name.client(client),
                     }
                 }
@@ -114,22 +114,22 @@ mod tests {
     }
 
     fn bucket(limit: &Limit, address: &str, headers: &HeaderMap) -> BucketKey {
-        BucketKey::of(SEED, limit, Side::Main, client(address), headers)
+        BucketKey::of(SEED, limit, BucketKind::Main, client(address), headers)
     }
 
     #[test]
-    fn a_client_has_one_bucket_a_limit_and_shares_it_with_nobody() {
+    fn each_client_has_its_own_bucket_per_limit() {
         let device = limit("device", [KeyPart::Client]);
         let none = HeaderMap::new();
-        let ours = bucket(&device, "192.0.2.1", &none);
-        assert_eq!(ours, bucket(&device, "192.0.2.1", &none));
-        assert_ne!(ours, bucket(&device, "192.0.2.2", &none));
+        let first = bucket(&device, "192.0.2.1", &none);
+        assert_eq!(first, bucket(&device, "192.0.2.1", &none));
+        assert_ne!(first, bucket(&device, "192.0.2.2", &none));
         let other = limit("other", [KeyPart::Client]);
-        assert_ne!(ours, bucket(&other, "192.0.2.1", &none));
+        assert_ne!(first, bucket(&other, "192.0.2.1", &none));
     }
 
     #[test]
-    fn a_limit_keeps_its_buckets_when_its_place_or_its_quota_changes() {
+    fn a_limit_has_the_same_buckets_after_its_position_or_quota_changes() {
         let before = limit("device", [KeyPart::Client]);
         let mut after = before.clone();
         after.id = LimitId(7);
@@ -142,16 +142,16 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_client_is_its_network() {
+    fn ipv6_addresses_of_one_network_share_a_bucket() {
         let device = limit("device", [KeyPart::Client]);
         let none = HeaderMap::new();
-        let ours = bucket(&device, "2001:db8::1", &none);
-        assert_eq!(ours, bucket(&device, "2001:db8::ffff:1", &none));
-        assert_ne!(ours, bucket(&device, "2001:db8:0:1::1", &none));
+        let first = bucket(&device, "2001:db8::1", &none);
+        assert_eq!(first, bucket(&device, "2001:db8::ffff:1", &none));
+        assert_ne!(first, bucket(&device, "2001:db8:0:1::1", &none));
     }
 
     #[test]
-    fn a_global_limit_has_one_bucket_for_everybody() {
+    fn a_global_limit_has_one_bucket_for_all_clients() {
         let all = limit("all", [KeyPart::Global]);
         let named = headers([("x-key", "a")]);
         assert_eq!(
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_stands_for_whoever_sends_it() {
+    fn a_limit_by_header_has_one_bucket_per_value() {
         let keyed = limit("keyed", [header("x-key")]);
         let a = headers([("x-key", "a")]);
         let b = headers([("x-key", "b")]);
@@ -176,23 +176,23 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_the_header_out_is_counted_by_address() {
+    fn a_request_without_the_header_is_counted_by_its_client() {
         let keyed = limit("keyed", [header("x-key")]);
         let none = HeaderMap::new();
-        let ours = bucket(&keyed, "192.0.2.1", &none);
-        assert_ne!(ours, bucket(&keyed, "192.0.2.2", &none));
-        // No spelling of an absent or repeated header has a bucket of its own.
+        let absent = bucket(&keyed, "192.0.2.1", &none);
+        assert_ne!(absent, bucket(&keyed, "192.0.2.2", &none));
+        // Empty and repeated headers are treated as absent.
         for lines in [
             headers([("x-key", "")]),
             headers([("x-key", "a"), ("x-key", "b")]),
             headers([("x-key", "a"), ("x-key", "")]),
         ] {
-            assert_eq!(ours, bucket(&keyed, "192.0.2.1", &lines));
+            assert_eq!(absent, bucket(&keyed, "192.0.2.1", &lines));
         }
     }
 
     #[test]
-    fn spellings_of_a_host_and_of_a_scheme_have_one_bucket() {
+    fn equal_spellings_of_a_host_or_an_auth_scheme_share_a_bucket() {
         for (name, spellings) in [
             ("host", ["a.example", "A.Example:80", "a.example."]),
             ("authorization", ["Bearer t", "bearer t", "BEARER  t"]),
@@ -204,27 +204,26 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_spells_an_address_does_not_reach_that_address_s_bucket() {
+    fn a_header_with_the_bytes_of_an_address_does_not_select_its_bucket() {
         let keyed = limit("keyed", [header("x-key")]);
-        let spelt = headers([("x-key", "AAAA")]);
-        let theirs = bucket(&keyed, "65.65.65.65", &HeaderMap::new());
-        assert_ne!(theirs, bucket(&keyed, "192.0.2.1", &spelt));
+        let crafted = headers([("x-key", "AAAA")]);
+        let other_client = bucket(&keyed, "65.65.65.65", &HeaderMap::new());
+        assert_ne!(other_client, bucket(&keyed, "192.0.2.1", &crafted));
     }
 
     #[test]
-    fn a_list_counts_by_all_of_its_parts() {
+    fn a_limit_with_several_key_parts_counts_by_all_of_them() {
         let both = limit("both", [KeyPart::Client, header("x-key")]);
         let a = headers([("x-key", "a")]);
         let b = headers([("x-key", "b")]);
-        let ours = bucket(&both, "192.0.2.1", &a);
-        assert_ne!(ours, bucket(&both, "192.0.2.1", &b));
-        assert_ne!(ours, bucket(&both, "192.0.2.2", &a));
-        assert_ne!(ours, bucket(&both, "192.0.2.1", &HeaderMap::new()));
+        let first = bucket(&both, "192.0.2.1", &a);
+        assert_ne!(first, bucket(&both, "192.0.2.1", &b));
+        assert_ne!(first, bucket(&both, "192.0.2.2", &a));
+        assert_ne!(first, bucket(&both, "192.0.2.1", &HeaderMap::new()));
     }
 
-    /// A caller may put anything into a header; what it cannot do is spell another list of parts.
     #[test]
-    fn crafted_separators_do_not_collide() {
+    fn separators_within_header_values_do_not_produce_the_same_bucket() {
         let both = limit("both", [header("x-a"), header("x-b")]);
         let lists = [
             headers([("x-a", "x"), ("x-b", "yz")]),
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_limit_s_name_cannot_be_taken_for_its_key() {
+    fn a_limit_name_with_the_bytes_of_a_key_part_has_another_bucket() {
         let none = HeaderMap::new();
         let short = limit("a", [KeyPart::Global, KeyPart::Global]);
         let long = limit("a\u{0}\u{2}", [KeyPart::Global]);
@@ -255,21 +254,21 @@ mod tests {
     }
 
     #[test]
-    fn a_preflight_draws_from_a_twin() {
+    fn preflights_and_requests_have_different_buckets() {
         let device = limit("device", [KeyPart::Client]);
-        let sides = [Side::Main, Side::Preflight]
+        let kinds = [BucketKind::Main, BucketKind::Preflight]
             .map(|side| BucketKey::of(SEED, &device, side, client("192.0.2.1"), &HeaderMap::new()));
-        assert_ne!(sides[0], sides[1]);
+        assert_ne!(kinds[0], kinds[1]);
     }
 
     #[test]
-    fn another_seed_names_every_bucket_anew_and_none_is_printed() {
+    fn bucket_keys_depend_on_the_seed_and_debug_output_hides_it() {
         let device = limit("device", [KeyPart::Client]);
         let of = |seed: Seed| {
             BucketKey::of(
                 seed,
                 &device,
-                Side::Main,
+                BucketKind::Main,
                 client("192.0.2.1"),
                 &HeaderMap::new(),
             )
@@ -280,9 +279,9 @@ mod tests {
         assert_eq!(format!("{SEED:?}"), "Seed(..)");
     }
 
-    /// Gateways on machines of any word size and byte order share the buckets of one Redis.
+    /// Gateways with different word sizes and byte orders can share the buckets of one Redis.
     #[test]
-    fn the_name_of_a_bucket_is_the_same_on_every_machine() {
+    fn a_bucket_key_is_the_same_on_all_architectures() {
         let both = limit("device", [KeyPart::Client, header("x-key")]);
         let headers = headers([("x-key", "a")]);
         let BucketKey { high, low } = bucket(&both, "192.0.2.1", &headers);

@@ -1,8 +1,8 @@
-//! Decides all limits of a request together.
+//! Decision on a request that several limits apply to.
 //!
-//! Every limit is checked at the same time, and all are charged if all admit the request, otherwise none. A limit that
-//! delays admits the request if its slot is no further away than `max`; the request then waits for the latest of its
-//! slots. A limit that rejects has a wait, and the wait of the request is the longest.
+//! All limits are evaluated at the same time. If all admit the request, all are charged, otherwise none. A limit that
+//! delays requests assigns the request a slot, and admits it if the slot is at most `max` away. The request waits for
+//! the latest of its slots. If limits reject the request, its wait is the longest of their waits.
 
 use std::cmp::Reverse;
 use std::future::Future;
@@ -11,40 +11,40 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{BucketKey, Exceed, Limit, Reading};
+use super::{BucketKey, BucketReading, Exceed, Limit};
 use crate::clock::Moment;
 
-/// The number of limits of a request up to which nothing is allocated.
+/// Number of limits of a request that are stored without an allocation.
 pub(crate) const USUAL_LIMITS: usize = 4;
 
-/// Tokens to take from one bucket.
+/// Number of tokens to take from one bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The limit that the bucket belongs to.
+    /// Limit that the bucket belongs to.
     pub limit: &'a Limit,
-    /// The bucket of the request under that limit.
+    /// Bucket of the request for this limit.
     pub bucket: BucketKey,
-    /// The number of tokens.
+    /// Number of tokens to take.
     pub cost: NonZeroU32,
 }
 
-/// The decision on the charges of a request.
+/// Decision on the charges of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the request is admitted.
-    pub outcome: Outcome,
-    /// The state of each bucket after the decision, in the order of the charges.
-    pub readings: SmallVec<[Reading; USUAL_LIMITS]>,
+    pub outcome: ChargeOutcome,
+    /// State of each bucket after the decision, in the order of the charges.
+    pub readings: SmallVec<[BucketReading; USUAL_LIMITS]>,
 }
 
 impl Decision {
-    /// Returns whether the request is admitted, at once or after a delay.
+    /// Returns whether the request is admitted, immediately or after a delay.
     pub fn is_admitted(&self) -> bool {
-        matches!(self.outcome, Outcome::Admitted { .. })
+        matches!(self.outcome, ChargeOutcome::Admitted { .. })
     }
 
-    /// Returns the indexes of the charges that rejected the request, longest wait first. Of equal waits, the first
-    /// charge comes first.
+    /// Returns the indexes of the charges that rejected the request, longest wait first. Charges with equal waits are
+    /// in the order of the charges.
     pub fn rejecting(&self) -> SmallVec<[usize; USUAL_LIMITS]> {
         let mut rejecting: SmallVec<[usize; USUAL_LIMITS]> = (0..self.readings.len())
             .filter(|&index| self.readings[index].rejects)
@@ -54,51 +54,52 @@ impl Decision {
     }
 }
 
-/// The result of all charges of a request.
+/// Result of charging a request to enforced limits and to limits in shadow mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChargeResult {
-    /// The decision on the enforced charges.
+    /// Decision on the charges of enforced limits.
     pub decision: Decision,
-    /// Indexes of the watched charges that would have been rejected.
+    /// Indexes of the shadow charges that the limit would have rejected.
     pub exceeded: SmallVec<[usize; USUAL_LIMITS]>,
 }
 
 /// Whether a request is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ChargeOutcome {
     /// All charges were made.
     Admitted {
-        /// Delay of the request; zero unless a limit delays.
+        /// Time to delay the request; zero if no limit delays it.
         delay: Duration,
     },
-    /// No charge was made.
+    /// At least one limit rejected the request. No charge was made.
     Rejected {
         /// Time until all limits would admit the request.
         wait: Duration,
-        /// Index of the charge with the longest wait; of equal waits, the first.
+        /// Index of the charge with the longest wait; the first of equal waits.
         by: usize,
     },
-    /// The store cannot be queried, and a limit rejects requests then. No charge was made.
+    /// The store is unavailable, and a limit has `on_store_error = "closed"`. No charge was made.
     Unavailable,
 }
 
-/// A store of buckets.
+/// Store of buckets.
 pub trait Buckets: Send + Sync + 'static {
-    /// Makes all `enforced` charges in one atomic step, or none if any is rejected. Then makes each of the `watched`
-    /// charges by itself; they do not change the outcome.
+    /// Makes all `enforced` charges in one atomic step, or none if any is rejected. Then makes each of the `shadow`
+    /// charges separately, which does not change the outcome.
     fn charge(
         &self,
         enforced: &[Charge<'_>],
-        watched: &[Charge<'_>],
+        shadow: &[Charge<'_>],
     ) -> impl Future<Output = ChargeResult> + Send;
 
-    /// Does the same as [`charge`](Self::charge) at once, or nothing and returns `None` if the buckets are not in memory.
-    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<ChargeResult>;
+    /// Makes the same charges as [`charge`](Self::charge) without waiting. Charges nothing and returns `None` if the
+    /// buckets are not in memory.
+    fn try_charge(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> Option<ChargeResult>;
 }
 
-/// Decides `charges` at `now`, given the time at which each bucket is full. If the request is admitted, `full_at` holds
-/// the new states, which the caller commits together. Otherwise it is unchanged, and each reading that rejects has the
-/// wait of its own limit.
+/// Decides `charges` at `now`. `full_at` contains the time at which each bucket is full. If the request is admitted,
+/// the function updates `full_at`, and the caller commits the new states together. Otherwise `full_at` is unchanged,
+/// and each reading that rejects contains the wait of its own limit.
 pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Decision {
     debug_assert_eq!(charges.len(), full_at.len());
     let mut taken: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
@@ -124,10 +125,10 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> De
         .filter_map(|(by, wait)| wait.map(|wait| (wait, by)))
         .min_by_key(|&(wait, _)| Reverse(wait));
     let outcome = if let Some((wait, by)) = longest {
-        Outcome::Rejected { wait, by }
+        ChargeOutcome::Rejected { wait, by }
     } else {
         full_at.copy_from_slice(&taken);
-        Outcome::Admitted { delay }
+        ChargeOutcome::Admitted { delay }
     };
 
     let readings = charges
@@ -136,7 +137,7 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> De
         .zip(&waits)
         .map(|((charge, &full_at), wait)| {
             let reading = charge.limit.quota.read(full_at, now);
-            Reading {
+            BucketReading {
                 next: wait.unwrap_or(reading.next),
                 rejects: wait.is_some(),
                 ..reading
@@ -146,12 +147,12 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> De
     Decision { outcome, readings }
 }
 
-/// Limits the debt of a bucket to what `limit` allows: an empty bucket, charged for a slot as far away as the
+/// Reduces the debt of a bucket to the maximum that `limit` allows: an empty bucket, plus the longest delay if the
 /// limit delays requests.
 ///
-/// A bucket charged under another quota before a restart can owe more. The store commits the limited debt also
-/// if it rejects the request: otherwise a loosened limit would reject until the old debt has run down, and
-/// every wait it states would be too short.
+/// A bucket that was charged under a slower quota before a restart can have a larger debt. The store commits the
+/// reduced debt even if it rejects the request. Otherwise a limit that was raised would reject requests until the old
+/// debt is refilled, and the waits that it reports would be too short.
 pub(crate) fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment {
     let empty = now.after(limit.quota.refill());
     full_at.min(match limit.exceed {
@@ -160,8 +161,8 @@ pub(crate) fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment 
     })
 }
 
-/// Takes the tokens of one charge. Returns the state of the bucket after it and the delay of the request, or as an
-/// error the wait.
+/// Takes the tokens of one charge. Returns the new state of the bucket and the delay of the request. Returns the wait
+/// as the error if the limit rejects the request.
 fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Duration), Duration> {
     let quota = charge.limit.quota;
     match (quota.take(full_at, now, charge.cost), charge.limit.exceed) {
@@ -170,7 +171,7 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
             let after = quota.take(full_at, now.after(wait), charge.cost)?;
             Ok((after, wait))
         }
-        // The limit admits the request once its slot is no further away than `max`.
+        // The limit admits the request when its slot is at most `max` away.
         (Err(wait), Exceed::Delay { max }) => Err(wait.saturating_sub(max)),
         (Err(wait), Exceed::Reject) => Err(wait),
     }
@@ -217,15 +218,15 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_limits_passes_at_once() {
+    fn a_request_without_limits_is_admitted_without_delay() {
         let decision = decide(&[], &mut [], at(5));
         let delay = Duration::ZERO;
-        assert_eq!(decision.outcome, Outcome::Admitted { delay });
+        assert_eq!(decision.outcome, ChargeOutcome::Admitted { delay });
         assert!(decision.readings.is_empty());
     }
 
     #[test]
-    fn all_limits_admit_or_none_is_charged() {
+    fn no_limit_is_charged_if_one_rejects() {
         let (wide, tight) = (
             limit(SECOND, 3, Exceed::Reject),
             limit(SECOND, 0, Exceed::Reject),
@@ -233,37 +234,37 @@ mod tests {
         let mut full_at = [at(0), at(1_400)];
         let decision = decide(&charges([&wide, &tight]), &mut full_at, at(1_000));
         let wait = millis(400);
-        assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 1 });
+        assert_eq!(decision.outcome, ChargeOutcome::Rejected { wait, by: 1 });
         assert_eq!(full_at, [at(0), at(1_400)]);
 
         let decision = decide(&charges([&wide, &tight]), &mut full_at, at(1_400));
-        assert!(matches!(decision.outcome, Outcome::Admitted { .. }));
+        assert!(matches!(decision.outcome, ChargeOutcome::Admitted { .. }));
         assert_eq!(full_at, [at(2_400), at(2_400)]);
     }
 
     #[test]
-    fn the_longest_wait_is_the_one_named() {
+    fn a_rejection_reports_the_limit_with_the_longest_wait() {
         let limits = [1, 3, 2].map(|seconds| limit(SECOND * seconds, 0, Exceed::Reject));
         let mut full_at = [at(1_000), at(3_000), at(2_000)];
         let decision = decide(&charges(limits.each_ref()), &mut full_at, at(0));
         let wait = SECOND * 3;
-        assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 1 });
-        let told: Vec<_> = decision
+        assert_eq!(decision.outcome, ChargeOutcome::Rejected { wait, by: 1 });
+        let waits: Vec<_> = decision
             .readings
             .iter()
             .map(|reading| reading.next)
             .collect();
-        assert_eq!(told, [SECOND, SECOND * 3, SECOND * 2]);
+        assert_eq!(waits, [SECOND, SECOND * 3, SECOND * 2]);
         assert_eq!(decision.rejecting()[..], [1, 2, 0]);
     }
 
     #[test]
-    fn of_equal_waits_the_first_limit_is_named() {
+    fn a_rejection_with_equal_waits_reports_the_first_limit() {
         let limits = [2, 2, 1].map(|seconds| limit(SECOND * seconds, 0, Exceed::Reject));
         let mut full_at = [at(2_000), at(2_000), at(0)];
         let decision = decide(&charges(limits.each_ref()), &mut full_at, at(0));
         let wait = SECOND * 2;
-        assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 0 });
+        assert_eq!(decision.outcome, ChargeOutcome::Rejected { wait, by: 0 });
         assert_eq!(decision.rejecting()[..], [0, 1]);
         let mut full_at = [at(0); 3];
         let decision = decide(&charges(limits.each_ref()), &mut full_at, at(0));
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_tells_of_a_limit_that_would_have_admitted_what_it_holds() {
+    fn a_rejection_contains_the_remaining_tokens_of_limits_that_would_admit() {
         let (wide, tight) = (
             limit(SECOND, 3, Exceed::Reject),
             limit(SECOND, 0, Exceed::Reject),
@@ -287,86 +288,86 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_burst_a_delaying_limit_hands_out_slots_in_order() {
-        let outflow = delaying(SECOND, 0, SECOND * 2);
+    fn a_delaying_limit_assigns_slots_in_order_beyond_the_burst() {
+        let limit = delaying(SECOND, 0, SECOND * 2);
         let mut full_at = [at(0)];
         let delays: Vec<_> = (0..4)
-            .map(|_| decide(&charges([&outflow]), &mut full_at, at(0)).outcome)
+            .map(|_| decide(&charges([&limit]), &mut full_at, at(0)).outcome)
             .collect();
-        let slot = |seconds| Outcome::Admitted {
+        let slot = |seconds| ChargeOutcome::Admitted {
             delay: SECOND * seconds,
         };
-        // The slot three seconds away is out of reach until it is two seconds away.
-        let refused = Outcome::Rejected {
+        // The next slot is three seconds away. The limit admits a request for it when it is two seconds away.
+        let rejected = ChargeOutcome::Rejected {
             wait: SECOND,
             by: 0,
         };
-        assert_eq!(delays, [slot(0), slot(1), slot(2), refused]);
+        assert_eq!(delays, [slot(0), slot(1), slot(2), rejected]);
         assert_eq!(
-            decide(&charges([&outflow]), &mut full_at, at(1_000)).outcome,
+            decide(&charges([&limit]), &mut full_at, at(1_000)).outcome,
             slot(2)
         );
     }
 
     #[test]
-    fn the_latest_slot_of_several_counts() {
+    fn a_request_waits_for_the_latest_of_its_slots() {
         let limits = [1, 3, 2].map(|seconds| delaying(SECOND * seconds, 0, SECOND * 10));
         let mut full_at = [at(1_000), at(3_000), at(2_000)];
         let decision = decide(&charges(limits.each_ref()), &mut full_at, at(500));
         let delay = millis(2_500);
-        assert_eq!(decision.outcome, Outcome::Admitted { delay });
+        assert_eq!(decision.outcome, ChargeOutcome::Admitted { delay });
         assert_eq!(full_at, [at(2_000), at(6_000), at(4_000)]);
     }
 
     #[test]
-    fn a_debt_from_a_slower_quota_is_that_of_an_empty_bucket() {
-        let (rejecting, outflow) = (
+    fn a_debt_from_a_slower_quota_is_reduced_to_the_maximum() {
+        let (rejecting, delaying) = (
             limit(SECOND, 3, Exceed::Reject),
             delaying(SECOND, 3, SECOND * 2),
         );
-        for (limit, wait) in [(&rejecting, SECOND), (&outflow, SECOND)] {
+        for (limit, wait) in [(&rejecting, SECOND), (&delaying, SECOND)] {
             let mut full_at = [limit_debt(limit, at(500_000), at(0))];
             let decision = decide(&charges([limit]), &mut full_at, at(0));
-            assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 0 });
+            assert_eq!(decision.outcome, ChargeOutcome::Rejected { wait, by: 0 });
             assert_eq!(decision.readings[0].remaining, 0);
         }
     }
 
     #[test]
-    fn slots_that_a_delaying_limit_gave_away_are_no_excess_debt() {
-        let outflow = delaying(SECOND, 0, SECOND * 5);
+    fn the_debt_of_assigned_slots_is_not_reduced() {
+        let limit = delaying(SECOND, 0, SECOND * 5);
         let mut full_at = [at(0)];
         for slot in 0..6 {
-            let decision = decide(&charges([&outflow]), &mut full_at, at(0));
+            let decision = decide(&charges([&limit]), &mut full_at, at(0));
             let delay = SECOND * slot;
-            assert_eq!(decision.outcome, Outcome::Admitted { delay });
+            assert_eq!(decision.outcome, ChargeOutcome::Admitted { delay });
         }
         assert_eq!(full_at, [at(6_000)]);
-        assert_eq!(limit_debt(&outflow, full_at[0], at(0)), at(6_000));
+        assert_eq!(limit_debt(&limit, full_at[0], at(0)), at(6_000));
     }
 
     #[test]
-    fn a_limit_that_refuses_spends_no_slot_of_one_that_delays() {
-        let (outflow, tight) = (
+    fn a_rejected_request_takes_no_slot_of_a_delaying_limit() {
+        let (delaying, tight) = (
             delaying(SECOND, 0, SECOND * 10),
             limit(SECOND, 0, Exceed::Reject),
         );
         let mut full_at = [at(5_000), at(1_000)];
-        let decision = decide(&charges([&outflow, &tight]), &mut full_at, at(0));
+        let decision = decide(&charges([&delaying, &tight]), &mut full_at, at(0));
         let wait = SECOND;
-        assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 1 });
+        assert_eq!(decision.outcome, ChargeOutcome::Rejected { wait, by: 1 });
         assert_eq!(full_at, [at(5_000), at(1_000)]);
     }
 
     #[test]
-    fn a_cost_no_bucket_can_hold_waits_forever_whether_refused_or_delayed() {
+    fn a_cost_above_the_capacity_is_rejected_with_an_infinite_wait() {
         for exceed in [Exceed::Reject, Exceed::Delay { max: Duration::MAX }] {
             let small = limit(SECOND, 1, exceed);
             let mut charges = charges([&small]);
             charges[0].cost = NonZeroU32::new(3).unwrap();
             let decision = decide(&charges, &mut [at(0)], at(0));
             let wait = Duration::MAX;
-            assert_eq!(decision.outcome, Outcome::Rejected { wait, by: 0 });
+            assert_eq!(decision.outcome, ChargeOutcome::Rejected { wait, by: 0 });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A named limit: a quota, the key that it is counted by, and the action when it is exceeded.
+//! Named limit: a quota, the key that its buckets are counted by, and the action if it is exceeded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use http::HeaderName;
 use super::Quota;
 use crate::problem::RetryAfterForm;
 
-/// Index of a limit in the policy. It is not part of the names of buckets.
+/// Index of a limit in the policy. It is not part of bucket keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LimitId(pub u16);
 
@@ -21,7 +21,7 @@ pub struct Limit {
     pub name: Arc<str>,
     /// Capacity and refill rate of each bucket.
     pub quota: Quota,
-    /// The parts of the key that buckets are counted by; never empty.
+    /// Parts of the key: requests with equal parts share a bucket. Never empty.
     pub key: Box<[KeyPart]>,
     /// Action on a request that exceeds the quota.
     pub exceed: Exceed,
@@ -29,12 +29,12 @@ pub struct Limit {
     pub mode: Mode,
     /// Format of `Retry-After`.
     pub retry_after: RetryAfterForm,
-    /// Action on a request while the store of the buckets cannot be queried.
+    /// Action on a request while the store of the buckets is unavailable.
     pub on_store_error: OnStoreError,
 }
 
 impl Limit {
-    /// Creates a limit that rejects requests of a client beyond `quota`.
+    /// Creates an enforced limit that counts requests per client and rejects those beyond `quota`.
     pub fn per_client(name: &str, quota: Quota) -> Self {
         Self {
             id: LimitId(0),
@@ -48,7 +48,7 @@ impl Limit {
         }
     }
 
-    /// Returns the headers that the limit is counted by.
+    /// Returns the request headers that are parts of the key.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.key.iter().filter_map(|part| match part {
             KeyPart::Header(name) => Some(name),
@@ -57,14 +57,14 @@ impl Limit {
     }
 }
 
-/// One part of the key that the buckets of a limit are counted by.
+/// Part of the key of a limit's buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// The client's address.
+    /// Address of the client: an IPv4 address or an IPv6 network.
     Client,
-    /// One bucket for all clients.
+    /// Constant: all clients share one bucket.
     Global,
-    /// The value of a request header, or the client's address if the header is missing.
+    /// Value of a request header, or the client address if the header is absent.
     Header(HeaderName),
 }
 
@@ -73,9 +73,9 @@ pub enum KeyPart {
 pub enum Exceed {
     /// Rejects the request.
     Reject,
-    /// Delays the request to its slot, or rejects it if the slot is further away than `max`.
+    /// Delays the request until its slot, or rejects it if the slot is more than `max` away.
     Delay {
-        /// Longest delay of a request.
+        /// Maximum delay of a request.
         max: Duration,
     },
 }
@@ -89,10 +89,10 @@ pub enum Mode {
     Shadow,
 }
 
-/// Action on a request while the store of the buckets cannot be queried.
+/// Action on a request while the store of the buckets is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreError {
-    /// Charges a bucket of this gateway alone: each gateway of a fleet then admits the whole quota.
+    /// Charges a local bucket of this gateway, so each gateway of a fleet admits the full quota.
     #[default]
     Local,
     /// Admits the request.

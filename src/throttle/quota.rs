@@ -1,13 +1,15 @@
-//! Quotas, and the arithmetic of one bucket: `burst + 1` tokens at once, then one per interval.
+//! Quota and the arithmetic of one bucket: `burst + 1` tokens in a full bucket, then one more per interval.
 //!
-//! The state of a bucket is one number: the time at which it is full again. [`Quota::take`] is a pure function of state
-//! and time, because a request is charged to all of its limits or to none, at one time, whichever store has the states.
-//! The decision is governor's GCRA. A long-lived governor limiter does not fit: it commits each bucket by itself, reads
-//! its clock for each bucket, and its tables have no bound. So `take` builds a limiter on the stack, around the debt of
-//! one bucket. This takes 2.8 ns per decision, where GCRA written out takes 2.0 ns and a whole charge over 100 ns.
+//! The state of a bucket is the time at which it is full again. [`Quota::take`] is a pure function of state and time.
+//! So a store can decide all limits of a request at the same time, and commit all states or none.
 //!
-//! A quota gives out at most `burst + 1 + t / interval` tokens in any interval `t`, and the wait it returns is exact to
-//! the nanosecond.
+//! The algorithm is GCRA, implemented by the crate governor. A long-lived governor limiter is not suitable: it commits
+//! each bucket separately, reads its clock for each bucket, and its tables are unbounded. So `take` creates a limiter
+//! on the stack for one bucket. This takes 2.8 ns per decision. A direct implementation of GCRA takes 2.0 ns, and a
+//! complete charge more than 100 ns.
+//!
+//! In any period `t` a bucket gives at most `burst + 1 + t / interval` tokens. The returned wait is exact to the
+//! nanosecond.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -21,53 +23,54 @@ use thiserror::Error;
 
 use crate::clock::Moment;
 
-/// The largest burst a quota may have.
+/// Maximum burst of a quota, in tokens.
 pub(crate) const MAX_BURST: u32 = i32::MAX as u32;
 
-/// The longest a bucket may take from empty to full.
+/// Maximum time in which an empty bucket refills.
 pub(crate) const MAX_REFILL: Duration = Duration::from_hours(365 * 24);
 
 /// Capacity and refill rate of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Interval and capacity. governor's "burst size" is the capacity, `burst + 1`.
+    /// Interval and capacity. The "burst size" of governor is the capacity, `burst + 1`.
     governor: governor::Quota,
-    /// Nanoseconds in which the configured rate gives `capacity` tokens, rounded up once.
+    /// Time in which the configured rate gives `capacity` tokens, in nanoseconds, rounded up.
     window: u64,
 }
 
-/// Why a rate and a burst make no quota.
+/// Error of a rate or burst that is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum QuotaError {
-    /// The rate has no time to spread its requests over.
+    /// The period of the rate is zero.
     #[error("a rate needs a period longer than zero")]
     ZeroPeriod,
-    /// More than one request a nanosecond.
+    /// The rate is above one request per nanosecond.
     #[error("a rate can be at most 1000000000/s")]
     TooFast,
-    /// The burst does not fit.
+    /// The burst is above `MAX_BURST`.
     #[error("a burst can be at most {MAX_BURST}")]
     BurstTooLarge,
-    /// The bucket would take too long to fill.
+    /// The bucket would take longer than `MAX_REFILL` to refill.
     #[error("a bucket must refill within 365 days")]
     RefillTooLong,
 }
 
-/// The state of a bucket, as the `RateLimit` headers contain it.
+/// State of a bucket at one time, as `RateLimit` headers contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// Whole tokens left.
+pub struct BucketReading {
+    /// Number of complete tokens in the bucket.
     pub remaining: u32,
-    /// Time until the next token; zero if the bucket is full. If the bucket `rejects`, its wait.
+    /// Time until the next token; zero if the bucket is full. If `rejects` is set, the time until the bucket would
+    /// admit the request.
     pub next: Duration,
     /// Whether this bucket rejected the request.
     pub rejects: bool,
 }
 
 impl Quota {
-    /// Creates a quota of `count` requests per `period` and `burst` more at once.
+    /// Creates a quota of `count` requests per `period`, with a capacity of `burst + 1` tokens.
     ///
-    /// The interval of a token is rounded up to a nanosecond, so the configured rate is never exceeded.
+    /// The refill interval of a token is rounded up to a nanosecond, so the configured rate is never exceeded.
     pub fn new(count: NonZeroU32, period: Duration, burst: u32) -> Result<Self, QuotaError> {
         let period = period.as_nanos();
         if period == 0 {
@@ -94,33 +97,34 @@ impl Quota {
         })
     }
 
-    /// The time in which one token is refilled.
+    /// Returns the time in which one token is refilled.
     pub const fn interval(self) -> Duration {
         self.governor.replenish_interval()
     }
 
-    /// Tokens in a full bucket: `burst + 1`.
+    /// Returns the number of tokens in a full bucket: `burst + 1`.
     pub const fn capacity(self) -> NonZeroU32 {
         self.governor.burst_size()
     }
 
-    /// The time in which the configured rate gives as many tokens as a full bucket has. The refill time can be longer
-    /// by a nanosecond per token, because intervals are rounded up: 1 s and 30 × 33,333,334 ns for 30/s.
+    /// Returns the time in which the configured rate gives `capacity` tokens. The refill time can be longer by up to a
+    /// nanosecond per token, because intervals are rounded up. For 30/s with a capacity of 30, the window is 1 s and
+    /// the refill time is 30 × 33,333,334 ns.
     pub const fn window(self) -> Duration {
         Duration::from_nanos(self.window)
     }
 
-    /// The time in which an empty bucket is refilled.
+    /// Returns the time in which an empty bucket is refilled.
     pub const fn refill(self) -> Duration {
         self.governor.burst_size_replenished_in()
     }
 
-    /// Takes `cost` tokens at `now` from the bucket that is full at `full_at`. Returns the time at which it is full
-    /// after that, or as an error the time until it has `cost` tokens.
+    /// Takes `cost` tokens at `now` from the bucket that is full at `full_at`. Returns the new time at which the bucket
+    /// is full. If the bucket has fewer than `cost` tokens, returns the time until it has them as the error.
     ///
-    /// A cost above the capacity is never met, and its wait is [`Duration::MAX`].
+    /// A cost above the capacity is always rejected, with a wait of [`Duration::MAX`].
     pub fn take(self, full_at: Moment, now: Moment, cost: NonZeroU32) -> Result<Moment, Duration> {
-        // governor checks this too, but multiplies first, which can overflow.
+        // governor makes the same check only after a multiplication that can overflow.
         if cost > self.capacity() {
             return Err(Duration::MAX);
         }
@@ -136,8 +140,8 @@ impl Quota {
         }
     }
 
-    /// Returns the state at `now` of the bucket that is full at `full_at`.
-    pub fn read(self, full_at: Moment, now: Moment) -> Reading {
+    /// Returns the state of the bucket that is full at `full_at`, at the time `now`.
+    pub fn read(self, full_at: Moment, now: Moment) -> BucketReading {
         let debt = full_at.as_nanos().saturating_sub(now.as_nanos());
         let interval = Nanos::from(self.interval()).as_u64();
         let capacity = u64::from(self.capacity().get());
@@ -146,7 +150,7 @@ impl Quota {
             0 => 0,
             taken => debt - (taken - 1) * interval,
         };
-        Reading {
+        BucketReading {
             remaining: u32::try_from(capacity - taken).expect("at most the capacity, a u32"),
             next: Duration::from_nanos(next),
             rejects: false,
@@ -154,7 +158,7 @@ impl Quota {
     }
 }
 
-/// The state of one bucket during one decision: the nanoseconds until it is full.
+/// State of one bucket during one decision: the nanoseconds until it is full.
 struct Debt(Cell<Nanos>);
 
 impl Debt {
@@ -177,7 +181,7 @@ impl StateStore for Debt {
     }
 }
 
-/// The clock of a limiter that makes one decision. It stands still, because a debt is relative to the time of the
+/// Clock of a limiter that makes one decision. It always returns zero, because a debt is relative to the time of the
 /// decision.
 struct FrozenClock;
 
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worked_example_of_one_a_second_with_a_burst_of_three_holds_to_the_letter() {
+    fn a_quota_of_one_per_second_with_burst_three_admits_as_documented() {
         let quota = quota(1, Duration::from_secs(1), 3);
         let expected = [
             (0, true),
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_that_does_not_divide_is_rounded_against_the_client() {
+    fn an_interval_that_is_not_a_whole_nanosecond_is_rounded_up() {
         assert_eq!(
             quota(3, Duration::from_secs(1), 0).interval().as_nanos(),
             333_333_334
@@ -250,16 +254,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_too_large_to_multiply_is_refused_and_not_wrapped_into_a_small_one() {
+    fn a_cost_whose_product_overflows_is_rejected() {
         let slow = quota(1, MAX_REFILL, 0);
         assert_eq!(slow.take(at(0), at(0), NonZeroU32::MAX), Err(Duration::MAX));
     }
 
     #[test]
-    fn a_reading_counts_whole_tokens_and_the_time_to_the_next() {
+    fn a_reading_has_the_complete_tokens_and_the_time_to_the_next() {
         let quota = quota(1, Duration::from_secs(1), 3);
         let read = |full_at, now| {
-            let Reading {
+            let BucketReading {
                 remaining, next, ..
             } = quota.read(at(full_at), at(now));
             (remaining, next.as_millis())
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_nobody_could_keep_are_refused() {
+    fn quotas_out_of_range_are_rejected() {
         let new = |count, period, burst| Quota::new(NonZeroU32::new(count).unwrap(), period, burst);
         let second = Duration::from_secs(1);
         assert_eq!(new(1, Duration::ZERO, 0), Err(QuotaError::ZeroPeriod));

@@ -1,11 +1,12 @@
-//! `RateLimit` headers: what a client learns about the limits of a route, in the configured dialect.
+//! `RateLimit` response headers, which describe the limits of a route in the configured dialect.
 //!
-//! `draft` has a member for each enforced limit. On a 429 the members that rejected the request come first, longest wait
-//! first, because some clients read only the first member. `legacy` and `x` have one field for each number, and show
-//! the tightest limit. Everything that is the same on all responses of a route is formatted once, with the policy.
+//! In the dialect `draft`, each enforced limit is a list member. On a 429 the members that rejected the request come
+//! first, longest wait first, because some clients read only the first member. The dialects `legacy` and `x` have one
+//! header per number, and describe only the tightest limit. The parts that all responses of a route have in common are
+//! formatted once, when the configuration is loaded.
 //!
-//! Upstream can have limits of its own. The module `upstream` merges its fields of the same dialect with those of the gateway.
-//! Fields of other dialects pass unchanged.
+//! An upstream can send `RateLimit` headers of its own limits. The module `upstream` merges those of the configured
+//! dialect with the gateway's. Headers of other dialects are forwarded unchanged.
 
 mod upstream;
 
@@ -15,8 +16,8 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use self::upstream::Field;
-use super::{Decision, Limit, Outcome, Quota, Reading};
+use self::upstream::RateLimitField;
+use super::{BucketReading, ChargeOutcome, Decision, Limit, Quota};
 use crate::clock::Clock;
 use crate::respond::Dialect;
 use crate::respond::retry_after::whole_seconds;
@@ -24,7 +25,7 @@ use crate::respond::retry_after::whole_seconds;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// One header for each of limit, remaining and reset.
+/// Names of the headers for limit, remaining and reset, in this order.
 const LEGACY: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
@@ -36,15 +37,15 @@ const X: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// Returns `RateLimit-Policy` of a route with these enforced limits: `"device";q=4;w=4`.
+/// Returns the value of `RateLimit-Policy` for these enforced limits, such as `"device";q=4;w=4`.
 pub(super) fn policy(limits: &[Arc<Limit>]) -> HeaderValue {
     let mut line = BytesMut::new();
     put_policies(&mut line, limits, |index| &limits[index].name);
     value(line.freeze())
 }
 
-/// Writes the state of `limits` after `decision` into the headers of a response, and merges what upstream sent. `policy`
-/// is the result of [`policy`] for these limits.
+/// Writes the state of `limits` after `decision` into the headers of a response, merged with the headers that upstream
+/// sent. `policy` is the result of [`policy`] for these limits.
 pub(super) fn write(
     headers: &mut HeaderMap,
     dialect: Dialect,
@@ -76,7 +77,7 @@ fn write_members(
     }
 
     let [policies, states] = [RATE_LIMIT_POLICY, RATE_LIMIT]
-        .map(|name| Field::parse(&take_all_but_last(headers, &name), limits));
+        .map(|name| RateLimitField::parse(&take_all_but_last(headers, &name), limits));
     let names = upstream::distinct_names(limits, &[&policies, &states]);
     let (mut policy_line, mut state_line) = (policies.line, states.line);
     put_policies(&mut policy_line, limits, |index| &names[index]);
@@ -93,13 +94,12 @@ fn write_tightest(
     clock: &Clock,
 ) {
     let tightest = match decision.outcome {
-        Outcome::Rejected { by, .. } => Some(by),
-        Outcome::Admitted { .. } | Outcome::Unavailable => {
-            (0..decision.readings.len()).min_by_key(|&index| {
+        ChargeOutcome::Rejected { by, .. } => Some(by),
+        ChargeOutcome::Admitted { .. } | ChargeOutcome::Unavailable => (0..decision.readings.len())
+            .min_by_key(|&index| {
                 let reading = &decision.readings[index];
                 (reading.remaining, Reverse(reading.next))
-            })
-        }
+            }),
     };
     let Some((limit, reading)) =
         tightest.and_then(|index| limits.get(index).zip(decision.readings.get(index)))
@@ -107,9 +107,9 @@ fn write_tightest(
         return;
     };
     let (remaining, reset) = (reading.remaining, reset(reading));
-    let ours = [limit.quota.capacity().get(), remaining, reset];
+    let numbers = [limit.quota.capacity().get(), remaining, reset];
     let mut has_any = false;
-    for (name, number) in names.iter().zip(ours) {
+    for (name, number) in names.iter().zip(numbers) {
         has_any |= headers.append(name.clone(), number.into());
     }
     if !has_any {
@@ -118,14 +118,14 @@ fn write_tightest(
     let sent = names
         .each_ref()
         .map(|name| take_all_but_last(headers, name));
-    if let Some(theirs) = upstream::Tightest::parse(&sent, clock)
-        && theirs.is_tighter_than(remaining.into(), reset.into())
+    if let Some(sent_limit) = upstream::UpstreamLimit::parse(&sent, clock)
+        && sent_limit.is_tighter_than(remaining.into(), reset.into())
     {
-        theirs.write(headers, names, sent);
+        sent_limit.write(headers, names, sent);
     }
 }
 
-/// Reduces a header to its last line, which the gateway appended, and returns the lines that upstream sent.
+/// Removes all lines of a header except the last, which the gateway appended. Returns the removed lines of upstream.
 fn take_all_but_last(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
     let mut lines: Vec<_> = headers.get_all(name).iter().cloned().collect();
     if let Some(last) = lines.pop() {
@@ -134,7 +134,7 @@ fn take_all_but_last(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderVa
     lines
 }
 
-/// Appends the members of `RateLimit-Policy`, in route order.
+/// Appends the members of `RateLimit-Policy`, in the order of the route's limits.
 fn put_policies<'a>(line: &mut BytesMut, limits: &[Arc<Limit>], name: impl Fn(usize) -> &'a str) {
     for (index, limit) in limits.iter().enumerate() {
         begin_member(line, name(index));
@@ -143,8 +143,8 @@ fn put_policies<'a>(line: &mut BytesMut, limits: &[Arc<Limit>], name: impl Fn(us
     }
 }
 
-/// Appends the members of `RateLimit`: those that rejected the request, longest wait first, and then the others in route
-/// order.
+/// Appends the members of `RateLimit`: first the limits that rejected the request, longest wait first, and then the
+/// others in the order of the route's limits.
 fn put_states<'a>(line: &mut BytesMut, decision: &Decision, name: impl Fn(usize) -> &'a str) {
     let readings = &decision.readings;
     let mut put_state = |index: usize| {
@@ -162,8 +162,8 @@ fn put_states<'a>(line: &mut BytesMut, decision: &Decision, name: impl Fn(usize)
     }
 }
 
-/// Returns the seconds to the next token, rounded up; 0 only for a full bucket.
-fn reset(reading: &Reading) -> u32 {
+/// Returns the time until the next token in seconds, rounded up; 0 only for a full bucket.
+fn reset(reading: &BucketReading) -> u32 {
     if reading.next.is_zero() {
         0
     } else {
@@ -171,12 +171,12 @@ fn reset(reading: &Reading) -> u32 {
     }
 }
 
-/// Returns the seconds in which the configured rate gives as many tokens as a full bucket has, rounded up.
+/// Returns the window of a quota in seconds, rounded up.
 fn window(quota: Quota) -> u32 {
     whole_seconds(quota.window())
 }
 
-/// Starts a member with its name. The configuration allows only names that need no escape in a quoted string.
+/// Starts a member with its name as a quoted string. The configuration allows only names that need no escapes.
 fn begin_member(line: &mut BytesMut, name: &str) {
     if !line.is_empty() {
         line.put_slice(b", ");

@@ -1,8 +1,8 @@
-//! The throttle stage: charges a request to the limits of its route.
+//! Throttle stage: charges a request to the limits of its route.
 //!
-//! The charge is made on arrival. A client that disconnects while its request is delayed is not forwarded, and its slot
-//! is spent. If the buckets are in memory, the decision is made without waiting; only the delay and a remote store are
-//! awaited, both in a box, so that the future of every other request stays small.
+//! A request is charged when it arrives. If the client disconnects while its request is delayed, the request is not
+//! forwarded and its tokens are not returned. With buckets in memory, the decision needs no await. Only the delay and
+//! the query of a remote store are awaited. Both futures are boxed to keep the future of other requests small.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -13,54 +13,53 @@ use smallvec::SmallVec;
 
 use super::decision::USUAL_LIMITS;
 use super::{
-    BucketKey, Buckets, Charge, ChargeResult, Decision, KeyPart, Limit, Mode, Outcome, Side,
-    rate_limit,
+    BucketKey, BucketKind, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, KeyPart, Limit,
+    Mode, rate_limit,
 };
 use crate::access_log::CountedBy;
 use crate::clock::Clock;
 use crate::context::RequestContext;
 use crate::hash_keys::HashKeySource;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
-use crate::problem::{HEADERS, Problem, Retry};
+use crate::problem::{HEADER_CAPACITY, Problem, Retry};
 use crate::respond::Dialect;
 use crate::respond::retry_after::whole_seconds;
 
-/// Charges requests to buckets.
+/// Throttle stage, which charges requests to buckets in the store `S`.
 #[derive(Debug)]
 pub(crate) struct Throttle<S> {
     buckets: S,
     hash_keys: HashKeySource,
 }
 
-/// The limits of a route, compiled for one worker.
+/// Limits of a route, compiled for one worker.
 #[derive(Debug)]
 pub(crate) struct RouteLimits {
     enforced: Vec<Arc<Limit>>,
     shadow: Vec<Arc<Limit>>,
     cost: NonZeroU32,
-    /// Dialect of the `RateLimit` headers.
     dialect: Dialect,
-    /// The gateway's members of `RateLimit-Policy`, the same on every response.
+    /// Value of `RateLimit-Policy` without members of upstream, the same on all responses.
     policy: HeaderValue,
     metrics: Arc<RouteMetrics>,
-    /// Counters of the enforced limits, then of those in shadow mode.
+    /// Counters of the enforced limits, followed by those of the shadow limits.
     limit_metrics: Vec<Arc<LimitMetrics>>,
     clock: Clock,
 }
 
-/// The decision on an admitted request. Its response shows it in `RateLimit` headers.
+/// Decision on an admitted request, for the `RateLimit` headers of its response.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// `None` if the response shows no limit. Boxed, because the request keeps it until its response.
+    /// `None` if the response has no `RateLimit` headers. Boxed, because the future of the request contains it.
     decision: Option<Box<Decision>>,
 }
 
-/// Charges of the limits of a route, in their order.
+/// Charges of a request, in the order of the route's limits.
 type Charges<'a> = SmallVec<[Charge<'a>; USUAL_LIMITS]>;
 
 impl RouteLimits {
-    /// Compiles the limits of a route, of which a request takes `cost` tokens each. `metrics` are the counters of the
-    /// worker and `route` those of the route.
+    /// Compiles the limits of a route. A request takes `cost` tokens from each of them. `route` contains the counters
+    /// of the route, and `metrics` those of the worker.
     pub(crate) fn new(
         limits: &[Arc<Limit>],
         cost: NonZeroU32,
@@ -69,7 +68,7 @@ impl RouteLimits {
         metrics: &Metrics,
         clock: Clock,
     ) -> Self {
-        // Copies: a worker does not share the reference counts that each of its requests changes.
+        // Copied, so that workers do not contend on reference counts that each request changes.
         let (enforced, shadow): (Vec<_>, Vec<_>) = limits
             .iter()
             .map(|limit| Arc::new(Limit::clone(limit)))
@@ -113,7 +112,7 @@ impl RouteLimits {
         self.enforced.is_empty() && self.shadow.is_empty()
     }
 
-    /// Returns what becomes of a request after this charged: its admission and delay, or why it is rejected.
+    /// Converts the result of the charges into an admission with a delay, or into a problem.
     fn decide(
         &self,
         charged: ChargeResult,
@@ -130,17 +129,17 @@ impl RouteLimits {
         let decision = charged.decision;
         let has_headers = self.dialect != Dialect::Off && !decision.readings.is_empty();
         match decision.outcome {
-            Outcome::Admitted { delay } => {
+            ChargeOutcome::Admitted { delay } => {
                 if !delay.is_zero() {
                     self.metrics.delayed.inc();
                 }
                 let decision = has_headers.then(|| Box::new(decision));
                 Ok((Admission { decision }, delay))
             }
-            Outcome::Rejected { wait, by } => {
+            ChargeOutcome::Rejected { wait, by } => {
                 self.limit_metrics[by].refused.inc();
                 let limit = &self.enforced[by];
-                ctx.note(|facts| facts.rejected_by = Some((Arc::clone(&limit.name), wait)));
+                ctx.note(|fields| fields.rejected_by = Some((Arc::clone(&limit.name), wait)));
                 let mut problem = rate_limited(limit, wait);
                 if self.enforced.len() > 1 {
                     let others = decision
@@ -151,26 +150,26 @@ impl RouteLimits {
                     problem.violated.extend(names);
                 }
                 if has_headers {
-                    problem.headers.reserve(HEADERS);
+                    problem.headers.reserve(HEADER_CAPACITY);
                     self.write(&mut problem.headers, &decision);
                 }
                 Err(problem)
             }
-            Outcome::Unavailable => Err(Problem::store_unavailable(
-                "The limits of this request cannot be checked, because their store is not available. The request was not \
-                 sent. Retry it later.",
+            ChargeOutcome::Unavailable => Err(Problem::store_unavailable(
+                "The gateway cannot check the limits of this request, because their store is unavailable. The request \
+                 was not sent. Retry it later.",
             )),
         }
     }
 }
 
 impl<S: Buckets> Throttle<S> {
-    /// Creates the stage over `buckets`, whose names are hashed with `hash_keys`.
+    /// Creates the stage with buckets in `buckets`, whose keys are hashed with `hash_keys`.
     pub(crate) fn new(buckets: S, hash_keys: HashKeySource) -> Self {
         Self { buckets, hash_keys }
     }
 
-    /// Charges a request with these headers to the limits of its route, and waits for its slot if a limit delays it.
+    /// Charges a request to the limits of its route, and waits until its slot if a limit delays it.
     pub(crate) async fn charge(
         &self,
         ctx: &RequestContext,
@@ -181,8 +180,8 @@ impl<S: Buckets> Throttle<S> {
             return Ok(Admission::default());
         }
         let charges = self.charges(ctx, limits, headers);
-        let (enforced, watched) = charges.split_at(limits.enforced.len());
-        let result = match self.buckets.try_charge(enforced, watched) {
+        let (enforced, shadow) = charges.split_at(limits.enforced.len());
+        let result = match self.buckets.try_charge(enforced, shadow) {
             Some(result) => result,
             None => Box::pin(self.charge_remote(charges, limits.enforced.len())).await,
         };
@@ -194,11 +193,11 @@ impl<S: Buckets> Throttle<S> {
     }
 
     async fn charge_remote(&self, charges: Charges<'_>, enforced: usize) -> ChargeResult {
-        let (enforced, watched) = charges.split_at(enforced);
-        self.buckets.charge(enforced, watched).await
+        let (enforced, shadow) = charges.split_at(enforced);
+        self.buckets.charge(enforced, shadow).await
     }
 
-    /// Returns what a request is charged: by the enforced limits, then by those in shadow mode.
+    /// Returns the charges of a request: those of the enforced limits, followed by those of the shadow limits.
     fn charges<'a>(
         &self,
         ctx: &RequestContext,
@@ -207,11 +206,11 @@ impl<S: Buckets> Throttle<S> {
     ) -> Charges<'a> {
         let seed = self.hash_keys.keys().seed;
         let client = ctx.caller.id();
-        // A forwarded preflight never takes a token of the request that it precedes.
-        let side = if ctx.is_preflight {
-            Side::Preflight
+        // A preflight takes no token from the request that follows it.
+        let kind = if ctx.is_preflight {
+            BucketKind::Preflight
         } else {
-            Side::Main
+            BucketKind::Main
         };
         let charges: Charges<'_> = limits
             .enforced
@@ -219,22 +218,22 @@ impl<S: Buckets> Throttle<S> {
             .chain(&limits.shadow)
             .map(|limit| Charge {
                 limit,
-                bucket: BucketKey::of(seed, limit, side, client, headers),
+                bucket: BucketKey::of(seed, limit, kind, client, headers),
                 cost: limits.cost,
             })
             .collect();
-        ctx.note(|facts| {
+        ctx.note(|fields| {
             let counted = charges.iter();
             let counted =
                 counted.map(|charge| (Arc::clone(&charge.limit.name), counted_by(charge)));
-            facts.limits.extend(counted);
+            fields.limits.extend(counted);
         });
         charges
     }
 }
 
-/// Creates the problem of a request that `limit` rejects. Without `format!`, because this is the most frequent
-/// rejection.
+/// Creates the problem of a request that `limit` rejects. It avoids `format!`, which is slower, because this is the
+/// most frequent rejection.
 fn rate_limited(limit: &Limit, wait: Duration) -> Problem {
     let seconds = whole_seconds(wait);
     let unit = if seconds == 1 { " second" } else { " seconds" };
@@ -258,7 +257,7 @@ fn rate_limited(limit: &Limit, wait: Duration) -> Problem {
     problem
 }
 
-/// Returns by what the access log shows that a charge was counted.
+/// Returns the key of a charge for the access log.
 fn counted_by(charge: &Charge<'_>) -> CountedBy {
     match &*charge.limit.key {
         [KeyPart::Client] => CountedBy::Client,

@@ -13,10 +13,10 @@ use super::breaker;
 use super::connect::ConnectError;
 use super::target::Unavailable;
 use super::timeouts::TimeoutError;
-use crate::context::Undone;
+use crate::context::Delivery;
 use crate::http1::Violation;
 use crate::metrics::UpstreamFailure;
-use crate::problem::{Problem, SHORTLY, TimeoutPhase};
+use crate::problem::{Problem, RETRY_SOON, TimeoutPhase};
 use crate::retry::Failure;
 
 /// Why no response can be forwarded.
@@ -103,18 +103,18 @@ impl ForwardError {
     }
 
     /// Returns whether a server may have received the request.
-    pub(super) fn undone(&self) -> Undone {
+    pub(super) fn delivery(&self) -> Delivery {
         match self {
             Self::Connect(_)
             | Self::NotReachedInTime(_)
             | Self::Unsent(_)
             | Self::CircuitOpen { .. }
-            | Self::Overloaded => Undone::Unsent,
+            | Self::Overloaded => Delivery::Unsent,
             Self::Exchange { .. }
             | Self::InvalidResponse(_)
             | Self::TimedOut(_)
             | Self::TooLarge(_)
-            | Self::ClientFailed(_) => Undone::Lost,
+            | Self::ClientFailed(_) => Delivery::PossiblySent,
         }
     }
 
@@ -158,8 +158,8 @@ impl ForwardError {
     /// request with an unknown outcome.
     pub(super) fn problem(&self, upstream: &Upstream, is_held: bool) -> Problem {
         let name = &upstream.name;
-        let with_outcome = |failure: &str| match self.undone() {
-            Undone::Lost if !is_held => format!(
+        let with_outcome = |failure: &str| match self.delivery() {
+            Delivery::PossiblySent if !is_held => format!(
                 "The upstream '{name}' {failure}. It is unknown whether the request was executed."
             ),
             _ => format!("The upstream '{name}' {failure}."),
@@ -211,7 +211,7 @@ fn circuit_open(upstream: &Upstream, wait: Option<Duration>) -> Problem {
         ),
     );
     problem.fallback.clone_from(&upstream.breaker.fallback);
-    problem.retry_after(wait.unwrap_or(SHORTLY))
+    problem.retry_after(wait.unwrap_or(RETRY_SOON))
 }
 
 fn overloaded(upstream: &str) -> Problem {
@@ -224,7 +224,7 @@ fn overloaded(upstream: &str) -> Problem {
              in Retry-After."
         ),
     )
-    .retry_after(SHORTLY)
+    .retry_after(RETRY_SOON)
 }
 
 /// Whether the gateway's own machine caused a connect error: no free file descriptors, ports or buffers.

@@ -16,7 +16,7 @@ use super::target::Target;
 use super::timeouts::RequestTimeouts;
 use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::Buffers;
-use crate::context::{Arrival, Failed, RequestContext, Resend, Undone};
+use crate::context::{Arrival, Delivery, FailedRequest, RequestContext, Resend};
 use crate::failpoint::failpoint;
 use crate::http1::upgrade;
 use crate::intake::headers::{HeaderNames, asks_for_upgrade};
@@ -60,7 +60,7 @@ impl Forwarder {
         target: &Target,
         request: Request<RequestBody>,
         resend: Resend,
-    ) -> Result<Response<ResponseBody>, Failed> {
+    ) -> Result<Response<ResponseBody>, FailedRequest> {
         let started = Instant::now();
         let ForwardOutcome {
             response,
@@ -82,15 +82,15 @@ impl Forwarder {
         } else {
             tracing::debug!(upstream = name, %request_id, attempts, %error, "upstream request failed");
         }
-        let undone = if is_lost {
-            Undone::Lost
+        let delivery = if is_lost {
+            Delivery::PossiblySent
         } else {
-            error.undone()
+            error.delivery()
         };
-        let is_held = undone == Undone::Lost && resend == Resend::Never;
-        Err(Failed {
+        let is_held = delivery == Delivery::PossiblySent && resend == Resend::Never;
+        Err(FailedRequest {
             problem: error.problem(upstream, is_held),
-            undone,
+            delivery,
         })
     }
 

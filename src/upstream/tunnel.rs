@@ -6,13 +6,13 @@ use tokio::io::copy_bidirectional;
 
 use super::pool::Lease;
 use super::target::AttemptGuard;
-use crate::context::Connection;
+use crate::context::ClientConnection;
 use crate::http1::upgrade::Upgrade;
 use crate::metrics::InFlight;
 
 /// Connects the client to the server when both connections have been upgraded.
 pub(super) fn open(
-    connection: &Connection,
+    connection: &ClientConnection,
     client: Upgrade,
     upstream: OnUpgrade,
     (lease, in_flight, guard): (Lease, InFlight, AttemptGuard),

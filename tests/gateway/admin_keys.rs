@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::Response;
 use serde_json::{Value, json};
 use tidegate::idempotency::{
-    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, Permit, Records as _,
-    StoredResponse as Stored, Terms,
+    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, Permit, RecordSettings,
+    Records as _, StoredResponse as Stored,
 };
 use tidegate::internals::{clock, record_id, records};
 
@@ -42,7 +42,7 @@ impl Office {
                 request: [0xc4; 16],
                 credentials: [0xc4; 16],
             },
-            terms: Terms::default(),
+            settings: RecordSettings::default(),
         };
         let claim = records(shared).claim(&claim_request).await;
         claim.expect("a store that works")
@@ -51,7 +51,7 @@ impl Office {
     async fn running(&self, key: &str, client: &str) -> Permit {
         match self.claim(key, client).await {
             Claim::Won(mut permit) => {
-                permit.sending();
+                permit.mark_sent();
                 permit
             }
             other => panic!("{key} of {client}: {other:?}"),

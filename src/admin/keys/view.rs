@@ -143,7 +143,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::idempotency::{Fingerprint, KeyHash, RecordId, ScopeHash, State};
+    use crate::idempotency::{Fingerprint, KeyHash, RecordId, RecordState, ScopeHash};
 
     fn info(answer: Option<&StoredResponse>) -> RecordInfo {
         RecordInfo {
@@ -151,7 +151,7 @@ mod tests {
                 key: KeyHash([1; 16]),
                 scope: ScopeHash([0xab; 16]),
             },
-            state: State::Completed,
+            state: RecordState::Completed,
             age: Duration::from_micros(1_500_900),
             expires_in: Some(Duration::from_mins(1)),
             fingerprint: Fingerprint {
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn where_there_is_no_answer_its_parts_are_null() {
         let mut info = info(None);
-        info.state = State::InProgress;
+        info.state = RecordState::InProgress;
         info.expires_in = None;
         let shown = serde_json::to_value(Record::of(&info).with(None)).unwrap();
         for name in [

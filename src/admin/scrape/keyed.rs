@@ -6,7 +6,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use super::{Scrape, counter, gauge, histogram};
-use crate::idempotency::{Records as _, State};
+use crate::idempotency::{RecordState, Records as _};
 use crate::metrics::{Count, KeyOutcome, KeyedMetrics, Latency, OfStore, RouteMetrics};
 
 impl Scrape {
@@ -96,10 +96,10 @@ impl Scrape {
             None,
             MetricType::Gauge,
         )?;
-        let states: &[State] = if self.records.is_shared() {
-            &[State::InProgress]
+        let states: &[RecordState] = if self.records.is_shared() {
+            &[RecordState::InProgress]
         } else {
-            &State::ALL
+            &RecordState::ALL
         };
         for state in states {
             let labels = [("state", state.name())];

@@ -7,13 +7,13 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
 
 use super::{has_value, written};
+use crate::idempotency::body_key;
 use crate::idempotency::credentials::{cookie_values, is_signed};
-use crate::idempotency::field;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::idempotency::rule::ScopePart;
 use crate::idempotency::{
-    IdempotencyError, IdempotencyKey, InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule,
-    Scope,
+    IdempotencyError, IdempotencyKey, InFlightPolicy, KeyRule, OnServerError, OnUnknown,
+    Requirement, Scope,
 };
 use crate::problem::Problem;
 
@@ -34,7 +34,7 @@ pub(super) enum Keying {
 
 impl Keying {
     /// Describes the effect of a route's rule, if it has one, on a request with this head.
-    pub(super) fn of(rule: Option<&Rule>, method: &Method, headers: &HeaderMap) -> Self {
+    pub(super) fn of(rule: Option<&KeyRule>, method: &Method, headers: &HeaderMap) -> Self {
         let Some(rule) = rule else {
             let idle = headers.contains_key(IDEMPOTENCY_KEY);
             let reason = "only forwarded, as the route has no idempotency";
@@ -91,9 +91,9 @@ impl Keying {
 }
 
 /// Returns the member of the body that can contain the key.
-fn searched<'a>(rule: &'a Rule, headers: &HeaderMap) -> Option<&'a str> {
+fn searched<'a>(rule: &'a KeyRule, headers: &HeaderMap) -> Option<&'a str> {
     let field = rule.body_field.as_deref();
-    field.filter(|_| field::is_json(headers))
+    field.filter(|_| body_key::is_json(headers))
 }
 
 /// Returns the length of the body, if the request declares it.
@@ -102,7 +102,7 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Names the caller that the key belongs to.
-fn owner(rule: &Rule, headers: &HeaderMap) -> String {
+fn owner(rule: &KeyRule, headers: &HeaderMap) -> String {
     let sender = |name: &HeaderName| {
         if has_value(headers, name) {
             format!("callers with this {name} header")
@@ -132,7 +132,7 @@ fn owner(rule: &Rule, headers: &HeaderMap) -> String {
 }
 
 /// What a duplicate gets.
-fn duplicate(rule: &Rule) -> String {
+fn duplicate(rule: &KeyRule) -> String {
     let meanwhile = match rule.in_flight {
         InFlightPolicy::Wait(most) => format!(
             "waits up to {} for the first to end and gets its answer, else 409",
@@ -144,14 +144,14 @@ fn duplicate(rule: &Rule) -> String {
         OnServerError::Replay => "",
         OnServerError::Release => ", unless that was a server error",
     };
-    let lost = match rule.terms.on_unknown {
+    let lost = match rule.settings.on_unknown {
         OnUnknown::Hold => "409",
         OnUnknown::Release => "carried out again",
     };
     format!(
         "{meanwhile}; for {} after, the same answer{errors}; if the answer was lost, {lost}; for another \
          request under this key, 422",
-        written(rule.terms.ttl)
+        written(rule.settings.ttl)
     )
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    fn keying(rule: Option<&Rule>, method: &Method, lines: &[(&'static str, &str)]) -> String {
+    fn keying(rule: Option<&KeyRule>, method: &Method, lines: &[(&'static str, &str)]) -> String {
         let lines = lines.iter().map(|(name, value)| {
             let value = HeaderValue::from_str(value).expect("a value");
             (HeaderName::from_static(name), value)
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_request_without_a_use_for_its_key_passes() {
         let key = ("idempotency-key", "k");
-        let rule = Rule::default();
+        let rule = KeyRule::default();
         assert_eq!(keying(None, &Method::POST, &[]), "passes: ");
         assert!(keying(None, &Method::POST, &[key]).contains("only forwarded"));
         assert!(keying(Some(&rule), &Method::GET, &[key]).contains("only POST and PATCH"));
@@ -191,9 +191,9 @@ mod tests {
 
     #[test]
     fn a_key_that_is_missing_or_invalid_is_told_why() {
-        let required = Rule {
+        let required = KeyRule {
             requirement: Requirement::Required,
-            ..Rule::default()
+            ..KeyRule::default()
         };
         let said = |lines: &[_]| keying(Some(&required), &Method::POST, lines);
         assert!(said(&[]).starts_with("400") && said(&[]).contains("must have"));
@@ -209,11 +209,11 @@ mod tests {
     #[test]
     fn a_json_body_can_have_the_key_in_its_member() {
         let json = ("content-type", "application/json; charset=utf-8");
-        let mut rule = Rule {
+        let mut rule = KeyRule {
             body_field: Some("requestId".into()),
-            ..Rule::default()
+            ..KeyRule::default()
         };
-        let said = |rule: &Rule, lines: &[_]| keying(Some(rule), &Method::POST, lines);
+        let said = |rule: &KeyRule, lines: &[_]| keying(Some(rule), &Method::POST, lines);
         let optional = said(&rule, &[json]);
         assert!(
             optional.starts_with("keyed: in member 'requestId'"),
@@ -248,9 +248,9 @@ mod tests {
             Scope::Shared,
             Scope::Parts(Box::new([part("x-api-key"), ScopePart::Client])),
         ] {
-            let rule = Rule {
+            let rule = KeyRule {
                 scope,
-                ..Rule::default()
+                ..KeyRule::default()
             };
             let said = keying(Some(&rule), &Method::POST, &lines);
             assert!(
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn what_a_duplicate_gets_follows_the_rule() {
         let key = ("idempotency-key", "k");
-        let said = keying(Some(&Rule::default()), &Method::POST, &[key]);
+        let said = keying(Some(&KeyRule::default()), &Method::POST, &[key]);
         for part in [
             "this client, as header authorization is missing",
             "waits up to 10s",
@@ -272,12 +272,12 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part} in {said}");
         }
-        let mut rule = Rule {
+        let mut rule = KeyRule {
             in_flight: InFlightPolicy::Conflict,
             on_server_error: OnServerError::Release,
-            ..Rule::default()
+            ..KeyRule::default()
         };
-        rule.terms.on_unknown = OnUnknown::Release;
+        rule.settings.on_unknown = OnUnknown::Release;
         let said = keying(Some(&rule), &Method::POST, &[key]);
         for part in ["409 while the first", "a server error", "carried out again"] {
             assert!(said.contains(part), "{part} in {said}");

@@ -3,7 +3,7 @@
 use http::Method;
 
 use super::written;
-use crate::idempotency::{OnUnknown, Rule};
+use crate::idempotency::{KeyRule, OnUnknown};
 use crate::upstream::{FailureStatuses, OpensOn, RetrySettings, Server, Upstream};
 
 /// The upstream, and who shares its load.
@@ -24,7 +24,7 @@ pub(super) fn servers(upstream: &Upstream) -> String {
 pub(super) fn retry(
     settings: Option<&RetrySettings>,
     method: &Method,
-    keyed: Option<&Rule>,
+    keyed: Option<&KeyRule>,
 ) -> String {
     let Some(policy) = settings
         .map(|settings| settings.policy)
@@ -39,7 +39,7 @@ pub(super) fn retry(
     let longest = policy
         .deadline
         .map_or(cap, |deadline| cap.min(deadline.max(base)));
-    let settled = keyed.is_some_and(|rule| rule.terms.on_unknown == OnUnknown::Release);
+    let settled = keyed.is_some_and(|rule| rule.settings.on_unknown == OnUnknown::Release);
     let unless = if method.is_idempotent() || settled {
         String::new()
     } else {

@@ -1,6 +1,6 @@
 //! What a route's idempotency keys mean.
 //!
-//! Whatever is not said is as [`Rule::default`] has it. What contradicts itself is an error, with `off`
+//! Whatever is not said is as [`KeyRule::default`] has it. What contradicts itself is an error, with `off`
 //! too, which is written to be taken back; what is only doubtful matters once keys are looked at.
 
 use std::num::NonZeroU32;
@@ -17,9 +17,9 @@ use super::super::problem::Findings;
 use super::super::scalar::{ScopeText, Size};
 use super::buffers::Bounds;
 use super::timeout;
-use crate::idempotency::claim::Terms;
+use crate::idempotency::claim::RecordSettings;
 use crate::idempotency::rule::ScopePart;
-use crate::idempotency::{InFlightPolicy, OnServerError, OnUnknown, Requirement, Rule, Scope};
+use crate::idempotency::{InFlightPolicy, KeyRule, OnServerError, OnUnknown, Requirement, Scope};
 
 /// How long a duplicate waits for the first where nothing is said.
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub(super) fn resolve(
     section: &Located<IdempotencySection>,
     around: Surroundings<'_>,
     findings: &mut Findings,
-) -> Option<Rule> {
+) -> Option<KeyRule> {
     let table = &section.value;
     let rule = rule(table, findings);
     let requirement = match table.mode.as_ref().map(|mode| mode.value) {
@@ -48,7 +48,7 @@ pub(super) fn resolve(
         Some(IdempotencyWord::Optional) | None => Requirement::Optional,
         Some(IdempotencyWord::Required) => Requirement::Required,
     };
-    let rule = Rule {
+    let rule = KeyRule {
         requirement,
         ..rule
     };
@@ -64,13 +64,13 @@ pub(super) fn resolve(
     Some(rule)
 }
 
-fn rule(table: &IdempotencySection, findings: &mut Findings) -> Rule {
-    let default = Rule::default();
+fn rule(table: &IdempotencySection, findings: &mut Findings) -> KeyRule {
+    let default = KeyRule::default();
     let header = match &table.header {
         Some(header) => header.value.name(),
         None => default.header,
     };
-    Rule {
+    KeyRule {
         requirement: default.requirement,
         methods: match &table.methods {
             Some(methods) => methods.0.iter().map(|m| m.value.0.clone()).collect(),
@@ -85,7 +85,7 @@ fn rule(table: &IdempotencySection, findings: &mut Findings) -> Rule {
             Some(field) => Some(field.value.0.as_str().into()),
             None => default.body_field,
         },
-        terms: terms(table, default.terms),
+        settings: record_settings(table, default.settings),
         in_flight: in_flight(table, findings),
         on_server_error: match table.on_server_error.as_ref().map(|word| word.value) {
             Some(OnServerErrorWord::Replay) => OnServerError::Replay,
@@ -102,9 +102,9 @@ fn rule(table: &IdempotencySection, findings: &mut Findings) -> Rule {
     }
 }
 
-fn terms(table: &IdempotencySection, default: Terms) -> Terms {
+fn record_settings(table: &IdempotencySection, default: RecordSettings) -> RecordSettings {
     let keys = table.max_keys_per_scope.as_ref();
-    Terms {
+    RecordSettings {
         ttl: timeout(table.ttl.as_ref(), default.ttl),
         on_unknown: match table.on_unknown.as_ref().map(|word| word.value) {
             Some(OnUnknownWord::Hold) => OnUnknown::Hold,
@@ -177,7 +177,7 @@ fn bytes(given: Option<&Located<Size>>, default: usize) -> usize {
 /// Says what is likely not meant.
 fn doubt(
     section: &Located<IdempotencySection>,
-    rule: &Rule,
+    rule: &KeyRule,
     around: Surroundings<'_>,
     findings: &mut Findings,
 ) {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn credentials_are_recognised_by_the_name_of_their_header() {
+fn credentials_are_recognised_by_their_header_name() {
     for name in [
         "cookie",
         "authorization",
@@ -46,9 +46,9 @@ fn credentials_are_recognised_by_the_name_of_their_header() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
+fn the_identity_of_a_signed_request_excludes_its_signature() {
     let of = |value: &'static str| {
-        Signed::parse(value.as_bytes()).map(|signed| {
+        SignedIdentity::parse(value.as_bytes()).map(|signed| {
             let texts = signed.identity.iter();
             let texts = texts.map(|text| str::from_utf8(text).unwrap());
             format!("{} {}", signed.scheme, texts.collect::<Vec<_>>().join(" "))
@@ -139,7 +139,7 @@ fn the_identity_of_a_signed_request_is_what_its_retry_repeats() {
         "Digest username=\"open",
         "Hawk",
         "Signature keyid",
-        // A server can read another identity, or one that our reading cuts off.
+        // A server could read a different or longer identity from these values.
         "Digest username='Doe, John', realm=\"r\"",
         "Digest username=\"ann\"b, realm=\"r\"",
         "Hawk id=\"ann\"b, ts=\"1\"",
@@ -182,12 +182,12 @@ fn cookies_of_load_balancers_and_analytics_are_ignored() {
         "_g",
         "awsalb",
         "",
-        // Sessions of users, set by an Application Load Balancer and by NetScaler.
+        // User sessions of AWS Application Load Balancer and NetScaler.
         "AWSELBAuthSessionCookie-0",
         "AWSALBAuthNonce",
         "NSC_AAAC",
         "NSC_TMAS",
-        // Sessions of Rails applications: an underscore, the name of the application, `_session`.
+        // User sessions of Rails applications: underscore, name of the application, `_session`.
         "_gallery_session",
         "_ga_session",
         "_pk_session",
@@ -201,7 +201,7 @@ fn cookies_of_load_balancers_and_analytics_are_ignored() {
     for name in ["_ga_Session", "_pk_SESSION", "_pk_token", "_hjAuth"] {
         assert!(!is_ignored(name.as_bytes(), b"1"), "{name}");
     }
-    // Some servers would find a second cookie in these values.
+    // Some servers parse these values as two cookies.
     for value in ["1, sid=a", "1 sid=a", "1\tsid=a", "\"1\""] {
         assert!(!is_ignored(b"_ga", value.as_bytes()), "{value}");
     }
@@ -223,15 +223,15 @@ proptest! {
         scheme in prop::sample::select(vec!["Digest", "OAuth", "Hawk", "Signature", "AWS4-X"]),
         params in "[a-zA-Z*_=,\"'\\\\/ \t]{0,60}",
     ) {
-        let _ = Signed::parse(&value);
-        let _ = Signed::parse(format!("{scheme} {params}").as_bytes());
+        let _ = SignedIdentity::parse(&value);
+        let _ = SignedIdentity::parse(format!("{scheme} {params}").as_bytes());
         for (name, value) in cookies(&value) {
             let _ = is_ignored(name, value);
         }
     }
 
     #[test]
-    fn the_order_and_the_values_of_other_parameters_make_no_difference(
+    fn the_identity_is_independent_of_other_parameters_and_their_order(
         user in "[ -~]{1,12}",
         others in prop::collection::vec("[ -~]{0,12}", 4),
         turn in 0_usize..6,
@@ -250,7 +250,7 @@ proptest! {
             format!("Digest {}", params.join(", "))
         };
         let (one, other) = (value(&others[..2]), value(&others[2..]));
-        let (one, other) = (Signed::parse(one.as_bytes()), Signed::parse(other.as_bytes()));
+        let (one, other) = (SignedIdentity::parse(one.as_bytes()), SignedIdentity::parse(other.as_bytes()));
         prop_assert!(one.is_some());
         prop_assert_eq!(&one, &other);
         let name = quoted(&user);

@@ -1,8 +1,8 @@
-//! Work that its caller may leave, but not take with it.
+//! Future that is completed even if it is dropped.
 //!
-//! It is polled where it was begun for as long as somebody waits there, which costs no task of its own;
-//! whoever stops waiting drops this, and then the work goes on in a task, tracked so that a drain can wait
-//! for it. Only a runtime that goes down ends it before its end.
+//! While the caller awaits the future, the caller's task polls it, so that no extra task is needed. If the caller drops
+//! it, it continues in a new task. A tracker counts these tasks, so that a drain can wait for them. Only the shutdown
+//! of the runtime ends such a task early.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,17 +10,20 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-/// Work that outlives whoever waits for it.
+/// Future that continues in a task if it is dropped before its end.
 pub(super) struct Detached<T: 'static> {
-    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     tasks: TaskTracker,
 }
 
 impl<T> Detached<T> {
-    /// `work`, to go on in a task of `tasks` if nobody waits for it any more.
-    pub(super) fn new(work: impl Future<Output = T> + Send + 'static, tasks: TaskTracker) -> Self {
+    /// Wraps `future`. If it is dropped, it continues in a task of `tasks`.
+    pub(super) fn new(
+        future: impl Future<Output = T> + Send + 'static,
+        tasks: TaskTracker,
+    ) -> Self {
         Self {
-            work: Some(Box::pin(work)),
+            future: Some(Box::pin(future)),
             tasks,
         }
     }
@@ -30,24 +33,24 @@ impl<T> Future for Detached<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let work = self.work.as_mut().expect("polled once to its end");
-        let done = work.as_mut().poll(cx);
-        if done.is_ready() {
-            self.work = None;
+        let future = self.future.as_mut().expect("not polled after its end");
+        let polled = future.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.future = None;
         }
-        done
+        polled
     }
 }
 
 impl<T> Drop for Detached<T> {
     fn drop(&mut self) {
-        // Outside a runtime there is nobody to go on; the permit the work holds says what that means.
-        if let Some(work) = self.work.take()
+        // Without a runtime the future cannot continue. It is dropped with its permit, which ends the claim.
+        if let Some(future) = self.future.take()
             && Handle::try_current().is_ok()
             && !std::thread::panicking()
         {
             self.tasks.spawn(async move {
-                work.await;
+                future.await;
             });
         }
     }
@@ -63,30 +66,30 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_goes_on_when_nobody_waits_for_it_and_is_tracked() {
-        let (go_on, done) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    async fn a_dropped_future_continues_in_a_tracked_task() {
+        let (gate, done) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
         let tasks = TaskTracker::new();
-        let work = {
-            let (go_on, done) = (Arc::clone(&go_on), Arc::clone(&done));
+        let future = {
+            let (gate, done) = (Arc::clone(&gate), Arc::clone(&done));
             async move {
-                go_on.notified().await;
+                gate.notified().await;
                 done.store(true, Ordering::Relaxed);
             }
         };
-        let waiting = tokio::spawn(Detached::new(work, tasks.clone()));
+        let waiting = tokio::spawn(Detached::new(future, tasks.clone()));
         tokio::task::yield_now().await;
         assert!(tasks.is_empty());
         waiting.abort();
         assert!(waiting.await.unwrap_err().is_cancelled());
         assert_eq!(tasks.len(), 1);
-        go_on.notify_one();
+        gate.notify_one();
         tasks.close();
         tasks.wait().await;
         assert!(done.load(Ordering::Relaxed));
     }
 
     #[tokio::test]
-    async fn work_that_is_waited_for_needs_no_task() {
+    async fn an_awaited_future_needs_no_task() {
         let tasks = TaskTracker::new();
         assert_eq!(Detached::new(async { 7 }, tasks.clone()).await, 7);
         assert!(tasks.is_empty());

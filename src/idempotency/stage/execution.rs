@@ -1,40 +1,40 @@
-//! The execution of a key, from its claim to its record.
+//! Execution of a request with a key, from the claim to the stored record.
 //!
-//! It does not depend on its caller: whether the client is still connected shows only when the response is delivered,
-//! after it was recorded.
+//! The execution is independent of the connection. The response is sent to the client after it was stored, and only
+//! then does it matter whether the client is still connected.
 
 use std::sync::Arc;
 
 use http::{HeaderName, Request, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::super::gather::{Gathered, gather};
-use super::super::judge::{Disposition, is_stream, judge};
-use super::super::stored_response::forgo_trailers;
+use super::super::disposition::{Disposition, is_stream};
+use super::super::read_body::{ReadBody, read_body};
+use super::super::stored_response::remove_trailer_header;
 use super::super::{ExecutionOutcome, IdempotencyError, Permit, Records, StoredResponse};
-use super::{RouteKeys, Shared, store_failed};
-use crate::access_log::{KeyUse, Notes};
+use super::{RouteKeys, StageState, store_failed};
+use crate::access_log::{AccessLogNotes, KeyUse};
 use crate::body::{BodyError, RequestBody, ResponseBody};
 use crate::buffers::Buffered;
 use crate::client::ClientId;
-use crate::context::{Failed, Resend, Undone};
+use crate::context::{Delivery, FailedRequest, Resend};
 use crate::failpoint::failpoint;
 use crate::problem::Problem;
 use crate::respond::is_rate_limit_field;
 
-/// An execution whose key is claimed.
+/// Execution of a request that has claimed its key.
 pub(super) struct Execution<S> {
-    pub(super) shared: Arc<Shared<S>>,
+    pub(super) stage: Arc<StageState<S>>,
     pub(super) client: ClientId,
     pub(super) keys: Arc<RouteKeys>,
     /// Notes for the access log, if the request is logged.
-    pub(super) notes: Option<Arc<Notes>>,
-    /// Its permit among the executions in flight.
-    pub(super) _place: OwnedSemaphorePermit,
+    pub(super) notes: Option<Arc<AccessLogNotes>>,
+    /// Permit that counts against the maximum number of executions in flight.
+    pub(super) _slot: OwnedSemaphorePermit,
 }
 
 impl<S: Records> Execution<S> {
-    /// Executes `request`, records the outcome, and returns what the caller receives.
+    /// Executes `request`, stores the outcome, and returns the response or problem for the caller.
     pub(super) async fn run<F, Fut>(
         self,
         mut permit: Permit,
@@ -43,48 +43,48 @@ impl<S: Records> Execution<S> {
     ) -> Result<Response<ResponseBody>, Problem>
     where
         F: FnOnce(Request<RequestBody>, Resend) -> Fut + Send,
-        Fut: Future<Output = Result<Response<ResponseBody>, Failed>> + Send,
+        Fut: Future<Output = Result<Response<ResponseBody>, FailedRequest>> + Send,
     {
         failpoint!("after-claim");
-        if permit.has_lapsed(self.shared.clock.now()) {
-            // Nothing was sent, so the permit frees its key as it is dropped.
+        if permit.is_lease_over(self.stage.clock.now()) {
+            // The request was not sent, so dropping the permit releases the key.
             return Err(IdempotencyError::StoreUnavailable.into());
         }
-        permit.sending();
+        permit.mark_sent();
         let resend = if self.keys.holds_unknown() {
             Resend::Never
         } else {
             Resend::Always
         };
         let (outcome, result) = match execute(request, resend).await {
-            Ok(response) => self.conclude(response).await,
-            Err(failed) => (self.after_failure(&failed), Err(failed.problem)),
+            Ok(response) => self.outcome_of_response(response).await,
+            Err(failed) => (self.outcome_of_failure(&failed), Err(failed.problem)),
         };
         failpoint!("after-upstream");
-        let recorded = self.record(permit, outcome).await;
+        let stored = self.store_outcome(permit, outcome).await;
         failpoint!("after-commit");
-        // A response that is not recorded is not delivered either.
-        recorded?;
+        // A response whose outcome could not be stored is not sent to the client.
+        stored?;
         result
     }
 
-    /// Returns what a request without a response means for its key.
-    fn after_failure(&self, failed: &Failed) -> ExecutionOutcome {
-        if failed.undone == Undone::Lost && self.keys.holds_unknown() {
+    /// Returns the outcome of a request that failed without a response.
+    fn outcome_of_failure(&self, failed: &FailedRequest) -> ExecutionOutcome {
+        if failed.delivery == Delivery::PossiblySent && self.keys.holds_unknown() {
             ExecutionOutcome::Unknown
         } else {
             ExecutionOutcome::Released(Some(Err(failed.problem.clone())))
         }
     }
 
-    /// Returns what `response` means for its key, and what the caller receives. A body that is stored is charged until
-    /// the caller has received it. A body beyond a bound is streamed.
-    async fn conclude(
+    /// Returns the outcome for `response`, and the response or problem for the caller. A body that is stored stays
+    /// charged until it is sent to the caller. A body that exceeds a bound is streamed and not stored.
+    async fn outcome_of_response(
         &self,
         mut response: Response<ResponseBody>,
     ) -> (ExecutionOutcome, Result<Response<ResponseBody>, Problem>) {
         let rule = &self.keys.rule;
-        let is_released = match judge(rule, response.status(), response.headers()) {
+        let is_released = match Disposition::of(rule, response.status(), response.headers()) {
             Disposition::Stream => return (ExecutionOutcome::Tombstone, Ok(response)),
             Disposition::Store => false,
             Disposition::Release if is_stream(response.headers()) => {
@@ -92,19 +92,20 @@ impl<S: Records> Execution<S> {
             }
             Disposition::Release => true,
         };
-        let mut charge = self.shared.buffers.charge(self.client, Buffered::Response);
-        let outcome = match gather(response.body_mut(), rule.max_response, &mut charge).await {
-            Ok(Gathered::Whole(body)) => {
-                forgo_trailers(response.headers_mut());
-                // A replay has the RateLimit headers of its own time. Waiters after a release get this response at once.
+        let mut charge = self.stage.buffers.charge(self.client, Buffered::Response);
+        let outcome = match read_body(response.body_mut(), rule.max_response, &mut charge).await {
+            Ok(ReadBody::Whole(body)) => {
+                remove_trailer_header(response.headers_mut());
+                // A stored response has no RateLimit headers, because they would be outdated in a replay. After a
+                // release, waiters get the response immediately, so it contains them.
                 let exclude = |name: &HeaderName| {
                     rule.exclude_headers.contains(name)
                         || (!is_released && is_rate_limit_field(name))
                 };
                 let (status, headers) = (response.status(), response.headers());
-                let stored = StoredResponse::without(exclude, status, headers, &body);
+                let stored = StoredResponse::copy_without(exclude, status, headers, &body);
                 let stored = Arc::new(stored);
-                // The stored copy, so that the bytes are in memory once.
+                // The caller gets the stored copy, so that the bytes are in memory only once.
                 *response.body_mut() = charge.hold(stored.body()).into();
                 if is_released {
                     ExecutionOutcome::Released(Some(Ok(stored)))
@@ -112,7 +113,7 @@ impl<S: Records> Execution<S> {
                     ExecutionOutcome::Completed(stored)
                 }
             }
-            Ok(Gathered::Partial { held, next, .. }) => {
+            Ok(ReadBody::Partial { held, next, .. }) => {
                 response.body_mut().put_back(charge.hold(held), next);
                 if is_released {
                     ExecutionOutcome::Released(None)
@@ -121,33 +122,39 @@ impl<S: Records> Execution<S> {
                 }
             }
             Err(error) => {
-                let (outcome, problem) = self.truncated(&error, is_released);
+                let (outcome, problem) = self.outcome_of_truncated(&error, is_released);
                 return (outcome, Err(problem));
             }
         };
         (outcome, Ok(response))
     }
 
-    /// Returns what a response means whose body ends early or is invalid, and what the caller receives instead.
-    /// If the status of the response means that the request was not executed, its key is released: the status
-    /// holds without the body.
-    fn truncated(&self, error: &BodyError, not_executed: bool) -> (ExecutionOutcome, Problem) {
-        tracing::warn!(%error, not_executed, "response to a keyed request is incomplete");
+    /// Returns the outcome for a response whose body ends early or is malformed, and the problem for the caller. With
+    /// `not_executed`, the status of the response means that the request was not executed. Its key is then released,
+    /// because the status is valid without the body.
+    fn outcome_of_truncated(
+        &self,
+        error: &BodyError,
+        not_executed: bool,
+    ) -> (ExecutionOutcome, Problem) {
+        tracing::warn!(%error, not_executed, "incomplete upstream response to request with idempotency key");
         let timeout = error.timeout();
         let failure = match timeout {
-            Some(_) => "The response did not arrive completely in time",
-            None if error.is_invalid_http() => "The body of the response is not valid HTTP",
-            None => "The upstream closed the connection before the end of the response",
+            Some(_) => "The upstream did not send the complete response in time.",
+            None if error.is_invalid_http() => {
+                "The upstream sent a response body that is not valid HTTP."
+            }
+            None => "The upstream closed the connection before the end of the response.",
         };
         let is_held = !not_executed && self.keys.holds_unknown();
-        let execution = if not_executed {
-            "; its status means that the request was not executed"
+        let remedy = if not_executed {
+            " The status of the response means that the request was not executed. Retry it with the same key."
         } else if is_held {
             ""
         } else {
-            "; whether the request was executed is not known"
+            " The request may have been executed. Retry it with the same key, which the upstream handles."
         };
-        let detail = format!("{failure}{execution}.");
+        let detail = format!("{failure}{remedy}");
         let problem = match timeout {
             Some(phase) => Problem::upstream_timeout(phase, &detail, is_held),
             None => Problem::upstream_unavailable(&detail, is_held),
@@ -160,10 +167,14 @@ impl<S: Records> Execution<S> {
         (outcome, problem)
     }
 
-    /// Records the outcome of an execution. Returns what the caller receives instead of the response if the request was
-    /// executed and that is not recorded.
-    async fn record(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), Problem> {
-        let Shared { records, clock, .. } = &*self.shared;
+    /// Stores the outcome of an execution. Returns a problem for the caller if the request was executed and its outcome
+    /// could not be stored.
+    async fn store_outcome(
+        &self,
+        permit: Permit,
+        outcome: ExecutionOutcome,
+    ) -> Result<(), Problem> {
+        let StageState { records, clock, .. } = &*self.stage;
         let metrics = self.keys.metrics();
         let (is_executed, is_unknown) = (
             outcome.is_executed(),
@@ -187,7 +198,8 @@ impl<S: Records> Execution<S> {
                 (&metrics.released, "release")
             };
             count.inc();
-            // Without this record the key is unknown, so the caller receives its response in any case.
+            // If this outcome is not stored, the key is unknown and not executed again. So the caller gets its
+            // response.
             if let Err(error) = ended {
                 store_failed(step, &error, metrics);
             }
@@ -197,7 +209,7 @@ impl<S: Records> Execution<S> {
 
     fn note_unknown(&self) {
         if let Some(notes) = &self.notes {
-            notes.facts().idempotency = Some(KeyUse::Unknown);
+            notes.fields().idempotency = Some(KeyUse::Unknown);
         }
     }
 }

@@ -1,25 +1,26 @@
-//! Decides from the head of a request whether it has a key, and finds a key in its body.
+//! Finds the key of a request in its header or in its body.
 
 use std::sync::Arc;
 
 use http::{Request, Version};
 
-use super::super::field::{self, FieldError};
+use super::super::body_key::{self, BodyKeyError};
 use super::super::{IdempotencyError, IdempotencyKey, Requirement};
 use super::RouteKeys;
 use crate::intake::headers::asks_for_upgrade;
 
-/// A request that has a key, or whose body can have one.
+/// Request that has a key in its header, or whose body can contain one.
 #[derive(Debug)]
 pub(crate) struct KeyedRequest {
-    /// The key in the header. `search` replaces `None` with the key in the body.
+    /// Key in the header. If it is `None`, `search` sets it to the key in the body.
     pub(super) key: Option<IdempotencyKey<'static>>,
-    /// Whether the body can have a key: it is JSON, and the route has a `body_field`.
+    /// Whether the body can contain a key: it is JSON, and the route has a `body_field`.
     is_searched: bool,
 }
 
 impl RouteKeys {
-    /// Decides from the head of a request whether it has a key, or a body that can have one.
+    /// Inspects the head of a request. Returns `None` if the request has no key, its body cannot contain one, and the
+    /// route does not require one.
     pub(crate) fn inspect<B>(
         &self,
         request: &Request<B>,
@@ -29,7 +30,7 @@ impl RouteKeys {
             return Ok(None);
         }
         let headers = request.headers();
-        let is_searched = rule.body_field.is_some() && field::is_json(headers);
+        let is_searched = rule.body_field.is_some() && body_key::is_json(headers);
         let key = match IdempotencyKey::of(&headers.get_all(&rule.header)) {
             Ok(Some(_)) if switches_protocols(request) => return Err(IdempotencyError::Upgrade),
             Ok(Some(key)) => Some(key.into_owned()),
@@ -45,8 +46,8 @@ impl RouteKeys {
         Ok(Some(KeyedRequest { key, is_searched }))
     }
 
-    /// Searches the body of a request for its key. Rejects the request if the body has no valid key, another key than
-    /// the header, or none although the route requires one.
+    /// Searches the body of a request for its key. Rejects the request if the key in the body is invalid or differs
+    /// from the key in the header. Also rejects it if the route requires a key and there is none.
     pub(super) fn search<B>(
         &self,
         keyed: &mut KeyedRequest,
@@ -59,10 +60,10 @@ impl RouteKeys {
         let invalid = |error| {
             self.metrics.keyed.invalid.inc();
             let field = Arc::clone(field);
-            IdempotencyError::FieldInvalid { field, error }
+            IdempotencyError::BodyKeyInvalid { field, error }
         };
-        match (field::key_in(body, field).map_err(invalid)?, &keyed.key) {
-            (Some(found), Some(sent)) if found != *sent => Err(invalid(FieldError::Differs)),
+        match (body_key::key_in(body, field).map_err(invalid)?, &keyed.key) {
+            (Some(found), Some(sent)) if found != *sent => Err(invalid(BodyKeyError::Differs)),
             (Some(_), None) if switches_protocols(request) => Err(IdempotencyError::Upgrade),
             (Some(found), None) => {
                 keyed.key = Some(found);
@@ -82,7 +83,7 @@ impl RouteKeys {
     }
 }
 
-/// Whether a request is an upgrade to another protocol. HTTP/2 has no such upgrade.
+/// Returns whether a request upgrades the connection to another protocol, which only HTTP/1.1 supports.
 fn switches_protocols<B>(request: &Request<B>) -> bool {
     request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers())
 }

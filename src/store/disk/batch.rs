@@ -16,10 +16,10 @@ use super::record::{Record, StoredClaim};
 use super::tally::Tally;
 use super::writer::{End, Op, tell};
 use super::{Common, Handle, Recent, Stamp, millis};
-use crate::idempotency::claim::{Meeting, meet};
+use crate::idempotency::claim::{ClaimDecision, decide_claim};
 use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome, InFlightExecution, Permit,
-    RecordId, ScopeHash, State, StoreError,
+    RecordId, RecordState, ScopeHash, StoreError,
 };
 use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
@@ -134,10 +134,10 @@ impl<'a> Batch<'a> {
         }
         let stored = self.engine.record(request.id)?;
         let record = stored.as_ref().map(|(record, _)| record.view());
-        let replaced = match (meet(record, request, self.now), stored) {
-            (Meeting::Vacant(_), replaced) => replaced,
+        let replaced = match (decide_claim(record, request, self.now), stored) {
+            (ClaimDecision::Available(_), replaced) => replaced,
             (
-                Meeting::Replay,
+                ClaimDecision::Replay,
                 Some((
                     Record {
                         response: Some(response),
@@ -169,9 +169,9 @@ impl<'a> Batch<'a> {
             return Ok(self.win(request, owner));
         }
         let keys = self.keys_of(request.id.scope)?;
-        if request.terms.is_scope_full(keys) {
+        if request.settings.is_scope_full(keys) {
             return Ok(Claim::ScopeFull {
-                no_sooner: self.next_expiry()?,
+                min_wait: self.next_expiry()?,
             });
         }
         match self
@@ -181,8 +181,8 @@ impl<'a> Batch<'a> {
             Ok(()) => {}
             Err(Full::Store) => return Ok(Claim::StoreFull),
             Err(Full::Client(limit)) => {
-                let no_sooner = self.next_expiry()?;
-                return Ok(Claim::ClientFull { limit, no_sooner });
+                let min_wait = self.next_expiry()?;
+                return Ok(Claim::ClientFull { limit, min_wait });
             }
         }
         self.admission.admit(Instant::now())?;
@@ -202,7 +202,7 @@ impl<'a> Batch<'a> {
             fingerprint: request.fingerprint.to_bytes(),
             client: request.client.0,
             since: self.now.0,
-            ttl: millis(request.terms.ttl),
+            ttl: millis(request.settings.ttl),
         };
         self.changes.put_claim(request.id, &claimed);
         self.touched.insert(request.id);
@@ -230,18 +230,18 @@ impl<'a> Batch<'a> {
         };
         if let Some((record, weight)) = replaced {
             let expires = record.expires;
-            if record.state != State::Unknown {
+            if record.state != RecordState::Unknown {
                 // The batch that failed has reached the disk. It was synced when the store was reopened.
                 let outcome = record.into_outcome();
                 let end = End { outcome, ..end };
                 self.after.ended.push(EndedClaim { end, expires });
                 return;
             }
-            self.tally.remove(State::Unknown, weight);
+            self.tally.remove(RecordState::Unknown, weight);
             self.clients.remove(record.client);
             self.clients.add(token.request.client);
             // `end` overwrites the record, and the index entry if it has the same time.
-            if expires != self.now.after(token.request.terms.ttl) {
+            if expires != self.now.after(token.request.settings.ttl) {
                 self.changes.remove_expiry(ExpiryKey { expires, id });
             }
         }
@@ -267,7 +267,7 @@ impl<'a> Batch<'a> {
     /// Replaces a claim by the record of its outcome, or removes it if there is none.
     fn end(&mut self, end: End, durability: Durability) {
         let request = end.token.request;
-        let expires = self.now.after(request.terms.ttl);
+        let expires = self.now.after(request.settings.ttl);
         self.changes.remove_claim(request.id);
         if let Some((state, response)) = end.outcome.record() {
             let record = Record {
@@ -291,9 +291,9 @@ impl<'a> Batch<'a> {
     fn free(&mut self, id: RecordId) -> Result<bool, StoreError> {
         match self.engine.record(id)? {
             Some((record, weight))
-                if record.state == State::Unknown && record.expires > self.now =>
+                if record.state == RecordState::Unknown && record.expires > self.now =>
             {
-                self.remove(id, record.expires, State::Unknown, weight);
+                self.remove(id, record.expires, RecordState::Unknown, weight);
                 self.forget_key(id.scope, record.client);
                 self.durability = Durability::Disk;
                 Ok(true)
@@ -302,7 +302,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn remove(&mut self, id: RecordId, expires: Stamp, state: State, weight: u64) {
+    fn remove(&mut self, id: RecordId, expires: Stamp, state: RecordState, weight: u64) {
         self.changes.remove_record(ExpiryKey { expires, id });
         self.tally.remove(state, weight);
         self.touched.insert(id);

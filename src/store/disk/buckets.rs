@@ -221,8 +221,8 @@ mod tests {
     use super::*;
     use crate::store::StoreCapacity;
     use crate::throttle::{
-        Charge, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome, Quota,
-        RetryAfterForm,
+        Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError,
+        Quota, RetryAfterForm,
     };
 
     const HOUR: Duration = Duration::from_hours(1);
@@ -308,7 +308,7 @@ mod tests {
             let token = per_minute.quota.interval();
             let rejected = charge(buckets, &per_minute, 1);
             let (wait, by) = (token, 0);
-            assert_eq!(rejected.outcome, Outcome::Rejected { wait, by });
+            assert_eq!(rejected.outcome, ChargeOutcome::Rejected { wait, by });
             assert_eq!(rejected.readings[0].next, token);
             clock.advance(token);
             assert!(charge(buckets, &per_minute, 1).is_admitted());

@@ -161,7 +161,7 @@ mod tests {
     fn a_writer_that_hangs_degrades_the_store_until_it_responds() {
         let condition = Condition::default();
         assert!(condition.check().is_ok());
-        assert!(!condition.stall().is_news);
+        assert!(!condition.stall().is_new);
         assert!(condition.check().is_err());
         assert_eq!(degraded(&condition).as_deref(), Some(STALLED));
         condition.respond();

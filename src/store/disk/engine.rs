@@ -22,7 +22,7 @@ use self::damage::{check_keyspaces, journals};
 use super::Stamp;
 use super::record::{Record, StoredClaim, state_code};
 use super::tally::Tally;
-use crate::idempotency::{ClientHash, Fingerprint, RecordId, ScopeHash, State, StoreError};
+use crate::idempotency::{ClientHash, Fingerprint, RecordId, RecordState, ScopeHash, StoreError};
 use crate::store::capacity::ClientCounts;
 
 pub(super) use self::changes::{Changes, Durability};
@@ -75,7 +75,7 @@ pub(super) struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ExpiryEntry {
     #[serde(with = "state_code")]
-    pub(super) state: State,
+    pub(super) state: RecordState,
     pub(super) fingerprint: [u8; 32],
     /// The hash of the client that sent the request.
     pub(super) client: u64,
@@ -417,7 +417,7 @@ mod tests {
             let mut changes = engine.changes();
             for number in batch * BATCH..(batch + 1) * BATCH {
                 let record = Record {
-                    state: State::Completed,
+                    state: RecordState::Completed,
                     response: Some(Arc::clone(&response)),
                     fingerprint: Fingerprint::from_bytes(&[3; 32]),
                     client: ClientHash(u64::from(number % 1_000)),

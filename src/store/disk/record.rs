@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Stamp;
 use crate::idempotency::claim::RecordView;
 use crate::idempotency::{
-    ClientHash, ExecutionOutcome, Fingerprint, ResponseSummary, State, StoredResponse,
+    ClientHash, ExecutionOutcome, Fingerprint, RecordState, ResponseSummary, StoredResponse,
 };
 use crate::store::encoding::{DecodeError, EncodedResponse, open, seal};
 
@@ -15,7 +15,7 @@ use crate::store::encoding::{DecodeError, EncodedResponse, open, seal};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// Not in progress: a claim is stored as [`StoredClaim`].
-    pub(super) state: State,
+    pub(super) state: RecordState,
     /// The stored response, if the state is completed.
     pub(super) response: Option<Arc<StoredResponse>>,
     pub(super) fingerprint: Fingerprint,
@@ -30,7 +30,7 @@ pub(super) struct Record {
 /// A record without its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
-    pub(super) state: State,
+    pub(super) state: RecordState,
     pub(super) fingerprint: Fingerprint,
     /// When the record reached its state.
     pub(super) since: Stamp,
@@ -56,32 +56,32 @@ pub(super) mod state_code {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    use crate::idempotency::State;
+    use crate::idempotency::RecordState;
 
     #[expect(
         clippy::trivially_copy_pass_by_ref,
         reason = "serde calls it with a reference"
     )]
     pub(in super::super) fn serialize<S: Serializer>(
-        state: &State,
+        state: &RecordState,
         to: S,
     ) -> Result<S::Ok, S::Error> {
         to.serialize_u8(match state {
-            State::Completed => 0,
-            State::Unknown => 1,
-            State::Tombstone => 2,
+            RecordState::Completed => 0,
+            RecordState::Unknown => 1,
+            RecordState::Tombstone => 2,
             // A claim in progress is not a record. No record decodes to it.
-            State::InProgress => u8::MAX,
+            RecordState::InProgress => u8::MAX,
         })
     }
 
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
-    ) -> Result<State, D::Error> {
+    ) -> Result<RecordState, D::Error> {
         match u8::deserialize(from)? {
-            0 => Ok(State::Completed),
-            1 => Ok(State::Unknown),
-            2 => Ok(State::Tombstone),
+            0 => Ok(RecordState::Completed),
+            1 => Ok(RecordState::Unknown),
+            2 => Ok(RecordState::Tombstone),
             code => Err(D::Error::custom(format_args!("{code} is not a state"))),
         }
     }
@@ -90,7 +90,7 @@ pub(super) mod state_code {
 #[derive(Serialize, Deserialize)]
 struct Written<'a> {
     #[serde(with = "state_code")]
-    state: State,
+    state: RecordState,
     fingerprint: [u8; 32],
     client: u64,
     since: u64,
@@ -107,9 +107,9 @@ impl Record {
     /// Returns the outcome that led to the record.
     pub(super) fn into_outcome(self) -> ExecutionOutcome {
         match (self.state, self.response) {
-            (State::Completed, Some(response)) => ExecutionOutcome::Completed(response),
-            (State::Completed | State::Tombstone, _) => ExecutionOutcome::Tombstone,
-            (State::Unknown | State::InProgress, _) => ExecutionOutcome::Unknown,
+            (RecordState::Completed, Some(response)) => ExecutionOutcome::Completed(response),
+            (RecordState::Completed | RecordState::Tombstone, _) => ExecutionOutcome::Tombstone,
+            (RecordState::Unknown | RecordState::InProgress, _) => ExecutionOutcome::Unknown,
         }
     }
 
@@ -135,7 +135,7 @@ impl Record {
     /// Decodes the record stored under `name`.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         let written: Written<'_> = open(name, bytes)?;
-        if (written.state == State::Completed) != written.response.is_some() {
+        if (written.state == RecordState::Completed) != written.response.is_some() {
             return Err(DecodeError::Malformed(
                 "a response is missing, or too much".into(),
             ));
@@ -193,7 +193,7 @@ mod tests {
         headers.append("x-odd", HeaderValue::from_bytes(b"\xe9").unwrap());
         headers.append(SET_COOKIE, HeaderValue::from_static("c=2"));
         Record {
-            state: State::Completed,
+            state: RecordState::Completed,
             response: Some(Arc::new(StoredResponse::new(
                 StatusCode::CREATED,
                 &headers,
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_as_it_was_written() {
-        let ended = [State::Unknown, State::Tombstone].map(|state| Record {
+        let ended = [RecordState::Unknown, RecordState::Tombstone].map(|state| Record {
             state,
             response: None,
             ..record()
@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn the_codes_of_states_are_those_of_format_2() {
         for (state, code) in [
-            (State::Completed, 0),
-            (State::Unknown, 1),
-            (State::Tombstone, 2),
+            (RecordState::Completed, 0),
+            (RecordState::Unknown, 1),
+            (RecordState::Tombstone, 2),
         ] {
             let record = Record { state, ..record() };
             assert_eq!(record.encode(b"k")[1], code);

@@ -288,7 +288,7 @@ mod tests {
     use crate::clock::{Clock, Moment};
     use crate::idempotency::{
         Claim, ClaimRequest, ClaimToken, ClientHash, Fingerprint, KeyHash, OnAbandon as _,
-        OnUnknown, ScopeHash, State, Terms,
+        OnUnknown, RecordSettings, RecordState, ScopeHash,
     };
     use crate::store::StoreCapacity;
 
@@ -358,7 +358,7 @@ mod tests {
                     request: [1; 16],
                     credentials: [1; 16],
                 },
-                terms: Terms {
+                settings: RecordSettings {
                     ttl: Duration::from_hours(1),
                     on_unknown: OnUnknown::Hold,
                     max_keys_per_scope: NonZeroU32::MAX,
@@ -368,7 +368,7 @@ mod tests {
             self.handle.send(Op::Claim(request, ack));
             self.turn();
             match claim.try_recv().unwrap().unwrap() {
-                Claim::Won(permit) => permit.redeem(),
+                Claim::Won(permit) => permit.into_token(),
                 other => panic!("{other:?}"),
             }
         }
@@ -435,7 +435,7 @@ mod tests {
         assert_eq!(store.counts(), (1, 0, 1));
         assert_eq!(store.handle.common.in_flight.len(), 0);
         let store = store.reopen_in_doubt();
-        assert_eq!(store.record().unwrap().state, State::Tombstone);
+        assert_eq!(store.record().unwrap().state, RecordState::Tombstone);
         assert_eq!(store.counts(), (1, 0, 1));
     }
 
@@ -447,13 +447,13 @@ mod tests {
         store.fail();
         store.make_reopening_due();
         store.turn();
-        assert_eq!(store.record().unwrap().state, State::Unknown);
+        assert_eq!(store.record().unwrap().state, RecordState::Unknown);
         let mut completed = store.send_completion(token);
         store.turn();
         assert!(completed.try_recv().unwrap().is_ok());
         assert_eq!(store.counts(), (1, 0, 1));
         let store = store.reopen_in_doubt();
-        assert_eq!(store.record().unwrap().state, State::Tombstone);
+        assert_eq!(store.record().unwrap().state, RecordState::Tombstone);
     }
 
     #[test]
@@ -464,14 +464,14 @@ mod tests {
         store.fail();
         store.make_reopening_due();
         store.turn();
-        assert_eq!(store.record().unwrap().state, State::Unknown);
+        assert_eq!(store.record().unwrap().state, RecordState::Unknown);
         store.fail();
         let mut completed = store.send_completion(token);
         store.turn();
         store.make_reopening_due();
         store.turn();
         assert!(completed.try_recv().unwrap().is_ok());
-        assert_eq!(store.record().unwrap().state, State::Tombstone);
+        assert_eq!(store.record().unwrap().state, RecordState::Tombstone);
         assert_eq!(store.counts(), (1, 0, 1));
     }
 
@@ -561,7 +561,7 @@ mod tests {
         writer.work(&inbox, &owner);
         assert!(completed.try_recv().unwrap().is_ok());
         let store = Store::open(dir);
-        assert_eq!(store.record().unwrap().state, State::Tombstone);
+        assert_eq!(store.record().unwrap().state, RecordState::Tombstone);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::timeline::ClockReading;
-use crate::idempotency::{RecordCounts, State};
+use crate::idempotency::{RecordCounts, RecordState};
 
 /// How much there is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,32 +50,32 @@ pub(super) struct Acknowledged(File);
 
 impl Tally {
     /// Counts a record in.
-    pub(super) fn add(&mut self, state: State, weight: u64) {
+    pub(super) fn add(&mut self, state: RecordState, weight: u64) {
         if let Some(count) = self.of(state) {
             *count += 1;
         }
-        if state == State::Completed {
+        if state == RecordState::Completed {
             self.bytes += weight;
         }
     }
 
     /// Counts a record out.
-    pub(super) fn remove(&mut self, state: State, weight: u64) {
+    pub(super) fn remove(&mut self, state: RecordState, weight: u64) {
         if let Some(count) = self.of(state) {
             *count = count.saturating_sub(1);
         }
-        if state == State::Completed {
+        if state == RecordState::Completed {
             self.bytes = self.bytes.saturating_sub(weight);
         }
     }
 
     /// Returns the count of records in a state; claims in progress are not records.
-    fn of(&mut self, state: State) -> Option<&mut u64> {
+    fn of(&mut self, state: RecordState) -> Option<&mut u64> {
         match state {
-            State::Completed => Some(&mut self.completed),
-            State::Unknown => Some(&mut self.unknown),
-            State::Tombstone => Some(&mut self.tombstones),
-            State::InProgress => None,
+            RecordState::Completed => Some(&mut self.completed),
+            RecordState::Unknown => Some(&mut self.unknown),
+            RecordState::Tombstone => Some(&mut self.tombstones),
+            RecordState::InProgress => None,
         }
     }
 }

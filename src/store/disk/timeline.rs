@@ -117,7 +117,7 @@ mod tests {
     use crate::clock::Moment;
     use crate::idempotency::{
         Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown,
-        RecordId, Records, ScopeHash, Terms,
+        RecordId, RecordSettings, Records, ScopeHash,
     };
     use crate::store::StoreCapacity;
     use crate::store::disk::DiskRecords;
@@ -138,7 +138,7 @@ mod tests {
             },
             client: ClientHash(1),
             fingerprint: Fingerprint::from_bytes(&[1; 32]),
-            terms: Terms {
+            settings: RecordSettings {
                 ttl: HOUR * 24,
                 on_unknown: OnUnknown::Hold,
                 max_keys_per_scope: NonZeroU32::MAX,

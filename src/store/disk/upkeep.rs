@@ -9,7 +9,7 @@ use super::engine::{Durability, Engine, ExpiryKey};
 use super::record::Record;
 use super::tally::Tally;
 use super::writer::{EngineState, Writer};
-use crate::idempotency::{ClientHash, Fingerprint, ScopeHash, State, StoreError};
+use crate::idempotency::{ClientHash, Fingerprint, RecordState, ScopeHash, StoreError};
 use crate::store::capacity::ClientCounts;
 use crate::store::log_evictions;
 
@@ -108,7 +108,7 @@ impl Writer {
             }
             unknown += 1;
             let record = Record {
-                state: State::Unknown,
+                state: RecordState::Unknown,
                 response: None,
                 fingerprint: Fingerprint::from_bytes(&claimed.fingerprint),
                 client: ClientHash(claimed.client),
@@ -299,20 +299,20 @@ impl Writer {
                 }
             };
             relieved.last = Some(due);
-            if brief.state != State::Completed {
+            if brief.state != RecordState::Completed {
                 continue;
             }
             let record = Record {
-                state: State::Tombstone,
+                state: RecordState::Tombstone,
                 response: None,
                 fingerprint: brief.fingerprint(),
                 client: ClientHash(brief.client),
                 since: Stamp(brief.since),
                 expires: due.expires,
             };
-            tally.remove(State::Completed, brief.weight);
+            tally.remove(RecordState::Completed, brief.weight);
             let weight = changes.put_record(due.id, &record);
-            tally.add(State::Tombstone, weight);
+            tally.add(RecordState::Tombstone, weight);
             self.common.recent.invalidate(&due.id);
             relieved.responses += 1;
         }

@@ -26,7 +26,7 @@ use self::counts::KeyCounts;
 use self::shard::{ClaimNumbers, Ended, Shard};
 use super::hashers::{BuildFibonacciHasher, BuildIdentityHasher};
 use crate::clock::{Clock, Moment};
-use crate::idempotency::claim::Vacancy;
+use crate::idempotency::claim::Availability;
 use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ExecutionOutcome, InFlightExecution, KeyHash, OnAbandon,
     Permit, RecordCounts, RecordId, RecordInfo, Records, ScopeHash, StoreError, StoredResponse,
@@ -129,22 +129,24 @@ impl MemoryRecords {
         let claim = loop {
             let full = match shard.meet(request, now) {
                 Ok(claim) => break claim,
-                Err(Vacancy::Replace) => {
+                Err(Availability::Replace) => {
                     break ledger.win(&mut shard, request, &mut dropped.numbers);
                 }
-                Err(Vacancy::New)
-                    if request.terms.is_scope_full(shard.keys_of(request.id.scope)) =>
+                Err(Availability::New)
+                    if request
+                        .settings
+                        .is_scope_full(shard.keys_of(request.id.scope)) =>
                 {
                     Claim::ScopeFull {
-                        no_sooner: shard.next_expiry(now).unwrap_or_default(),
+                        min_wait: shard.next_expiry(now).unwrap_or_default(),
                     }
                 }
-                Err(Vacancy::New) => match ledger.counts.add(request.client) {
+                Err(Availability::New) => match ledger.counts.add(request.client) {
                     Ok(()) => break ledger.win(&mut shard, request, &mut dropped.numbers),
                     // The time is known when all shards can be locked.
                     Err(Full::Client(limit)) => Claim::ClientFull {
                         limit,
-                        no_sooner: Duration::ZERO,
+                        min_wait: Duration::ZERO,
                     },
                     Err(Full::Store) => Claim::StoreFull,
                 },
@@ -166,7 +168,7 @@ impl MemoryRecords {
             }
             Claim::ClientFull { limit, .. } => Claim::ClientFull {
                 limit,
-                no_sooner: ledger.next_expiry(now),
+                min_wait: ledger.next_expiry(now),
             },
             claim => claim,
         }
@@ -216,7 +218,7 @@ impl Ledger {
             fingerprint: token.request.fingerprint,
             client: token.request.client,
             since: now,
-            expires: now.after(token.request.terms.ttl),
+            expires: now.after(token.request.settings.ttl),
             response: response.as_ref().map(Arc::downgrade).unwrap_or_default(),
         };
         let execution = self.shard(token.request.id.scope).settle(token, ended);
@@ -303,7 +305,7 @@ impl Records for MemoryRecords {
         permit: Permit,
         outcome: ExecutionOutcome,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.0.end(&permit.redeem(), outcome);
+        self.0.end(&permit.into_token(), outcome);
         ready(Ok(()))
     }
 

@@ -41,7 +41,7 @@ fn standing_clock() -> Clock {
 }
 
 fn admitted(decision: &Decision) -> bool {
-    matches!(decision.outcome, Outcome::Admitted { .. })
+    matches!(decision.outcome, ChargeOutcome::Admitted { .. })
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_refused_request_costs_nothing_from_any_limit() {
         let refused = buckets.charge_now(&charges);
         assert_eq!(
             refused.outcome,
-            Outcome::Rejected {
+            ChargeOutcome::Rejected {
                 wait: Duration::from_secs(1),
                 by: 1
             }

@@ -32,7 +32,7 @@ use crate::clock::Moment;
 use crate::store::Part;
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::decision::USUAL_LIMITS;
-use crate::throttle::{Buckets, Charge, ChargeResult, Outcome};
+use crate::throttle::{Buckets, Charge, ChargeOutcome, ChargeResult};
 
 /// How long a rejection by a cluster is cached. It may be due to a charge that is about to be refunded.
 const TRUST_IN_CLUSTER: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ impl RedisBuckets {
         judgement: &ChargeResult,
         seen: Observation,
     ) {
-        let rejected = matches!(judgement.decision.outcome, Outcome::Rejected { .. });
+        let rejected = matches!(judgement.decision.outcome, ChargeOutcome::Rejected { .. });
         for (index, charge) in charges.all.iter().enumerate() {
             let (Some(before), Some(after)) = (before[index], after[index]) else {
                 continue;

@@ -129,12 +129,12 @@ impl RedisRecords {
             ClaimReply::Mismatch(mismatch) => Claim::Mismatch(mismatch),
             ClaimReply::Unknown => Claim::Unknown,
             ClaimReply::Tombstone => Claim::Tombstone,
-            ClaimReply::ScopeFull(no_sooner) => Claim::ScopeFull { no_sooner },
+            ClaimReply::ScopeFull(min_wait) => Claim::ScopeFull { min_wait },
             ClaimReply::ClientFull => Claim::ClientFull {
                 limit: ledger
                     .max_keys_per_client()
                     .map_or(0, |most| most.get().into()),
-                no_sooner: full.unwrap_or_default(),
+                min_wait: full.unwrap_or_default(),
             },
             ClaimReply::CalledOff => return Err(StoreError::new("the claim was called off")),
         })
@@ -167,7 +167,7 @@ impl RedisRecords {
         loop {
             let why = match self.link.run::<bool>(&call).await {
                 Ok(true) => {
-                    let (request, keep) = (&token.request, Some(token.request.terms.ttl));
+                    let (request, keep) = (&token.request, Some(token.request.settings.ttl));
                     let (replicated, ()) = tokio::join!(
                         self.replicated(request.id),
                         ledger.recount(&self.link, request.client, request.id, keep),
@@ -201,7 +201,7 @@ impl Records for RedisRecords {
         let token = *permit.token();
         if outcome.is_executed() {
             let recorded = self.record(&token, &outcome).await;
-            let _ = permit.redeem();
+            let _ = permit.into_token();
             let stored = recorded
                 .as_ref()
                 .map_or(ExecutionOutcome::Unknown, |()| outcome);
@@ -209,7 +209,7 @@ impl Records for RedisRecords {
             return recorded;
         }
         let concluded = self.ledger.conclude(&self.link, &token, &outcome).await;
-        let _ = permit.redeem();
+        let _ = permit.into_token();
         if concluded.is_ok() {
             self.ledger.end(&token, outcome);
         } else {

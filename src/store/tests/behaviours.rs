@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::idempotency::{
     Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, OnUnknown, RecordCounts,
-    Records, State,
+    RecordState, Records,
 };
 use crate::store::StoreCapacity;
 
@@ -104,7 +104,7 @@ pub(crate) async fn a_key_stands_for_one_request_whatever_became_of_it(kind: Kin
         for on_unknown in [OnUnknown::Hold, OnUnknown::Release] {
             let mut other = claim_request(key);
             other.fingerprint = OTHER_REQUEST;
-            other.terms.on_unknown = on_unknown;
+            other.settings.on_unknown = on_unknown;
             let claim = bench.claim(other).await;
             assert!(matches!(claim, Claim::Mismatch(_)), "{key}: {claim:?}");
         }
@@ -199,7 +199,7 @@ pub(crate) async fn a_permit_dropped_before_the_request_was_sent_frees_its_key(k
 pub(crate) async fn a_permit_dropped_afterwards_leaves_its_key_unknown(kind: Kind) {
     let bench = Bench::new(kind);
     let mut permit = bench.win(claim_request(1)).await;
-    permit.sending();
+    permit.mark_sent();
     let waiting = bench.wait(claim_request(1)).await;
     drop(permit);
     assert!(matches!(waiting.ended().await, ExecutionOutcome::Unknown));
@@ -217,7 +217,7 @@ pub(crate) async fn an_unknown_key_is_held_or_released_as_the_route_says(kind: K
         Claim::Unknown
     ));
     let mut released = claim_request(1);
-    released.terms.on_unknown = OnUnknown::Release;
+    released.settings.on_unknown = OnUnknown::Release;
     bench.run(released, &answer(1)).await;
     assert!(matches!(
         bench.claim(claim_request(1)).await,
@@ -297,7 +297,7 @@ pub(crate) async fn a_scope_has_so_many_keys_and_no_more(kind: Kind) {
     let bench = Bench::new(kind);
     let three = |key, scope| {
         let mut claim_request = in_scope(claim_request(key), key, scope);
-        claim_request.terms.max_keys_per_scope = NonZeroU32::new(3).unwrap();
+        claim_request.settings.max_keys_per_scope = NonZeroU32::new(3).unwrap();
         claim_request
     };
     bench.run(three(1, 1), &answer(1)).await;
@@ -305,7 +305,7 @@ pub(crate) async fn a_scope_has_so_many_keys_and_no_more(kind: Kind) {
     let underway = bench.win(three(2, 1)).await;
     bench.lose(three(3, 1)).await;
     match bench.claim(three(4, 1)).await {
-        Claim::ScopeFull { no_sooner } => assert!(no_sooner <= TTL / 2, "{no_sooner:?}"),
+        Claim::ScopeFull { min_wait } => assert!(min_wait <= TTL / 2, "{min_wait:?}"),
         other => panic!("{other:?}"),
     }
     // Its own keys are answered, and others' are none of its business.
@@ -334,7 +334,7 @@ pub(crate) async fn a_scope_whose_keys_have_expired_is_not_full_whatever_else_ha
     bench.advance(Duration::from_secs(1));
     let two = |key| {
         let mut claim_request = claim_request(key);
-        claim_request.terms.max_keys_per_scope = NonZeroU32::new(2).unwrap();
+        claim_request.settings.max_keys_per_scope = NonZeroU32::new(2).unwrap();
         claim_request
     };
     bench.lose(two(1)).await;
@@ -439,7 +439,11 @@ pub(crate) async fn a_key_is_found_in_every_scope(kind: Kind) {
     let states: Vec<_> = found.iter().map(|finding| finding.state).collect();
     assert_eq!(
         states,
-        [State::Completed, State::Unknown, State::InProgress]
+        [
+            RecordState::Completed,
+            RecordState::Unknown,
+            RecordState::InProgress
+        ]
     );
     let ages: Vec<_> = found.iter().map(|finding| finding.age.as_secs()).collect();
     assert_eq!(ages, [10, 5, 5]);

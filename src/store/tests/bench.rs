@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
     Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, Permit,
-    RecordCounts, RecordId, Records, ScopeHash, StoredResponse, Terms, Waiter,
+    RecordCounts, RecordId, RecordSettings, Records, ScopeHash, StoredResponse, Waiter,
 };
 use crate::store::RecordStore;
 use crate::store::disk::DiskRecords;
@@ -104,7 +104,7 @@ impl Bench {
         for key in 0..33 {
             let mut other = claim_request(1000 + key);
             other.client = ClientHash(u64::from(1000 + key));
-            other.terms.ttl = TTL * 100;
+            other.settings.ttl = TTL * 100;
             bench.run(other, &answer(key)).await;
         }
         bench
@@ -215,7 +215,7 @@ impl Bench {
     /// Executes a request, from claim to record.
     pub(crate) async fn run(&self, claim_request: ClaimRequest, answer: &Arc<StoredResponse>) {
         let mut permit = self.win(claim_request).await;
-        permit.sending();
+        permit.mark_sent();
         let outcome = ExecutionOutcome::Completed(Arc::clone(answer));
         self.records.end(permit, outcome).await.unwrap();
     }
@@ -223,7 +223,7 @@ impl Bench {
     /// Executes a request and loses its response.
     pub(crate) async fn lose(&self, claim_request: ClaimRequest) {
         let mut permit = self.win(claim_request).await;
-        permit.sending();
+        permit.mark_sent();
         self.records
             .end(permit, ExecutionOutcome::Unknown)
             .await
@@ -268,7 +268,7 @@ pub(crate) fn claim_request(key: u16) -> ClaimRequest {
             request: [7; 16],
             credentials: [7; 16],
         },
-        terms: Terms {
+        settings: RecordSettings {
             ttl: TTL,
             on_unknown: OnUnknown::Hold,
             max_keys_per_scope: NonZeroU32::new(50_000).unwrap(),

@@ -1,7 +1,7 @@
 //! The claim script of Redis, compared with the pure function that decides for all other stores.
 //!
 //! Random histories of three gateways on a real server. The test keeps the record of each key as the scripts should
-//! have left it, and passes it to `meet` for every claim. Claims go through a gateway that does not execute the key:
+//! have left it, and passes it to `decide_claim` for every claim. Claims go through a gateway that does not execute the key:
 //! its own table of executions in flight would decide before the script does. So leases can end while their
 //! executions run, and a claim can replace one whose gateway still works on it.
 //!
@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment};
-use crate::idempotency::claim::{Meeting, RecordView, Vacancy, meet};
+use crate::idempotency::claim::{Availability, ClaimDecision, RecordView, decide_claim};
 use crate::idempotency::{
-    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordId, Records, State,
+    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordId, RecordState,
+    Records,
 };
 use crate::store::redis::Redis;
 use crate::store::redis::records::RedisRecords;
@@ -86,7 +87,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 /// A record as the scripts should have left it.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    state: State,
+    state: RecordState,
     fingerprint: Fingerprint,
     lease_ends: Option<Moment>,
     expires: Moment,
@@ -105,7 +106,7 @@ impl Record {
     }
 
     fn is_unknown(&self, now: Moment) -> bool {
-        self.state == State::Unknown || self.lease_ends.is_some_and(|ends| ends <= now)
+        self.state == RecordState::Unknown || self.lease_ends.is_some_and(|ends| ends <= now)
     }
 }
 
@@ -158,8 +159,8 @@ impl<'a> Trial<'a> {
                 let mut claim_request = claim_request(key);
                 claim_request.at = now;
                 claim_request.fingerprint = fingerprint;
-                claim_request.terms.on_unknown = on_unknown;
-                claim_request.terms.max_keys_per_scope = NonZeroU32::new(MAX_KEYS).unwrap();
+                claim_request.settings.on_unknown = on_unknown;
+                claim_request.settings.max_keys_per_scope = NonZeroU32::new(MAX_KEYS).unwrap();
                 self.claim(&claim_request).await;
             }
             Event::End(which, ending) => {
@@ -204,22 +205,24 @@ impl<'a> Trial<'a> {
         };
         let claimed = self.gateways[gateway].claim(claim_request).await.unwrap();
         let record = self.records.get(&claim_request.id);
-        let meeting = meet(record.map(Record::view), claim_request, claim_request.at);
+        let meeting = decide_claim(record.map(Record::view), claim_request, claim_request.at);
         let keys = u32::try_from(self.records.len()).unwrap();
-        let is_full = claim_request.terms.is_scope_full(keys);
+        let is_full = claim_request.settings.is_scope_full(keys);
         match (meeting, claimed) {
-            (Meeting::Vacant(Vacancy::New), Claim::ScopeFull { no_sooner }) if is_full => {
+            (ClaimDecision::Available(Availability::New), Claim::ScopeFull { min_wait })
+                if is_full =>
+            {
                 let expiries = self.records.values().map(|record| record.expires);
                 let next = expiries.min().unwrap().since(claim_request.at);
                 // The clock of the server goes on by itself.
-                assert!(no_sooner <= next && no_sooner + Duration::from_secs(30) >= next);
+                assert!(min_wait <= next && min_wait + Duration::from_secs(30) >= next);
             }
-            (Meeting::Vacant(vacancy), Claim::Won(permit)) => {
-                assert!(vacancy == Vacancy::Replace || !is_full);
+            (ClaimDecision::Available(vacancy), Claim::Won(permit)) => {
+                assert!(vacancy == Availability::Replace || !is_full);
                 let lease_ends = claim_request.at.after(LEASE);
                 self.claims += 1;
                 let record = Record {
-                    state: State::InProgress,
+                    state: RecordState::InProgress,
                     fingerprint: claim_request.fingerprint,
                     lease_ends: Some(lease_ends),
                     expires: lease_ends.after(TTL),
@@ -232,14 +235,14 @@ impl<'a> Trial<'a> {
                     permit,
                 });
             }
-            (Meeting::Mismatch(expected), Claim::Mismatch(got)) => assert_eq!(got, expected),
-            (Meeting::Replay, Claim::Replay(replayed)) => {
+            (ClaimDecision::Mismatch(expected), Claim::Mismatch(got)) => assert_eq!(got, expected),
+            (ClaimDecision::Replay, Claim::Replay(replayed)) => {
                 let number = u16::try_from(record.unwrap().claim).unwrap();
                 assert_eq!(replayed, answer(number));
             }
-            (Meeting::InFlight, Claim::InFlight(_))
-            | (Meeting::Unknown, Claim::Unknown)
-            | (Meeting::Tombstone, Claim::Tombstone) => {}
+            (ClaimDecision::InFlight, Claim::InFlight(_))
+            | (ClaimDecision::Unknown, Claim::Unknown)
+            | (ClaimDecision::Tombstone, Claim::Tombstone) => {}
             (meeting, claimed) => panic!("{claimed:?} instead of {meeting:?} for {record:?}"),
         }
     }

@@ -80,7 +80,7 @@ fn full_store() -> TempDir {
 async fn write(store: &DiskRecords, key: u16) {
     match store.claim(&claim_request(key)).await.unwrap() {
         Claim::Won(mut permit) => {
-            permit.sending();
+            permit.mark_sent();
             let outcome = ExecutionOutcome::Completed(sized_answer(key, BODY));
             store.end(permit, outcome).await.unwrap();
         }
@@ -224,7 +224,7 @@ async fn a_damaged_index_of_expiries_stops_no_request() {
         let Ok(Claim::Won(mut permit)) = store.claim(&claim_request(key)).await else {
             panic!("the claim is not won");
         };
-        permit.sending();
+        permit.mark_sent();
         let outcome = ExecutionOutcome::Completed(sized_answer(key, 64 << 10));
         store.end(permit, outcome).await.unwrap();
     }
@@ -254,7 +254,7 @@ async fn a_damaged_index_of_expiries_stops_no_request() {
         key += 1;
         match store.claim(&claim_request(key)).await {
             Ok(Claim::Won(mut permit)) => {
-                permit.sending();
+                permit.mark_sent();
                 let outcome = ExecutionOutcome::Completed(sized_answer(key, 100));
                 store.end(permit, outcome).await.unwrap();
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::idempotency::{
-    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, Records, State,
+    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordState, Records,
     StoreError, StoredResponse, Waiter,
 };
 use crate::store::redis::Redis;
@@ -71,7 +71,7 @@ fn join(settings: &RedisSettings) -> RedisRecords {
 async fn win(gateway: &RedisRecords, claim_request: ClaimRequest) -> Permit {
     match gateway.claim(&claim_request).await.unwrap() {
         Claim::Won(mut permit) => {
-            permit.sending();
+            permit.mark_sent();
             permit
         }
         other => panic!("the claim_request was not won: {other:?}"),
@@ -116,7 +116,7 @@ async fn when_over(gateway: &RedisRecords, claim_request: ClaimRequest) -> Claim
 
 fn retried(key: u16) -> ClaimRequest {
     let mut claim_request = claim_request(key);
-    claim_request.terms.on_unknown = OnUnknown::Release;
+    claim_request.settings.on_unknown = OnUnknown::Release;
     claim_request
 }
 
@@ -275,7 +275,7 @@ async fn a_gateway_that_dies_leaves_a_claim_that_becomes_unknown_when_its_lease_
         Claim::Unknown
     ));
     let found = b.find(id(1, 1).key, None, 10).await.unwrap();
-    assert_eq!(found[0].state, State::Unknown);
+    assert_eq!(found[0].state, RecordState::Unknown);
     // Its own token may still say how it ended.
     a.end(permit, ExecutionOutcome::Completed(answer(1)))
         .await
@@ -381,8 +381,8 @@ async fn a_full_server_with_replicas_gives_out_the_response_it_has_recorded() {
             gateway.claim(&claim_request(2)).await,
         );
         if let (Ok(Claim::Won(mut first)), Ok(Claim::Won(mut second))) = claims {
-            first.sending();
-            second.sending();
+            first.mark_sent();
+            second.mark_sent();
             break (first, second);
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

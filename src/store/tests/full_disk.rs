@@ -34,12 +34,12 @@ async fn a_disk_too_full_to_be_tidied_up_does_not_keep_the_store_from_going_on()
     for key in 0..700 {
         let mut claim_request = claim_request(key);
         if key >= 600 {
-            claim_request.terms.ttl = 3 * TTL;
+            claim_request.settings.ttl = 3 * TTL;
         }
         let Ok(Claim::Won(mut permit)) = store.claim(&claim_request).await else {
             panic!("the claim_request was not won");
         };
-        permit.sending();
+        permit.mark_sent();
         let outcome = ExecutionOutcome::Completed(sized_answer(key, 64 << 10));
         store.end(permit, outcome).await.unwrap();
     }

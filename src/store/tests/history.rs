@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::idempotency::{
     Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordCounts, RecordId,
-    Records, State, Waiter,
+    RecordState, Records, Waiter,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
@@ -75,7 +75,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 enum Known {
     InProgress(u8),
     /// In this state until then; completed with this answer.
-    Ended(u8, State, Option<u16>, Moment),
+    Ended(u8, RecordState, Option<u16>, Moment),
 }
 
 #[derive(Default)]
@@ -108,11 +108,11 @@ impl Model {
                 Expected::Mismatch
             }
             Some(Known::InProgress(_)) => Expected::InFlight,
-            Some(Known::Ended(_, State::Completed, number, _)) => {
+            Some(Known::Ended(_, RecordState::Completed, number, _)) => {
                 Expected::Replay(number.expect("completed with an answer"))
             }
-            Some(Known::Ended(_, State::Tombstone, ..)) => Expected::Tombstone,
-            Some(Known::Ended(..)) if claim_request.terms.on_unknown == OnUnknown::Release => {
+            Some(Known::Ended(_, RecordState::Tombstone, ..)) => Expected::Tombstone,
+            Some(Known::Ended(..)) if claim_request.settings.on_unknown == OnUnknown::Release => {
                 Expected::Won
             }
             Some(Known::Ended(..)) => Expected::Unknown,
@@ -126,11 +126,11 @@ impl Model {
     fn end(
         &mut self,
         claim_request: &ClaimRequest,
-        state: State,
+        state: RecordState,
         number: Option<u16>,
         now: Moment,
     ) {
-        let until = now.after(claim_request.terms.ttl);
+        let until = now.after(claim_request.settings.ttl);
         let known = Known::Ended(claim_request.fingerprint.request[0], state, number, until);
         self.0.insert(claim_request.id, known);
     }
@@ -142,15 +142,15 @@ impl Model {
         }
         for known in self.0.values_mut() {
             if let Known::InProgress(request) = *known {
-                *known = Known::Ended(request, State::Unknown, None, now.after(TTL));
+                *known = Known::Ended(request, RecordState::Unknown, None, now.after(TTL));
             }
         }
     }
 
     fn counts(&self) -> [u64; 4] {
-        State::ALL.map(|state| {
+        RecordState::ALL.map(|state| {
             let known = self.0.values().filter(|known| match known {
-                Known::InProgress(_) => state == State::InProgress,
+                Known::InProgress(_) => state == RecordState::InProgress,
                 Known::Ended(_, ended, ..) => *ended == state,
             });
             known.count() as u64
@@ -159,7 +159,7 @@ impl Model {
 }
 
 fn counts(counts: &RecordCounts) -> [u64; 4] {
-    State::ALL.map(|state| counts.of(state))
+    RecordState::ALL.map(|state| counts.of(state))
 }
 
 /// A store and its model, side by side.
@@ -186,7 +186,7 @@ impl Trial {
             } => self.claim(key, scope, request, on_unknown).await,
             Event::Send(which) => {
                 if let Some(which) = self.pick(which) {
-                    self.underway[which].sending();
+                    self.underway[which].mark_sent();
                 }
             }
             Event::End(which, how) => {
@@ -198,7 +198,7 @@ impl Trial {
                 let id = id(key, scope);
                 let unknown = matches!(
                     self.model.0.get(&id),
-                    Some(Known::Ended(_, State::Unknown, ..))
+                    Some(Known::Ended(_, RecordState::Unknown, ..))
                 );
                 assert_eq!(self.bench.records.free_unknown(id).await.unwrap(), unknown);
                 if unknown {
@@ -229,7 +229,7 @@ impl Trial {
             request: [request; 16],
             credentials: [request; 16],
         };
-        claim_request.terms.on_unknown = on_unknown;
+        claim_request.settings.on_unknown = on_unknown;
         let expected = self.model.claim(&claim_request);
         let got = match self.bench.claim(claim_request).await {
             Claim::Won(permit) => {
@@ -270,14 +270,15 @@ impl Trial {
                 let outcome = ExecutionOutcome::Completed(answer(number));
                 records.end(permit, outcome).await.unwrap();
                 self.model
-                    .end(&claim_request, State::Completed, Some(number), now);
+                    .end(&claim_request, RecordState::Completed, Some(number), now);
             }
             How::Entombed => {
                 records
                     .end(permit, ExecutionOutcome::Tombstone)
                     .await
                     .unwrap();
-                self.model.end(&claim_request, State::Tombstone, None, now);
+                self.model
+                    .end(&claim_request, RecordState::Tombstone, None, now);
             }
             How::Released => {
                 records
@@ -291,14 +292,16 @@ impl Trial {
                     .end(permit, ExecutionOutcome::Unknown)
                     .await
                     .unwrap();
-                self.model.end(&claim_request, State::Unknown, None, now);
+                self.model
+                    .end(&claim_request, RecordState::Unknown, None, now);
             }
             How::Dropped => {
                 let sent = permit.is_sent();
                 drop(permit);
                 self.bench.settle().await;
                 if sent {
-                    self.model.end(&claim_request, State::Unknown, None, now);
+                    self.model
+                        .end(&claim_request, RecordState::Unknown, None, now);
                 } else {
                     self.model.0.remove(&claim_request.id);
                 }
@@ -317,15 +320,18 @@ impl Trial {
             match (waiting.ended().await, self.model.0.get(&id)) {
                 (
                     ExecutionOutcome::Completed(told),
-                    Some(Known::Ended(_, State::Completed, ..)),
+                    Some(Known::Ended(_, RecordState::Completed, ..)),
                 ) => {
                     assert_eq!(told, answer(number));
                 }
                 (ExecutionOutcome::Released(told), None) => {
                     assert!(told.is_none_or(|received| received.unwrap() == answer(number)));
                 }
-                (ExecutionOutcome::Unknown, Some(Known::Ended(_, State::Unknown, ..)))
-                | (ExecutionOutcome::Tombstone, Some(Known::Ended(_, State::Tombstone, ..))) => {}
+                (ExecutionOutcome::Unknown, Some(Known::Ended(_, RecordState::Unknown, ..)))
+                | (
+                    ExecutionOutcome::Tombstone,
+                    Some(Known::Ended(_, RecordState::Tombstone, ..)),
+                ) => {}
                 unexpected => panic!("{unexpected:?}"),
             }
         }

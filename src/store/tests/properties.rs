@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use crate::clock::Clock;
 use crate::throttle::{
-    BucketKey, Charge, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Outcome,
-    Quota, RetryAfterForm,
+    BucketKey, Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, LimitId, Mode,
+    OnStoreError, Quota, RetryAfterForm,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -90,7 +90,7 @@ fn standing_clock() -> Clock {
 }
 
 fn admitted(verdict: &Decision) -> bool {
-    matches!(verdict.outcome, Outcome::Admitted { .. })
+    matches!(verdict.outcome, ChargeOutcome::Admitted { .. })
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -52,7 +52,7 @@ async fn two_hundred_mebibytes_that_expired_are_given_back_but_for_the_journal()
                 let Ok(Claim::Won(mut permit)) = store.claim(&claim_request(key)).await else {
                     panic!("the claim_request was not won");
                 };
-                permit.sending();
+                permit.mark_sent();
                 let outcome = ExecutionOutcome::Completed(sized_answer(key, BODY));
                 store.end(permit, outcome).await.unwrap();
             });

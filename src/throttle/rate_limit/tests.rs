@@ -7,7 +7,7 @@ use super::*;
 use crate::respond::is_rate_limit_field;
 use crate::throttle::{Exceed, KeyPart, LimitId, Mode, OnStoreError, RetryAfterForm};
 
-const AT_ONCE: Outcome = Outcome::Admitted {
+const ADMITTED: ChargeOutcome = ChargeOutcome::Admitted {
     delay: Duration::ZERO,
 };
 
@@ -24,7 +24,7 @@ fn limit(name: &str, count: u32, period: Duration, burst: u32) -> Arc<Limit> {
     })
 }
 
-/// One a second with a burst of three, and a hundred an hour.
+/// Returns a limit of one per second with burst 3, and a limit of 100 per hour.
 fn device_and_hourly() -> [Arc<Limit>; 2] {
     [
         limit("device", 1, Duration::from_secs(1), 3),
@@ -32,24 +32,24 @@ fn device_and_hourly() -> [Arc<Limit>; 2] {
     ]
 }
 
-fn reading(remaining: u32, millis: u64) -> Reading {
-    Reading {
+fn reading(remaining: u32, millis: u64) -> BucketReading {
+    BucketReading {
         remaining,
         next: Duration::from_millis(millis),
         rejects: false,
     }
 }
 
-/// A reading of a limit that rejected the request.
-fn rejecting(remaining: u32, millis: u64) -> Reading {
-    Reading {
+/// Returns the reading of a limit that rejected the request.
+fn rejecting(remaining: u32, millis: u64) -> BucketReading {
+    BucketReading {
         rejects: true,
         ..reading(remaining, millis)
     }
 }
 
-/// The headers written, each as `name: value`, by name.
-fn written(dialect: Dialect, limits: &[Arc<Limit>], verdict: &Decision) -> Vec<String> {
+/// Returns the written headers as sorted lines `name: value`.
+fn written(dialect: Dialect, limits: &[Arc<Limit>], decision: &Decision) -> Vec<String> {
     let mut headers = HeaderMap::new();
     let clock = Clock::real();
     write(
@@ -57,7 +57,7 @@ fn written(dialect: Dialect, limits: &[Arc<Limit>], verdict: &Decision) -> Vec<S
         dialect,
         limits,
         &policy(limits),
-        verdict,
+        decision,
         &clock,
     );
     let mut lines: Vec<_> = headers
@@ -69,22 +69,22 @@ fn written(dialect: Dialect, limits: &[Arc<Limit>], verdict: &Decision) -> Vec<S
 }
 
 #[test]
-fn the_draft_names_each_limit_in_route_order() {
+fn the_draft_dialect_lists_all_limits_in_route_order() {
     let limits = device_and_hourly();
-    let mut verdict = Decision {
-        outcome: AT_ONCE,
+    let mut decision = Decision {
+        outcome: ADMITTED,
         readings: smallvec![reading(2, 300)],
     };
     assert_eq!(
-        written(Dialect::Draft, &limits[..1], &verdict),
+        written(Dialect::Draft, &limits[..1], &decision),
         [
             r#"ratelimit-policy: "device";q=4;w=4"#,
             r#"ratelimit: "device";r=2;t=1"#,
         ]
     );
-    verdict.readings.push(reading(99, 36_000));
+    decision.readings.push(reading(99, 36_000));
     assert_eq!(
-        written(Dialect::Draft, &limits, &verdict),
+        written(Dialect::Draft, &limits, &decision),
         [
             r#"ratelimit-policy: "device";q=4;w=4, "hourly";q=100;w=3600"#,
             r#"ratelimit: "device";r=2;t=1, "hourly";r=99;t=36"#,
@@ -119,53 +119,53 @@ fn a_window_is_rounded_up_to_whole_seconds() {
 }
 
 #[test]
-fn only_a_full_bucket_has_no_time_to_its_next_token() {
+fn the_reset_is_zero_only_for_a_full_bucket() {
     let limits = device_and_hourly();
-    let told = |reading: Reading| {
-        let verdict = Decision {
-            outcome: AT_ONCE,
+    let state = |reading: BucketReading| {
+        let decision = Decision {
+            outcome: ADMITTED,
             readings: smallvec![reading],
         };
-        written(Dialect::Draft, &limits[..1], &verdict).remove(1)
+        written(Dialect::Draft, &limits[..1], &decision).remove(1)
     };
-    assert_eq!(told(reading(4, 0)), r#"ratelimit: "device";r=4;t=0"#);
-    assert_eq!(told(reading(3, 1)), r#"ratelimit: "device";r=3;t=1"#);
-    assert_eq!(told(reading(3, 1_000)), r#"ratelimit: "device";r=3;t=1"#);
-    assert_eq!(told(reading(0, 1_001)), r#"ratelimit: "device";r=0;t=2"#);
+    assert_eq!(state(reading(4, 0)), r#"ratelimit: "device";r=4;t=0"#);
+    assert_eq!(state(reading(3, 1)), r#"ratelimit: "device";r=3;t=1"#);
+    assert_eq!(state(reading(3, 1_000)), r#"ratelimit: "device";r=3;t=1"#);
+    assert_eq!(state(reading(0, 1_001)), r#"ratelimit: "device";r=0;t=2"#);
 }
 
 #[test]
-fn one_line_dialects_show_the_tightest_limit() {
+fn legacy_and_x_show_the_tightest_limit() {
     let limits = device_and_hourly();
-    let mut verdict = Decision {
-        outcome: AT_ONCE,
+    let mut decision = Decision {
+        outcome: ADMITTED,
         readings: smallvec![reading(2, 300), reading(1, 36_000)],
     };
     for (dialect, prefix) in [(Dialect::Legacy, ""), (Dialect::X, "x-")] {
         assert_eq!(
-            written(dialect, &limits, &verdict),
+            written(dialect, &limits, &decision),
             [("limit", 100), ("remaining", 1), ("reset", 36)]
                 .map(|(name, value)| format!("{prefix}ratelimit-{name}: {value}"))
         );
     }
 
-    // Of two that hold the same, the one that takes longer to come back is the tighter.
-    verdict.readings = smallvec![reading(1, 300), reading(1, 36_000)];
-    assert!(written(Dialect::Legacy, &limits, &verdict).contains(&"ratelimit-limit: 100".into()));
+    // Of two limits with equally many tokens, the limit with the later reset is tighter.
+    decision.readings = smallvec![reading(1, 300), reading(1, 36_000)];
+    assert!(written(Dialect::Legacy, &limits, &decision).contains(&"ratelimit-limit: 100".into()));
 }
 
 #[test]
-fn on_a_refusal_the_tightest_limit_is_the_one_that_refused() {
+fn legacy_and_x_show_the_rejecting_limit_on_a_rejection() {
     let limits = device_and_hourly();
-    let verdict = Decision {
-        outcome: Outcome::Rejected {
+    let decision = Decision {
+        outcome: ChargeOutcome::Rejected {
             wait: Duration::from_millis(1_200),
             by: 0,
         },
-        // A cost of several tokens can be refused by a limit that holds more than another.
+        // With a cost of several tokens, the rejecting limit can have more tokens than another limit.
         readings: smallvec![rejecting(2, 1_200), reading(1, 900)],
     };
-    let lines = written(Dialect::X, &limits, &verdict);
+    let lines = written(Dialect::X, &limits, &decision);
     assert_eq!(
         lines,
         [
@@ -177,20 +177,20 @@ fn on_a_refusal_the_tightest_limit_is_the_one_that_refused() {
 }
 
 #[test]
-fn off_writes_nothing() {
+fn the_dialect_off_writes_no_headers() {
     let limits = device_and_hourly();
-    let verdict = Decision {
-        outcome: AT_ONCE,
+    let decision = Decision {
+        outcome: ADMITTED,
         readings: smallvec![reading(2, 300), reading(99, 36_000)],
     };
-    assert!(written(Dialect::Off, &limits, &verdict).is_empty());
+    assert!(written(Dialect::Off, &limits, &decision).is_empty());
 }
 
 #[test]
 fn members_that_reject_come_first_longest_wait_first() {
     let limits = ["a", "b", "c", "d", "e"].map(|name| limit(name, 1, Duration::from_secs(1), 3));
-    let verdict = Decision {
-        outcome: Outcome::Rejected {
+    let decision = Decision {
+        outcome: ChargeOutcome::Rejected {
             wait: Duration::from_secs(9),
             by: 2,
         },
@@ -202,7 +202,7 @@ fn members_that_reject_come_first_longest_wait_first() {
             rejecting(0, 1_500),
         ],
     };
-    let lines = written(Dialect::Draft, &limits, &verdict);
+    let lines = written(Dialect::Draft, &limits, &decision);
     assert!(lines[0].starts_with(r#"ratelimit-policy: "a";q=4;w=4, "b";"#));
     assert_eq!(
         lines[1],
@@ -211,7 +211,7 @@ fn members_that_reject_come_first_longest_wait_first() {
 }
 
 #[test]
-fn every_field_that_states_limits_is_recognised() {
+fn rate_limit_headers_of_all_dialects_are_recognised() {
     for dialect in [Dialect::Draft, Dialect::Legacy, Dialect::X] {
         for name in dialect.header_names() {
             assert!(is_rate_limit_field(&name.parse().unwrap()), "{name}");
@@ -226,10 +226,10 @@ fn every_field_that_states_limits_is_recognised() {
 }
 
 #[test]
-fn every_header_written_is_among_those_a_browser_is_let_read() {
+fn header_names_lists_exactly_the_written_headers() {
     let limits = device_and_hourly();
-    let verdict = Decision {
-        outcome: AT_ONCE,
+    let decision = Decision {
+        outcome: ADMITTED,
         readings: smallvec![reading(2, 300), reading(99, 36_000)],
     };
     for dialect in [Dialect::Draft, Dialect::Legacy, Dialect::X, Dialect::Off] {
@@ -241,7 +241,7 @@ fn every_header_written_is_among_those_a_browser_is_let_read() {
         listed.sort_unstable();
         let mut headers = HeaderMap::new();
         let (policy, clock) = (policy(&limits), Clock::real());
-        write(&mut headers, dialect, &limits, &policy, &verdict, &clock);
+        write(&mut headers, dialect, &limits, &policy, &decision, &clock);
         let mut sent: Vec<_> = headers.keys().map(ToString::to_string).collect();
         sent.sort_unstable();
         assert_eq!(sent, listed);

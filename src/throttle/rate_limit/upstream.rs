@@ -1,12 +1,11 @@
-//! `RateLimit` fields that upstream sends, and how they combine with those of the gateway.
+//! Merges the `RateLimit` headers that upstream sends with those of the gateway.
 //!
-//! Members of upstream stay byte for byte, with parameters that the gateway does not know. A field is replaced if it does
-//! not parse as a list of names with parameters (draft 11), or as numbers (`legacy` and `x`): appended members would not
-//! parse either.
+//! The members of upstream are copied byte for byte, including unknown parameters. A header is replaced if it does not
+//! parse as a list of names with parameters (draft 11) or as numbers (`legacy` and `x`). A client could not parse it
+//! either after the gateway has appended its members.
 //!
-//! The work is linear in the size of the field, which the limit for response heads bounds. The visitors of `sfv` keep
-//! only names that can collide with a name of the gateway, so that a field of 10,000 members allocates nothing for most
-//! of them.
+//! The work is linear in the size of the header, which the maximum size of a response head bounds. The parser copies
+//! only names that can equal a name of the gateway. So most members of a header with 10,000 members need no allocation.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -27,41 +26,41 @@ use super::super::Limit;
 use super::super::decision::USUAL_LIMITS;
 use crate::clock::Clock;
 
-/// Prefix of a limit's name that upstream uses too.
+/// Prefix that is added to the name of a limit if upstream uses the same name.
 const PREFIX: &str = "tidegate.";
 
-/// A reset above this is an epoch time: as seconds from now it would be more than 31 years.
+/// Maximum reset that is read as seconds from now (31 years). A larger value is a Unix time.
 const LONGEST_DELTA: u64 = 1_000_000_000;
 
-/// The longest reset in seconds that the gateway writes, as in `Retry-After`.
+/// Maximum reset that the gateway writes, in seconds, as in `Retry-After`.
 const LONGEST_RESET: u64 = i32::MAX as u64;
 
-/// The members that upstream sent in `RateLimit` or `RateLimit-Policy`.
+/// Members that upstream sent in `RateLimit` or `RateLimit-Policy`.
 #[derive(Debug, Default)]
-pub(super) struct Field {
-    /// All lines as one; empty if upstream sent none, or none that parse.
+pub(super) struct RateLimitField {
+    /// All lines joined with commas; empty if upstream sent no line, or a line that does not parse.
     pub(super) line: BytesMut,
-    /// Names that are the name of a limit, or end with it.
+    /// Names of members that end with the name of a limit.
     names: BTreeSet<String>,
 }
 
-/// A member whose bare item is not a string, and thus not a name.
+/// Error of a member that is not a quoted string, and therefore has no name.
 #[derive(Debug, Error)]
-#[error("member without a name")]
-struct Unnamed;
+#[error("list member is not a quoted string")]
+struct MemberWithoutName;
 
-/// Collects the names of a list that end with the name of a limit.
-struct Names<'a> {
+/// Collects the names in a list that end with the name of a limit.
+struct NameCollector<'a> {
     limits: &'a [Arc<Limit>],
     found: &'a mut BTreeSet<String>,
 }
 
-impl Field {
-    /// Joins the lines of a field. If one does not parse, the field has no members.
+impl RateLimitField {
+    /// Joins the lines of a header. Returns no members if a line does not parse.
     pub(super) fn parse(lines: &[HeaderValue], limits: &[Arc<Limit>]) -> Self {
         let mut field = Self::default();
         for line in lines.iter().filter(|line| !line.is_empty()) {
-            let names = Names {
+            let names = NameCollector {
                 limits,
                 found: &mut field.names,
             };
@@ -78,41 +77,41 @@ impl Field {
     }
 }
 
-impl<'de> ListVisitor<'de> for Names<'_> {
+impl<'de> ListVisitor<'de> for NameCollector<'_> {
     type Out = ();
-    type Error = Unnamed;
+    type Error = MemberWithoutName;
 
-    fn entry(&mut self) -> Result<impl EntryVisitor<'de>, Unnamed> {
+    fn entry(&mut self) -> Result<impl EntryVisitor<'de>, MemberWithoutName> {
         Ok(self)
     }
 
-    fn finish(self) -> Result<(), Unnamed> {
+    fn finish(self) -> Result<(), MemberWithoutName> {
         Ok(())
     }
 }
 
-impl<'de> EntryVisitor<'de> for &mut Names<'_> {
-    type Error = Unnamed;
+impl<'de> EntryVisitor<'de> for &mut NameCollector<'_> {
+    type Error = MemberWithoutName;
 
-    fn item(self) -> Result<impl ItemVisitor<'de>, Unnamed> {
+    fn item(self) -> Result<impl ItemVisitor<'de>, MemberWithoutName> {
         Ok(self)
     }
 
-    fn inner_list(self) -> Result<impl InnerListVisitor<'de>, Unnamed> {
-        Err::<Ignored, _>(Unnamed)
+    fn inner_list(self) -> Result<impl InnerListVisitor<'de>, MemberWithoutName> {
+        Err::<Ignored, _>(MemberWithoutName)
     }
 }
 
-impl<'de> ItemVisitor<'de> for &mut Names<'_> {
+impl<'de> ItemVisitor<'de> for &mut NameCollector<'_> {
     type Out = ();
-    type Error = Unnamed;
+    type Error = MemberWithoutName;
 
     fn bare_item(
         self,
         item: BareItemFromInput<'de>,
-    ) -> Result<impl ParameterVisitor<'de, Out = ()>, Unnamed> {
+    ) -> Result<impl ParameterVisitor<'de, Out = ()>, MemberWithoutName> {
         let BareItemFromInput::String(name) = item else {
-            return Err(Unnamed);
+            return Err(MemberWithoutName);
         };
         let name = name.as_str();
         let collides = self.limits.iter().any(|limit| name.ends_with(&*limit.name));
@@ -123,11 +122,11 @@ impl<'de> ItemVisitor<'de> for &mut Names<'_> {
     }
 }
 
-/// Returns the name of each limit beside the members of `fields`. A name that is used twice gets [`PREFIX`], more than
-/// once if upstream is a gateway that renamed its own limit.
+/// Returns a name for each limit that differs from all names in `fields` and from the other limits. A name that is
+/// already used gets [`PREFIX`], several times if upstream is a gateway that prefixed its own names.
 pub(super) fn distinct_names<'a>(
     limits: &'a [Arc<Limit>],
-    fields: &[&Field; 2],
+    fields: &[&RateLimitField; 2],
 ) -> SmallVec<[Cow<'a, str>; USUAL_LIMITS]> {
     let mut names = SmallVec::<[Cow<'a, str>; USUAL_LIMITS]>::new();
     for (index, limit) in limits.iter().enumerate() {
@@ -143,21 +142,21 @@ pub(super) fn distinct_names<'a>(
     names
 }
 
-/// The limit that upstream sent in a dialect with one field for each of limit, remaining and reset.
+/// Limit that upstream sent in a dialect with one header each for limit, remaining and reset.
 #[derive(Debug)]
-pub(super) struct Tightest {
+pub(super) struct UpstreamLimit {
     remaining: u64,
-    /// Seconds from now.
+    /// Time until the reset, in seconds from now.
     reset: Option<u64>,
 }
 
-impl Tightest {
-    /// Parses the lines of the three fields; `None` if one does not parse, or there is no `remaining`.
+impl UpstreamLimit {
+    /// Parses the lines of the three headers. Returns `None` if one does not parse or `remaining` is absent.
     pub(super) fn parse(
         [limit, remaining, reset]: &[Vec<HeaderValue>; 3],
         clock: &Clock,
     ) -> Option<Self> {
-        // `100, 100;w=60`: the limit that applies, and then policies.
+        // The limit can be followed by policies: `100, 100;w=60`.
         if let Some(limit) = limit.first() {
             let number = limit.to_str().ok()?.split([',', ';']).next()?;
             parse_digits(number.trim())?;
@@ -176,14 +175,15 @@ impl Tightest {
         })
     }
 
-    /// Returns whether upstream leaves the client fewer requests than the gateway does, or as many for longer.
+    /// Returns whether the limit of upstream leaves fewer requests than the gateway's, or equally many until a later
+    /// reset.
     pub(super) fn is_tighter_than(&self, remaining: u64, reset: u64) -> bool {
-        let theirs = (self.remaining, Reverse(self.reset.unwrap_or_default()));
-        theirs < (remaining, Reverse(reset))
+        let tightness = (self.remaining, Reverse(self.reset.unwrap_or_default()));
+        tightness < (remaining, Reverse(reset))
     }
 
-    /// Writes the three fields as upstream `sent` them, except that the reset is in seconds from now. A field that
-    /// upstream did not send is removed: it would be that of another limit.
+    /// Writes the three headers as upstream sent them, with the reset in seconds from now. Removes a header that
+    /// upstream did not send, because the gateway's value belongs to another limit.
     pub(super) fn write(
         &self,
         headers: &mut HeaderMap,
@@ -205,7 +205,7 @@ fn parse_digits(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| digits)
 }
 
-/// Parses seconds from now, or an epoch time in seconds. A fraction is rounded up.
+/// Parses a reset, in seconds from now or as a Unix time, and rounds a fraction up. Returns seconds from now.
 fn parse_reset(text: &str, clock: &Clock) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let is_late = parse_digits(fraction)? > 0;

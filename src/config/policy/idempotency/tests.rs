@@ -7,7 +7,7 @@ const ROUTE: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
                      [[route]]\nname = \"all\"\npath = \"/\"\n";
 
 /// The rule of a route with this `idempotency`, and its warnings except the one about a missing `scope`.
-fn read(idempotency: &str) -> (Option<Arc<Rule>>, Vec<String>) {
+fn read(idempotency: &str) -> (Option<Arc<KeyRule>>, Vec<String>) {
     let (rule, mut warnings) = read_all(idempotency);
     warnings.retain(|warning| !warning.starts_with(NO_SCOPE));
     (rule, warnings)
@@ -15,7 +15,7 @@ fn read(idempotency: &str) -> (Option<Arc<Rule>>, Vec<String>) {
 
 const NO_SCOPE: &str = "without `scope`, a retry with a refreshed token";
 
-fn read_all(idempotency: &str) -> (Option<Arc<Rule>>, Vec<String>) {
+fn read_all(idempotency: &str) -> (Option<Arc<KeyRule>>, Vec<String>) {
     let text = format!("{ROUTE}{idempotency}\n");
     let loaded = parse(
         "test.toml",
@@ -29,7 +29,7 @@ fn read_all(idempotency: &str) -> (Option<Arc<Rule>>, Vec<String>) {
     (rule, loaded.warnings.into_iter().map(|w| w.title).collect())
 }
 
-fn sound(idempotency: &str) -> Rule {
+fn sound(idempotency: &str) -> KeyRule {
     let (rule, warnings) = read(idempotency);
     assert!(warnings.is_empty(), "{warnings:?}");
     Arc::unwrap_or_clone(rule.expect("keys are looked at"))
@@ -46,13 +46,13 @@ fn warning(idempotency: &str) -> String {
 #[test]
 fn what_is_not_said_is_as_the_rule_has_it() {
     assert_eq!(read("").0, None);
-    assert_eq!(sound("idempotency = {}"), Rule::default());
+    assert_eq!(sound("idempotency = {}"), KeyRule::default());
     let spelt = "[route.idempotency]\nmode = \"optional\"\nmethods = [\"POST\", \"PATCH\"]\n\
                  header = \"Idempotency-Key\"\nttl = \"24h\"\nin_flight = \"wait\"\n\
                  wait_timeout = \"10s\"\non_server_error = \"replay\"\non_unknown = \"hold\"\n\
                  max_request = \"1MiB\"\nmax_response = \"1MiB\"\nexclude_headers = []\n\
                  max_keys_per_scope = 100000";
-    assert_eq!(sound(spelt), Rule::default());
+    assert_eq!(sound(spelt), KeyRule::default());
 }
 
 #[test]
@@ -66,13 +66,13 @@ fn everything_can_be_said_otherwise() {
          max_keys_per_scope = 5",
     );
     let key = HeaderName::from_static("x-api-key");
-    let expected = Rule {
+    let expected = KeyRule {
         requirement: Requirement::Required,
         methods: vec![Method::PUT],
         header: HeaderName::from_static("x-once"),
         body_field: Some("requestId".into()),
         scope: Scope::Parts(Box::new([ScopePart::Header(key), ScopePart::Client])),
-        terms: Terms {
+        settings: RecordSettings {
             ttl: Duration::from_hours(7 * 24),
             on_unknown: OnUnknown::Release,
             max_keys_per_scope: NonZeroU32::new(5).expect("not zero"),

@@ -80,7 +80,7 @@ impl PendingReplies {
             tell(end.ack, Err(reason.clone()));
         }
         for (ack, permit) in self.won {
-            let token = permit.redeem();
+            let token = permit.into_token();
             unwritten.doomed.push(token.request.id);
             common
                 .in_flight

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
     Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, Permit,
-    RecordId, Records, ScopeHash, StoredResponse, Terms,
+    RecordId, RecordSettings, Records, ScopeHash, StoredResponse,
 };
 use crate::store::StoreCapacity;
 use crate::store::disk::DiskRecords;
@@ -227,7 +227,7 @@ fn request(index: usize) -> ClaimRequest {
         },
         client: ClientHash(1),
         fingerprint: Fingerprint::from_bytes(&[byte; 32]),
-        terms: Terms {
+        settings: RecordSettings {
             ttl: TTL,
             on_unknown: OnUnknown::Hold,
             max_keys_per_scope: NonZeroU32::MAX,

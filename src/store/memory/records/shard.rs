@@ -10,10 +10,10 @@ use smallvec::SmallVec;
 
 use super::super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
-use crate::idempotency::claim::{Meeting, RecordView, Vacancy, meet};
+use crate::idempotency::claim::{Availability, ClaimDecision, RecordView, decide_claim};
 use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ClientHash, Fingerprint, InFlightExecution, KeyHash,
-    RecordCounts, RecordId, RecordInfo, ScopeHash, State, StoredResponse,
+    RecordCounts, RecordId, RecordInfo, RecordState, ScopeHash, StoredResponse,
 };
 
 #[derive(Default)]
@@ -29,7 +29,7 @@ pub(super) struct Shard {
 
 /// Number of records per state.
 #[derive(Default)]
-struct Counts([u64; State::ALL.len()]);
+struct Counts([u64; RecordState::ALL.len()]);
 
 enum Record {
     /// Boxed: few executions are in flight at once, and all other records are smaller.
@@ -41,7 +41,7 @@ enum Record {
 #[derive(Debug)]
 pub(super) struct Ended {
     /// Not in progress.
-    pub(super) state: State,
+    pub(super) state: RecordState,
     /// Number of the claim that led to the record.
     pub(super) number: u64,
     pub(super) fingerprint: Fingerprint,
@@ -66,15 +66,15 @@ pub(super) struct Dropped {
 pub(super) type ClaimNumbers = SmallVec<[u64; 2]>;
 
 impl Counts {
-    fn of(&mut self, state: State) -> &mut u64 {
+    fn of(&mut self, state: RecordState) -> &mut u64 {
         &mut self.0[state as usize]
     }
 }
 
 impl Record {
-    fn state(&self) -> State {
+    fn state(&self) -> RecordState {
         match self {
-            Self::InFlight(_) => State::InProgress,
+            Self::InFlight(_) => RecordState::InProgress,
             Self::Ended(ended) => ended.state,
         }
     }
@@ -91,7 +91,7 @@ impl Record {
         match self {
             Self::InFlight(execution) => Some(RecordInfo {
                 id,
-                state: State::InProgress,
+                state: RecordState::InProgress,
                 age: now.since(execution.since),
                 expires_in: None,
                 fingerprint: execution.token.request.fingerprint,
@@ -112,15 +112,19 @@ impl Record {
 
 impl Shard {
     /// Returns the result of a claim, or why the key can be claimed.
-    pub(super) fn meet(&mut self, request: &ClaimRequest, now: Moment) -> Result<Claim, Vacancy> {
+    pub(super) fn meet(
+        &mut self,
+        request: &ClaimRequest,
+        now: Moment,
+    ) -> Result<Claim, Availability> {
         let record = self.records.get_mut(&request.id);
-        let meeting = meet(record.as_deref().map(Record::view), request, now);
+        let meeting = decide_claim(record.as_deref().map(Record::view), request, now);
         match (meeting, record) {
-            (Meeting::Vacant(vacancy), _) => Err(vacancy),
-            (Meeting::InFlight, Some(Record::InFlight(execution))) => {
+            (ClaimDecision::Available(vacancy), _) => Err(vacancy),
+            (ClaimDecision::InFlight, Some(Record::InFlight(execution))) => {
                 Ok(Claim::InFlight(execution.join()))
             }
-            (Meeting::Replay, Some(Record::Ended(ended)))
+            (ClaimDecision::Replay, Some(Record::Ended(ended)))
                 if let Some(response) = ended.response.upgrade() =>
             {
                 Ok(Claim::Replay(response))
@@ -143,7 +147,7 @@ impl Shard {
     /// Adds an execution that begins. Returns the record that it replaces.
     pub(super) fn begin(&mut self, execution: InFlightExecution) -> Option<Ended> {
         let id = execution.token.request.id;
-        *self.counts.of(State::InProgress) += 1;
+        *self.counts.of(RecordState::InProgress) += 1;
         let replaced = self
             .records
             .insert(id, Record::InFlight(Box::new(execution)));
@@ -170,7 +174,7 @@ impl Shard {
         }
         self.expiries
             .push(Reverse((ended.expires, id, ended.number)));
-        *self.counts.of(State::InProgress) -= 1;
+        *self.counts.of(RecordState::InProgress) -= 1;
         *self.counts.of(ended.state) += 1;
         let record = std::mem::replace(record, Record::Ended(ended));
         match record {
@@ -195,18 +199,18 @@ impl Shard {
     pub(super) fn entomb(&mut self, id: RecordId, number: u64) {
         if let Some(Record::Ended(ended)) = self.records.get_mut(&id)
             && ended.number == number
-            && ended.state == State::Completed
+            && ended.state == RecordState::Completed
         {
-            ended.state = State::Tombstone;
+            ended.state = RecordState::Tombstone;
             ended.response = Weak::new();
-            *self.counts.of(State::Completed) -= 1;
-            *self.counts.of(State::Tombstone) += 1;
+            *self.counts.of(RecordState::Completed) -= 1;
+            *self.counts.of(RecordState::Tombstone) += 1;
         }
     }
 
     /// Removes a record whose outcome is unknown, and returns its client.
     pub(super) fn free_unknown(&mut self, id: RecordId) -> Option<ClientHash> {
-        match self.remove_if(id, |record| record.state() == State::Unknown)? {
+        match self.remove_if(id, |record| record.state() == RecordState::Unknown)? {
             Record::Ended(ended) => Some(ended.client),
             Record::InFlight(_) => None,
         }

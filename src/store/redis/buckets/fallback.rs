@@ -18,7 +18,9 @@ use super::Charges;
 use crate::clock::{Clock, Moment};
 use crate::store::memory::{BuildIdentityHasher, MemoryBuckets};
 use crate::throttle::decision::USUAL_LIMITS;
-use crate::throttle::{BucketKey, Charge, ChargeResult, Decision, OnStoreError, Outcome, decide};
+use crate::throttle::{
+    BucketKey, Charge, ChargeOutcome, ChargeResult, Decision, OnStoreError, decide,
+};
 
 /// Number of parts of the table of unreported charges, each with its own lock.
 const SHARDS: usize = 64;
@@ -91,7 +93,7 @@ impl Fallback {
                 (None, OnStoreError::Open) => continue,
                 (None, OnStoreError::Closed) => {
                     return Decision {
-                        outcome: Outcome::Unavailable,
+                        outcome: ChargeOutcome::Unavailable,
                         readings: SmallVec::new(),
                     };
                 }
@@ -193,15 +195,17 @@ impl<'a> Subset<'a> {
             decision.readings[index] = *reading;
         }
         decision.outcome = match (decision.outcome, decided.outcome) {
-            (Outcome::Admitted { delay }, Outcome::Admitted { delay: other }) => {
+            (ChargeOutcome::Admitted { delay }, ChargeOutcome::Admitted { delay: other }) => {
                 let delay = delay.max(other);
-                Outcome::Admitted { delay }
+                ChargeOutcome::Admitted { delay }
             }
-            (Outcome::Admitted { .. }, Outcome::Rejected { wait, by }) => {
+            (ChargeOutcome::Admitted { .. }, ChargeOutcome::Rejected { wait, by }) => {
                 let by = self.indexes[by];
-                Outcome::Rejected { wait, by }
+                ChargeOutcome::Rejected { wait, by }
             }
-            (Outcome::Admitted { .. }, Outcome::Unavailable) => Outcome::Unavailable,
+            (ChargeOutcome::Admitted { .. }, ChargeOutcome::Unavailable) => {
+                ChargeOutcome::Unavailable
+            }
             (rejected, _) => rejected,
         };
     }
@@ -279,7 +283,7 @@ mod tests {
         let mut states = [Some(rejecting), None];
         let decision = fallback.decide(&charges, &mut states, clock.now());
         let (wait, by) = (SECOND * 60, 1);
-        assert_eq!(decision.outcome, Outcome::Rejected { wait, by });
+        assert_eq!(decision.outcome, ChargeOutcome::Rejected { wait, by });
         let next: Vec<_> = decision.readings.iter().map(|it| it.next).collect();
         assert_eq!(next, [SECOND * 5, SECOND * 60]);
 

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use super::Charges;
 use crate::clock::Moment;
 use crate::store::memory::BuildIdentityHasher;
-use crate::throttle::{BucketKey, Charge, ChargeResult, Decision, Outcome, decide};
+use crate::throttle::{BucketKey, Charge, ChargeOutcome, ChargeResult, Decision, decide};
 
 /// Number of parts, each with its own lock.
 const SHARDS: usize = 64;
@@ -102,7 +102,7 @@ impl Rejections {
         let known = known.filter(|known| known.epoch == epoch && now < known.until)?;
         let rejected = |full_at: Moment| {
             let decision = decide(std::slice::from_ref(charge), &mut [full_at], now);
-            matches!(decision.outcome, Outcome::Rejected { .. }).then_some(decision)
+            matches!(decision.outcome, ChargeOutcome::Rejected { .. }).then_some(decision)
         };
         rejected(known.no_sooner())?;
         rejected(known.no_later())
@@ -187,7 +187,7 @@ mod tests {
             enforced: 1,
         };
         match rejections.judge(&charges, epoch, now)?.decision.outcome {
-            Outcome::Rejected { wait, .. } => Some(wait),
+            ChargeOutcome::Rejected { wait, .. } => Some(wait),
             other => panic!("{other:?}"),
         }
     }

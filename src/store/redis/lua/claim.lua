@@ -1,4 +1,4 @@
--- Claims a key. Decides what `idempotency::claim::meet` decides for the other stores; a test compares both.
+-- Claims a key. Decides what `idempotency::claim::decide_claim` decides for the other stores; a test compares both.
 --
 -- KEYS[1]  the record: a hash of
 --            s  its state: p in progress, c completed, u unknown, t tombstone

@@ -48,18 +48,18 @@ impl Ledger {
         let call = ADMIT
             .on(&[self.names().client(request.client)])
             .arg(&request.id.to_bytes())
-            .arg(millis(settings.lease.saturating_add(request.terms.ttl)))
+            .arg(millis(settings.lease.saturating_add(request.settings.ttl)))
             .arg(most.get());
         // Until the reply is here, the key may be counted.
         pending.counted = Some(Counted {
             client: request.client,
             id: request.id,
-            ttl: request.terms.ttl,
+            ttl: request.settings.ttl,
         });
         let full = match link.run_optional(&call).await {
             Some(Admission::New) | None => return None,
             Some(Admission::Known) => None,
-            Some(Admission::Full(no_sooner)) => Some(no_sooner),
+            Some(Admission::Full(min_wait)) => Some(min_wait),
         };
         pending.counted = None;
         full

@@ -138,7 +138,7 @@ impl Ledger {
         self.in_flight
             .begin(InFlightExecution::new(token, request.at));
         let on_abandon: Arc<dyn OnAbandon> = Arc::<Self>::clone(self);
-        Permit::new(token, on_abandon).lapsing(lapses)
+        Permit::new(token, on_abandon).with_lease_end(lapses)
     }
 
     /// Ends an execution in this process and passes its outcome to all waiters here.
@@ -182,7 +182,7 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let call = self.end_call(token, outcome);
         let request = &token.request;
-        let keep = outcome.record().map(|_| request.terms.ttl);
+        let keep = outcome.record().map(|_| request.settings.ttl);
         let (concluded, ()) = tokio::join!(
             link.run::<bool>(&call),
             self.recount(link, request.client, request.id, keep),

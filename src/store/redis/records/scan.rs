@@ -15,7 +15,7 @@ use super::super::error::CallError;
 use super::names::Names;
 use super::steps::{self, Peek};
 use crate::idempotency::{
-    KeyHash, RecordCounts, RecordId, RecordInfo, State, StoreError, StoredResponse,
+    KeyHash, RecordCounts, RecordId, RecordInfo, RecordState, StoreError, StoredResponse,
 };
 
 /// Names looked at in one step.
@@ -68,7 +68,7 @@ pub(super) async fn look_at(
         id,
         state: peeked.state,
         age: peeked.age,
-        expires_in: (peeked.state != State::InProgress).then_some(peeked.expires_in),
+        expires_in: (peeked.state != RecordState::InProgress).then_some(peeked.expires_in),
         fingerprint: peeked.fingerprint,
         response,
     }))
@@ -97,10 +97,10 @@ pub(super) async fn count(link: &Client, names: &Names<'_>) -> Result<RecordCoun
         for peeked in try_join_all(peeks).await? {
             let Peek(Some(peeked)) = peeked else { continue };
             match peeked.state {
-                State::InProgress => counts.in_progress += 1,
-                State::Completed => counts.completed += 1,
-                State::Unknown => counts.unknown += 1,
-                State::Tombstone => counts.tombstones += 1,
+                RecordState::InProgress => counts.in_progress += 1,
+                RecordState::Completed => counts.completed += 1,
+                RecordState::Unknown => counts.unknown += 1,
+                RecordState::Tombstone => counts.tombstones += 1,
             }
             counts.bytes += peeked.response_bytes;
         }

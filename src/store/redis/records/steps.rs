@@ -8,8 +8,8 @@ use redis::{FromRedisValue, ParsingError, Value};
 use super::super::script::{CLAIM, Call, FREE, PEEK, RELEASE, RENEW, SETTLE};
 use super::names::{Names, OwnerToken};
 use crate::idempotency::{
-    ClaimRequest, ClaimToken, ClientHash, Fingerprint, Mismatch, OnUnknown, RecordId,
-    ResponseSummary, State, StoreError, StoredResponse,
+    ClaimRequest, ClaimToken, ClientHash, Fingerprint, Mismatch, OnUnknown, RecordId, RecordState,
+    ResponseSummary, StoreError, StoredResponse,
 };
 use crate::store::encoding::{DecodeError, EncodedResponse, open, seal, summary_of_start};
 
@@ -44,7 +44,7 @@ pub(super) struct Freed {
 /// What there is under a key.
 #[derive(Debug)]
 pub(super) struct Peeked {
-    pub(super) state: State,
+    pub(super) state: RecordState,
     pub(super) owner: OwnerToken,
     pub(super) fingerprint: Fingerprint,
     pub(super) age: Duration,
@@ -78,9 +78,9 @@ pub(super) fn claim(
         .arg(&request.fingerprint.to_bytes())
         .arg(&owner.to_bytes())
         .arg(millis(lease))
-        .arg(millis(request.terms.ttl))
-        .arg(u8::from(request.terms.on_unknown == OnUnknown::Release))
-        .arg(request.terms.max_keys_per_scope.get())
+        .arg(millis(request.settings.ttl))
+        .arg(u8::from(request.settings.on_unknown == OnUnknown::Release))
+        .arg(request.settings.max_keys_per_scope.get())
         .arg(&id.key.0)
         .arg(client_field(request.client, counted))
         .arg(u8::from(client_is_full))
@@ -92,7 +92,7 @@ pub(super) fn settle(
     names: &Names<'_>,
     token: &ClaimToken,
     owner: OwnerToken,
-    state: State,
+    state: RecordState,
     response: Option<&StoredResponse>,
     counted: bool,
 ) -> Call {
@@ -104,7 +104,7 @@ pub(super) fn settle(
     let response =
         response.map(|response| EncodedResponse::of(response, |response| seal(&name, &response)));
     call.arg(letter(state))
-        .arg(millis(token.request.terms.ttl))
+        .arg(millis(token.request.settings.ttl))
         .arg(&token.request.fingerprint.to_bytes())
         .arg(&id.key.0)
         .arg(names.channel())
@@ -176,12 +176,12 @@ fn unusable(error: DecodeError) -> StoreError {
 }
 
 /// Returns the letter by which the scripts know a state.
-fn letter(state: State) -> &'static str {
+fn letter(state: RecordState) -> &'static str {
     match state {
-        State::InProgress => "p",
-        State::Completed => "c",
-        State::Unknown => "u",
-        State::Tombstone => "t",
+        RecordState::InProgress => "p",
+        RecordState::Completed => "c",
+        RecordState::Unknown => "u",
+        RecordState::Tombstone => "t",
     }
 }
 
@@ -235,7 +235,7 @@ impl FromRedisValue for Peek {
         let mut parts = parts.into_iter();
         let mut next = || parts.next().unwrap_or(Value::Nil);
         let stored = String::from_redis_value(next())?;
-        let state = State::ALL
+        let state = RecordState::ALL
             .into_iter()
             .find(|&state| letter(state) == stored);
         let state = state.ok_or_else(|| ParsingError::from("no such state"))?;

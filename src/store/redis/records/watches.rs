@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::ledger::Ledger;
 use super::names::OwnerToken;
 use super::steps::{self, Peek};
-use crate::idempotency::{ExecutionOutcome, RecordId, State, Waiter, Waiters};
+use crate::idempotency::{ExecutionOutcome, RecordId, RecordState, Waiter, Waiters};
 use crate::store::Part;
 
 /// Interval between two polls of all records that requests wait for.
@@ -151,16 +151,16 @@ async fn look_at(ledger: &Ledger, id: RecordId, owner: OwnerToken) {
         // What it came to is not for those who waited for another, and may have asked for something else.
         Some(peeked) if peeked.owner != owner => ExecutionOutcome::Released(None),
         Some(peeked) => match (peeked.state, peeked.response) {
-            (State::InProgress, _) => return,
-            (State::Tombstone, _) => ExecutionOutcome::Tombstone,
-            (State::Completed, Some(response)) => match steps::read_response(id, &response) {
+            (RecordState::InProgress, _) => return,
+            (RecordState::Tombstone, _) => ExecutionOutcome::Tombstone,
+            (RecordState::Completed, Some(response)) => match steps::read_response(id, &response) {
                 Ok(response) => ExecutionOutcome::Completed(response),
                 Err(error) => {
                     tracing::error!(%error, "a response is of no use");
                     ExecutionOutcome::Tombstone
                 }
             },
-            (State::Completed, None) | (State::Unknown, _) => ExecutionOutcome::Unknown,
+            (RecordState::Completed, None) | (RecordState::Unknown, _) => ExecutionOutcome::Unknown,
         },
     };
     ledger.watches.end(id, owner, &outcome);

@@ -26,9 +26,9 @@ fn bid_of(client: ClientHash, key: u16) -> ClaimRequest {
 
 async fn is_full(bench: &Bench, client: ClientHash, key: u16) {
     match bench.claim(bid_of(client, key)).await {
-        Claim::ClientFull { limit, no_sooner } => {
+        Claim::ClientFull { limit, min_wait } => {
             assert!((4..=5).contains(&limit), "{limit}");
-            assert!(no_sooner > Duration::ZERO, "{no_sooner:?}");
+            assert!(min_wait > Duration::ZERO, "{min_wait:?}");
         }
         other => panic!("key {key}: {other:?}"),
     }
@@ -131,7 +131,7 @@ pub(crate) async fn a_key_counts_for_the_client_that_takes_it_over(kind: Kind) {
     }
     is_full(&bench, CLIENT, SHARE + 1).await;
     let mut taken_over = bid_of(OTHER_CLIENT, 1);
-    taken_over.terms.on_unknown = OnUnknown::Release;
+    taken_over.settings.on_unknown = OnUnknown::Release;
     bench.run(taken_over, &answer(1)).await;
     bench.settle().await;
     bench.lose(bid_of(CLIENT, 20)).await;
@@ -211,10 +211,10 @@ pub(crate) async fn a_client_that_is_alone_uses_most_of_the_store(kind: Kind) {
         bench.advance(Duration::from_millis(1));
     }
     match bench.claim(bid_of(CLIENT, 100)).await {
-        Claim::ClientFull { limit, no_sooner } => {
+        Claim::ClientFull { limit, min_wait } => {
             assert_eq!(limit, 10);
             let first = TTL.saturating_sub(Duration::from_millis(81));
-            assert_eq!(no_sooner, first);
+            assert_eq!(min_wait, first);
         }
         other => panic!("{other:?}"),
     }

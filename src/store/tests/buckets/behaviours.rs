@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::throttle::{Buckets as _, Outcome};
+use crate::throttle::{Buckets as _, ChargeOutcome};
 use tokio::time::sleep;
 
 use super::bench::{AT_ONCE, Bench, HOUR, Kind, Tap, draw, judge, refused};
@@ -32,7 +32,7 @@ pub(crate) async fn whoever_waits_as_told_is_admitted(kind: Kind) {
     let tap = Tap::new(Duration::from_millis(120), 0);
     let mut refusals = 0;
     for _ in 0..5 {
-        while let Outcome::Rejected { wait, .. } = tap.draw(&gateway).await {
+        while let ChargeOutcome::Rejected { wait, .. } = tap.draw(&gateway).await {
             refusals += 1;
             sleep(wait).await;
         }
@@ -118,7 +118,7 @@ pub(crate) async fn a_delaying_limit_hands_out_slots_in_order(kind: Kind) {
     let tap = Tap::new(HOUR, 0).delaying(HOUR * 2);
     let began = Instant::now();
     for slot in 0..3 {
-        let Outcome::Admitted { delay } = tap.draw(&gateway).await else {
+        let ChargeOutcome::Admitted { delay } = tap.draw(&gateway).await else {
             panic!("slot {slot} is within reach");
         };
         let due = HOUR * slot;

@@ -10,7 +10,8 @@ use crate::store::memory::MemoryBuckets;
 use crate::store::redis::Redis;
 use crate::store::redis::settings::{Node, Nodes, RedisSettings};
 use crate::throttle::{
-    BucketKey, Buckets as _, Charge, ChargeResult, Decision, Exceed, Limit, LimitId, Outcome, Quota,
+    BucketKey, Buckets as _, Charge, ChargeOutcome, ChargeResult, Decision, Exceed, Limit, LimitId,
+    Quota,
 };
 use parking_lot::Mutex;
 
@@ -19,7 +20,7 @@ use crate::store::tests::redis::{RedisCluster, RedisServer};
 /// So long that no token comes back during a test.
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 
-pub(crate) const AT_ONCE: Outcome = Outcome::Admitted {
+pub(crate) const AT_ONCE: ChargeOutcome = ChargeOutcome::Admitted {
     delay: Duration::ZERO,
 };
 
@@ -182,7 +183,7 @@ impl Tap {
     }
 
     /// A request that has only this limit and costs several tokens.
-    pub(crate) async fn draw_at_cost(&self, from: &BucketStore, cost: u32) -> Outcome {
+    pub(crate) async fn draw_at_cost(&self, from: &BucketStore, cost: u32) -> ChargeOutcome {
         from.charge(&[self.charge(cost)], &[])
             .await
             .decision
@@ -190,7 +191,7 @@ impl Tap {
     }
 
     /// A request that has only this limit.
-    pub(crate) async fn draw(&self, from: &BucketStore) -> Outcome {
+    pub(crate) async fn draw(&self, from: &BucketStore) -> ChargeOutcome {
         draw(from, &[self]).await.outcome
     }
 }
@@ -219,9 +220,9 @@ pub(crate) fn only_bucket(server: &RedisServer) -> String {
 
 /// How long a refused request is to wait, and because of which limit.
 #[track_caller]
-pub(crate) fn refused(outcome: Outcome) -> (Duration, usize) {
+pub(crate) fn refused(outcome: ChargeOutcome) -> (Duration, usize) {
     match outcome {
-        Outcome::Rejected { wait, by } => (wait, by),
+        ChargeOutcome::Rejected { wait, by } => (wait, by),
         other => panic!("not refused: {other:?}"),
     }
 }

@@ -4,7 +4,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::store::BucketStore;
-use crate::throttle::{OnStoreError, Outcome};
+use crate::throttle::{ChargeOutcome, OnStoreError};
 use tokio::time::sleep;
 
 use super::bench::{
@@ -67,7 +67,7 @@ async fn an_open_limit_is_passed_over_and_a_closed_one_is_not() {
         assert_eq!(verdict.readings[0].remaining, 1);
     }
     let closed = tap(9, OnStoreError::Closed);
-    assert_eq!(closed.draw(&gateway).await, Outcome::Unavailable);
+    assert_eq!(closed.draw(&gateway).await, ChargeOutcome::Unavailable);
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn what_is_not_available_charges_nothing_and_readings_keep_their_order() {
     );
     for _ in 0..5 {
         let outcome = draw(&gateway, &[&local, &closed]).await.outcome;
-        assert_eq!(outcome, Outcome::Unavailable);
+        assert_eq!(outcome, ChargeOutcome::Unavailable);
     }
     let left = |verdict: &crate::throttle::Decision| -> Vec<_> {
         verdict.readings.iter().map(|it| it.remaining).collect()
@@ -237,11 +237,11 @@ async fn a_connection_that_takes_long_to_make_is_made_all_the_same() {
 
 /// Waits until it is known that Redis cannot be asked.
 async fn down(gateway: &BucketStore) {
-    eventually(gateway, Outcome::Unavailable).await;
+    eventually(gateway, ChargeOutcome::Unavailable).await;
 }
 
 /// Waits until a limit that stands and falls with Redis gives this.
-async fn eventually(gateway: &BucketStore, outcome: Outcome) {
+async fn eventually(gateway: &BucketStore, outcome: ChargeOutcome) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while tap(999, OnStoreError::Closed).draw(gateway).await != outcome {
         assert!(Instant::now() < deadline, "never {outcome:?}");

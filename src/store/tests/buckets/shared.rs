@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::store::BucketStore;
-use crate::throttle::Outcome;
+use crate::throttle::ChargeOutcome;
 use tokio::time::sleep;
 
 use super::bench::{AT_ONCE, HOUR, Tap, draw, gateway_of, judge, only_bucket, refused};
@@ -237,7 +237,7 @@ async fn a_gateway_with_a_shorter_delay_frees_no_slots_of_a_longer_one() {
     for _ in 0..5 {
         for _ in 0..5 {
             let outcome = delays.draw(&patient).await;
-            admitted += usize::from(matches!(outcome, Outcome::Admitted { .. }));
+            admitted += usize::from(matches!(outcome, ChargeOutcome::Admitted { .. }));
         }
         rejects.draw(&strict).await;
     }

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::store::BucketStore;
 use crate::store::redis::Redis;
 use crate::store::redis::settings::RedisSettings;
-use crate::throttle::{Buckets as _, Outcome, Quota};
+use crate::throttle::{Buckets as _, ChargeOutcome, Quota};
 use fastrand::Rng;
 use tokio::time::sleep;
 
@@ -137,7 +137,7 @@ impl Trace {
     }
 
     /// Sends a request and records what it was charged.
-    async fn send(&mut self, request: Request) -> Outcome {
+    async fn send(&mut self, request: Request) -> ChargeOutcome {
         let gateway = &self.gateways[request.gateway];
         let used: Vec<_> = (0..LIMITS).filter(|&limit| request.limits[limit]).collect();
         let quota = |limit: usize| gateway.quotas[limit];
@@ -157,7 +157,7 @@ impl Trace {
             calm: before.filter(|_| self.calm() == before),
             restarts: (restarts, self.restarts),
         };
-        if let Outcome::Admitted { .. } = outcome {
+        if let ChargeOutcome::Admitted { .. } = outcome {
             for limit in used {
                 let key = (request.client, limit, quota(limit));
                 self.admissions.entry(key).or_default().push(admission);
@@ -209,7 +209,7 @@ impl Trace {
         if self.calm() == Some(calm) {
             self.waits += 1;
             assert!(
-                matches!(outcome, Outcome::Admitted { .. }),
+                matches!(outcome, ChargeOutcome::Admitted { .. }),
                 "{request:?} was rejected for {wait:?}, then {retry:?}: {outcome:?}"
             );
         }
@@ -288,7 +288,7 @@ impl Trace {
                 _ => {
                     let request = self.any_request();
                     let outcome = self.send(request).await;
-                    if let Outcome::Rejected { wait, .. } = outcome
+                    if let ChargeOutcome::Rejected { wait, .. } = outcome
                         && wait < LONGEST_WAIT
                         && self.rng.u32(..8) == 0
                     {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::store::memory::MemoryBuckets;
-use crate::throttle::{BucketKey, Exceed, Outcome, Quota};
+use crate::throttle::{BucketKey, ChargeOutcome, Exceed, Quota};
 use proptest::prelude::*;
 
 use super::model::{Answer, Credit, keeps_quota};
@@ -61,15 +61,15 @@ proptest! {
                 })
                 .max();
             match verdict.outcome {
-                Outcome::Admitted { .. } => {
+                ChargeOutcome::Admitted { .. } => {
                     prop_assert_eq!(longest, Some(0), "admitted beyond its quota");
                     for (credit, &quota) in owed[client].iter_mut().zip(&quotas) {
                         credit.spend(quota, 1);
                     }
                     admissions[client].push((now, now, 1));
                 }
-                Outcome::Rejected { wait, .. } => prop_assert!(Some(nanos(wait)) >= longest),
-                Outcome::Unavailable => prop_assert!(false, "memory is always there"),
+                ChargeOutcome::Rejected { wait, .. } => prop_assert!(Some(nanos(wait)) >= longest),
+                ChargeOutcome::Unavailable => prop_assert!(false, "memory is always there"),
             }
             for ((credit, &quota), reading) in owed[client].iter().zip(&quotas).zip(&verdict.readings) {
                 prop_assert!(reading.remaining <= credit.read(quota).0, "a debt was forgotten");

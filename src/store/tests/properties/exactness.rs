@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use crate::clock::Moment;
 use crate::respond::retry_after;
 use crate::store::memory::MemoryBuckets;
-use crate::throttle::{BucketKey, Exceed, Limit, Outcome, Quota, RetryAfterForm, decide};
+use crate::throttle::{BucketKey, ChargeOutcome, Exceed, Limit, Quota, RetryAfterForm, decide};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -67,12 +67,12 @@ proptest! {
             .map(|asked| now.after(Duration::from_nanos(asked.owed)))
             .collect();
         let ask = |at: Moment| decide(&charges, &mut state.clone(), at).outcome;
-        if let Outcome::Rejected { wait, by } = ask(now) {
+        if let ChargeOutcome::Rejected { wait, by } = ask(now) {
             prop_assert!(!wait.is_zero());
             let outcome = ask(now.after(wait.saturating_sub(NANOSECOND)));
-            prop_assert_eq!(outcome, Outcome::Rejected { wait: NANOSECOND, by });
+            prop_assert_eq!(outcome, ChargeOutcome::Rejected { wait: NANOSECOND, by });
             let outcome = ask(now.after(wait));
-            prop_assert!(matches!(outcome, Outcome::Admitted { .. }), "{:?}", outcome);
+            prop_assert!(matches!(outcome, ChargeOutcome::Admitted { .. }), "{:?}", outcome);
         }
     }
 
@@ -84,7 +84,7 @@ proptest! {
         let Asked { limit, owed, cost } = asked;
         let charge = [charge(&limit, BUCKET, cost)];
         let state = [now.after(Duration::from_nanos(owed))];
-        let Outcome::Admitted { delay } = decide(&charge, &mut state.clone(), now).outcome else {
+        let ChargeOutcome::Admitted { delay } = decide(&charge, &mut state.clone(), now).outcome else {
             return Ok(());
         };
         match limit.exceed {
@@ -138,7 +138,7 @@ proptest! {
         let limit = limit(0, quota, Exceed::Reject);
         let all = charge(&limit, BUCKET, quota.capacity().get());
         prop_assert!(admitted(&buckets.charge_now(&[all])));
-        let Outcome::Rejected { wait, .. } = buckets.charge_now(&[all]).outcome else {
+        let ChargeOutcome::Rejected { wait, .. } = buckets.charge_now(&[all]).outcome else {
             panic!("the bucket was just emptied");
         };
         let told = retry_after::header(wait, form, clock.wall());
@@ -169,7 +169,7 @@ proptest! {
         let reading = quota.read(full_at, now);
 
         let mut state = [full_at];
-        let at_once = Outcome::Admitted { delay: Duration::ZERO };
+        let at_once = ChargeOutcome::Admitted { delay: Duration::ZERO };
         let mut passes = || decide(&[charge(&limit, BUCKET, 1)], &mut state, now).outcome == at_once;
         for _ in 0..reading.remaining {
             prop_assert!(passes());

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::store::memory::MemoryBuckets;
-use crate::throttle::{BucketKey, Charge, Limit, Outcome};
+use crate::throttle::{BucketKey, Charge, ChargeOutcome, Limit};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
@@ -111,14 +111,14 @@ proptest! {
                 waits.push(answer);
             }
             match (verdict.outcome, longest_wait) {
-                (Outcome::Admitted { delay }, None) => {
+                (ChargeOutcome::Admitted { delay }, None) => {
                     prop_assert_eq!(nanos(delay), longest_delay);
                     for charge in &charges {
                         let credit = model.get_mut(&key(charge)).unwrap();
                         credit.spend(charge.limit.quota, step.cost);
                     }
                 }
-                (Outcome::Rejected { wait, by }, Some(longest)) => {
+                (ChargeOutcome::Rejected { wait, by }, Some(longest)) => {
                     prop_assert_eq!(nanos(wait), longest);
                     prop_assert_eq!(waits[by], Answer::Waits { at_least: longest });
                 }

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::super::{RATE_LIMIT, RATE_LIMIT_POLICY, policy, write};
 use super::*;
 use crate::respond::Dialect;
-use crate::throttle::{Decision, Outcome, Quota, Reading};
+use crate::throttle::{BucketReading, ChargeOutcome, Decision, Quota};
 
 fn limits(names: &[&str]) -> Vec<Arc<Limit>> {
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap();
@@ -23,13 +23,13 @@ fn merge(limits: &[Arc<Limit>], policies: &[String], states: &[String]) -> [Stri
             headers.append(name.clone(), HeaderValue::from_str(line).unwrap());
         }
     }
-    let reading = Reading {
+    let reading = BucketReading {
         remaining: 2,
         next: Duration::from_secs(1),
         rejects: false,
     };
-    let verdict = Decision {
-        outcome: Outcome::Admitted {
+    let decision = Decision {
+        outcome: ChargeOutcome::Admitted {
             delay: Duration::ZERO,
         },
         readings: smallvec![reading; limits.len()],
@@ -40,7 +40,7 @@ fn merge(limits: &[Arc<Limit>], policies: &[String], states: &[String]) -> [Stri
         Dialect::Draft,
         limits,
         &policy,
-        &verdict,
+        &decision,
         &clock,
     );
     [RATE_LIMIT_POLICY, RATE_LIMIT].map(|name| {
@@ -49,7 +49,7 @@ fn merge(limits: &[Arc<Limit>], policies: &[String], states: &[String]) -> [Stri
     })
 }
 
-/// Returns the names of the members of a field, which parses.
+/// Parses a field and returns the names of its members.
 fn names(field: &str) -> Vec<String> {
     let list: sfv::List = sfv::Parser::new(field).parse().unwrap();
     let name = |entry: &sfv::ListEntry| match entry {
@@ -59,7 +59,7 @@ fn names(field: &str) -> Vec<String> {
     list.iter().map(name).collect()
 }
 
-/// A member of upstream, with a name that often is that of a limit.
+/// Generates a member of upstream, whose name is often the name of a limit.
 fn member() -> impl Strategy<Value = String> {
     let name = prop_oneof![
         "(tidegate\\.){0,3}(device|hourly)",
@@ -70,7 +70,7 @@ fn member() -> impl Strategy<Value = String> {
     (name, parameters).prop_map(|(name, parameters)| format!("\"{name}\"{parameters}"))
 }
 
-/// A line of a field: mostly members, sometimes none, sometimes anything.
+/// Generates a line of a field: mostly valid members, sometimes empty, sometimes random text.
 fn line() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => prop::collection::vec(member(), 1..4).prop_map(|members| members.join(",\t")),
@@ -81,40 +81,40 @@ fn line() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn a_merged_field_parses_and_has_the_members_of_both(
+    fn a_merged_field_parses_and_contains_the_members_of_upstream_and_gateway(
         policies in prop::collection::vec(line(), 0..3),
         states in prop::collection::vec(line(), 0..3),
     ) {
         let limits = limits(&["device", "hourly", "tidegate.device"]);
         let merged = merge(&limits, &policies, &states);
-        let mut theirs = BTreeSet::new();
-        let mut ours = Vec::new();
+        let mut from_upstream = BTreeSet::new();
+        let mut own = Vec::new();
         for (lines, field) in [&policies, &states].into_iter().zip(&merged) {
-            let sent = Field::parse(
+            let sent = RateLimitField::parse(
                 &lines.iter().map(|line| line.parse().unwrap()).collect::<Vec<_>>(),
                 &limits,
             );
-            // The bytes of upstream stay, and the members of the gateway follow.
+            // The field starts with the bytes of upstream, followed by the members of the gateway.
             let sent = str::from_utf8(&sent.line).unwrap();
             prop_assert!(field.starts_with(sent));
             let mut names = names(field);
-            ours.push(names.split_off(names.len() - limits.len()));
-            theirs.extend(names);
+            own.push(names.split_off(names.len() - limits.len()));
+            from_upstream.extend(names);
         }
         // Both fields use the same names, and none of them is used twice.
-        prop_assert_eq!(&ours[0], &ours[1]);
-        for (index, name) in ours[0].iter().enumerate() {
-            prop_assert!(!theirs.contains(name) && !ours[0][..index].contains(name));
+        prop_assert_eq!(&own[0], &own[1]);
+        for (index, name) in own[0].iter().enumerate() {
+            prop_assert!(!from_upstream.contains(name) && !own[0][..index].contains(name));
             let base = name.trim_start_matches(PREFIX);
             prop_assert_eq!(base, limits[index].name.trim_start_matches(PREFIX));
-            if !theirs.contains(&*limits[index].name) {
+            if !from_upstream.contains(&*limits[index].name) {
                 prop_assert_eq!(name, &*limits[index].name);
             }
         }
     }
 
     #[test]
-    fn no_value_of_a_number_field_is_misread(text in "[ -~]{0,12}", seconds in 0_u64..2_000_000_000) {
+    fn only_digits_parse_as_a_number_and_a_unix_time_becomes_a_delta(text in "[ -~]{0,12}", seconds in 0_u64..2_000_000_000) {
         let clock = Clock::virtual_from(UNIX_EPOCH + Duration::from_millis(1_500_000_000_900));
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         prop_assert_eq!(parse_digits(&text).is_some(), digits);
@@ -147,9 +147,9 @@ fn a_reset_is_rounded_up_and_bounded() {
     }
 }
 
-/// Each name of upstream has to be compared with those of the gateway, and each rename with those of upstream.
+/// The names of upstream are compared with those of the gateway, and each prefixed name again with those of upstream.
 #[test]
-fn a_field_of_64_kib_is_merged_in_milliseconds() {
+fn a_field_of_64_kib_is_merged_within_100_ms() {
     let limits = limits(&["a", "b", "c", "d", "e", "f", "g", "h"]);
     let many = vec!["\"a\";r"; 10_922].join(",");
     let deep: Vec<_> = (0..119)
@@ -159,7 +159,7 @@ fn a_field_of_64_kib_is_merged_in_milliseconds() {
     for field in [many, deep.join(","), long] {
         assert!((60_000..1 << 16).contains(&field.len()), "{}", field.len());
         let lines = [field];
-        let quickest = (0..5)
+        let fastest = (0..5)
             .map(|_| {
                 let started = Instant::now();
                 merge(&limits, &lines, &lines);
@@ -167,6 +167,6 @@ fn a_field_of_64_kib_is_merged_in_milliseconds() {
             })
             .min()
             .unwrap();
-        assert!(quickest < Duration::from_millis(100), "{quickest:?}");
+        assert!(fastest < Duration::from_millis(100), "{fastest:?}");
     }
 }

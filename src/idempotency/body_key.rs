@@ -1,8 +1,8 @@
-//! The idempotency key in a member of a JSON body, as the APIs of Square (`idempotency_key`) and Google (`requestId`)
-//! have it.
+//! Idempotency key in a member of a JSON body, as in the APIs of Square (`idempotency_key`) and Google (`requestId`).
 //!
-//! Only top-level members count. Other members are skipped at any depth without recursion. A body that JSON parsers
-//! can read in different ways, such as one with the member twice, is rejected: the gateway and the API could differ.
+//! Only top-level members are considered. Other members are skipped without recursion, at any depth. The gateway
+//! rejects a body that JSON parsers interpret in different ways, such as one that contains the member twice. Otherwise
+//! gateway and API could use different keys.
 
 use std::fmt;
 
@@ -12,35 +12,37 @@ use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use thiserror::Error;
 
-use super::judge::media_type;
+use super::disposition::media_type;
 use super::key::{IdempotencyKey, KeyError};
 
-/// Why a JSON body has no usable key.
+/// Error of a JSON body whose key cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum FieldError {
+pub enum BodyKeyError {
     /// The body cannot be parsed as JSON.
-    #[error("the body is not valid JSON, or it is compressed")]
+    #[error("the body is compressed or not valid JSON")]
     NotJson,
     /// The member occurs more than once.
     #[error("the member occurs more than once")]
     Repeated,
-    /// The value is not a string. `null` is not a string either.
+    /// The value is not a string, for example `null`.
     #[error("its value is not a string")]
     NotAString,
     /// The string is not a valid key.
     #[error("{0}")]
     Invalid(#[from] KeyError),
-    /// The header has another key.
+    /// The header contains a different key.
     #[error("it differs from the key in the header")]
     Differs,
 }
 
-impl FieldError {
-    /// What the client can change, as the start of a sentence.
+impl BodyKeyError {
+    /// Returns the remedy, as a sentence without its full stop.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::NotJson => "Send the body as uncompressed JSON in UTF-8",
-            Self::Differs => "Send the key in one of the two, or the same key in both",
+            Self::Differs => {
+                "Send the key either in the header or in the body, or the same key in both"
+            }
             Self::Repeated | Self::NotAString | Self::Invalid(_) => {
                 "Send the member once, at the top level of the body, as a string of 1 to 255 printable ASCII characters"
             }
@@ -48,68 +50,68 @@ impl FieldError {
     }
 }
 
-/// Whether a message with these headers has a JSON body, by its `Content-Type`. Of several lines one is enough,
-/// because servers differ in which line they read.
+/// Returns whether `Content-Type` declares a JSON body. If there are several lines, one of them suffices, because
+/// servers differ in the line that they read.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     types.any(|value| media_type(value.as_bytes()).eq_ignore_ascii_case(b"application/json"))
 }
 
-/// Returns the key in the top-level member `field` of a JSON body. Returns `None` if the body is empty, not an object,
-/// or without the member.
+/// Returns the key in the top-level member `field` of a JSON body. Returns `None` if the body is empty, is not an
+/// object, or does not contain the member.
 pub(crate) fn key_in(
     body: &[u8],
     field: &str,
-) -> Result<Option<IdempotencyKey<'static>>, FieldError> {
-    // A parser may ignore a byte order mark (RFC 8259, section 8.1).
+) -> Result<Option<IdempotencyKey<'static>>, BodyKeyError> {
+    // Parsers may ignore a byte order mark (RFC 8259, section 8.1), so the API may do so, too.
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     if body.is_empty() {
         return Ok(None);
     }
     let mut json = serde_json::Deserializer::from_slice(body);
     let found = if body.trim_ascii_start().starts_with(b"{") {
-        json.deserialize_map(Member { field })
+        json.deserialize_map(MemberVisitor { field })
     } else {
         let ignored = json.deserialize_ignored_any(IgnoredAny);
-        ignored.map(|_| Found::default())
+        ignored.map(|_| MemberOccurrences::default())
     };
     let found = found.and_then(|found| json.end().map(|()| found));
     let found = found.map_err(|error| {
         if error.is_data() {
-            FieldError::NotAString
+            BodyKeyError::NotAString
         } else {
-            FieldError::NotJson
+            BodyKeyError::NotJson
         }
     })?;
     if found.is_repeated {
-        return Err(FieldError::Repeated);
+        return Err(BodyKeyError::Repeated);
     }
     let key = found.value.map(IdempotencyKey::from_text).transpose()?;
     Ok(key)
 }
 
-/// Occurrences of the member.
+/// Value of the member, and whether it occurs more than once.
 #[derive(Default)]
-struct Found {
+struct MemberOccurrences {
     value: Option<String>,
     is_repeated: bool,
 }
 
-/// Reads the member of this name and skips all others.
-struct Member<'a> {
+/// Visitor that reads the member `field` and skips all others.
+struct MemberVisitor<'a> {
     field: &'a str,
 }
 
-impl<'de> Visitor<'de> for Member<'_> {
-    type Value = Found;
+impl<'de> Visitor<'de> for MemberVisitor<'_> {
+    type Value = MemberOccurrences;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Found, A::Error> {
-        let mut found = Found::default();
-        // serde_json unescapes names, so `"\u006bey"` is `key`.
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<MemberOccurrences, A::Error> {
+        let mut found = MemberOccurrences::default();
+        // serde_json removes escapes from names, so `"\u006bey"` is `key`.
         while let Some(name) = members.next_key::<String>()? {
             if name != self.field || found.value.is_some() {
                 found.is_repeated |= name == self.field;
@@ -128,13 +130,13 @@ mod tests {
 
     use super::*;
 
-    fn key(body: impl AsRef<[u8]>) -> Result<Option<String>, FieldError> {
+    fn key(body: impl AsRef<[u8]>) -> Result<Option<String>, BodyKeyError> {
         let key = key_in(body.as_ref(), "key")?;
         Ok(key.map(|key| key.as_str().to_owned()))
     }
 
     #[test]
-    fn the_key_is_a_top_level_string_member() {
+    fn a_top_level_string_member_is_the_key() {
         for (body, expected) in [
             (r#"{"key":"k1"}"#, "k1"),
             (" \r\n\t{ \"key\" : \"k1\" } \n", "k1"),
@@ -146,7 +148,7 @@ mod tests {
             ("\u{feff}{\"key\":\"k1\"}", "k1"),
             (r#"{"key":"two words"}"#, "two words"),
             (r#"{"key":"\"quoted\" \\"}"#, r#""quoted" \"#),
-            // Other members are not interpreted.
+            // Invalid values of other members are ignored.
             (r#"{"n":1e999,"s":"\ud800","key":"k1"}"#, "k1"),
         ] {
             assert_eq!(key(body), Ok(Some(expected.into())), "{body}");
@@ -179,7 +181,7 @@ mod tests {
             r#"{"key":"k1","\u006b\u0065\u0079":"k1"}"#,
             r#"{"key":"k1","key":null}"#,
         ] {
-            assert_eq!(key(body), Err(FieldError::Repeated), "{body}");
+            assert_eq!(key(body), Err(BodyKeyError::Repeated), "{body}");
         }
     }
 
@@ -187,7 +189,7 @@ mod tests {
     fn a_member_that_is_not_a_string_is_rejected() {
         for value in ["null", "17", "-1.5", "true", "[\"k1\"]", "{\"k1\":1}", "[]"] {
             let body = format!("{{\"a\":1,\"key\":{value}}}");
-            assert_eq!(key(&body), Err(FieldError::NotAString), "{body}");
+            assert_eq!(key(&body), Err(BodyKeyError::NotAString), "{body}");
         }
     }
 
@@ -207,7 +209,7 @@ mod tests {
             ("\\u007f".into(), KeyError::NotVisible),
         ] {
             let body = format!("{{\"key\":\"{text}\"}}");
-            assert_eq!(key(&body), Err(FieldError::Invalid(error)), "{body}");
+            assert_eq!(key(&body), Err(BodyKeyError::Invalid(error)), "{body}");
         }
     }
 
@@ -232,14 +234,14 @@ mod tests {
         ] {
             assert_eq!(
                 key(body),
-                Err(FieldError::NotJson),
+                Err(BodyKeyError::NotJson),
                 "{}",
                 body.escape_ascii()
             );
         }
     }
 
-    /// Runs on the 2 MiB stack of a test thread, which recursion of this depth would exceed.
+    /// Recursion of this depth would overflow the 2 MiB stack of a test thread.
     #[test]
     fn other_members_can_be_nested_100_000_levels_deep() {
         let depth = 100_000;
@@ -251,9 +253,9 @@ mod tests {
             let after = format!("{{\"key\":\"k1\",\"deep\":{deep}}}");
             assert_eq!(key(after), Ok(Some("k1".into())));
             let value = format!("{{\"key\":{deep}}}");
-            assert_eq!(key(value), Err(FieldError::NotAString));
+            assert_eq!(key(value), Err(BodyKeyError::NotAString));
             let unclosed = format!("{{\"key\":\"k1\",\"deep\":{}", &deep[..depth]);
-            assert_eq!(key(unclosed), Err(FieldError::NotJson));
+            assert_eq!(key(unclosed), Err(BodyKeyError::NotJson));
         }
         let outer = "[".repeat(depth) + &"]".repeat(depth);
         assert_eq!(key(outer), Ok(None));

@@ -1,25 +1,25 @@
-//! What a response means for its key.
+//! Decides from the head of a response whether it is stored or its key released.
 //!
-//! Every final response is stored, server errors included: the request was executed as far as it will ever be. Some
-//! statuses mean that the request was not executed, and release the key, so that the client can retry under it.
+//! Final responses are stored, including server errors, because the request may have had an effect. Some statuses mean
+//! that the request was not executed. They release the key, so that the client can retry with the same key.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
-use super::rule::{OnServerError, Rule};
+use super::rule::{KeyRule, OnServerError};
 
-/// What a response means for its key.
+/// Effect of a response on the record of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
     /// The response is stored.
     Store,
-    /// The response is a stream, so a tombstone is stored before it is sent.
+    /// The response is a stream. A tombstone is stored before the response is sent.
     Stream,
-    /// The request was not executed: the key is released.
+    /// The request was not executed, so the key is released.
     Release,
 }
 
-/// Media types of responses without a foreseeable end.
+/// Media types of responses that can continue without end.
 const STREAMS: [&str; 5] = [
     "text/event-stream",
     "application/x-ndjson",
@@ -28,23 +28,25 @@ const STREAMS: [&str; 5] = [
     "multipart/x-mixed-replace",
 ];
 
-/// Decides what a response with this head means for its key under `rule`.
-pub(crate) fn judge(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> Disposition {
-    if says_not_done(rule, status, headers) {
-        Disposition::Release
-    } else if is_stream(headers) {
-        Disposition::Stream
-    } else {
-        Disposition::Store
+impl Disposition {
+    /// Returns the effect of a response with this head under `rule`.
+    pub(crate) fn of(rule: &KeyRule, status: StatusCode, headers: &HeaderMap) -> Self {
+        if means_not_executed(rule, status, headers) {
+            Self::Release
+        } else if is_stream(headers) {
+            Self::Stream
+        } else {
+            Self::Store
+        }
     }
 }
 
-/// Whether a response with this head means that the request was not executed.
-fn says_not_done(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> bool {
+/// Returns whether a response with this head means that the request was not executed.
+fn means_not_executed(rule: &KeyRule, status: StatusCode, headers: &HeaderMap) -> bool {
     let named = match &rule.release_on {
         Some(named) => named.contains(&status),
         None => match status.as_u16() {
-            // 401 and 403: authorisation precedes execution. A retry can have a new token or permission.
+            // 401 and 403: the server checks authorisation before it executes. A retry can have a new token.
             401 | 403 | 425 | 429 => true,
             408 | 503 => headers.contains_key(RETRY_AFTER),
             _ => false,
@@ -54,7 +56,7 @@ fn says_not_done(rule: &Rule, status: StatusCode, headers: &HeaderMap) -> bool {
     named || (server_error && rule.on_server_error == OnServerError::Release)
 }
 
-/// Whether the media type of a response is one of [`STREAMS`].
+/// Returns whether the media type of a response is one of [`STREAMS`].
 pub(super) fn is_stream(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return false;
@@ -65,7 +67,7 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
         .any(|stream| stream.as_bytes().eq_ignore_ascii_case(media_type))
 }
 
-/// Returns the media type in a value of `Content-Type`, without its parameters.
+/// Returns the media type in a value of `Content-Type`, without parameters.
 pub(super) fn media_type(value: &[u8]) -> &[u8] {
     let mut parts = value.split(|&byte| byte == b';');
     parts.next().unwrap_or_default().trim_ascii()
@@ -85,21 +87,21 @@ mod tests {
     }
 
     fn disposition(
-        rule: &Rule,
+        rule: &KeyRule,
         status: u16,
         lines: &[(http::HeaderName, &'static str)],
     ) -> Disposition {
         let status = StatusCode::from_u16(status).unwrap();
-        judge(rule, status, &head(lines))
+        Disposition::of(rule, status, &head(lines))
     }
 
     #[test]
-    fn final_responses_are_stored_also_server_errors() {
+    fn final_responses_including_server_errors_are_stored() {
         for status in [
             200, 201, 204, 302, 400, 404, 409, 422, 500, 502, 503, 504, 408,
         ] {
             assert_eq!(
-                disposition(&Rule::default(), status, &[]),
+                disposition(&KeyRule::default(), status, &[]),
                 Disposition::Store,
                 "{status}"
             );
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn responses_that_mean_not_executed_release_the_key() {
-        let rule = Rule::default();
+        let rule = KeyRule::default();
         for status in [401, 403, 425, 429] {
             assert_eq!(
                 disposition(&rule, status, &[]),
@@ -132,9 +134,9 @@ mod tests {
 
     #[test]
     fn release_on_replaces_the_default_list() {
-        let rule = Rule {
+        let rule = KeyRule {
             release_on: Some(vec![StatusCode::CONFLICT]),
-            ..Rule::default()
+            ..KeyRule::default()
         };
         assert_eq!(disposition(&rule, 409, &[]), Disposition::Release);
         for status in [401, 403, 429] {
@@ -151,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn server_errors_are_let_go_where_the_route_says_so() {
-        let rule = Rule {
+    fn on_server_error_release_releases_the_key() {
+        let rule = KeyRule {
             on_server_error: OnServerError::Release,
-            ..Rule::default()
+            ..KeyRule::default()
         };
         for status in [500, 502, 503, 504, 408] {
             assert_eq!(
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_known_by_its_type() {
+    fn a_stream_is_recognised_by_its_media_type() {
         for kind in [
             "text/event-stream",
             "Text/Event-Stream; charset=utf-8",
@@ -176,13 +178,13 @@ mod tests {
         ] {
             let kind = [(CONTENT_TYPE, kind)];
             assert_eq!(
-                disposition(&Rule::default(), 200, &kind),
+                disposition(&KeyRule::default(), 200, &kind),
                 Disposition::Stream,
                 "{kind:?}"
             );
         }
         assert_eq!(
-            disposition(&Rule::default(), 200, &[(CONTENT_TYPE, "text/plain")]),
+            disposition(&KeyRule::default(), 200, &[(CONTENT_TYPE, "text/plain")]),
             Disposition::Store
         );
     }

@@ -1,4 +1,4 @@
-//! Reads a body into memory, up to a cap and within the bounds on held bodies.
+//! Reads a body into memory, up to a maximum length and within the bounds on buffered bodies.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -8,39 +8,40 @@ use http_body::Body;
 
 use crate::buffers::{BufferCharge, Exceeded};
 
-/// The result of reading a body.
-pub(super) enum Gathered {
-    /// The whole body. Trailers are dropped.
+/// Result of reading a body.
+pub(super) enum ReadBody {
+    /// Complete body. Trailers are dropped.
     Whole(Bytes),
-    /// The body is larger than permitted. The rest is still to be read.
+    /// Start of a body that exceeds a bound. The remaining body is not read.
     Partial {
-        /// The bytes that were charged.
+        /// Bytes within the bound, which are charged.
         held: Bytes,
-        /// The part that does not fit, which follows `held`.
+        /// Part that exceeds the bound. It follows `held` and is not charged.
         next: Bytes,
-        /// The bound that the body exceeds.
-        excess: Excess,
+        /// Bound that the body exceeds.
+        exceeded: ExceededBound,
     },
 }
 
-/// The bound that a body exceeds.
+/// Bound that a body exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Excess {
-    /// The cap on this body.
+pub(super) enum ExceededBound {
+    /// Maximum length of this body.
     Cap,
-    /// A bound on all held bodies.
+    /// Bound on all buffered bodies.
     Buffers,
 }
 
-/// The bytes of a body that were read. Most bodies arrive in one part, which is not copied. Several parts are copied
-/// into one buffer: a part can be one byte of a read buffer of several KiB.
-enum Held {
+/// Bytes of a body that were read. Most bodies arrive in one part, which is not copied. Several parts are copied into
+/// one buffer, because a part of one byte can keep a read buffer of several KiB in memory.
+enum GatheredBytes {
     Part(Bytes),
     Copy(Vec<u8>),
 }
 
-impl Held {
-    /// Adds `part` and charges for it, or returns it. The buffer is allocated for at most `most` bytes.
+impl GatheredBytes {
+    /// Charges `part` and adds it. Returns the part as the error if it exceeds a bound. The capacity of the buffer
+    /// grows to at most `most` bytes.
     fn add(&mut self, part: Bytes, most: usize, charge: &mut BufferCharge) -> Result<(), Bytes> {
         let charged = match self {
             Self::Part(first) if first.is_empty() => charge.grow(part.len()),
@@ -56,7 +57,7 @@ impl Held {
         Ok(())
     }
 
-    /// Copies a part out of the buffer that it was read into.
+    /// Copies the bytes into a separate buffer, which frees the read buffer.
     fn copy(&mut self) -> &mut Vec<u8> {
         if let Self::Part(part) = self {
             *self = Self::Copy(part.to_vec());
@@ -82,34 +83,34 @@ impl Held {
     }
 }
 
-/// Reads `body` to its end, or until it exceeds `cap` or a bound on held bodies. `charge` grows with the bytes that are
-/// held. The body is read in place: moving it costs more than reading a body of usual size.
-pub(super) async fn gather<B>(
+/// Reads `body` to its end, or until it exceeds `cap` bytes or a bound on buffered bodies. `charge` grows with the
+/// bytes in memory. The function borrows the body, because moving it takes longer than reading a body of usual size.
+pub(super) async fn read_body<B>(
     body: &mut B,
     cap: usize,
     charge: &mut BufferCharge,
-) -> Result<Gathered, B::Error>
+) -> Result<ReadBody, B::Error>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let partial = |held: Held, next, excess| Gathered::Partial {
+    let partial = |held: GatheredBytes, next, exceeded| ReadBody::Partial {
         held: held.into_bytes(),
         next,
-        excess,
+        exceeded,
     };
-    let mut held = Held::Part(Bytes::new());
+    let mut held = GatheredBytes::Part(Bytes::new());
     let length = body.size_hint();
     if length.lower() > cap as u64 {
-        return Ok(partial(held, Bytes::new(), Excess::Cap));
+        return Ok(partial(held, Bytes::new(), ExceededBound::Cap));
     }
-    // A declared length is not allocated at once: the client may never send the bytes.
+    // The declared length is not allocated in advance, because the client may never send so much.
     let declared = length.upper().and_then(|upper| usize::try_from(upper).ok());
     let most = declared.map_or(cap, |declared| declared.min(cap));
     while !body.is_end_stream() {
         let frame = poll_fn(|cx| {
             let frame = Pin::new(&mut *body).poll_frame(cx);
             if frame.is_pending() && held.len() > 0 {
-                // Waiting for the next part must not hold more than what is charged.
+                // While it waits for the next part, the read buffer of the first must not stay in memory uncharged.
                 held.copy();
             }
             frame
@@ -121,13 +122,13 @@ where
             continue;
         };
         if part.len() > cap - held.len() {
-            return Ok(partial(held, part, Excess::Cap));
+            return Ok(partial(held, part, ExceededBound::Cap));
         }
         if let Err(part) = held.add(part, most, charge) {
-            return Ok(partial(held, part, Excess::Buffers));
+            return Ok(partial(held, part, ExceededBound::Buffers));
         }
     }
-    Ok(Gathered::Whole(held.into_bytes()))
+    Ok(ReadBody::Whole(held.into_bytes()))
 }
 
 #[cfg(test)]
@@ -145,13 +146,13 @@ mod tests {
     use crate::buffers::{BufferBounds, Buffered, Buffers};
     use crate::client::ClientId;
 
-    /// A body in parts. An empty part is not ready when it is polled first.
-    struct Parts {
+    /// Body that arrives in the given parts. For an empty part it is pending once.
+    struct ScriptedBody {
         parts: VecDeque<&'static str>,
         declared: Option<u64>,
     }
 
-    impl Body for Parts {
+    impl Body for ScriptedBody {
         type Data = Bytes;
         type Error = Infallible;
 
@@ -174,14 +175,14 @@ mod tests {
         }
     }
 
-    fn body(parts: &[&'static str]) -> Parts {
-        Parts {
+    fn body(parts: &[&'static str]) -> ScriptedBody {
+        ScriptedBody {
             parts: parts.iter().copied().collect(),
             declared: None,
         }
     }
 
-    /// Buffers of this many bytes, and a charge of zero bytes.
+    /// Returns a count with a bound of `total` bytes, and a charge of zero bytes.
     fn charge(total: usize) -> (Arc<Buffers>, BufferCharge) {
         let bounds = BufferBounds {
             total,
@@ -202,44 +203,52 @@ mod tests {
             &["a", "b", "c", "d"],
         ] {
             let (buffers, mut charge) = charge(4);
-            let gathered = gather(&mut body(parts), 4, &mut charge).await;
-            let Ok(Gathered::Whole(whole)) = gathered else {
+            let read = read_body(&mut body(parts), 4, &mut charge).await;
+            let Ok(ReadBody::Whole(whole)) = read else {
                 panic!("too large: {parts:?}");
             };
             assert_eq!(whole, "abcd");
             assert_eq!(buffers.in_use(), 4, "{parts:?}");
         }
         let (_, mut charge) = charge(0);
-        let gathered = gather(&mut body(&[]), 0, &mut charge).await;
-        assert!(matches!(gathered, Ok(Gathered::Whole(whole)) if whole.is_empty()));
+        let read = read_body(&mut body(&[]), 0, &mut charge).await;
+        assert!(matches!(read, Ok(ReadBody::Whole(whole)) if whole.is_empty()));
     }
 
     #[tokio::test]
-    async fn a_body_that_exceeds_a_bound_loses_nothing() {
+    async fn all_parts_of_a_body_that_exceeds_a_bound_are_returned() {
         let parts = ["ab", "c", "def", "gh"];
-        for (cap, total, reason) in [(5, 100, Excess::Cap), (100, 5, Excess::Buffers)] {
+        for (cap, total, reason) in [
+            (5, 100, ExceededBound::Cap),
+            (100, 5, ExceededBound::Buffers),
+        ] {
             let (buffers, mut charge) = charge(total);
             let mut body = body(&parts);
-            let gathered = gather(&mut body, cap, &mut charge).await;
-            let Ok(Gathered::Partial { held, next, excess }) = gathered else {
+            let read = read_body(&mut body, cap, &mut charge).await;
+            let Ok(ReadBody::Partial {
+                held,
+                next,
+                exceeded,
+            }) = read
+            else {
                 panic!("it fits: {reason:?}");
             };
             assert_eq!((held, next), ("abc".into(), "def".into()));
-            assert_eq!(excess, reason);
+            assert_eq!(exceeded, reason);
             assert_eq!(body.parts, ["gh"]);
             assert!((3..=5).contains(&buffers.in_use()), "{}", buffers.in_use());
         }
     }
 
     #[tokio::test]
-    async fn a_declared_length_above_the_cap_is_not_read() {
+    async fn a_body_with_a_declared_length_above_the_cap_is_not_read() {
         let mut body = body(&["abcdef"]);
         body.declared = Some(6);
         let (buffers, mut charge) = charge(100);
-        let gathered = gather(&mut body, 5, &mut charge).await;
+        let read = read_body(&mut body, 5, &mut charge).await;
         assert!(matches!(
-            gathered,
-            Ok(Gathered::Partial { held, next, excess: Excess::Cap })
+            read,
+            Ok(ReadBody::Partial { held, next, exceeded: ExceededBound::Cap })
                 if held.is_empty() && next.is_empty()
         ));
         assert_eq!(body.parts.len(), 1);
@@ -247,19 +256,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_declared_length_is_charged_only_as_it_arrives_and_not_exceeded() {
+    async fn a_declared_length_is_charged_only_as_the_bytes_arrive() {
         let mut parts = body(&["ab", ""]);
         parts.declared = Some(6);
         let (buffers, mut charge) = charge(100);
-        let gathered = gather(&mut parts, 50, &mut charge).await;
-        assert!(matches!(gathered, Ok(Gathered::Whole(whole)) if whole == "ab"));
+        let read = read_body(&mut parts, 50, &mut charge).await;
+        assert!(matches!(read, Ok(ReadBody::Whole(whole)) if whole == "ab"));
         assert_eq!(buffers.in_use(), 2);
         drop(charge);
         let mut parts = body(&["ab", "cd", "e", "f"]);
         parts.declared = Some(6);
         let mut charge = buffers.charge(ClientId::of([127, 0, 0, 1].into(), 64), Buffered::Request);
-        let gathered = gather(&mut parts, 50, &mut charge).await;
-        assert!(matches!(gathered, Ok(Gathered::Whole(whole)) if whole == "abcdef"));
+        let read = read_body(&mut parts, 50, &mut charge).await;
+        assert!(matches!(read, Ok(ReadBody::Whole(whole)) if whole == "abcdef"));
         assert_eq!(buffers.in_use(), 6);
     }
 }

@@ -1,7 +1,7 @@
-//! Counting and logging of requests.
+//! Metrics and access log lines of requests.
 //!
-//! A request is counted when its response begins, and its line of the access log is written when the response ends:
-//! only then are its size and duration known, and whether the client's socket took its last byte.
+//! The recorder counts a request when its response begins. It writes the access log line when the response ends. Only
+//! then does it know size, duration, and whether the client's socket accepted the last byte.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 
 use super::rule::RouteRule;
-use crate::access_log::{CountedBy, Escaped, Facts, KeyUse, Notes};
+use crate::access_log::{AccessLogFields, AccessLogNotes, CountedBy, Escaped, KeyUse};
 use crate::body::{BodyError, ResponseBody};
 use crate::client::ClientId;
 use crate::clock::{Clock, Moment};
@@ -25,10 +25,10 @@ use crate::http1;
 use crate::metrics::Metrics;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 
-/// Status under which a request is recorded whose client disconnected before the response, as in nginx.
+/// Status that is recorded if the client disconnects before the response, as in nginx.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// Counts the requests of one worker and writes their lines of the access log.
+/// Counts the requests of one worker and writes their access log lines.
 #[derive(Debug)]
 pub(super) struct Recorder {
     metrics: Arc<Metrics>,
@@ -39,17 +39,17 @@ pub(super) struct Recorder {
     logs_any: bool,
 }
 
-/// A request without a response. If it is dropped in this state, it is recorded with the status 499: the client
-/// disconnected, or the gateway shut down at the end of its grace period.
+/// Request that has no response yet. If it is dropped in this state, it is recorded with status 499: the client
+/// disconnected, or the shutdown grace period expired.
 pub(super) struct PendingRequest<'a> {
     recorder: &'a Arc<Recorder>,
     /// `None` once the request is finished.
     facts: Option<RequestFacts>,
 }
 
-/// What is recorded of a request.
+/// Recorded data of a request.
 struct RequestFacts {
-    /// When it arrived, if any request is logged.
+    /// Time of arrival; `None` if the access log is off for all requests.
     started: Option<Moment>,
     peer: IpAddr,
     method: Method,
@@ -57,33 +57,32 @@ struct RequestFacts {
     request_id: RequestId,
     client: Option<ClientId>,
     route: Option<Arc<RouteRule>>,
-    /// Boxed, because the facts are moved often.
+    /// Boxed to keep the struct small, because it is moved often.
     logged: Option<Box<Logged>>,
 }
 
-/// Facts of a logged request only.
+/// Recorded data of a request that has an access log line.
 struct Logged {
     target: Uri,
     host: Option<HeaderValue>,
-    /// Whether what arrived is not a request: its method, target and version are not known.
+    /// Whether the client sent no valid request, so that method, target and version are unknown.
     is_placeholder: bool,
-    notes: Arc<Notes>,
+    notes: Arc<AccessLogNotes>,
 }
 
-/// The body of a response to a client. It counts the response as truncated if it is dropped before the last byte is
-/// sent.
+/// Body of a response to a client. It counts the response as truncated if it is dropped before the last byte is sent.
 #[derive(Debug)]
 pub(crate) struct RecordedBody {
     body: ResponseBody,
     bytes: u64,
     is_delivered: bool,
     recorder: Arc<Recorder>,
-    /// The line that is due at the end. Boxed, because a response is moved often.
-    line: Option<Box<Line>>,
+    /// Line to write when the body ends. Boxed to keep the response small, because it is moved often.
+    line: Option<Box<AccessLogLine>>,
 }
 
-/// A line of the access log that lacks only how the response ended.
-struct Line {
+/// Access log line, complete except for the end of the response.
+struct AccessLogLine {
     facts: RequestFacts,
     status: StatusCode,
 }
@@ -101,15 +100,19 @@ impl Logged {
 
 impl PendingRequest<'_> {
     fn facts(&self) -> &RequestFacts {
-        self.facts.as_ref().expect("present until it is finished")
+        self.facts
+            .as_ref()
+            .expect("present until the request is finished")
     }
 
     fn facts_mut(&mut self) -> &mut RequestFacts {
-        self.facts.as_mut().expect("present until it is finished")
+        self.facts
+            .as_mut()
+            .expect("present until the request is finished")
     }
 
     /// Returns the notes for the access log, if the request is logged.
-    pub(super) fn notes(&self) -> Option<&Arc<Notes>> {
+    pub(super) fn notes(&self) -> Option<&Arc<AccessLogNotes>> {
         self.facts().logged.as_ref().map(|logged| &logged.notes)
     }
 
@@ -121,7 +124,7 @@ impl PendingRequest<'_> {
         self.facts_mut().client = Some(client);
     }
 
-    /// Sets the route, and begins a line of the access log if the route has one.
+    /// Sets the route, and starts an access log line if the route is logged.
     pub(super) fn set_route(&mut self, route: &Arc<RouteRule>, target: &Uri, host: &HeaderValue) {
         let facts = self.facts_mut();
         facts.route = Some(Arc::clone(route));
@@ -130,26 +133,26 @@ impl PendingRequest<'_> {
         }
     }
 
-    /// Begins a line of the access log for a request that is rejected before its route is known.
+    /// Starts an access log line for a request that is rejected before its route is known.
     pub(super) fn log_rejected<B>(&mut self, request: &Request<B>, is_violation: bool) {
         let logs = self.recorder.logs_unrouted;
         let facts = self.facts_mut();
         if facts.route.is_none() && logs && is_logged() {
             let mut logged = Logged::new(request.uri(), host_of(request));
-            // On HTTP/2 a violation follows a valid head.
+            // An HTTP/2 request with a violation has a valid head.
             logged.is_placeholder = is_violation && request.version() != Version::HTTP_2;
             facts.logged = Some(logged);
         }
     }
 
-    /// Notes why the gateway makes the response.
+    /// Sets the log field `reason` of a response that the gateway generates.
     pub(super) fn log_reason(&self, reason: &'static str) {
         if let Some(notes) = self.notes() {
-            notes.facts().reason = Some(reason);
+            notes.fields().reason = Some(reason);
         }
     }
 
-    /// Counts the request, and gives its response the request id and a body that records the end.
+    /// Counts the request. Adds the request id to the response, and replaces its body with one that records its end.
     pub(super) fn finish(mut self, mut response: Response<ResponseBody>) -> Response<RecordedBody> {
         let facts = self.facts();
         let id = facts.request_id.to_header();
@@ -158,9 +161,9 @@ impl PendingRequest<'_> {
         self.recorder.count(facts, status);
         let line = if facts.logged.is_some() {
             let facts = self.facts.take();
-            facts.map(|facts| Box::new(Line { facts, status }))
+            facts.map(|facts| Box::new(AccessLogLine { facts, status }))
         } else {
-            // Dropped in place, because a move costs more.
+            // Dropping in place is faster than moving the facts out.
             self.facts = None;
             None
         };
@@ -180,7 +183,8 @@ impl Drop for PendingRequest<'_> {
         if let Some(facts) = self.facts.take() {
             let status = StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("three digits");
             self.recorder.count(&facts, status);
-            self.recorder.log(&Line { facts, status }, 0, false);
+            self.recorder
+                .log(&AccessLogLine { facts, status }, 0, false);
         }
     }
 }
@@ -196,7 +200,7 @@ impl Recorder {
         }
     }
 
-    /// Begins the record of a request from `peer`.
+    /// Starts recording a request from `peer`.
     pub(super) fn begin<'a, B>(
         self: &'a Arc<Self>,
         peer: IpAddr,
@@ -223,9 +227,9 @@ impl Recorder {
         counters.responded(status);
     }
 
-    /// Writes a line of the access log.
-    fn log(&self, line: &Line, bytes_out: u64, is_truncated: bool) {
-        let Line { facts, status } = line;
+    /// Writes an access log line.
+    fn log(&self, line: &AccessLogLine, bytes_out: u64, is_truncated: bool) {
+        let AccessLogLine { facts, status } = line;
         let (Some(logged), Some(started)) = (&facts.logged, facts.started) else {
             return;
         };
@@ -233,7 +237,7 @@ impl Recorder {
         let arrived = self.clock.wall().checked_sub(duration);
         let is_request = !logged.is_placeholder;
         let host = logged.host.as_ref().and_then(|host| host.to_str().ok());
-        let notes = logged.notes.facts();
+        let notes = logged.notes.fields();
         let rejected_by = notes.rejected_by.as_ref();
         tracing::info!(
             target: "tidegate::access",
@@ -251,7 +255,7 @@ impl Recorder {
             duration_us = micros(duration),
             attempts = (notes.attempts > 0).then_some(notes.attempts),
             server = notes.server.as_deref(),
-            limits = Counted::of(facts.client, &notes).map(tracing::field::display),
+            limits = EvaluatedLimits::of(facts.client, &notes).map(tracing::field::display),
             limit = rejected_by.map(|(limit, _)| &**limit),
             wait_ms = rejected_by.map(|(_, wait)| wait_ms(*wait)),
             idempotency = notes.idempotency.map(KeyUse::as_str),
@@ -263,30 +267,30 @@ impl Recorder {
     }
 }
 
-/// Returns the host of a request that was not checked.
+/// Returns the host of a request whose head was not checked.
 fn host_of<B>(request: &Request<B>) -> Option<HeaderValue> {
     let header = request.headers().get(HOST).cloned();
     header.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok())
 }
 
-/// Whether lines of the access log are written at all.
+/// Returns whether the log level includes access log lines.
 fn is_logged() -> bool {
     tracing::enabled!(target: "tidegate::access", tracing::Level::INFO)
 }
 
-/// The evaluated limits, as `NAME=KEY` separated by commas.
-struct Counted<'a> {
+/// Evaluated limits of a request. They are displayed as `NAME=KEY`, separated by commas.
+struct EvaluatedLimits<'a> {
     client: Option<ClientId>,
-    notes: &'a Facts,
+    notes: &'a AccessLogFields,
 }
 
-impl<'a> Counted<'a> {
-    fn of(client: Option<ClientId>, notes: &'a Facts) -> Option<Self> {
+impl<'a> EvaluatedLimits<'a> {
+    fn of(client: Option<ClientId>, notes: &'a AccessLogFields) -> Option<Self> {
         (!notes.limits.is_empty()).then_some(Self { client, notes })
     }
 }
 
-impl fmt::Display for Counted<'_> {
+impl fmt::Display for EvaluatedLimits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (limit, counted_by)) in self.notes.limits.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
@@ -302,12 +306,12 @@ impl fmt::Display for Counted<'_> {
     }
 }
 
-/// Returns a duration as 64 bits, which every reader of JSON accepts as a number.
+/// Returns a duration in microseconds. `u64`, because not all JSON parsers accept 128-bit numbers.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns a wait in milliseconds, rounded up.
+/// Returns a duration in milliseconds, rounded up.
 fn wait_ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -355,9 +359,9 @@ impl Drop for RecordedBody {
     }
 }
 
-impl fmt::Debug for Line {
+impl fmt::Debug for AccessLogLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line")
+        f.debug_struct("AccessLogLine")
             .field("status", &self.status)
             .finish_non_exhaustive()
     }

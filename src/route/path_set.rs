@@ -1,9 +1,10 @@
-//! The set of paths a route's patterns match, to be compared with another route's.
+//! Set of the paths that the patterns of a route match, for comparison with the set of another route.
 //!
-//! A language is a DFA over the bytes of a path, read from its leading slash to its end. Patterns are
-//! open at the end, so a match once made can not be lost: acceptance absorbs. regex-automata reports a
-//! match one byte late, with the end of input counted as a byte, which is what makes `$` and `\b` come
-//! out right: a path is accepted where its last step, the one over its end, is.
+//! A set is represented by a DFA over the bytes of a path, from its leading slash to its end. Patterns are not anchored
+//! at the end, so a path that matches remains in the set when bytes are appended.
+//!
+//! regex-automata reports a match one byte late, and counts the end of the input as a byte. This is required for `$`
+//! and `\b`. So whether a path is in the set is decided by the transition for the end of the input.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -14,28 +15,30 @@ use regex_automata::util::start;
 
 use super::pattern;
 
-/// Every path begins with it, so nothing is said about those that do not.
+/// First byte of every path. Other inputs are not part of any set.
 const ROOT: u8 = b'/';
 
-/// The largest automaton that is reasoned about, in bytes; beyond it nothing can be proved.
+/// Maximum size of an automaton that is compared, in bytes.
 const SIZE_LIMIT: usize = 512 * 1024;
 
-/// The paths matched by any of some patterns.
-pub(super) struct Language {
+/// Set of the paths that at least one of several patterns matches.
+pub(super) struct PathSet {
     dfa: dense::DFA<Vec<u32>>,
-    /// After the leading slash.
-    root: State,
+    /// State after the leading slash.
+    root: DfaState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum State {
-    /// The path is in, whatever follows.
+enum DfaState {
+    /// The path is in the set, regardless of the bytes that follow.
     Accepted,
+    /// Not decided yet.
     Reading(StateID),
 }
 
-impl Language {
-    /// `None` where it is too large to reason about, or beyond a DFA.
+impl PathSet {
+    /// Creates the set of the paths that match `patterns`. Returns `None` if its automaton is larger than
+    /// [`SIZE_LIMIT`], or if a DFA cannot represent the patterns.
     pub(super) fn of(patterns: &[String]) -> Option<Self> {
         let config = dense::Config::new()
             .start_kind(StartKind::Anchored)
@@ -51,22 +54,22 @@ impl Language {
         let start = dfa
             .start_state(&start::Config::new().anchored(Anchored::Yes))
             .ok()?;
-        let mut language = Self {
-            root: State::Reading(start),
+        let mut path_set = Self {
+            root: DfaState::Reading(start),
             dfa,
         };
-        language.root = language.after(language.root, ROOT);
-        Some(language)
+        path_set.root = path_set.after(path_set.root, ROOT);
+        Some(path_set)
     }
 
-    /// Whether it has this path.
-    pub(super) fn has(&self, path: &[u8]) -> bool {
+    /// Returns whether the set contains `path`.
+    pub(super) fn contains(&self, path: &[u8]) -> bool {
         let Some((&ROOT, below)) = path.split_first() else {
             return false;
         };
         let mut state = self.root;
         for &byte in below {
-            if state == State::Accepted || self.is_dead(state) {
+            if state == DfaState::Accepted || self.is_dead(state) {
                 break;
             }
             state = self.after(state, byte);
@@ -74,21 +77,21 @@ impl Language {
         self.accepts_at_end(state)
     }
 
-    /// One of its shortest paths; `None` where it has none.
+    /// Returns one of the shortest paths in the set; `None` if the set is empty.
     pub(super) fn shortest(&self) -> Option<Vec<u8>> {
-        struct Step {
-            state: State,
-            /// Where this step came from, and over which byte.
+        struct SearchStep {
+            state: DfaState,
+            /// Index of the previous step, and the byte between both.
             from: Option<(usize, u8)>,
         }
         let alphabet: Vec<u8> = self.alphabet_with(self);
         let mut seen = HashSet::from([self.root]);
-        let mut steps = vec![Step {
+        let mut steps = vec![SearchStep {
             state: self.root,
             from: None,
         }];
         let mut at = 0;
-        while let Some(&Step { state, .. }) = steps.get(at) {
+        while let Some(&SearchStep { state, .. }) = steps.get(at) {
             if self.accepts_at_end(state) {
                 let back = std::iter::successors(steps[at].from, |&(before, _)| steps[before].from);
                 let mut path: Vec<u8> = back.map(|(_, byte)| byte).collect();
@@ -99,7 +102,7 @@ impl Language {
             for &byte in &alphabet {
                 let next = self.after(state, byte);
                 if !self.is_dead(next) && seen.insert(next) {
-                    steps.push(Step {
+                    steps.push(SearchStep {
                         state: next,
                         from: Some((at, byte)),
                     });
@@ -110,18 +113,18 @@ impl Language {
         None
     }
 
-    /// Whether every path it has is one of `other`'s, as far as that shows within `budget` pairs of
-    /// states; what is used is taken off it.
-    pub(super) fn is_within(&self, other: &Self, budget: &mut usize) -> bool {
+    /// Returns whether `other` contains every path of this set. Subtracts the number of compared pairs of states from
+    /// `budget`, and returns `false` if `budget` does not suffice.
+    pub(super) fn is_subset_of(&self, other: &Self, budget: &mut usize) -> bool {
         let alphabet = self.alphabet_with(other);
         let root = (self.root, other.root);
         let mut seen = HashSet::from([root]);
         let mut open = VecDeque::from([root]);
-        while let Some((mine, theirs)) = open.pop_front() {
-            if theirs == State::Accepted || self.is_dead(mine) {
+        while let Some((own, others)) = open.pop_front() {
+            if others == DfaState::Accepted || self.is_dead(own) {
                 continue;
             }
-            if self.accepts_at_end(mine) && !other.accepts_at_end(theirs) {
+            if self.accepts_at_end(own) && !other.accepts_at_end(others) {
                 return false;
             }
             let Some(left) = budget.checked_sub(1) else {
@@ -129,7 +132,7 @@ impl Language {
             };
             *budget = left;
             for &byte in &alphabet {
-                let next = (self.after(mine, byte), other.after(theirs, byte));
+                let next = (self.after(own, byte), other.after(others, byte));
                 if seen.insert(next) {
                     open.push_back(next);
                 }
@@ -138,38 +141,40 @@ impl Language {
         true
     }
 
-    /// Bytes enough to take every step either language can tell apart.
+    /// Returns one byte of each class of bytes that both automata treat alike.
     fn alphabet_with(&self, other: &Self) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..=u8::MAX).collect();
-        let (mine, theirs) = (self.dfa.byte_classes(), other.dfa.byte_classes());
-        bytes.dedup_by_key(|byte| (mine.get(*byte), theirs.get(*byte)));
+        let (own, others) = (self.dfa.byte_classes(), other.dfa.byte_classes());
+        bytes.dedup_by_key(|byte| (own.get(*byte), others.get(*byte)));
         bytes
     }
 
-    fn after(&self, state: State, byte: u8) -> State {
+    fn after(&self, state: DfaState, byte: u8) -> DfaState {
         match state {
-            State::Accepted => State::Accepted,
-            State::Reading(id) => self.entered(self.dfa.next_state(id, byte)),
+            DfaState::Accepted => DfaState::Accepted,
+            DfaState::Reading(id) => self.entered(self.dfa.next_state(id, byte)),
         }
     }
 
-    fn accepts_at_end(&self, state: State) -> bool {
+    fn accepts_at_end(&self, state: DfaState) -> bool {
         match state {
-            State::Accepted => true,
-            State::Reading(id) => self.entered(self.dfa.next_eoi_state(id)) == State::Accepted,
+            DfaState::Accepted => true,
+            DfaState::Reading(id) => {
+                self.entered(self.dfa.next_eoi_state(id)) == DfaState::Accepted
+            }
         }
     }
 
-    fn entered(&self, id: StateID) -> State {
+    fn entered(&self, id: StateID) -> DfaState {
         if self.dfa.is_match_state(id) {
-            State::Accepted
+            DfaState::Accepted
         } else {
-            State::Reading(id)
+            DfaState::Reading(id)
         }
     }
 
-    fn is_dead(&self, state: State) -> bool {
-        matches!(state, State::Reading(id) if self.dfa.is_dead_state(id))
+    fn is_dead(&self, state: DfaState) -> bool {
+        matches!(state, DfaState::Reading(id) if self.dfa.is_dead_state(id))
     }
 }
 
@@ -177,25 +182,25 @@ impl Language {
 mod tests {
     use super::*;
 
-    fn language(patterns: &[&str]) -> Language {
+    fn path_set(patterns: &[&str]) -> PathSet {
         let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
-        Language::of(&patterns).unwrap()
+        PathSet::of(&patterns).unwrap()
     }
 
     fn shortest(pattern: &str) -> Option<String> {
-        language(&[pattern])
+        path_set(&[pattern])
             .shortest()
             .map(|path| path.escape_ascii().to_string())
     }
 
     #[track_caller]
     fn within(inner: &[&str], outer: &[&str], expected: bool) {
-        let found = language(inner).is_within(&language(outer), &mut 10_000);
+        let found = path_set(inner).is_subset_of(&path_set(outer), &mut 10_000);
         assert_eq!(found, expected, "{inner:?} within {outer:?}");
     }
 
     #[test]
-    fn a_shortest_path_is_found() {
+    fn shortest_returns_a_shortest_matching_path() {
         assert_eq!(shortest(""), Some("/".to_owned()));
         assert_eq!(shortest("/a(bc|d)e$"), Some("/ade".to_owned()));
         assert_eq!(
@@ -206,15 +211,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_matches_no_path_has_no_shortest_one() {
+    fn a_pattern_that_matches_no_path_has_no_shortest_path() {
         assert_eq!(shortest("api"), None);
         assert_eq!(shortest("/a$b"), None);
         assert_eq!(shortest(r"/a\bb"), None);
     }
 
     #[test]
-    fn a_language_has_what_its_pattern_matches() {
-        let users = language(&[r"/users/\d+$", "/all"]);
+    fn a_set_contains_the_paths_that_its_patterns_match() {
+        let users = path_set(&[r"/users/\d+$", "/all"]);
         for (path, expected) in [
             ("/users/1", true),
             ("/users/12", true),
@@ -225,12 +230,12 @@ mod tests {
             ("users/1", false),
             ("", false),
         ] {
-            assert_eq!(users.has(path.as_bytes()), expected, "{path}");
+            assert_eq!(users.contains(path.as_bytes()), expected, "{path}");
         }
     }
 
     #[test]
-    fn inclusion_is_decided_over_whole_paths() {
+    fn a_set_is_a_subset_if_the_other_contains_all_its_paths() {
         within(&["/api/v2/"], &["/api/"], true);
         within(&["/api/"], &["/api/v2/"], false);
         within(&["/a$"], &["/a"], true);
@@ -248,10 +253,10 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_more_than_the_budget_is_not_proved() {
+    fn a_comparison_that_exceeds_the_budget_is_not_a_subset() {
         let long = format!("/{}", "a".repeat(100));
-        let (inner, outer) = (language(&[&long]), language(&[&long]));
-        assert!(inner.is_within(&outer, &mut 200));
-        assert!(!inner.is_within(&outer, &mut 50));
+        let (inner, outer) = (path_set(&[&long]), path_set(&[&long]));
+        assert!(inner.is_subset_of(&outer, &mut 200));
+        assert!(!inner.is_subset_of(&outer, &mut 50));
     }
 }

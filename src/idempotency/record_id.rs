@@ -1,8 +1,8 @@
-//! Names of records: the hash of a key and the hash of its scope.
+//! Id of a record: the hash of a key and the hash of its scope.
 //!
-//! The hashes are keyed with the [secret of the store](crate::hash_keys). A header carries the number of its lines, so that
-//! no two lists of headers have the same bytes. Key and scope are separate in the name, so that an operator who knows a
-//! key can find its records without the credentials of the caller.
+//! The hashes are keyed with the [secret of the store](crate::hash_keys). Each header is hashed with the number of its
+//! lines, so that different lists of headers never hash the same bytes. Key and scope have separate hashes, so that an
+//! operator can find the records of a key without the credentials of the caller.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,41 +11,41 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 use thiserror::Error;
 
-use super::credentials::{self, Signed};
+use super::credentials::{self, SignedIdentity};
 use super::rule::ScopePart;
 use super::{IdempotencyKey, Scope};
 use crate::client::ClientId;
-use crate::hash_keys::{Parts, Secret, Subject};
+use crate::hash_keys::{HashInput, Secret, Subject};
 use crate::intake::headers::canonical;
 
-/// The hash of a key.
+/// Hash of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub [u8; 16]);
 
-/// The hash of a scope.
+/// Hash of a scope.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScopeHash(pub [u8; 16]);
 
-/// The text is not a hash.
+/// Error of a text that is not a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not 32 hexadecimal digits")]
 pub struct NotAHash;
 
-/// The name of one record: a key in its scope.
+/// Id of a record: a key within its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordId {
-    /// The key.
+    /// Hash of the key.
     pub key: KeyHash,
-    /// Whose it is.
+    /// Hash of the scope.
     pub scope: ScopeHash,
 }
 
-/// Tags of the parts of a scope. 1 is the tag of a client.
+/// Tags of the parts of a scope in the input of the hash. Tag 1 is used by [`HashInput::client`].
 #[derive(Clone, Copy)]
-enum Owner {
+enum ScopeTag {
     All = 0,
     Header = 2,
-    /// The client and the identity in an `Authorization` that is signed separately for each request.
+    /// Client and identity of an `Authorization` that is signed separately for each request.
     Signed = 3,
     Cookie = 4,
 }
@@ -58,10 +58,10 @@ impl KeyHash {
 }
 
 impl ScopeHash {
-    /// Hashes the scope of a request from `client` with these headers.
+    /// Hashes the scope of a request that `client` sent with these headers.
     fn of(secret: &Secret, scope: &Scope, client: ClientId, headers: &HeaderMap) -> Self {
         Self(secret.hash(Subject::Scope, |parts| match scope {
-            Scope::Shared => parts.tag(Owner::All as u8),
+            Scope::Shared => parts.tag(ScopeTag::All as u8),
             Scope::Credential => add_credential(parts, headers, client),
             Scope::Parts(names) => {
                 for name in names {
@@ -76,13 +76,13 @@ impl ScopeHash {
     }
 }
 
-/// Adds the `Authorization` header. If it is signed separately for each request, adds the identity in it
-/// and the client: the identity is not verified, and a retry has another signature.
-fn add_credential(parts: &mut Parts, headers: &HeaderMap, client: ClientId) {
+/// Adds the `Authorization` header. If it is signed separately for each request, adds only the identity in it, because
+/// a retry has another signature. In this case it also adds the client, because the identity is not verified.
+fn add_credential(parts: &mut HashInput, headers: &HeaderMap, client: ClientId) {
     let mut lines = credentials::lines(headers, &AUTHORIZATION);
-    match (lines.next().and_then(Signed::parse), lines.next()) {
+    match (lines.next().and_then(SignedIdentity::parse), lines.next()) {
         (Some(signed), None) => {
-            parts.tag(Owner::Signed as u8);
+            parts.tag(ScopeTag::Signed as u8);
             parts.client(client);
             signed.add_to(parts);
         }
@@ -90,35 +90,35 @@ fn add_credential(parts: &mut Parts, headers: &HeaderMap, client: ClientId) {
     }
 }
 
-/// Adds every value of a cookie. If it is absent or empty, adds the client, as for a header.
-fn add_cookie(parts: &mut Parts, headers: &HeaderMap, name: &str, client: ClientId) {
+/// Adds all values of a cookie. If it is absent or empty, adds the client.
+fn add_cookie(parts: &mut HashInput, headers: &HeaderMap, name: &str, client: ClientId) {
     let values = || credentials::cookie_values(headers, name);
     let count = values().count();
     if count == 0 {
         return parts.client(client);
     }
-    parts.tag(Owner::Cookie as u8);
+    parts.tag(ScopeTag::Cookie as u8);
     parts.add(name.as_bytes());
     parts.number(count);
     values().for_each(|value| parts.add(value));
 }
 
-/// Adds every line of a header. If it is absent or empty, adds the client instead: one scope for all callers
-/// without the header would replay the responses of one to the others.
-fn add_header(parts: &mut Parts, headers: &HeaderMap, name: &HeaderName, client: ClientId) {
+/// Adds all lines of a header. If it is absent or empty, adds the client. Otherwise all callers without the header
+/// would share a scope and could get each other's responses.
+fn add_header(parts: &mut HashInput, headers: &HeaderMap, name: &HeaderName, client: ClientId) {
     let lines = || credentials::lines(headers, name);
     let count = lines().count();
     if count == 0 {
         return parts.client(client);
     }
-    parts.tag(Owner::Header as u8);
+    parts.tag(ScopeTag::Header as u8);
     parts.add(name.as_str().as_bytes());
     parts.number(count);
     lines().for_each(|line| parts.add(&canonical(name, line)));
 }
 
 impl RecordId {
-    /// Names the record of `key` in the scope of a request from `client` with these headers.
+    /// Computes the id of the record of `key`, for a request that `client` sent with these headers.
     pub fn of(
         secret: &Secret,
         key: &IdempotencyKey<'_>,
@@ -132,7 +132,7 @@ impl RecordId {
         }
     }
 
-    /// Its bytes: the key's, then the scope's.
+    /// Returns the hash of the key, followed by the hash of the scope.
     pub fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.key.0);
@@ -140,7 +140,7 @@ impl RecordId {
         bytes
     }
 
-    /// The name that was written as these bytes.
+    /// Restores an id from the bytes of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         let mut id = Self {
             key: KeyHash([0; 16]),
@@ -162,7 +162,7 @@ impl FromStr for ScopeHash {
     type Err = NotAHash;
 
     fn from_str(text: &str) -> Result<Self, NotAHash> {
-        // A sign would pass for a digit.
+        // Checked here, because `from_str_radix` accepts a leading plus sign.
         if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(NotAHash);
         }
@@ -227,7 +227,7 @@ mod tests {
     const SECRET: Secret = Secret::from_bytes([7; 32]);
 
     #[test]
-    fn a_credential_is_a_scope_wherever_it_comes_from() {
+    fn requests_with_the_same_authorization_share_a_scope_across_clients() {
         let bearer = headers(&[("authorization", "Bearer a")]);
         let other = headers(&[("authorization", "Bearer b")]);
         let of = |address, headers: &HeaderMap| {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_that_is_signed_again_stays_in_its_scope() {
+    fn a_retry_with_a_new_signature_has_the_same_scope() {
         let of = |address, value| {
             let headers = headers(&[("authorization", value)]);
             RecordId::of(
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_scope_is_everybodys() {
+    fn a_shared_scope_is_the_same_for_all_callers() {
         let of = |address, headers: &HeaderMap| {
             RecordId::of(&SECRET, &key("k"), &Scope::Shared, client(address), headers)
         };
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn separators_in_headers_never_make_two_scopes_one() {
+    fn separators_within_header_values_do_not_produce_the_same_scope() {
         let name = |name| ScopePart::Header(HeaderName::from_static(name));
         let scope = Scope::Parts([name("x-a"), name("x-b")].into());
         let of = |lines: &[_]| {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_of_two_scopes_can_be_found_by_the_key_alone() {
+    fn a_key_has_the_same_hash_in_all_scopes() {
         let of = |address| {
             RecordId::of(
                 &SECRET,
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn another_secret_makes_other_names() {
+    fn record_ids_depend_on_the_secret() {
         let of = |secret: Secret| {
             RecordId::of(
                 &secret,
