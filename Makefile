@@ -1,50 +1,50 @@
-# Everything a contributor runs.
+# Commands for contributors.
 #
-#   make test            all tests, doctests included; installs what they need
-#   make clients         only installs the clients that tests run against the gateway
-#   make lint            formatting, clippy, and licences and advisories where cargo-deny is installed
+#   make test            runs all tests, including doctests; installs missing packages and clients
+#   make clients         installs only the HTTP clients that tests run against the gateway
+#   make lint            checks formatting, clippy, and (if cargo-deny is installed) licences and advisories
 #   make fmt             formats the sources
-#   make crash           kills the release build under load, 200 times, and looks at every key afterwards
-#   make bench           what the gateway's decisions cost, and how that grows
-#   make disk            the store on disk with a million records, and durable requests a second
-#   make peers           CPU per request beside nginx and HAProxy
-#   make peers-keyed     CPU per request with an idempotency key, beside nginx's cache and without a key
-#   make peers-fleet     limits in Redis beside Redis itself, and beside limits in memory
-#   make peers-clients   CPU per request with a thousand and with a million tracked clients
-#   make peers-upstream  CPU per request with and without retries, breakers and health checks
-#   make instructions    instructions per request, by callgrind; INSTRUCTIONS_BASE names a binary to compare with
+#   make crash           kills the release build under load 200 times and checks every key after each kill
+#   make bench           measures the cost of decisions, and how it grows with routes and clients
+#   make disk            measures the disk store with a million records, and durable requests per second
+#   make peers           compares CPU per request with nginx and HAProxy
+#   make peers-keyed     compares CPU per keyed request with the nginx cache and with unkeyed requests
+#   make peers-fleet     compares limits in Redis with plain Redis and with limits in memory
+#   make peers-clients   compares CPU per request with a thousand and with a million tracked clients
+#   make peers-upstream  compares CPU per request with and without retries, circuit breakers and health checks
+#   make instructions    counts instructions per request with callgrind; INSTRUCTIONS_BASE sets a second binary
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := test
 
-# Where Debian puts nginx and HAProxy, and not everybody looks.
+# Debian installs nginx and HAProxy there. It is not in the PATH of every user.
 export PATH := $(PATH):/usr/sbin
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-# Tests have the gateway die in places that no other build has, and some use internals.
+# `failpoints` lets tests crash the gateway at fixed steps. `internals` exports private items to tests.
 TEST_FEATURES := --features failpoints,internals
 
-# Real clients that tests run, in an environment of their own.
+# Directory of the HTTP clients that tests run.
 CLIENTS := $(abspath $(TARGET))/clients
 export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 
-# What is needed beyond a Rust toolchain, as command=package.
+# Requirements besides a Rust toolchain, as command=package.
 TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux curl=curl openssl=openssl
 CLIENT_NEEDS := python3=python3
 INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk redis-server=redis-server redis-benchmark=redis-tools
 
-# Installs the packages named in the shell's list `missing`.
+# Installs the packages in the shell array `missing`.
 define install_missing
 as_root=; (( EUID == 0 )) || as_root=sudo; \
 	    $$as_root apt-get update -qq; \
 	    $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}"
 endef
 
-# Installs the packages whose commands are missing; touches nothing if there is none.
+# Installs the packages whose commands are missing.
 define install
 	@missing=(); \
 	for need in $(1); do \
@@ -71,7 +71,7 @@ test: clients
 clients: $(CLIENTS)/installed
 
 # Installs the clients if they are missing or if a file with their versions changes. Debian packages `venv` separately
-# from Python, without a command to look for. The wheel with Node also holds npm, and headers that no client needs.
+# from Python, without a command, so an import detects it. The Node wheel contains npm, and headers that are not needed.
 $(CLIENTS)/installed: $(addprefix tests/clients/,requirements.txt package.json package-lock.json)
 	$(call install,$(CLIENT_NEEDS))
 	@/usr/bin/env python3 -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -96,30 +96,30 @@ lint:
 	@if command -v cargo-deny >/dev/null; then \
 	    $(CARGO) deny check; \
 	else \
-	    echo "cargo-deny is not installed: licences and advisories were not checked"; \
+	    echo "cargo-deny is not installed: licences and advisories not checked"; \
 	fi
 
 fmt:
 	$(CARGO) fmt
 
-# CRASH_ROUNDS and CRASH_SEED may be given.
+# CRASH_ROUNDS sets the number of rounds, and CRASH_SEED the seed of the random choices.
 crash:
 	$(call install,$(TEST_NEEDS))
 	$(CARGO) build --locked --release
 	CRASH_TIDEGATE="$(abspath $(TARGET))/release/tidegate" CRASH_ROUNDS="$${CRASH_ROUNDS:-200}" \
-	    $(CARGO) test --locked $(TEST_FEATURES) --test crash campaign:: -- --include-ignored --nocapture
+	    $(CARGO) test --locked $(TEST_FEATURES) --test crash repeated_kills:: -- --include-ignored --nocapture
 
 bench:
 	$(CARGO) bench --locked --features internals --bench decisions
 
-# What asks the store is built in a place of its own, so that the gateway beside it stays the release.
+# The benchmark uses the profile `measure`, so that its build does not replace the gateway in target/release.
 disk:
 	$(CARGO) build --locked --release
 	DISK_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
 	    $(CARGO) bench --locked --features internals --profile measure --bench disk
 
-# The gateway measured is the one people get, the release build. What drives it need not be fast, and
-# built in the bench profile it would put another gateway in that one's place.
+# The measured gateway is the release build. The benchmark itself uses the profile `dev`, because the profile `bench`
+# would replace the gateway in target/release.
 peers peers-clients peers-fleet peers-keyed peers-upstream:
 	$(call install,$(PEER_NEEDS))
 	$(CARGO) build --locked --release

@@ -43,7 +43,7 @@ use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, RespondSettings, render};
 use crate::route::Matcher;
 use crate::settings::ServerSettings;
-use crate::store::disk::buckets::Snapshots;
+use crate::store::disk::bucket_snapshots::BucketSnapshots;
 use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::MemoryRecords;
 use crate::store::redis::Redis;
@@ -70,7 +70,7 @@ pub struct Shared {
     pub(crate) redis: Option<Redis>,
     /// Writer of bucket snapshots; `None` unless the store is on disk.
     #[expect(dead_code, reason = "it writes until it is dropped")]
-    pub(crate) snapshots: Option<Arc<Snapshots>>,
+    pub(crate) snapshots: Option<Arc<BucketSnapshots>>,
     /// Count of the bytes of buffered bodies.
     pub(crate) buffers: Buffers,
     /// State of the servers of each upstream.

@@ -1,4 +1,4 @@
-//! Charging a request's limits: hot and cold clients, few and many, alone and against other threads.
+//! Charging the limits of a request, with few and many clients and with one or several threads.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,8 +18,8 @@ use tidegate::throttle::{
     OnStoreError, Quota, RetryAfterForm,
 };
 
-/// Room for a million clients under one limit, with what their uneven spread over shards takes.
-const ROOM: usize = 1_250_000;
+/// Capacity for a million clients per limit. It is 25 % larger, because clients are not distributed evenly over shards.
+const CAPACITY: usize = 1_250_000;
 
 const MANY: u32 = 1_000_000;
 const FEW: u32 = 1_000;
@@ -27,8 +27,8 @@ const FEW: u32 = 1_000;
 pub(crate) fn bench(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("charge");
     for limits in [1, 3] {
-        // One client gets a quota it cannot use up; a crowd gets one whose buckets do not refill while
-        // they are looked at, since full buckets make room for others.
+        // The quota of the single client is never used up. The buckets of many clients do not refill during the
+        // measurement, because full buckets would be evicted.
         let hot = Throttle::new(limits, quota(1_000_000_000, 1, 0));
         let few = Throttle::new(limits, quota(1, 60, 500_000)).tracking(FEW);
         let many = Throttle::new(limits, quota(1, 60, 500_000)).tracking(MANY);
@@ -48,11 +48,11 @@ pub(crate) fn bench(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A client out of `count`, where of a million the busiest makes 3 % of all requests.
+/// Returns one of `count` clients. The distribution is skewed: of a million clients, the busiest sends 3 % of requests.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a fraction of a u32 is one"
+    reason = "the product is between 0 and `count`"
 )]
 fn skewed(random: &mut fastrand::Rng, count: u32) -> u32 {
     (random.f64().powi(4) * f64::from(count)) as u32
@@ -80,7 +80,7 @@ fn quota(count: u32, seconds: u64, burst: u32) -> Quota {
     Quota::new(count, Duration::from_secs(seconds), burst).expect("a quota in bounds")
 }
 
-/// Buckets and the limits a request is held to.
+/// Buckets, and the limits of a request.
 struct Throttle {
     buckets: MemoryBuckets,
     limits: Vec<Arc<Limit>>,
@@ -90,12 +90,12 @@ struct Throttle {
 
 impl Throttle {
     fn new(limits: usize, quota: Quota) -> Self {
-        let buckets = MemoryBuckets::new(limits * ROOM, Clock::real());
+        let buckets = MemoryBuckets::new(limits * CAPACITY, Clock::real());
         let limits = (0..limits)
-            .map(|place| {
+            .map(|index| {
                 Arc::new(Limit {
-                    id: LimitId(u16::try_from(place).expect("few limits")),
-                    name: format!("limit-{place}").into(),
+                    id: LimitId(u16::try_from(index).expect("few limits")),
+                    name: format!("limit-{index}").into(),
                     quota,
                     key: [KeyPart::Client].into(),
                     exceed: Exceed::Reject,
@@ -113,7 +113,7 @@ impl Throttle {
         }
     }
 
-    /// Has every one of `clients` charged once.
+    /// Charges each of `clients` once, so that all are tracked.
     fn tracking(self, clients: u32) -> Self {
         for client in 0..clients {
             let decision = self.charge(client);
@@ -139,7 +139,7 @@ impl Throttle {
         self.buckets.charge_now(&charges)
     }
 
-    /// How long `threads` take to make so many charges each, all at once.
+    /// Returns the time in which `threads` concurrent threads make `times` charges each.
     fn time(
         &self,
         threads: usize,

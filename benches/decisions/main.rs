@@ -1,12 +1,11 @@
-//! What each decision on a request costs, and how that grows with routes, clients and threads.
+//! Cost of each decision on a request, and its growth with routes, clients and threads.
 //!
-//! Run with `make bench`. After criterion's own report come the ratios the project holds itself to:
-//! a million clients against a thousand, and a thousand routes against ten.
+//! Run with `make bench`. After the report of criterion, the ratios that the project bounds are printed: a million
+//! clients compared with a thousand, and a thousand routes compared with ten.
 //!
-//! A charge is measured as a request makes it, from the client's address to the verdict, on a table that
-//! tracks every client it is asked about. On several threads each makes as many charges as criterion
-//! asks for, and the figure is the time one of them takes: equal to the figure for one thread if they
-//! do not get in each other's way.
+//! A charge is measured from the address of the client to the decision, with a table that tracks every client. With
+//! several threads, each thread makes the number of charges that criterion sets, and the result is the time per charge
+//! of one thread. It equals the result for one thread if the threads do not block each other.
 
 mod charge;
 mod ratios;
@@ -17,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use criterion::Criterion;
 
-/// The gateway's own: which pages a table lies on decides what a million clients cost.
+/// The allocator of the gateway. The memory pages of a table affect the cost of a million clients.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,61 +1,61 @@
-//! How costs grow, from the estimates criterion wrote.
+//! Growth of costs, from the estimates in the output files of criterion.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde_json::Value;
 
-/// What may cost how much more than what: a title, two benchmarks and the bound.
+/// Bounds of ratios: title, benchmark with the larger number, benchmark with the smaller number, maximum ratio.
 const BOUNDS: [(&str, &str, &str, f64); 5] = [
     (
-        "charge, 1 M against 1 k clients",
+        "charge, 1 M / 1 k clients",
         "charge/1 of 1M/1 threads",
         "charge/1 of 1k/1 threads",
         4.0,
     ),
     (
-        "charge, the same, skewed",
+        "charge, 1 M / 1 k, skewed",
         "charge/1 of 1M skewed/1 threads",
         "charge/1 of 1k skewed/1 threads",
         4.0,
     ),
     (
-        "charge, the same, 3 limits",
+        "charge, 1 M / 1 k, 3 limits",
         "charge/3 of 1M/1 threads",
         "charge/3 of 1k/1 threads",
         4.0,
     ),
     (
-        "route, 1,000 against 10, literal",
+        "route, 1,000 / 10, literal",
         "route/literal/1000",
         "route/literal/10",
         5.0,
     ),
     (
-        "route, 1,000 against 10, wildcard",
+        "route, 1,000 / 10, wildcard",
         "route/wildcard/1000",
         "route/wildcard/10",
         5.0,
     ),
 ];
 
-/// Prints each ratio, from what was measured after `since`.
+/// Prints the ratios of benchmarks that were measured after `since`.
 pub(crate) fn print(since: SystemTime) {
-    println!("\nHow costs grow");
-    for (title, dear, cheap, bound) in BOUNDS {
-        let (Some(dear), Some(cheap)) = (estimate(dear, since), estimate(cheap, since)) else {
+    println!("\nGrowth of costs");
+    for (title, large, small, bound) in BOUNDS {
+        let (Some(large), Some(small)) = (estimate(large, since), estimate(small, since)) else {
             println!("  {title:<34} not measured");
             continue;
         };
-        let ratio = dear / cheap;
-        let verdict = if ratio < bound { "holds" } else { "BROKEN" };
+        let ratio = large / small;
+        let result = if ratio < bound { "ok" } else { "EXCEEDED" };
         println!(
-            "  {title:<34}{cheap:>9.1} ns →{dear:>9.1} ns{ratio:>7.2}×   below {bound}×: {verdict}"
+            "  {title:<34}{small:>9.1} ns →{large:>9.1} ns{ratio:>7.2}×   bound {bound}×: {result}"
         );
     }
 }
 
-/// The median in nanoseconds of a benchmark, if it was measured after `since`.
+/// Returns the median of a benchmark in nanoseconds, if it was measured after `since`.
 fn estimate(benchmark: &str, since: SystemTime) -> Option<f64> {
     let file = directory().join(benchmark).join("new/estimates.json");
     let written = file.metadata().and_then(|file| file.modified()).ok()?;
@@ -66,7 +66,7 @@ fn estimate(benchmark: &str, since: SystemTime) -> Option<f64> {
     estimates["median"]["point_estimate"].as_f64()
 }
 
-/// Where criterion writes.
+/// Returns the output directory of criterion.
 fn directory() -> PathBuf {
     match std::env::var_os("CRITERION_HOME") {
         Some(home) => home.into(),

@@ -1,4 +1,4 @@
-//! Reading a request: its head, its caller, its path.
+//! Parsing of a request head, identification of the client, and normalisation of the path.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -39,7 +39,7 @@ fn head(criterion: &mut Criterion) {
     for (name, bytes) in [("short", SHORT_HEAD), ("browser", BROWSER_HEAD)] {
         assert!(
             matches!(parse_head(bytes, limits, &mut lines), Ok(Some(head)) if head.len == bytes.len()),
-            "{name} is a whole head"
+            "{name} is a complete head"
         );
         group.bench_function(name, |bencher| {
             bencher.iter(|| parse_head(black_box(bytes), limits, &mut lines));

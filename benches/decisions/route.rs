@@ -1,4 +1,4 @@
-//! Finding a request's route among few and among many.
+//! Finding the route of a request among 1, 10 and 1,000 routes.
 
 use std::hint::black_box;
 
@@ -36,12 +36,12 @@ const DOCUMENTED: [&str; 21] = [
 pub(crate) fn bench(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("route");
     for count in [1, 10, 1_000] {
-        let paths = spelled(count, |n| format!("/api/v1/resource-{n:04}/items/7"));
-        let routes = compiled(count, |n| format!("/api/v1/resource-{n:04}/"));
+        let paths = paths_of(count, |n| format!("/api/v1/resource-{n:04}/items/7"));
+        let routes = compile(count, |n| format!("/api/v1/resource-{n:04}/"));
         find(&mut group, "literal", &routes, &paths);
 
-        let paths = spelled(count, |n| format!("/api/v1/REF30/resource-{n:04}/items/7"));
-        let routes = compiled(count, |n| format!("/api/v1/.+/resource-{n:04}/"));
+        let paths = paths_of(count, |n| format!("/api/v1/REF30/resource-{n:04}/items/7"));
+        let routes = compile(count, |n| format!("/api/v1/.+/resource-{n:04}/"));
         find(&mut group, "wildcard", &routes, &paths);
     }
     find(
@@ -53,7 +53,7 @@ pub(crate) fn bench(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Looks up each of the paths in turn, in no order a branch predictor could learn.
+/// Measures lookups of the paths in random order, which a branch predictor cannot learn.
 fn find(
     group: &mut BenchmarkGroup<'_, WallTime>,
     kind: &str,
@@ -73,11 +73,11 @@ fn find(
     });
 }
 
-fn spelled(count: usize, path: impl Fn(usize) -> String) -> Vec<String> {
+fn paths_of(count: usize, path: impl Fn(usize) -> String) -> Vec<String> {
     (0..count).map(path).collect()
 }
 
-fn compiled(count: usize, pattern: impl Fn(usize) -> String) -> Matcher<()> {
+fn compile(count: usize, pattern: impl Fn(usize) -> String) -> Matcher<()> {
     let routes = (0..count)
         .map(|index| {
             let matches = RouteMatch {
@@ -98,5 +98,5 @@ fn documented() -> Matcher<()> {
         &Environment::default(),
         &Overrides::default(),
     );
-    internals::routes(&loaded.expect("the sample configuration is right").policy)
+    internals::routes(&loaded.expect("the sample configuration is valid").policy)
 }

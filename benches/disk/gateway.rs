@@ -1,4 +1,4 @@
-//! Durable requests through the whole gateway.
+//! Durable requests through a gateway process.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,25 +13,25 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::Outcome;
+use crate::BenchResult;
 
 const CLIENTS: u64 = 64;
 const WARM_UP: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(10);
 
-/// What upstream says to everything.
-const ANSWER: &[u8] =
+/// The response of the upstream to every request.
+const RESPONSE: &[u8] =
     b"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\ncontent-length: 28\r\n\r\n\
     {\"id\":4711,\"state\":\"done\"}\r\n";
 
-/// A gateway that runs until dropped.
+/// A gateway process. It is killed when dropped.
 struct Gateway {
     child: Child,
     address: SocketAddr,
 }
 
-/// Requests a second with a new key each, by 64 clients.
-pub(crate) fn rate(dir: &Path) -> Outcome<f64> {
+/// Returns the number of requests per second that 64 clients get, with a new key for each request.
+pub(crate) fn rate(dir: &Path) -> BenchResult<f64> {
     let upstream = upstream()?;
     let gateway = Gateway::start(dir, upstream)?;
     let done = Arc::new(AtomicU64::new(0));
@@ -39,19 +39,19 @@ pub(crate) fn rate(dir: &Path) -> Outcome<f64> {
     let address = gateway.address;
     let clients = thread::spawn({
         let (done, over) = (Arc::clone(&done), Arc::clone(&over));
-        move || ask_until(address, &done, &over)
+        move || send_until(address, &done, &over)
     });
     thread::sleep(WARM_UP);
     let (before, started) = (done.load(Ordering::Relaxed), Instant::now());
     thread::sleep(MEASURED);
     let (after, took) = (done.load(Ordering::Relaxed), started.elapsed());
     over.store(true, Ordering::Relaxed);
-    clients.join().map_err(|_| "the clients have crashed")??;
+    clients.join().map_err(|_| "the client thread panicked")??;
     Ok((after - before) as f64 / took.as_secs_f64())
 }
 
-/// Starts an upstream that answers each head with the same.
-fn upstream() -> Outcome<SocketAddr> {
+/// Starts an upstream that sends the same response to each request head.
+fn upstream() -> BenchResult<SocketAddr> {
     let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     socket.set_nonblocking(true)?;
     let address = socket.local_addr()?;
@@ -64,28 +64,32 @@ fn upstream() -> Outcome<SocketAddr> {
             loop {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                tokio::spawn(answer_all(stream));
+                tokio::spawn(respond_to_all(stream));
             }
-            #[expect(unreachable_code, reason = "tells the type of an endless loop")]
+            #[expect(unreachable_code, reason = "sets the return type of the endless loop")]
             std::io::Result::Ok(())
         })
     });
     Ok(address)
 }
 
-async fn answer_all(mut stream: TcpStream) {
+async fn respond_to_all(mut stream: TcpStream) {
     let mut head = Vec::new();
     while stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
         if head.ends_with(b"\r\n\r\n") {
             head.clear();
-            if stream.write_all(ANSWER).await.is_err() {
+            if stream.write_all(RESPONSE).await.is_err() {
                 return;
             }
         }
     }
 }
 
-fn ask_until(gateway: SocketAddr, done: &Arc<AtomicU64>, over: &Arc<AtomicBool>) -> Outcome<()> {
+fn send_until(
+    gateway: SocketAddr,
+    done: &Arc<AtomicU64>,
+    over: &Arc<AtomicBool>,
+) -> BenchResult<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -93,22 +97,22 @@ fn ask_until(gateway: SocketAddr, done: &Arc<AtomicU64>, over: &Arc<AtomicBool>)
         let mut clients = JoinSet::new();
         for client in 0..CLIENTS {
             let (done, over) = (Arc::clone(done), Arc::clone(over));
-            clients.spawn(ask_all(gateway, client, done, over));
+            clients.spawn(send_all(gateway, client, done, over));
         }
         clients.join_all().await.into_iter().collect()
     })
 }
 
-/// One client: request after request on one connection, each with a new key.
-async fn ask_all(
+/// Sends one request after the other on one connection, each with a new key.
+async fn send_all(
     gateway: SocketAddr,
     client: u64,
     done: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
-) -> Outcome<()> {
+) -> BenchResult<()> {
     let mut stream = TcpStream::connect(gateway).await?;
     stream.set_nodelay(true)?;
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     for number in 0_u64.. {
         if over.load(Ordering::Relaxed) {
             return Ok(());
@@ -117,14 +121,14 @@ async fn ask_all(
             "POST /payments HTTP/1.1\r\nhost: bench\r\nidempotency-key: {client}-{number}\r\ncontent-length: 0\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).await?;
-        answer.clear();
-        while !answer.ends_with(b"}\r\n") {
-            if stream.read_buf(&mut answer).await? == 0 {
-                return Err("the gateway hung up".into());
+        response.clear();
+        while !response.ends_with(b"}\r\n") {
+            if stream.read_buf(&mut response).await? == 0 {
+                return Err("the gateway closed the connection".into());
             }
         }
-        if !answer.starts_with(b"HTTP/1.1 201 ") {
-            return Err(String::from_utf8_lossy(&answer).into());
+        if !response.starts_with(b"HTTP/1.1 201 ") {
+            return Err(String::from_utf8_lossy(&response).into());
         }
         done.fetch_add(1, Ordering::Relaxed);
     }
@@ -132,9 +136,9 @@ async fn ask_all(
 }
 
 impl Gateway {
-    fn start(dir: &Path, upstream: SocketAddr) -> Outcome<Self> {
-        let binary =
-            std::env::var_os("DISK_TIDEGATE").ok_or("DISK_TIDEGATE must name a gateway")?;
+    fn start(dir: &Path, upstream: SocketAddr) -> BenchResult<Self> {
+        let binary = std::env::var_os("DISK_TIDEGATE")
+            .ok_or("set DISK_TIDEGATE to the binary of the gateway")?;
         let config = dir.join("tidegate.toml");
         let store = dir.join("gateway");
         let text = format!(
@@ -160,7 +164,7 @@ impl Gateway {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        let (tell, told) = std::sync::mpsc::channel();
+        let (addresses, address) = std::sync::mpsc::channel();
         for output in [
             child
                 .stdout
@@ -171,13 +175,13 @@ impl Gateway {
                 .take()
                 .map(|output| Box::new(output) as Box<dyn std::io::Read + Send>),
         ] {
-            let (Some(output), tell) = (output, tell.clone()) else {
+            let (Some(output), addresses) = (output, addresses.clone()) else {
                 continue;
             };
             thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     match address_in(&line) {
-                        Some(address) => drop(tell.send(address)),
+                        Some(address) => drop(addresses.send(address)),
                         None => eprintln!("{line}"),
                     }
                 }
@@ -187,12 +191,12 @@ impl Gateway {
             child,
             address: (Ipv4Addr::LOCALHOST, 0).into(),
         };
-        gateway.address = told.recv_timeout(Duration::from_secs(10))?;
+        gateway.address = address.recv_timeout(Duration::from_secs(10))?;
         Ok(gateway)
     }
 }
 
-/// The address in the line that announces it.
+/// Returns the address in the log line of the listener, or `None` for other lines.
 fn address_in(line: &str) -> Option<SocketAddr> {
     let (_, rest) = line
         .split_once("http://")
@@ -203,7 +207,7 @@ fn address_in(line: &str) -> Option<SocketAddr> {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // An error means that it has ended by itself.
+        // An error means that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,16 +1,15 @@
-//! What the store on disk costs: opening it, asking it, and writing through it.
+//! Cost of the disk store: opening, lookups, and durable requests through the gateway.
 //!
-//! Run with `make disk`. A store of a thousand records and one of a million are filled; then for each a
-//! process of its own opens it and asks for records, first such as are not in its memory (cold; the
-//! system's page cache is left as it is) and then the same again (hot). At last 64 clients send requests,
-//! every one with a new key, through the release build of the gateway to an upstream on this machine.
-//! How long the disk takes to sync is measured in the same run on the same file system.
+//! Run with `make disk`. It fills a store with a thousand records and one with a million. For each store, a separate
+//! process opens it and looks up records twice: first from disk (cold, except for the page cache of the system) and
+//! then from memory (hot). Finally, 64 clients send requests with new keys through the release build of the gateway to
+//! an upstream on the same machine. The sync time of the disk is measured in the same run on the same file system.
 //!
-//! `DISK_TIDEGATE` is the gateway; `TMPDIR` decides on which file system all of this is.
+//! `DISK_TIDEGATE` sets the binary of the gateway, and `TMPDIR` the file system.
 
 #![expect(
     clippy::cast_precision_loss,
-    reason = "figures for people, none near 2⁵²"
+    reason = "the printed numbers are far below 2⁵²"
 )]
 
 mod gateway;
@@ -28,37 +27,37 @@ use tempfile::TempDir;
 
 use self::probe::Probe;
 
-/// As the gateway has it.
+/// The allocator of the gateway.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const FEW: u32 = 1_000;
 const MANY: u32 = 1_000_000;
 
-/// The longest a store of a million records may take to open.
-const MOST_OPENING: Duration = Duration::from_secs(2);
+/// Upper bound of the time to open a store of a million records.
+const MAX_OPENING: Duration = Duration::from_secs(2);
 
-/// The most a lookup among many may take, as a multiple of one among few.
-const MOST_RATIO: f64 = 2.0;
+/// Upper bound of the ratio of the lookup times in the large and in the small store.
+const MAX_RATIO: f64 = 2.0;
 
-/// Requests a second that are enough, however fast the disk is.
-const ENOUGH: f64 = 5_000.0;
+/// Required requests per second. A slow disk lowers the requirement.
+const TARGET_RATE: f64 = 5_000.0;
 
-/// Requests that share a sync, of 64 clients that each write twice.
-const SHARING: f64 = 32.0;
+/// Requests per sync with 64 clients, each of which writes a claim and a response.
+const REQUESTS_PER_SYNC: f64 = 32.0;
 
-fn main() -> Outcome<()> {
+fn main() -> BenchResult<()> {
     let arguments: Vec<String> = std::env::args().collect();
-    if let [_, word, path, records] = &arguments[..]
-        && word == "probe"
+    if let [_, command, path, records] = &arguments[..]
+        && command == "probe"
     {
         return probe::run(Path::new(path), records.parse()?);
     }
 
     let dir = TempDir::new()?;
-    println!("on the file system of {}", dir.path().display());
+    println!("directory: {}", dir.path().display());
     let syncing = median_sync(dir.path())?;
     println!(
         "fdatasync after 4 KiB: {} µs, median of 500",
@@ -81,25 +80,23 @@ fn main() -> Outcome<()> {
         );
     }
     let opening = many.opening.as_secs_f64();
-    verdict(
-        "seconds to open",
+    print_result(
+        "time to open the large store, in s",
         opening,
-        opening <= MOST_OPENING.as_secs_f64(),
-        "at most 2",
+        opening <= MAX_OPENING.as_secs_f64(),
+        "at most 2 s",
     );
     for (what, ratio) in [
         (
-            "cold lookup among many",
+            "cold lookup, large store / small store",
             micros(many.cold) / micros(few.cold),
         ),
-        ("hot lookup among many", micros(many.hot) / micros(few.hot)),
+        (
+            "hot lookup, large store / small store",
+            micros(many.hot) / micros(few.hot),
+        ),
     ] {
-        verdict(
-            what,
-            ratio,
-            ratio <= MOST_RATIO,
-            "at most 2 times one among few",
-        );
+        print_result(what, ratio, ratio <= MAX_RATIO, "at most 2");
     }
 
     let rate = gateway::rate(dir.path())?;
@@ -108,30 +105,30 @@ fn main() -> Outcome<()> {
         "fdatasync after 4 KiB: {} µs, median of 500",
         again.as_micros()
     );
-    let bar = ENOUGH.min(0.5 * SHARING / syncing.min(again).as_secs_f64());
-    verdict(
-        "durable keyed requests a second",
+    let required = TARGET_RATE.min(0.5 * REQUESTS_PER_SYNC / syncing.min(again).as_secs_f64());
+    print_result(
+        "durable keyed requests per second",
         rate,
-        rate >= bar,
-        &format!("at least {bar:.0}"),
+        rate >= required,
+        &format!("at least {required:.0}"),
     );
     Ok(())
 }
 
-/// Fills a store, and has a process of its own look at it.
-fn measure(path: &Path, records: u32) -> Outcome<Probe> {
+/// Fills a store and measures it in a separate process.
+fn measure(path: &Path, records: u32) -> BenchResult<Probe> {
     let started = Instant::now();
     store::fill(path, records)?;
     let took = started.elapsed().as_secs_f64();
     println!(
-        "{records} records written in {took:.1} s, {:.0} a second",
+        "{records} records written in {took:.1} s, {:.0} per second",
         f64::from(records) / took
     );
     Probe::of(path, records)
 }
 
-/// How long the disk takes to make four kibibytes durable.
-fn median_sync(dir: &Path) -> Outcome<Duration> {
+/// Returns the median time of `fdatasync` after a write of 4 KiB.
+fn median_sync(dir: &Path) -> BenchResult<Duration> {
     let mut file = File::create(dir.join("sync"))?;
     let mut times = Vec::new();
     for _ in 0..500 {
@@ -152,7 +149,7 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn verdict(what: &str, figure: f64, holds: bool, bound: &str) {
-    let verdict = if holds { "holds" } else { "BROKEN" };
-    println!("{what}: {figure:.2}, {bound}: {verdict}");
+fn print_result(what: &str, figure: f64, holds: bool, bound: &str) {
+    let result = if holds { "ok" } else { "MISSED" };
+    println!("{what}: {figure:.2} ({bound}: {result})");
 }

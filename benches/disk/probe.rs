@@ -1,4 +1,4 @@
-//! A process that opens a store, asks it for records, and tells how long that took.
+//! A separate process that opens a store, looks up records, and prints the times.
 
 use std::fs;
 use std::path::Path;
@@ -8,24 +8,26 @@ use std::time::{Duration, Instant};
 use tidegate::idempotency::{Claim, Records as _};
 use tidegate::internals::DiskRecords;
 
-use crate::{Outcome, median, store};
+use crate::{BenchResult, median, store};
 
-/// Records that are asked for, at most.
+/// Upper bound of the records that are looked up.
 const LOOKUPS: u32 = 20_000;
 
-/// What it tells.
+/// Result of the process.
 pub(crate) struct Probe {
+    /// Time to open the store.
     pub(crate) opening: Duration,
-    /// Bytes of memory more than before the store was opened and asked.
+    /// Growth of the resident memory by opening the store and the lookups, in bytes.
     pub(crate) resident: u64,
-    /// A lookup that is not answered from memory, and one that is.
+    /// Median time of a lookup that reads from disk.
     pub(crate) cold: Duration,
+    /// Median time of a lookup in memory.
     pub(crate) hot: Duration,
 }
 
 impl Probe {
-    /// Has a process of its own look at the store in a directory.
-    pub(crate) fn of(path: &Path, records: u32) -> Outcome<Self> {
+    /// Runs the process for the store in the directory `path`.
+    pub(crate) fn of(path: &Path, records: u32) -> BenchResult<Self> {
         let output = Command::new(std::env::current_exe()?)
             .arg("probe")
             .arg(path)
@@ -34,8 +36,8 @@ impl Probe {
         let text = String::from_utf8_lossy(&output.stdout);
         let figures: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();
         let [opening, resident, cold, hot] = figures[..] else {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("the probe failed: {text}{said}").into());
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("the probe process failed: {text}{errors}").into());
         };
         Ok(Self {
             opening: Duration::from_nanos(opening),
@@ -46,8 +48,8 @@ impl Probe {
     }
 }
 
-/// What the process does.
-pub(crate) fn run(path: &Path, records: u32) -> Outcome<()> {
+/// Measures the store in `path` and prints the result. Called in the separate process.
+pub(crate) fn run(path: &Path, records: u32) -> BenchResult<()> {
     let before = resident()?;
     let started = Instant::now();
     let store = store::open(path)?;
@@ -72,8 +74,8 @@ pub(crate) fn run(path: &Path, records: u32) -> Outcome<()> {
     Ok(())
 }
 
-/// How long it takes to be told one of these records.
-async fn look_up(store: &DiskRecords, numbers: &[u32]) -> Outcome<Duration> {
+/// Returns the median time of a lookup of these records.
+async fn look_up(store: &DiskRecords, numbers: &[u32]) -> BenchResult<Duration> {
     let mut times = Vec::with_capacity(numbers.len());
     for &number in numbers {
         let claim_request = store::claim_request(number);
@@ -87,8 +89,8 @@ async fn look_up(store: &DiskRecords, numbers: &[u32]) -> Outcome<Duration> {
     Ok(median(&mut times))
 }
 
-/// This process's resident bytes.
-fn resident() -> Outcome<u64> {
+/// Returns the resident memory of this process, in bytes.
+fn resident() -> BenchResult<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB"));

@@ -1,4 +1,4 @@
-//! A store with so many records.
+//! Creates stores with a given number of records.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -16,24 +16,24 @@ use tidegate::idempotency::{
 use tidegate::internals::{DiskRecords, StoreCapacity};
 use tokio::task::JoinSet;
 
-use crate::Outcome;
+use crate::BenchResult;
 
-/// Those who write at once while a store is filled.
+/// Number of concurrent writers that fill a store.
 const WRITERS: usize = 512;
 
-/// Keys of one scope.
-const KEYS_A_SCOPE: u32 = 1_000;
+/// Number of keys per scope.
+const KEYS_PER_SCOPE: u32 = 1_000;
 
 /// Opens the store in a directory.
-pub(crate) fn open(path: &Path) -> Outcome<DiskRecords> {
-    let room = StoreCapacity {
+pub(crate) fn open(path: &Path) -> BenchResult<DiskRecords> {
+    let capacity = StoreCapacity {
         max_keys: 2_000_000,
         max_bytes: 4 << 30,
     };
-    Ok(DiskRecords::open(path, room, Clock::real())?)
+    Ok(DiskRecords::open(path, capacity, Clock::real())?)
 }
 
-/// A request under the key of this number; keys are spread as hashes are.
+/// Returns a claim of the key with this number. Keys and scopes are hashes.
 pub(crate) fn claim_request(number: u32) -> ClaimRequest {
     let hash = |text: &str, number: u32| {
         let hash = blake3::keyed_hash(
@@ -48,7 +48,7 @@ pub(crate) fn claim_request(number: u32) -> ClaimRequest {
         at: Moment::default(),
         id: RecordId {
             key: KeyHash(hash("key", number)),
-            scope: ScopeHash(hash("scope", number / KEYS_A_SCOPE)),
+            scope: ScopeHash(hash("scope", number / KEYS_PER_SCOPE)),
         },
         client: ClientHash(1),
         fingerprint: Fingerprint {
@@ -63,7 +63,7 @@ pub(crate) fn claim_request(number: u32) -> ClaimRequest {
     }
 }
 
-fn answer(number: u32) -> Arc<StoredResponse> {
+fn response(number: u32) -> Arc<StoredResponse> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert("x-number", HeaderValue::from(number));
@@ -74,8 +74,8 @@ fn answer(number: u32) -> Arc<StoredResponse> {
     ))
 }
 
-/// Makes a store with so many records in a directory.
-pub(crate) fn fill(path: &Path, records: u32) -> Outcome<()> {
+/// Creates a store with `records` records in a directory.
+pub(crate) fn fill(path: &Path, records: u32) -> BenchResult<()> {
     let store = open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -99,12 +99,12 @@ pub(crate) fn fill(path: &Path, records: u32) -> Outcome<()> {
     })
 }
 
-async fn write(store: &DiskRecords, number: u32) -> Outcome<()> {
+async fn write(store: &DiskRecords, number: u32) -> BenchResult<()> {
     match store.claim(&claim_request(number)).await? {
         Claim::Won(mut permit) => {
             permit.mark_sent();
             Ok(store
-                .end(permit, ExecutionOutcome::Completed(answer(number)))
+                .end(permit, ExecutionOutcome::Completed(response(number)))
                 .await?)
         }
         other => Err(format!("the key {number} is {other:?}").into()),

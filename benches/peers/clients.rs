@@ -1,9 +1,8 @@
-//! Whether a request costs more for the clients that are tracked beside its own.
+//! Compares the CPU time per request of a gateway that tracks a thousand clients and of one that tracks a million.
 //!
-//! Two gateways with the same configuration, one told of a thousand clients and one of a million, by
-//! the `X-Forwarded-For` of a trusted peer; then both are loaded in turns with requests of clients
-//! picked at random among their own. A token takes ten minutes to come back, so no bucket is full, and
-//! forgotten, before all clients are known.
+//! Both gateways have the same configuration. Requests with different `X-Forwarded-For` from a trusted proxy make them
+//! track their clients. Then both are loaded in turns with requests of random clients. A bucket gets one token in ten
+//! minutes, so no bucket is full and evicted before all clients are tracked.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -11,27 +10,30 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crate::Outcome;
+use crate::BenchResult;
 use crate::gateways::{Gateway, Running, tidegate};
 use crate::load::{Load, Sample, loaded, wrk};
-use crate::scene::{Scene, free_address, get, until_listening};
-use crate::table::{median, range, verdict};
+use crate::setup::{Setup, free_address, get, until_listening};
+use crate::table::{median, print_result, range};
 
 const FEW: u32 = 1_000;
 const MANY: u32 = 1_000_000;
 
-/// Clients are spread over 10.0.0.0/8, so that few and many are spelled at the same length.
+/// Number of addresses in 10.0.0.0/8. The clients are spread over it, so that both loads have addresses of similar
+/// length.
 const ADDRESSES: u32 = 1 << 24;
 
-/// Connections that tell a gateway of its clients, and requests each sends before it reads the answers.
-const TELLERS: u32 = 8;
-const AT_ONCE: u32 = 50;
+/// Number of connections that send the first request of each client.
+const CONNECTIONS: u32 = 8;
 
-/// The most CPU time a request among many may cost, as a multiple of one among few.
+/// Number of requests that a connection sends before it reads the responses.
+const PIPELINED: u32 = 50;
+
+/// Upper bound of the ratio of CPU time per request: a million clients to a thousand.
 const BOUND: f64 = 1.1;
 
-/// A gateway and the clients it tracks.
-struct Crowd {
+/// A gateway and the number of clients that it tracks.
+struct MeasuredGateway {
     clients: u32,
     running: Running,
     script: PathBuf,
@@ -39,67 +41,70 @@ struct Crowd {
 }
 
 /// Measures and prints the comparison.
-pub(crate) fn compare(scene: &Scene, load: &Load) -> Outcome<()> {
-    let mut crowds = [Crowd::gather(scene, FEW)?, Crowd::gather(scene, MANY)?];
+pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
+    let mut gateways = [
+        MeasuredGateway::start(setup, FEW)?,
+        MeasuredGateway::start(setup, MANY)?,
+    ];
     println!(
         "{} rounds of {} s, {} connections, after 1 s of warm-up each",
         load.rounds, load.seconds, load.connections
     );
     for round in 1..=load.rounds {
-        for crowd in &mut crowds {
-            let sample = crowd.measure(load)?;
+        for gateway in &mut gateways {
+            let sample = gateway.measure(load)?;
             println!(
                 "round {round}: {:>9} clients {}",
-                crowd.clients,
+                gateway.clients,
                 sample.summary()
             );
-            crowd.samples.push(sample);
+            gateway.samples.push(sample);
         }
     }
 
     println!(
         "\n{:>10}{:>12}{:>16}{:>13}{:>10}{:>9}",
-        "clients", "CPU µs/req", "least–most", "requests/s", "p99 ms", "MiB"
+        "clients", "CPU µs/req", "min–max", "requests/s", "p99 ms", "MiB"
     );
     let mut costs = Vec::new();
-    for crowd in &crowds {
-        let samples: Vec<&Sample> = crowd.samples.iter().collect();
+    for gateway in &gateways {
+        let samples: Vec<&Sample> = gateway.samples.iter().collect();
         let cpu = median(&samples, |sample| sample.cpu);
         println!(
             "{:>10}{cpu:>12.2}{:>16}{:>13.0}{:>10.2}{:>9.1}",
-            crowd.clients,
+            gateway.clients,
             range(&samples),
             median(&samples, |sample| sample.throughput),
             median(&samples, |sample| sample.p99),
             median(&samples, |sample| sample.memory),
         );
         for fault in samples.iter().flat_map(|sample| &sample.faults) {
-            println!("WRONG ANSWERS: {fault}");
+            println!("WRONG RESPONSES: {fault}");
         }
         costs.push(cpu);
     }
-    verdict(costs[1] / costs[0], BOUND);
+    print_result(costs[1] / costs[0], BOUND);
     Ok(())
 }
 
-impl Crowd {
-    /// Starts a gateway and has it track so many clients.
-    fn gather(scene: &Scene, clients: u32) -> Outcome<Self> {
+impl MeasuredGateway {
+    /// Starts a gateway and makes it track `clients` clients.
+    fn start(setup: &Setup, clients: u32) -> BenchResult<Self> {
         let address = free_address()?;
         let admin = free_address()?;
         let name = format!("clients-{clients}");
-        let config = config(address, admin, scene.upstream);
-        let mut process = tidegate(scene, &name, &config)?;
+        let config = config(address, admin, setup.upstream);
+        let mut process = tidegate(setup, &name, &config)?;
         until_listening(&mut process, address)?;
-        tell(address, clients)?;
+        send_from_all(address, clients)?;
         let (_, metrics) = get(admin, "/metrics")?;
         let tracked = metrics
             .lines()
             .find_map(|line| line.strip_prefix("tidegate_buckets "))
-            .unwrap_or("no number of buckets");
-        println!("told of {clients} clients, the gateway tracks {tracked}");
+            .unwrap_or("an unknown number of");
+        println!("{clients} clients sent a request, the gateway tracks {tracked} buckets");
         if tracked.trim() != clients.to_string() {
-            return Err(format!("{clients} clients expected, {tracked} tracked").into());
+            return Err(format!("expected {clients} tracked buckets, got {tracked}").into());
         }
         Ok(Self {
             clients,
@@ -108,18 +113,18 @@ impl Crowd {
                 process,
                 address,
             },
-            script: scene.file(&format!("{name}.lua"), &script(clients))?,
+            script: setup.file(&format!("{name}.lua"), &script(clients))?,
             samples: Vec::new(),
         })
     }
 
-    fn measure(&self, load: &Load) -> Outcome<Sample> {
+    fn measure(&self, load: &Load) -> BenchResult<Sample> {
         let script = Some(self.script.as_os_str());
         wrk(self.running.address, "/", load, 1, script)?;
         let mut run = loaded(&self.running, "/", load, script)?;
         if run.bad > 0 || run.requests == 0 {
             run.sample.faults.push(format!(
-                "{} of {} answers were no success",
+                "{} of {} responses have a status other than 2xx or 3xx",
                 run.bad, run.requests
             ));
         }
@@ -145,32 +150,32 @@ fn config(listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) -> String
     )
 }
 
-/// A request for each client, over a few connections at once.
-fn tell(gateway: SocketAddr, clients: u32) -> Outcome<()> {
+/// Sends one request of each client over [`CONNECTIONS`] concurrent connections.
+fn send_from_all(gateway: SocketAddr, clients: u32) -> BenchResult<()> {
     thread::scope(|scope| {
-        let tellers: Vec<_> = (0..TELLERS)
-            .map(|teller| {
-                let share = clients * teller / TELLERS..clients * (teller + 1) / TELLERS;
+        let senders: Vec<_> = (0..CONNECTIONS)
+            .map(|index| {
+                let share = clients * index / CONNECTIONS..clients * (index + 1) / CONNECTIONS;
                 scope.spawn(move || {
                     let mut stream = TcpStream::connect(gateway)?;
                     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-                    for first in share.clone().step_by(AT_ONCE as usize) {
-                        let batch = first..share.end.min(first + AT_ONCE);
-                        tell_batch(&mut stream, batch, clients)?;
+                    for first in share.clone().step_by(PIPELINED as usize) {
+                        let batch = first..share.end.min(first + PIPELINED);
+                        send_batch(&mut stream, batch, clients)?;
                     }
                     Ok(())
                 })
             })
             .collect();
-        let results: std::io::Result<Vec<()>> = tellers
+        let results: std::io::Result<Vec<()>> = senders
             .into_iter()
-            .map(|teller| teller.join().expect("a teller does not panic"))
+            .map(|sender| sender.join().expect("a sender does not panic"))
             .collect();
         results.map(drop).map_err(Into::into)
     })
 }
 
-fn tell_batch(
+fn send_batch(
     stream: &mut TcpStream,
     batch: std::ops::Range<u32>,
     clients: u32,
@@ -185,20 +190,20 @@ fn tell_batch(
         )?;
     }
     stream.write_all(&requests)?;
-    // An answer has one brace, in its body.
-    let mut answers = 0;
+    // Each response contains one opening brace, in its body.
+    let mut responses = 0;
     let mut buffer = [0; 16 * 1024];
-    while answers < batch.len() {
+    while responses < batch.len() {
         let read = stream.read(&mut buffer)?;
         if read == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        answers += buffer[..read].split(|&byte| byte == b'{').count() - 1;
+        responses += buffer[..read].split(|&byte| byte == b'{').count() - 1;
     }
     Ok(())
 }
 
-/// Requests of clients picked at random.
+/// Returns a wrk script that sends requests of random clients.
 fn script(clients: u32) -> String {
     let stride = ADDRESSES / clients;
     format!(

@@ -1,52 +1,51 @@
-//! What it costs to keep limits in Redis: beside what Redis itself does with the same script, and beside
-//! limits in memory.
+//! Cost of limits in Redis, compared with Redis alone and with limits in memory.
 //!
-//! `redis-benchmark` runs the script that charges a bucket as fast as 32 connections can, one call at a time
-//! on each; then the gateway bears the same number of connections, every request charged in that Redis and
-//! forwarded. How much longer a request takes than with limits in memory is measured on one connection, where
-//! nothing waits for anything else, and compared with a bare round trip to Redis.
+//! First, `redis-benchmark` calls the charge script on 32 connections, one call at a time on each. Then the gateway
+//! gets load on the same number of connections, and charges and forwards every request. The additional latency compared
+//! with limits in memory is measured on one connection, where no request waits for another. It is compared with one
+//! call of the script on one connection.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::Outcome;
+use crate::BenchResult;
 use crate::gateways::{Gateway, Running, tidegate};
 use crate::load::{Load, wrk};
 use crate::redis::RedisServer;
-use crate::scene::{Scene, free_address, until_listening};
+use crate::setup::{Setup, free_address, until_listening};
 
 /// The script that charges the buckets of a request.
 const CHARGE: &str = include_str!("../../src/store/redis/lua/charge.lua");
 
-/// What it is told of the limit that the gateway here has: none must be refused.
+/// Arguments of the script: the quota of the limit in the configuration below, which rejects no request.
 const QUOTA: [&str; 5] = ["1", "1", "1000", "0", "1000"];
 
-/// Calls of `redis-benchmark`, on all connections and on one.
+/// Number of calls by `redis-benchmark`, on all connections and on one.
 const CALLS: [&str; 2] = ["200000", "20000"];
 
-/// The least of what Redis can do that the gateway is to reach.
-const LEAST_SHARE: f64 = 0.4;
+/// Lower bound of the gateway's requests per second, as a share of the calls per second of Redis alone.
+const MIN_SHARE: f64 = 0.4;
 
-/// The most a request may take longer, in bare round trips.
-const MOST_TRIPS: f64 = 2.0;
+/// Upper bound of the additional latency of a request, in script calls on one connection.
+const MAX_ADDED_CALLS: f64 = 2.0;
 
-/// What one round showed.
+/// Results of one round.
 #[derive(Debug)]
 struct Round {
-    /// Calls of the script a second.
+    /// Script calls per second, without the gateway.
     calls: f64,
-    /// Requests a second through the gateway.
+    /// Requests per second through the gateway.
     requests: f64,
-    /// A bare round trip, in µs, median.
-    trip: f64,
-    /// A request with its limit in memory, in µs, median.
+    /// Median latency of a script call on one connection, in µs.
+    call: f64,
+    /// Median latency of a request with its limit in memory, in µs.
     in_memory: f64,
-    /// A request with its limit in Redis, in µs, median.
+    /// Median latency of a request with its limit in Redis, in µs.
     in_redis: f64,
 }
 
 /// Measures and prints both comparisons.
-pub(crate) fn compare(scene: &Scene, load: &Load) -> Outcome<()> {
+pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
     println!(
         "{} rounds of {} s, {} connections and 1, after 1 s of warm-up each",
         load.rounds, load.seconds, load.connections
@@ -55,62 +54,62 @@ pub(crate) fn compare(scene: &Scene, load: &Load) -> Outcome<()> {
     let hash = server.command(&["SCRIPT", "LOAD", CHARGE]).text();
     let mut rounds = Vec::new();
     for number in 1..=load.rounds {
-        let round = measure(scene, load, &server, &hash)?;
+        let round = measure(setup, load, &server, &hash)?;
         println!(
-            "round {number}: script {:7.0}/s  gateway {:7.0}/s   round trip {:5.1} µs  in memory {:5.1} µs  \
+            "round {number}: script {:7.0}/s  gateway {:7.0}/s   script call {:5.1} µs  in memory {:5.1} µs  \
              in Redis {:5.1} µs",
-            round.calls, round.requests, round.trip, round.in_memory, round.in_redis
+            round.calls, round.requests, round.call, round.in_memory, round.in_redis
         );
         rounds.push(round);
     }
     let share = median(&rounds, |round| round.requests / round.calls);
-    let trips = median(&rounds, |round| {
-        (round.in_redis - round.in_memory) / round.trip
+    let added_calls = median(&rounds, |round| {
+        (round.in_redis - round.in_memory) / round.call
     });
-    verdict(
-        "Requests through the gateway, of what Redis itself does",
+    print_result(
+        "Requests per second through the gateway, as a share of script calls per second",
         share,
-        share >= LEAST_SHARE,
-        &format!("at least {LEAST_SHARE}"),
+        share >= MIN_SHARE,
+        &format!("at least {MIN_SHARE}"),
     );
-    verdict(
-        "What a request takes longer, in bare round trips",
-        trips,
-        trips <= MOST_TRIPS,
-        &format!("at most {MOST_TRIPS}"),
+    print_result(
+        "Additional latency of a request, in script calls on one connection",
+        added_calls,
+        added_calls <= MAX_ADDED_CALLS,
+        &format!("at most {MAX_ADDED_CALLS}"),
     );
     Ok(())
 }
 
-fn measure(scene: &Scene, load: &Load, server: &RedisServer, hash: &str) -> Outcome<Round> {
+fn measure(setup: &Setup, load: &Load, server: &RedisServer, hash: &str) -> BenchResult<Round> {
     let one = Load {
         connections: 1,
         ..*load
     };
     let (calls, _) = benchmark(server, load.connections, CALLS[0], hash)?;
-    let redis = start(scene, Some(server))?;
+    let redis = start(setup, Some(server))?;
     let requests = throughput(&loaded(&redis, load)?)?;
-    let (_, trip) = benchmark(server, 1, CALLS[1], hash)?;
-    let in_redis = middle(&loaded(&redis, &one)?)?;
-    let memory = start(scene, None)?;
-    let in_memory = middle(&loaded(&memory, &one)?)?;
+    let (_, call) = benchmark(server, 1, CALLS[1], hash)?;
+    let in_redis = median_latency(&loaded(&redis, &one)?)?;
+    let memory = start(setup, None)?;
+    let in_memory = median_latency(&loaded(&memory, &one)?)?;
     Ok(Round {
         calls,
         requests,
-        trip,
+        call,
         in_memory,
         in_redis,
     })
 }
 
-/// The gateway with its limits in `server`, or in memory.
-fn start(scene: &Scene, server: Option<&RedisServer>) -> Outcome<Running> {
+/// Starts a gateway with its limits in `server`, or in memory if `None`.
+fn start(setup: &Setup, server: Option<&RedisServer>) -> BenchResult<Running> {
     let (address, admin) = (free_address()?, free_address()?);
     let store = server.map_or_else(String::new, |server| {
         let url = server.url();
         format!("store = {{ backend = \"redis\", url = \"{url}\" }}")
     });
-    let upstream = scene.upstream;
+    let upstream = setup.upstream;
     let config = format!(
         r#"
         server = {{ listen = "{address}", workers = 2 }}
@@ -125,7 +124,7 @@ fn start(scene: &Scene, server: Option<&RedisServer>) -> Outcome<Running> {
         limits = ["api"]
         "#
     );
-    let mut process = tidegate(scene, "fleet", &config)?;
+    let mut process = tidegate(setup, "fleet", &config)?;
     until_listening(&mut process, address)?;
     Ok(Running {
         gateway: Gateway::Tidegate,
@@ -134,29 +133,29 @@ fn start(scene: &Scene, server: Option<&RedisServer>) -> Outcome<Running> {
     })
 }
 
-/// What wrk says of a gateway, after a warm-up; no answer may be anything but a success.
-fn loaded(running: &Running, load: &Load) -> Outcome<String> {
+/// Returns the report of wrk for a gateway after a warm-up. Fails if a request fails.
+fn loaded(running: &Running, load: &Load) -> BenchResult<String> {
     wrk(running.address, "/api/items", load, 1, None)?;
     let report = wrk(running.address, "/api/items", load, load.seconds, None)?;
     if report.contains("Non-2xx") || report.contains("Socket errors") {
-        return Err(format!("some answers were no success:\n{report}").into());
+        return Err(format!("some requests failed:\n{report}").into());
     }
     Ok(report)
 }
 
-fn throughput(report: &str) -> Outcome<f64> {
-    let figure = after(report, "Requests/sec:").ok_or("no throughput")?;
+fn throughput(report: &str) -> BenchResult<f64> {
+    let figure = after(report, "Requests/sec:").ok_or("the report of wrk has no throughput")?;
     Ok(figure.parse()?)
 }
 
-/// The median latency, in µs.
-fn middle(report: &str) -> Outcome<f64> {
-    let figure = after(report, "50%").ok_or("no median")?;
+/// Returns the median latency, in µs.
+fn median_latency(report: &str) -> BenchResult<f64> {
+    let figure = after(report, "50%").ok_or("the report of wrk has no median")?;
     let (number, unit) = figure.split_at(figure.len() - 2);
     match unit {
         "us" => Ok(number.parse()?),
         "ms" => Ok(number.parse::<f64>()? * 1e3),
-        _ => Err(format!("an odd latency: {figure}").into()),
+        _ => Err(format!("cannot parse the latency {figure}").into()),
     }
 }
 
@@ -165,13 +164,13 @@ fn after<'a>(report: &'a str, label: &str) -> Option<&'a str> {
     lines.find_map(|line| Some(line.trim().strip_prefix(label)?.trim()))
 }
 
-/// Calls of the script a second, and how long one takes in µs, median.
+/// Returns the script calls per second, and the median latency of a call in µs.
 fn benchmark(
     server: &RedisServer,
     connections: usize,
     calls: &str,
     hash: &str,
-) -> Outcome<(f64, f64)> {
+) -> BenchResult<(f64, f64)> {
     let mut command = Command::new(Path::new("redis-benchmark"));
     command
         .args(["-h", "127.0.0.1", "-p", &server.port().to_string()])
@@ -186,13 +185,13 @@ fn benchmark(
     let row = report
         .lines()
         .last()
-        .ok_or("redis-benchmark says nothing")?;
+        .ok_or("redis-benchmark printed nothing")?;
     let figures: Vec<&str> = row.rsplit("\",\"").collect();
-    // From the end: most, p99, p95, p50, least, mean, calls a second.
-    let [_, _, _, middle, _, _, rate, ..] = &figures[..] else {
-        return Err(format!("an odd report of redis-benchmark:\n{report}").into());
+    // From the end: maximum, p99, p95, p50, minimum, average, calls per second.
+    let [_, _, _, median, _, _, rate, ..] = &figures[..] else {
+        return Err(format!("cannot parse the report of redis-benchmark:\n{report}").into());
     };
-    Ok((rate.parse()?, middle.parse::<f64>()? * 1e3))
+    Ok((rate.parse()?, median.parse::<f64>()? * 1e3))
 }
 
 fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
@@ -201,7 +200,7 @@ fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
     figures[figures.len() / 2]
 }
 
-fn verdict(what: &str, figure: f64, holds: bool, bar: &str) {
-    let verdict = if holds { "holds" } else { "BROKEN" };
-    println!("{what}: {figure:.2}, {bar}: {verdict}");
+fn print_result(what: &str, figure: f64, holds: bool, bound: &str) {
+    let result = if holds { "ok" } else { "MISSED" };
+    println!("{what}: {figure:.2} ({bound}: {result})");
 }

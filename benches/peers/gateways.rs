@@ -1,17 +1,17 @@
-//! The gateways and their configurations: the same work, as each of them is told to do it.
+//! The compared gateways, with equivalent configurations.
 //!
-//! All have two workers, keep connections to the upstream open, pass on the client's address and host,
-//! count clients by address, and write no access log. Under `/api/` the limit is far above the load;
-//! under `/refused/` the first request uses it up.
+//! Each gateway has two workers, keeps upstream connections open, forwards the address of the client and the host,
+//! limits by client address, and writes no access log. Under `/api/` the limit is far above the load. Under
+//! `/rejected/` the first request uses up the limit.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
-use crate::Outcome;
+use crate::BenchResult;
 use crate::process::Process;
-use crate::scene::{Scene, free_address, nginx, until_listening};
+use crate::setup::{Setup, free_address, nginx, until_listening};
 
-/// One of the programs compared.
+/// A compared program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gateway {
     Nginx,
@@ -19,7 +19,7 @@ pub(crate) enum Gateway {
     Haproxy,
 }
 
-/// A gateway that listens.
+/// A running gateway.
 pub(crate) struct Running {
     pub(crate) gateway: Gateway,
     pub(crate) process: Process,
@@ -27,7 +27,7 @@ pub(crate) struct Running {
 }
 
 impl Gateway {
-    /// Those that can be started here. nginx, the measure of the others, is always among them.
+    /// Returns the gateways to compare. HAProxy is optional. nginx is required, as the reference of the ratios.
     pub(crate) fn installed() -> Vec<Self> {
         let haproxy = Command::new("haproxy")
             .arg("-v")
@@ -41,7 +41,6 @@ impl Gateway {
         all
     }
 
-    /// What it is called.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
@@ -50,22 +49,22 @@ impl Gateway {
         }
     }
 
-    /// Starts it in front of the scene's upstream.
-    pub(crate) fn start(self, scene: &Scene) -> Outcome<Running> {
+    /// Starts the gateway with the upstream of `setup`.
+    pub(crate) fn start(self, setup: &Setup) -> BenchResult<Running> {
         let address = free_address()?;
         let mut process = match self {
             Self::Nginx => nginx(
-                scene.path(),
+                setup.path(),
                 "nginx",
                 2,
-                &nginx_site(address, scene.upstream),
+                &nginx_site(address, setup.upstream),
             ),
             Self::Tidegate => tidegate(
-                scene,
+                setup,
                 "tidegate",
-                &tidegate_config(address, free_address()?, scene.upstream),
+                &tidegate_config(address, free_address()?, setup.upstream),
             ),
-            Self::Haproxy => haproxy(scene, address),
+            Self::Haproxy => haproxy(setup, address),
         }?;
         until_listening(&mut process, address)?;
         Ok(Running {
@@ -79,7 +78,7 @@ impl Gateway {
 fn nginx_site(listen: SocketAddr, upstream: SocketAddr) -> String {
     format!(
         "limit_req_zone $binary_remote_addr zone=api:10m rate=1000000r/s;
-        limit_req_zone $binary_remote_addr zone=refused:10m rate=1r/m;
+        limit_req_zone $binary_remote_addr zone=rejected:10m rate=1r/m;
         limit_req_status 429;
         upstream api {{
             server {upstream};
@@ -96,8 +95,8 @@ fn nginx_site(listen: SocketAddr, upstream: SocketAddr) -> String {
                 limit_req zone=api burst=1000000 nodelay;
                 proxy_pass http://api;
             }}
-            location /refused/ {{
-                limit_req zone=refused;
+            location /rejected/ {{
+                limit_req zone=rejected;
                 proxy_pass http://api;
             }}
         }}"
@@ -112,29 +111,29 @@ fn tidegate_config(listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) 
         log = {{ access = false }}
         upstream.api.servers = ["http://{upstream}"]
         limit.api = {{ rate = "1000000/s", burst = 1000000 }}
-        limit.refused = {{ rate = "1/h", burst = 0 }}
+        limit.rejected = {{ rate = "1/h", burst = 0 }}
         [[route]]
         name = "api"
         path = "/api/"
         limits = ["api"]
         [[route]]
-        name = "refused"
-        path = "/refused/"
-        limits = ["refused"]
+        name = "rejected"
+        path = "/rejected/"
+        limits = ["rejected"]
         "#
     )
 }
 
-/// Starts the gateway under test on a configuration.
-pub(crate) fn tidegate(scene: &Scene, name: &str, config: &str) -> Outcome<Process> {
-    let config = scene.file(&format!("{name}.toml"), config)?;
-    let mut command = Command::new(&scene.tidegate);
+/// Starts the gateway under test with a configuration.
+pub(crate) fn tidegate(setup: &Setup, name: &str, config: &str) -> BenchResult<Process> {
+    let config = setup.file(&format!("{name}.toml"), config)?;
+    let mut command = Command::new(&setup.tidegate);
     command.arg("serve").arg("--config").arg(config);
-    Process::start(&mut command, &scene.path().join(format!("{name}.log")))
+    Process::start(&mut command, &setup.path().join(format!("{name}.log")))
 }
 
-fn haproxy(scene: &Scene, listen: SocketAddr) -> Outcome<Process> {
-    let upstream = scene.upstream;
+fn haproxy(setup: &Setup, listen: SocketAddr) -> BenchResult<Process> {
+    let upstream = setup.upstream;
     let config = format!(
         "global
     nbthread 2
@@ -149,20 +148,20 @@ frontend gate
     bind {listen}
     option forwardfor
     http-request track-sc0 src table api if {{ path_beg /api/ }}
-    http-request track-sc1 src table refused if {{ path_beg /refused/ }}
+    http-request track-sc1 src table rejected if {{ path_beg /rejected/ }}
     http-request deny deny_status 429 if {{ path_beg /api/ }} {{ sc_http_req_rate(0,api) gt 1000000000 }}
-    http-request deny deny_status 429 if {{ path_beg /refused/ }} {{ sc_http_req_rate(1,refused) gt 1 }}
+    http-request deny deny_status 429 if {{ path_beg /rejected/ }} {{ sc_http_req_rate(1,rejected) gt 1 }}
     default_backend upstream
 backend api
     stick-table type ip size 1m expire 10s store http_req_rate(10s)
-backend refused
+backend rejected
     stick-table type ip size 1m expire 2h store http_req_rate(1h)
 backend upstream
     server one {upstream}
 "
     );
-    let config = scene.file("haproxy.cfg", &config)?;
+    let config = setup.file("haproxy.cfg", &config)?;
     let mut command = Command::new("haproxy");
     command.arg("-db").arg("-f").arg(config);
-    Process::start(&mut command, &scene.path().join("haproxy.log"))
+    Process::start(&mut command, &setup.path().join("haproxy.log"))
 }

@@ -1,9 +1,9 @@
-//! How many instructions of user code a request takes: proxied, rejected and replayed.
+//! User-space instructions per request, for proxied, rejected and replayed requests.
 //!
-//! One worker runs under callgrind and serves requests one after another on one connection. A run with only the
-//! warm-up is subtracted, so starting and stopping do not count. The result hardly depends on the load of the
-//! machine, which makes it suitable for comparing two versions of the gateway: name the other binary in
-//! `INSTRUCTIONS_BASE`, and the growth is printed.
+//! A gateway with one worker runs under callgrind and serves requests one after another on one connection. The
+//! instructions of a run with only the warm-up are subtracted, so start and shutdown do not count. The result hardly
+//! depends on the load of the machine, so it is suitable for comparing two versions. If `INSTRUCTIONS_BASE` is set to
+//! another binary, the difference is printed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,23 +14,23 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::Outcome;
+use crate::BenchResult;
 use crate::process::Process;
-use crate::scene::{Scene, free_address, until_listening};
+use crate::setup::{Setup, free_address, until_listening};
 
-/// Requests that are counted.
+/// Number of counted requests per run.
 const REQUESTS: u64 = 2_000;
 
-/// Requests before them, which fill caches and pools.
+/// Number of warm-up requests per run, which fill caches and pools.
 const WARM_UP: u64 = 200;
 
-/// Runs per case. The median counts.
+/// Number of runs per case. The result is their median.
 const RUNS: usize = 5;
 
-/// How long the gateway can take for one request under callgrind.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a request under callgrind.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What happens to a request.
+/// Treatment of a request by the gateway.
 #[derive(Clone, Copy, Debug)]
 enum Case {
     Proxied,
@@ -59,7 +59,7 @@ impl Case {
         }
     }
 
-    /// The most that the instructions of a request may grow by, in percent.
+    /// Upper bound of the growth of instructions per request, in percent.
     fn bound(self) -> f64 {
         match self {
             Self::Proxied | Self::Replayed => 3.0,
@@ -68,28 +68,28 @@ impl Case {
     }
 }
 
-/// Measures the gateway under test, and beside it the one named in `INSTRUCTIONS_BASE`.
-pub(crate) fn measure(scene: &Scene) -> Outcome<()> {
+/// Measures the gateway under test, and the binary in `INSTRUCTIONS_BASE` if it is set.
+pub(crate) fn measure(setup: &Setup) -> BenchResult<()> {
     let base = std::env::var_os("INSTRUCTIONS_BASE")
-        .map(copy_of(scene))
+        .map(copy_of(setup))
         .transpose()?;
     println!("median of {RUNS} runs of {REQUESTS} requests, one worker, access log off");
     for case in Case::ALL {
-        let now = median(scene, &scene.tidegate, case)?;
+        let now = median(setup, &setup.tidegate, case)?;
         print!(
             "{:<10}{now:>10} instructions per request",
             format!("{case:?}").to_lowercase()
         );
         if let Some(base) = &base {
-            let before = median(scene, base, case)?;
+            let before = median(setup, base, case)?;
             let growth = (f64::from(now) / f64::from(before) - 1.0) * 100.0;
-            let verdict = if growth <= case.bound() {
-                "holds"
+            let result = if growth <= case.bound() {
+                "ok"
             } else {
-                "MISSED"
+                "EXCEEDED"
             };
             print!(
-                ", {before} before: {growth:+.1} % (bound {:+.0} %: {verdict})",
+                ", base {before}: {growth:+.1} % (bound {:+.0} %: {result})",
                 case.bound()
             );
         }
@@ -99,19 +99,19 @@ pub(crate) fn measure(scene: &Scene) -> Outcome<()> {
 }
 
 /// Copies a binary, so that a build cannot replace it between two runs.
-fn copy_of(scene: &Scene) -> impl Fn(OsString) -> Outcome<std::path::PathBuf> {
-    let copy = scene.path().join("base");
+fn copy_of(setup: &Setup) -> impl Fn(OsString) -> BenchResult<std::path::PathBuf> {
+    let copy = setup.path().join("base");
     move |binary| {
         fs::copy(binary, &copy)?;
         Ok(copy.clone())
     }
 }
 
-fn median(scene: &Scene, binary: &Path, case: Case) -> Outcome<u32> {
+fn median(setup: &Setup, binary: &Path, case: Case) -> BenchResult<u32> {
     let mut results = Vec::new();
     for _ in 0..RUNS {
-        let warm_up = run(scene, binary, case, WARM_UP)?;
-        let all = run(scene, binary, case, WARM_UP + REQUESTS)?;
+        let warm_up = run(setup, binary, case, WARM_UP)?;
+        let all = run(setup, binary, case, WARM_UP + REQUESTS)?;
         results.push(u32::try_from(all.saturating_sub(warm_up) / REQUESTS)?);
     }
     results.sort_unstable();
@@ -119,26 +119,26 @@ fn median(scene: &Scene, binary: &Path, case: Case) -> Outcome<u32> {
 }
 
 /// Returns the instructions of a gateway that serves this many requests.
-fn run(scene: &Scene, binary: &Path, case: Case, requests: u64) -> Outcome<u64> {
+fn run(setup: &Setup, binary: &Path, case: Case, requests: u64) -> BenchResult<u64> {
     let address = free_address()?;
-    let config = scene.file(
+    let config = setup.file(
         "instructions.toml",
-        &config(address, free_address()?, scene.upstream),
+        &config(address, free_address()?, setup.upstream),
     )?;
-    let profile = scene.path().join("callgrind.out");
+    let profile = setup.path().join("callgrind.out");
     let _ = fs::remove_file(&profile);
     let mut out = OsString::from("--callgrind-out-file=");
     out.push(&profile);
     let mut command = Command::new("valgrind");
     command.arg("--tool=callgrind").arg(out);
     command.arg(binary).arg("serve").arg("--config").arg(config);
-    let mut process = Process::start(&mut command, &scene.path().join("callgrind.log"))?;
+    let mut process = Process::start(&mut command, &setup.path().join("callgrind.log"))?;
     until_listening(&mut process, address)?;
     first_exchange(address, case)?;
     let statuses = exchange(address, case, requests)?;
     drop(process);
     if let Some(other) = statuses.iter().find(|status| *status != case.status()) {
-        return Err(format!("a request got {other} instead of {}", case.status()).into());
+        return Err(format!("a response has status {other} instead of {}", case.status()).into());
     }
     let profile = fs::read_to_string(&profile)?;
     let total = profile
@@ -149,10 +149,10 @@ fn run(scene: &Scene, binary: &Path, case: Case, requests: u64) -> Outcome<u64> 
 
 /// Sends the first request. It uses up the limit that rejects the others, and records the response that is replayed.
 ///
-/// Tried again until it succeeds: the gateway first listens on a socket that only shows whether the port is free, and
-/// closes it before it accepts connections. That resets the connections that wait on this socket.
-fn first_exchange(address: SocketAddr, case: Case) -> Outcome<()> {
-    let deadline = Instant::now() + PATIENCE;
+/// The request is retried until it succeeds. The gateway first listens on a socket that only tests whether the port is
+/// free, and closes it before it accepts connections, which resets the connections in its queue.
+fn first_exchange(address: SocketAddr, case: Case) -> BenchResult<()> {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match exchange(address, case, 1) {
             Ok(_) => return Ok(()),
@@ -163,10 +163,10 @@ fn first_exchange(address: SocketAddr, case: Case) -> Outcome<()> {
 }
 
 /// Sends this many requests one after another on one connection, and returns the statuses of the responses.
-fn exchange(address: SocketAddr, case: Case, requests: u64) -> Outcome<Vec<String>> {
+fn exchange(address: SocketAddr, case: Case, requests: u64) -> BenchResult<Vec<String>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let request = case.request(address);
     let mut statuses = Vec::new();
@@ -178,10 +178,11 @@ fn exchange(address: SocketAddr, case: Case, requests: u64) -> Outcome<Vec<Strin
 }
 
 /// Reads a response and returns its status.
-fn response(reader: &mut BufReader<TcpStream>) -> Outcome<String> {
+fn response(reader: &mut BufReader<TcpStream>) -> BenchResult<String> {
     let mut line = String::new();
     reader.read_line(&mut line)?;
-    let status = line.split(' ').nth(1).ok_or("no status")?.to_owned();
+    let status = line.split(' ').nth(1);
+    let status = status.ok_or("the response has no status")?.to_owned();
     let mut length = 0;
     while !line.trim_end().is_empty() {
         line.clear();

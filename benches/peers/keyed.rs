@@ -1,27 +1,25 @@
-//! What an idempotency key costs: a replay beside nginx answering from its cache, and a first request
-//! with a key beside one without.
+//! Cost of an idempotency key: a replay compared with the nginx cache, and a first request with and without a key.
 //!
-//! nginx has no idempotency; the nearest it can do is to cache answers to POST by the header's value,
-//! which is what a replay is compared with: the same small answer, the same thousand keys, the limit
-//! counted on both. A first request is compared with the same gateway passing the same request on
-//! because its key is in a header nobody looks at. Everything is kept in memory.
+//! nginx has no idempotency keys. Its closest feature is a cache of POST responses by the value of a header. A replay
+//! is compared with it: same response, same thousand keys, same limit. The first request with a key is compared with
+//! the same request through the same gateway, with the key in a header that is ignored. All stores are in memory.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::Outcome;
+use crate::BenchResult;
 use crate::gateways::{Gateway, Running, tidegate};
 use crate::load::{Load, Sample, loaded, wrk};
-use crate::scene::{Scene, free_address, nginx, until_listening};
-use crate::table::{median, range, verdict};
+use crate::setup::{Setup, free_address, nginx, until_listening};
+use crate::table::{median, print_result, range};
 
-/// Keys that are replayed in turn.
+/// Number of keys that are replayed in turn.
 const KEYS: u32 = 1_000;
 
 const BODY: &str = r#"{"amount":100}"#;
 
-/// What is compared.
+/// A measured case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
     Cached,
@@ -38,7 +36,7 @@ impl Case {
             Self::Cached => "nginx proxy_cache",
             Self::Replayed => "tidegate replay",
             Self::Unkeyed => "tidegate, no key",
-            Self::First => "tidegate, first of its key",
+            Self::First => "tidegate, new key",
         }
     }
 
@@ -49,10 +47,10 @@ impl Case {
         }
     }
 
-    /// The load: the same few keys in turn, or another one each time.
+    /// Returns the wrk script: the same [`KEYS`] keys in turn, or a new key for each request.
     fn script(self) -> String {
         let header = match self {
-            Self::Unkeyed => "X-Looked-At-By-Nobody",
+            Self::Unkeyed => "X-Ignored",
             Self::Cached | Self::Replayed | Self::First => "Idempotency-Key",
         };
         let request = format!(
@@ -73,14 +71,14 @@ impl Case {
         }
     }
 
-    fn start(self, scene: &Scene) -> Outcome<Running> {
+    fn start(self, setup: &Setup) -> BenchResult<Running> {
         let address = free_address()?;
         let mut process = match self.gateway() {
-            Gateway::Nginx => nginx(scene.path(), "cache", 2, &site(address, scene.upstream))?,
+            Gateway::Nginx => nginx(setup.path(), "cache", 2, &site(address, setup.upstream))?,
             _ => tidegate(
-                scene,
+                setup,
                 "keyed",
-                &config(address, free_address()?, scene.upstream),
+                &config(address, free_address()?, setup.upstream),
             )?,
         };
         until_listening(&mut process, address)?;
@@ -91,34 +89,37 @@ impl Case {
         })
     }
 
-    fn measure(self, scene: &Scene, load: &Load) -> Outcome<Sample> {
-        let running = self.start(scene)?;
-        let script = scene.file("keyed.lua", &self.script())?;
+    fn measure(self, setup: &Setup, load: &Load) -> BenchResult<Sample> {
+        let running = self.start(setup)?;
+        let script = setup.file("keyed.lua", &self.script())?;
         let script = Some(script.as_os_str());
-        // All keys are known after the warm-up.
+        // After the warm-up, all keys have a record.
         wrk(running.address, "/api/items", load, 1, script)?;
         let mut run = loaded(&running, "/api/items", load, script)?;
         if run.bad > 0 || run.requests == 0 {
-            let fault = format!("{} of {} answers were no success", run.bad, run.requests);
+            let fault = format!(
+                "{} of {} responses have a status other than 2xx or 3xx",
+                run.bad, run.requests
+            );
             run.sample.faults.push(fault);
         }
-        let answer = post(running.address, "key-1")?;
-        let marked = match self {
-            Self::Cached => answer.contains("X-Cache: HIT"),
-            Self::Replayed => answer.contains("idempotent-replayed: true"),
-            Self::Unkeyed | Self::First => !answer.contains("idempotent-replayed"),
+        let response = post(running.address, "key-1")?;
+        let is_expected = match self {
+            Self::Cached => response.contains("X-Cache: HIT"),
+            Self::Replayed => response.contains("idempotent-replayed: true"),
+            Self::Unkeyed | Self::First => !response.contains("idempotent-replayed"),
         };
-        if !marked {
+        if !is_expected {
             run.sample
                 .faults
-                .push(format!("another answer was expected: {answer}"));
+                .push(format!("unexpected response: {response}"));
         }
         Ok(run.sample)
     }
 }
 
 /// Measures and prints both comparisons.
-pub(crate) fn compare(scene: &Scene, load: &Load) -> Outcome<()> {
+pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
     println!(
         "{} rounds of {} s, {} connections, after 1 s of warm-up each",
         load.rounds, load.seconds, load.connections
@@ -126,14 +127,14 @@ pub(crate) fn compare(scene: &Scene, load: &Load) -> Outcome<()> {
     let mut samples: Vec<(Case, Sample)> = Vec::new();
     for round in 1..=load.rounds {
         for case in Case::ALL {
-            let sample = case.measure(scene, load)?;
+            let sample = case.measure(setup, load)?;
             println!("round {round}: {:<27} {}", case.name(), sample.summary());
             samples.push((case, sample));
         }
     }
     println!(
         "\n{:<28}{:>12}{:>16}{:>13}{:>10}{:>9}",
-        "", "CPU µs/req", "least–most", "requests/s", "p99 ms", "MiB"
+        "", "CPU µs/req", "min–max", "requests/s", "p99 ms", "MiB"
     );
     let cost = |case: Case| {
         let of_case = samples.iter().filter(|(of, _)| *of == case);
@@ -148,20 +149,20 @@ pub(crate) fn compare(scene: &Scene, load: &Load) -> Outcome<()> {
             median(&of_case, |sample| sample.memory),
         );
         for fault in of_case.iter().flat_map(|sample| &sample.faults) {
-            println!("WRONG ANSWERS: {fault}");
+            println!("WRONG RESPONSES: {fault}");
         }
         cpu
     };
     let [cached, replayed, unkeyed, first] = Case::ALL.map(cost);
-    print!("A replay beside nginx's cache: ");
-    verdict(replayed / cached, 0.75);
-    print!("A first request beside one without a key: ");
-    verdict(first / unkeyed, 1.3);
+    print!("Replay compared with the nginx cache: ");
+    print_result(replayed / cached, 0.75);
+    print!("New key compared with no key: ");
+    print_result(first / unkeyed, 1.3);
     Ok(())
 }
 
-/// One POST with a key, on a connection of its own: all of the answer.
-fn post(address: SocketAddr, key: &str) -> Outcome<String> {
+/// Sends a POST with a key on a new connection. Returns the complete response as text.
+fn post(address: SocketAddr, key: &str) -> BenchResult<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let length = BODY.len();
@@ -170,9 +171,9 @@ fn post(address: SocketAddr, key: &str) -> Outcome<String> {
         "POST /api/items HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
          Content-Type: application/json\r\nIdempotency-Key: {key}\r\nContent-Length: {length}\r\n\r\n{BODY}"
     )?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response)?;
+    Ok(String::from_utf8_lossy(&response).into_owned())
 }
 
 fn site(listen: SocketAddr, upstream: SocketAddr) -> String {

@@ -1,4 +1,4 @@
-//! Load from wrk, and what a gateway used to bear it.
+//! Load by wrk, and the resources that a gateway uses under it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,26 +10,26 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::gateways::Running;
-use crate::scene::{Scene, get};
-use crate::{Outcome, Work};
+use crate::setup::{Setup, get};
+use crate::{BenchResult, Workload};
 
-/// Counts the statuses of all answers. Only for warming up: it costs the load generator too much.
-const TALLY: &str = "
+/// wrk script that counts the statuses of all responses. Used only for the warm-up, because it slows wrk down.
+const COUNT_STATUSES: &str = "
 local threads = {}
-tally = {}
+counts = {}
 function setup(thread) table.insert(threads, thread) end
-function response(status) tally[status] = (tally[status] or 0) + 1 end
+function response(status) counts[status] = (counts[status] or 0) + 1 end
 function done()
     for _, thread in ipairs(threads) do
-        for status, count in pairs(thread:get('tally')) do print('status', status, count) end
+        for status, count in pairs(thread:get('counts')) do print('status', status, count) end
     end
 end
 ";
 
-/// How long wrk may take beyond its time.
+/// Time after the end of the load until wrk must exit.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// How much is asked for.
+/// Parameters of the load.
 pub(crate) struct Load {
     pub(crate) rounds: usize,
     pub(crate) seconds: u64,
@@ -37,13 +37,13 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// As the environment says.
-    pub(crate) fn from_env() -> Outcome<Self> {
-        fn number(name: &str, default: u64) -> Outcome<u64> {
+    /// Reads the parameters from the environment.
+    pub(crate) fn from_env() -> BenchResult<Self> {
+        fn number(name: &str, default: u64) -> BenchResult<u64> {
             match env::var(name) {
                 Ok(text) => match text.parse() {
                     Ok(number) if number > 0 => Ok(number),
-                    _ => Err(format!("{name} must be a number above zero, not {text:?}").into()),
+                    _ => Err(format!("{name} must be a number above 0, not {text:?}").into()),
                 },
                 Err(_) => Ok(default),
             }
@@ -56,68 +56,70 @@ impl Load {
     }
 }
 
-/// What one run showed.
+/// Result of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
-    /// CPU time of the gateway for a request, in µs.
+    /// CPU time of the gateway per request, in µs.
     pub(crate) cpu: f64,
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) throughput: f64,
-    /// The 99th percentile of latency, in ms.
+    /// 99th percentile of the latency, in ms.
     pub(crate) p99: f64,
     /// Memory of the gateway at the end, in MiB.
     pub(crate) memory: f64,
-    /// What was wrong with the answers.
+    /// Descriptions of unexpected responses and connection errors.
     pub(crate) faults: Vec<String>,
 }
 
 impl Sample {
     pub(crate) fn summary(&self) -> String {
         let mut line = format!(
-            "{:6.2} µs a request {:8.0} requests/s  p99 {:6.2} ms {:6.1} MiB",
+            "{:6.2} µs/request {:8.0} requests/s  p99 {:6.2} ms {:6.1} MiB",
             self.cpu, self.throughput, self.p99, self.memory
         );
         for fault in &self.faults {
-            write!(line, "  WRONG: {fault}").expect("writing to memory does not fail");
+            write!(line, "  WRONG: {fault}").expect("writing to a string does not fail");
         }
         line
     }
 }
 
-/// Warms a gateway up, loads it, and checks that it did the work it was asked to do.
+/// Measures a gateway after a warm-up, and checks the statuses of its responses.
 pub(crate) fn measure(
-    scene: &Scene,
+    setup: &Setup,
     running: &Running,
-    work: Work,
+    workload: Workload,
     load: &Load,
-) -> Outcome<Sample> {
-    // The first request uses up what a limit that refuses still admits.
-    get(running.address, work.path())?;
+) -> BenchResult<Sample> {
+    // With the workload `Rejected`, the first request uses up the limit.
+    get(running.address, workload.path())?;
     let mut faults = Vec::new();
-    let tally = scene.file("tally.lua", TALLY)?;
+    let counts = setup.file("counts.lua", COUNT_STATUSES)?;
     let warm_up = wrk(
         running.address,
-        work.path(),
+        workload.path(),
         load,
         1,
-        Some(tally.as_os_str()),
+        Some(counts.as_os_str()),
     )?;
     for (status, count) in statuses(&warm_up) {
-        if status != work.status() {
-            faults.push(format!("{count} answers of status {status} in the warm-up"));
+        if status != workload.status() {
+            faults.push(format!(
+                "{count} responses with status {status} in the warm-up"
+            ));
         }
     }
 
-    let mut sample = loaded(running, work.path(), load, None)?;
-    let expected_bad = work.status() >= 400;
+    let mut sample = loaded(running, workload.path(), load, None)?;
+    let expected_bad = workload.status() >= 400;
     if sample.requests == 0 || sample.bad != if expected_bad { sample.requests } else { 0 } {
         faults.push(format!(
-            "{} of {} answers were no success",
+            "{} of {} responses have a status other than 2xx or 3xx",
             sample.bad, sample.requests
         ));
     }
-    let (status, _) = get(running.address, work.path())?;
-    if status != work.status() {
+    let (status, _) = get(running.address, workload.path())?;
+    if status != workload.status() {
         faults.push(format!("status {status} after the run"));
     }
     faults.append(&mut sample.sample.faults);
@@ -127,28 +129,28 @@ pub(crate) fn measure(
     })
 }
 
-/// A run under load, its answers not judged yet.
+/// Result of a run before its responses are checked.
 pub(crate) struct Loaded {
     pub(crate) sample: Sample,
     pub(crate) requests: u64,
-    /// Answers that were neither 2xx nor 3xx.
+    /// Number of responses whose status is neither 2xx nor 3xx.
     pub(crate) bad: u64,
 }
 
-/// Loads a gateway and takes its CPU time and memory.
+/// Runs wrk against a gateway and measures its CPU time and memory.
 pub(crate) fn loaded(
     running: &Running,
     path: &str,
     load: &Load,
     script: Option<&OsStr>,
-) -> Outcome<Loaded> {
+) -> BenchResult<Loaded> {
     let before = running.process.cpu();
     let report = wrk(running.address, path, load, load.seconds, script)?;
     let used = running.process.cpu().saturating_sub(before);
     let memory = running.process.memory();
 
     let name = running.gateway.name();
-    let missing = |what: &str| format!("no {what} in what wrk says of {name}:\n{report}");
+    let missing = |what: &str| format!("the report of wrk for {name} has no {what}:\n{report}");
     let requests = number_before(&report, " requests in").ok_or_else(|| missing("requests"))?;
     let throughput = value_of(&report, "Requests/sec:").ok_or_else(|| missing("throughput"))?;
     let p99 = value_of(&report, "99%").ok_or_else(|| missing("percentile"))?;
@@ -172,14 +174,14 @@ pub(crate) fn loaded(
     })
 }
 
-/// Runs wrk and gives its report.
+/// Runs wrk and returns its report.
 pub(crate) fn wrk(
     address: SocketAddr,
     path: &str,
     load: &Load,
     seconds: u64,
     script: Option<&OsStr>,
-) -> Outcome<String> {
+) -> BenchResult<String> {
     let mut command = Command::new("wrk");
     command
         .args(["--latency", "-t1"])
@@ -199,7 +201,7 @@ pub(crate) fn wrk(
     let deadline = Instant::now() + Duration::from_secs(seconds) + GRACE;
     while child.0.try_wait()?.is_none() {
         if Instant::now() > deadline {
-            return Err("wrk does not end".into());
+            return Err(format!("wrk did not exit {GRACE:?} after the end of the load").into());
         }
         sleep(Duration::from_millis(5));
     }
@@ -210,12 +212,12 @@ pub(crate) fn wrk(
     Ok(report)
 }
 
-/// wrk, ended when dropped.
+/// The wrk process. It is killed when dropped.
 struct Generator(Child);
 
 impl Drop for Generator {
     fn drop(&mut self) {
-        // Errors mean that it has ended.
+        // An error means that the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,18 +1,18 @@
-//! What a request costs in CPU time: the gateway beside nginx and HAProxy doing the same work.
+//! CPU time per request, compared with nginx and HAProxy.
 //!
-//! Run with `make peers`; `make peers-clients` compares the gateway with itself, tracking a thousand
-//! clients and a million, `make peers-keyed` shows what an idempotency key costs, `make peers-fleet` what
-//! limits in Redis do, `make peers-upstream` what the care for upstream costs, and `make instructions` counts
-//! instructions instead of CPU time. Everything runs on loopback and on one machine, load included, so throughput
-//! and latency say as much about the machine as about the gateway. CPU time per request is what stays
-//! comparable, and what the project holds itself to.
+//! `make peers` runs this comparison. `make peers-clients` compares a thousand with a million tracked clients.
+//! `make peers-keyed` measures idempotency keys, `make peers-fleet` limits in Redis, and `make peers-upstream` retries,
+//! circuit breakers and health checks. `make instructions` counts instructions instead of CPU time.
 //!
-//! Each round starts every gateway afresh, one at a time, in front of the same upstream, and loads it
-//! twice: with requests that are all proxied and with requests that are all refused. Rounds alternate
-//! between the gateways, so a machine that slows down slows all of them; medians are reported.
+//! Load, gateways and upstream run on one machine over loopback, so throughput and latency depend on the machine as
+//! much as on the gateway. CPU time per request is comparable, and the project sets bounds for it.
 //!
-//! `PEERS_ROUNDS` (5), `PEERS_SECONDS` (5) and `PEERS_CONNECTIONS` (32) change the load, and
-//! `PEERS_TIDEGATE` names the gateway's binary.
+//! Each round starts every gateway, one at a time, in front of the same upstream. It loads a gateway twice: once with
+//! requests that are all proxied, and once with requests that are all rejected. The gateways alternate, so a machine
+//! that slows down affects all of them. The results are medians over the rounds.
+//!
+//! `PEERS_ROUNDS` (5), `PEERS_SECONDS` (5) and `PEERS_CONNECTIONS` (32) set the load, and `PEERS_TIDEGATE` the binary
+//! of the gateway.
 
 mod clients;
 mod fleet;
@@ -22,13 +22,9 @@ mod keyed;
 mod load;
 mod process;
 #[path = "../../tests/support/redis.rs"]
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "what is shared is not all used here"
-)]
+#[allow(dead_code, unused_imports, reason = "the tests use the other items")]
 mod redis;
-mod scene;
+mod setup;
 mod table;
 mod upstream;
 
@@ -36,63 +32,63 @@ use std::error::Error;
 
 use gateways::Gateway;
 use load::{Load, Sample};
-use scene::Scene;
+use setup::Setup;
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type BenchResult<T> = Result<T, Box<dyn Error>>;
 
-/// What a gateway is asked to do with a request.
+/// Treatment of all requests in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+enum Workload {
     Proxied,
-    Refused,
+    Rejected,
 }
 
-impl Work {
-    const ALL: [Self; 2] = [Self::Proxied, Self::Refused];
+impl Workload {
+    const ALL: [Self; 2] = [Self::Proxied, Self::Rejected];
 
     fn path(self) -> &'static str {
         match self {
             Self::Proxied => "/api/items",
-            Self::Refused => "/refused/items",
+            Self::Rejected => "/rejected/items",
         }
     }
 
     fn status(self) -> u16 {
         match self {
             Self::Proxied => 200,
-            Self::Refused => 429,
+            Self::Rejected => 429,
         }
     }
 
-    /// The most CPU time a request may cost, as a multiple of nginx's.
+    /// Upper bound of the CPU time per request, as a multiple of that of nginx.
     fn bound(self) -> f64 {
         match self {
             Self::Proxied => 1.0,
-            Self::Refused => 0.75,
+            Self::Rejected => 0.75,
         }
     }
 }
 
-fn main() -> Outcome<()> {
+fn main() -> BenchResult<()> {
     let load = Load::from_env()?;
-    let scene = Scene::set()?;
-    let asked = |comparison| std::env::args().any(|argument| argument == comparison);
-    if asked("clients") {
-        clients::compare(&scene, &load)
-    } else if asked("keyed") {
-        keyed::compare(&scene, &load)
-    } else if asked("fleet") {
-        fleet::compare(&scene, &load)
-    } else if asked("upstream") {
-        upstream::compare(&scene, &load)
-    } else if asked("instructions") {
-        instructions::measure(&scene)
+    let setup = Setup::start()?;
+    let has_argument = |comparison| std::env::args().any(|argument| argument == comparison);
+    if has_argument("clients") {
+        clients::compare(&setup, &load)
+    } else if has_argument("keyed") {
+        keyed::compare(&setup, &load)
+    } else if has_argument("fleet") {
+        fleet::compare(&setup, &load)
+    } else if has_argument("upstream") {
+        upstream::compare(&setup, &load)
+    } else if has_argument("instructions") {
+        instructions::measure(&setup)
     } else {
-        compare(&scene, &load)
+        compare(&setup, &load)
     }
 }
 
-fn compare(scene: &Scene, load: &Load) -> Outcome<()> {
+fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
     println!(
         "{} rounds of {} s, {} connections, after 1 s of warm-up each",
         load.rounds, load.seconds, load.connections
@@ -101,34 +97,38 @@ fn compare(scene: &Scene, load: &Load) -> Outcome<()> {
     let mut samples = Vec::new();
     for round in 1..=load.rounds {
         for &gateway in &gateways {
-            let running = gateway.start(scene)?;
-            for work in Work::ALL {
-                let sample = load::measure(scene, &running, work, load)?;
+            let running = gateway.start(setup)?;
+            for workload in Workload::ALL {
+                let sample = load::measure(setup, &running, workload, load)?;
                 println!(
                     "round {round}: {:<9} {:<8} {}",
                     gateway.name(),
-                    format!("{work:?}").to_lowercase(),
+                    format!("{workload:?}").to_lowercase(),
                     sample.summary()
                 );
-                samples.push((gateway, work, sample));
+                samples.push((gateway, workload, sample));
             }
         }
     }
 
-    for work in Work::ALL {
+    for workload in Workload::ALL {
         let rows: Vec<(Gateway, Vec<&Sample>)> = gateways
             .iter()
-            .map(|&gateway| (gateway, of(&samples, gateway, work)))
+            .map(|&gateway| (gateway, of(&samples, gateway, workload)))
             .collect();
-        table::print(work, &rows);
+        table::print(workload, &rows);
     }
     Ok(())
 }
 
-fn of(samples: &[(Gateway, Work, Sample)], gateway: Gateway, work: Work) -> Vec<&Sample> {
+fn of(
+    samples: &[(Gateway, Workload, Sample)],
+    gateway: Gateway,
+    workload: Workload,
+) -> Vec<&Sample> {
     samples
         .iter()
-        .filter(|(of, doing, _)| *of == gateway && *doing == work)
+        .filter(|(of, with, _)| *of == gateway && *with == workload)
         .map(|(_, _, sample)| sample)
         .collect()
 }

@@ -1,7 +1,7 @@
-//! A started program and all it starts in turn: what it uses, and its end.
+//! A child process with its descendants: CPU time, memory and termination.
 //!
-//! Ended by process id, when dropped, so a panic leaves nothing behind; what it had started is ended
-//! too if it outlives it.
+//! Dropping a [`Process`] ends it by its id, so that no process remains after a panic. Descendants that are still
+//! running are killed too.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::Outcome;
+use crate::BenchResult;
 
-/// Clock ticks in a second, as `/proc` counts them on every architecture the peers run on.
+/// Clock ticks per second in `/proc`, on all supported architectures.
 const TICKS_PER_SECOND: u32 = 100;
 
-/// How long a program has to end by itself.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time between SIGTERM and SIGKILL.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running program.
+/// A running child process.
 pub(crate) struct Process(Child);
 
-/// What `/proc/PID/stat` tells.
+/// Fields of `/proc/PID/stat`.
 struct Stat {
     parent: i32,
-    /// Of user and system time, all threads together.
+    /// User and system time of all threads, in clock ticks.
     ticks: u64,
-    /// When it started, which tells it from a later process of the same id.
+    /// Start time, which distinguishes the process from a later one with the same id.
     started: u64,
 }
 
 impl Process {
-    /// Starts a program that writes whatever it has to say to `log`.
-    pub(crate) fn start(command: &mut Command, log: &Path) -> Outcome<Self> {
+    /// Starts a program with its output in the file `log`.
+    pub(crate) fn start(command: &mut Command, log: &Path) -> BenchResult<Self> {
         let log = File::create(log)?;
         let child = command
             .stdin(Stdio::null())
@@ -44,79 +44,82 @@ impl Process {
         Ok(Self(child))
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let status = self.0.try_wait().ok()??;
         Some(status.to_string())
     }
 
-    /// CPU time used so far by it and all that descends from it.
+    /// Returns the CPU time that the process and its descendants have used.
     pub(crate) fn cpu(&self) -> Duration {
-        let ticks: u64 = self.family().iter().map(|(_, stat)| stat.ticks).sum();
+        let ticks: u64 = self.process_tree().iter().map(|(_, stat)| stat.ticks).sum();
         Duration::from_secs(ticks) / TICKS_PER_SECOND
     }
 
-    /// Memory taken by it and all that descends from it, in KiB, with what they share counted once.
+    /// Returns the memory of the process and its descendants in KiB. Shared pages are counted once.
     pub(crate) fn memory(&self) -> u64 {
-        self.family().iter().map(|(pid, _)| memory(*pid)).sum()
+        self.process_tree()
+            .iter()
+            .map(|(pid, _)| memory(*pid))
+            .sum()
     }
 
     fn id(&self) -> i32 {
         i32::try_from(self.0.id()).expect("a process id is positive")
     }
 
-    /// It and all that descends from it.
-    fn family(&self) -> Vec<(i32, Stat)> {
+    /// Returns the process and its descendants.
+    fn process_tree(&self) -> Vec<(i32, Stat)> {
         let all: Vec<_> = fs::read_dir("/proc")
             .into_iter()
             .flatten()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .filter_map(|pid| Some((pid, stat(pid)?)))
             .collect();
-        let mut family = vec![self.id()];
-        let mut asked = 0;
-        while let Some(&parent) = family.get(asked) {
+        let mut process_tree = vec![self.id()];
+        let mut visited = 0;
+        while let Some(&parent) = process_tree.get(visited) {
             let children = all.iter().filter(|(_, stat)| stat.parent == parent);
-            family.extend(children.map(|(pid, _)| *pid));
-            asked += 1;
+            process_tree.extend(children.map(|(pid, _)| *pid));
+            visited += 1;
         }
         all.into_iter()
-            .filter(|(pid, _)| family.contains(pid))
+            .filter(|(pid, _)| process_tree.contains(pid))
             .collect()
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let family = self.family();
+        let process_tree = self.process_tree();
         signal(self.id(), Signal::TERM);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.ended().is_none() && Instant::now() < deadline {
             sleep(Duration::from_millis(5));
         }
-        for (pid, then) in family {
+        for (pid, then) in process_tree {
             if stat(pid).is_some_and(|now| now.started == then.started) {
                 signal(pid, Signal::KILL);
             }
         }
-        // An error means that it has been waited for.
+        // An error means that the process was already waited for.
         let _ = self.0.wait();
     }
 }
 
 fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
-        // An error means that it has ended.
+        // An error means that the process has already ended.
         let _ = kill_process(pid, signal);
     }
 }
 
 fn stat(pid: i32) -> Option<Stat> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; what follows it is plain.
+    // The name in parentheses can contain any character. The fields after it are numbers.
     let (_, rest) = line.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    let number = |place: usize| fields.get(place)?.parse::<u64>().ok();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some(Stat {
         parent: fields.get(1)?.parse().ok()?,
         ticks: number(11)? + number(12)?,
@@ -124,7 +127,7 @@ fn stat(pid: i32) -> Option<Stat> {
     })
 }
 
-/// The proportional share of a process in KiB, or its resident size where the kernel does not tell.
+/// Returns the proportional set size of a process in KiB, or its resident size if the kernel does not provide it.
 fn memory(pid: i32) -> u64 {
     let field = |file: &str, name: &str| -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;

@@ -1,20 +1,20 @@
-//! Medians, side by side.
+//! Tables of the medians.
 
-use crate::Work;
+use crate::Workload;
 use crate::gateways::Gateway;
 use crate::load::Sample;
 
-/// Prints one row for each gateway, nginx first, and whether the gateway keeps to its bound.
-pub(crate) fn print(work: Work, rows: &[(Gateway, Vec<&Sample>)]) {
+/// Prints one row per gateway, and whether the gateway under test is within its bound.
+pub(crate) fn print(workload: Workload, rows: &[(Gateway, Vec<&Sample>)]) {
     let Some((_, nginx)) = rows.iter().find(|(gateway, _)| *gateway == Gateway::Nginx) else {
         return;
     };
     let base = median(nginx, |sample| sample.cpu);
     let base_throughput = median(nginx, |sample| sample.throughput);
-    println!("\n{work:?}: every answer should be {}", work.status());
+    println!("\n{workload:?}: expected status {}", workload.status());
     println!(
         "{:<10}{:>12}{:>16}{:>9}{:>13}{:>9}{:>10}{:>9}",
-        "", "CPU µs/req", "least–most", "× nginx", "requests/s", "× nginx", "p99 ms", "MiB"
+        "", "CPU µs/req", "min–max", "× nginx", "requests/s", "× nginx", "p99 ms", "MiB"
     );
     for (gateway, samples) in rows {
         let cpu = median(samples, |sample| sample.cpu);
@@ -31,31 +31,31 @@ pub(crate) fn print(work: Work, rows: &[(Gateway, Vec<&Sample>)]) {
     }
     for (gateway, samples) in rows {
         for fault in samples.iter().flat_map(|sample| &sample.faults) {
-            println!("WRONG ANSWERS from {}: {fault}", gateway.name());
+            println!("WRONG RESPONSES from {}: {fault}", gateway.name());
         }
     }
     if let Some((_, own)) = rows
         .iter()
         .find(|(gateway, _)| *gateway == Gateway::Tidegate)
     {
-        verdict(median(own, |sample| sample.cpu) / base, work.bound());
+        print_result(median(own, |sample| sample.cpu) / base, workload.bound());
     }
 }
 
-/// Says whether a ratio keeps to its bound.
-pub(crate) fn verdict(ratio: f64, bound: f64) {
-    let verdict = if ratio <= bound { "holds" } else { "BROKEN" };
-    println!("CPU per request {ratio:.2}×, at most {bound}×: {verdict}");
+/// Prints a ratio and whether it is within its bound.
+pub(crate) fn print_result(ratio: f64, bound: f64) {
+    let result = if ratio <= bound { "ok" } else { "EXCEEDED" };
+    println!("CPU per request {ratio:.2}× (bound {bound}×: {result})");
 }
 
-/// The least and the most CPU time for a request.
+/// Returns the minimum and the maximum CPU time per request as text.
 pub(crate) fn range(samples: &[&Sample]) -> String {
-    let least = samples.iter().map(|s| s.cpu).fold(f64::INFINITY, f64::min);
-    let most = samples.iter().map(|s| s.cpu).fold(0.0, f64::max);
-    format!("{least:.2}–{most:.2}")
+    let min = samples.iter().map(|s| s.cpu).fold(f64::INFINITY, f64::min);
+    let max = samples.iter().map(|s| s.cpu).fold(0.0, f64::max);
+    format!("{min:.2}–{max:.2}")
 }
 
-/// The median of what `of` takes from each sample.
+/// Returns the median of the values that `of` returns for the samples.
 pub(crate) fn median(samples: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
     let mut values: Vec<f64> = samples.iter().map(|sample| of(sample)).collect();
     values.sort_by(f64::total_cmp);

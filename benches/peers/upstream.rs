@@ -1,21 +1,20 @@
-//! What the care for upstream costs while nothing fails.
+//! Cost of failure handling while no server fails.
 //!
-//! The same gateway in front of the same servers, with and without it: with, there are retries, breakers,
-//! health checks, a budget and an adaptive bound on requests at once; without, none of these. Both share the
-//! load between two servers, as that is not a matter of failing.
+//! Two gateways have the same two servers. One has retries with a budget, circuit breakers, health checks and adaptive
+//! concurrency, and the other has none of these. Both balance the load over the servers.
 
 use std::net::SocketAddr;
 
-use crate::Outcome;
+use crate::BenchResult;
 use crate::gateways::{Gateway, Running, tidegate};
 use crate::load::{Load, Sample, loaded, wrk};
-use crate::scene::{Scene, free_address, until_listening};
-use crate::table::{median, range, verdict};
+use crate::setup::{Setup, free_address, until_listening};
+use crate::table::{median, print_result, range};
 
-/// The most CPU time a request may cost with it, as a multiple of one without.
+/// Upper bound of the ratio of CPU time per request: with failure handling to without.
 const BOUND: f64 = 1.05;
 
-/// What is asked for.
+/// Path of all requests.
 const PATH: &str = "/api/items";
 
 const WITHOUT: &str = "breaker = { enabled = false }";
@@ -27,60 +26,60 @@ const WITH: &str = r#"
     concurrency = { }
 "#;
 
-/// A gateway with or without.
-struct Side {
+/// A gateway with or without failure handling.
+struct Variant {
     name: &'static str,
     running: Running,
     samples: Vec<Sample>,
 }
 
 /// Measures and prints the comparison.
-pub(crate) fn compare(scene: &Scene, load: &Load) -> Outcome<()> {
-    let mut sides = [
-        Side::start(scene, "without", WITHOUT)?,
-        Side::start(scene, "with", WITH)?,
+pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
+    let mut variants = [
+        Variant::start(setup, "without", WITHOUT)?,
+        Variant::start(setup, "with", WITH)?,
     ];
     println!(
         "{} rounds of {} s, {} connections, after 1 s of warm-up each",
         load.rounds, load.seconds, load.connections
     );
     for round in 1..=load.rounds {
-        for side in &mut sides {
-            let sample = side.measure(load)?;
-            println!("round {round}: {:<8} {}", side.name, sample.summary());
-            side.samples.push(sample);
+        for variant in &mut variants {
+            let sample = variant.measure(load)?;
+            println!("round {round}: {:<8} {}", variant.name, sample.summary());
+            variant.samples.push(sample);
         }
     }
 
     println!(
-        "\n{:<10}{:>12}{:>16}{:>13}{:>10}",
-        "care", "CPU µs/req", "least–most", "requests/s", "p99 ms"
+        "\n{:<18}{:>12}{:>16}{:>13}{:>10}",
+        "failure handling", "CPU µs/req", "min–max", "requests/s", "p99 ms"
     );
     let mut costs = Vec::new();
-    for side in &sides {
-        let samples: Vec<&Sample> = side.samples.iter().collect();
+    for variant in &variants {
+        let samples: Vec<&Sample> = variant.samples.iter().collect();
         let cpu = median(&samples, |sample| sample.cpu);
         println!(
-            "{:<10}{cpu:>12.2}{:>16}{:>13.0}{:>10.2}",
-            side.name,
+            "{:<18}{cpu:>12.2}{:>16}{:>13.0}{:>10.2}",
+            variant.name,
             range(&samples),
             median(&samples, |sample| sample.throughput),
             median(&samples, |sample| sample.p99),
         );
         for fault in samples.iter().flat_map(|sample| &sample.faults) {
-            println!("WRONG ANSWERS: {fault}");
+            println!("WRONG RESPONSES: {fault}");
         }
         costs.push(cpu);
     }
-    verdict(costs[1] / costs[0], BOUND);
+    print_result(costs[1] / costs[0], BOUND);
     Ok(())
 }
 
-impl Side {
-    fn start(scene: &Scene, name: &'static str, care: &str) -> Outcome<Self> {
+impl Variant {
+    fn start(setup: &Setup, name: &'static str, settings: &str) -> BenchResult<Self> {
         let address = free_address()?;
-        let config = config(address, scene.upstream, care);
-        let mut process = tidegate(scene, &format!("upstream-{name}"), &config)?;
+        let config = config(address, setup.upstream, settings);
+        let mut process = tidegate(setup, &format!("upstream-{name}"), &config)?;
         until_listening(&mut process, address)?;
         Ok(Self {
             name,
@@ -93,12 +92,12 @@ impl Side {
         })
     }
 
-    fn measure(&self, load: &Load) -> Outcome<Sample> {
+    fn measure(&self, load: &Load) -> BenchResult<Sample> {
         wrk(self.running.address, PATH, load, 1, None)?;
         let mut run = loaded(&self.running, PATH, load, None)?;
         if run.bad > 0 || run.requests == 0 {
             run.sample.faults.push(format!(
-                "{} of {} answers were no success",
+                "{} of {} responses have a status other than 2xx or 3xx",
                 run.bad, run.requests
             ));
         }
@@ -106,8 +105,8 @@ impl Side {
     }
 }
 
-/// Two servers that are one: an address has two names.
-fn config(listen: SocketAddr, upstream: SocketAddr, care: &str) -> String {
+/// Returns the configuration. Its two servers are the same upstream under two names.
+fn config(listen: SocketAddr, upstream: SocketAddr, settings: &str) -> String {
     format!(
         r#"
         server = {{ listen = "{listen}", workers = 2 }}
@@ -117,7 +116,7 @@ fn config(listen: SocketAddr, upstream: SocketAddr, care: &str) -> String {
         path = "/"
         [upstream.api]
         servers = ["http://{upstream}", "http://localhost:{port}"]
-        {care}
+        {settings}
         "#,
         port = upstream.port(),
     )

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::Shared;
 use crate::clock::Clock;
 use crate::config::{Backend, Policy};
-use crate::store::disk::buckets::Snapshots;
+use crate::store::disk::bucket_snapshots::BucketSnapshots;
 use crate::store::disk::{self, DiskRecords};
 use crate::store::memory::MemoryBuckets;
 use crate::store::redis::settings::RedisSettings;
@@ -24,7 +24,7 @@ use crate::store::{BucketStore, RecordStore};
 pub enum OpenError {
     /// The store on disk cannot be opened.
     #[error(transparent)]
-    Disk(#[from] disk::OpenError),
+    Disk(#[from] disk::DiskOpenError),
     /// The store in Redis cannot be opened.
     #[error(transparent)]
     Redis(#[from] redis::OpenError),
@@ -43,7 +43,7 @@ impl Shared {
     }
 
     /// Replaces the stores: records on disk, and buckets in memory with snapshots on disk.
-    fn on_disk(self, path: &Path) -> Result<Self, disk::OpenError> {
+    fn on_disk(self, path: &Path) -> Result<Self, disk::DiskOpenError> {
         let records = DiskRecords::open(path, self.policy.store.room, self.clock.clone())?;
         let rules = self.policy.routes.iter();
         let rules = rules.filter_map(|route| route.idempotency.as_ref());
@@ -52,7 +52,7 @@ impl Shared {
         }
         let buckets = MemoryBuckets::new(self.policy.max_clients, self.clock.clone());
         let buckets = Arc::new(buckets);
-        let snapshots = Snapshots::start(&records, Arc::clone(&buckets), self.clock.clone())?;
+        let snapshots = BucketSnapshots::start(&records, Arc::clone(&buckets), self.clock.clone())?;
         Ok(Self {
             buckets: BucketStore::Memory(buckets),
             hash_keys: records.secret().into(),

@@ -1,38 +1,40 @@
-//! Records on disk: what was acknowledged survives a crash and a power cut.
+//! Idempotency records on disk. An acknowledged record survives a process crash and a power failure.
 //!
-//! One writer thread owns the engine. It makes every decision about a key that memory cannot make, one after the other,
-//! so a claim is atomic. It puts all operations that arrived while it was busy into one batch, syncs once, and only then
-//! replies (group commit): with 64 callers about 30 claims and responses share a sync.
+//! One writer thread owns the storage engine. It decides claims one after the other, so a claim is atomic. It combines
+//! all operations that arrived while it was busy into one batch, syncs once, and only then replies (group commit).
+//! With 64 concurrent callers, about 30 claims and responses share a sync.
 //!
-//! In memory are the executions in flight with their waiters, and the responses that were replayed most recently, in a
-//! moka cache that reduces the work of the writer. Everything else is read from disk when it is needed.
+//! Memory holds the executions in flight with their waiters, and a moka cache of the responses that were stored or
+//! replayed most recently. Claims of these keys need no work by the writer. All other records are read from disk.
 //!
-//! The engine is fjall. Measured on 2 cores, 64 callers, one claim and one 450-byte response a request,
-//! each synced (`fdatasync` 160 to 240 µs, medians of 3 rounds): fjall 23,300 requests a second, redb
-//! 10,100; one caller 2,500 to 1,300. redb keeps a steadier file size, but gave back wrong bytes from a
-//! damaged file where fjall reported an error. fjall, however, takes a damaged journal for a
-//! truncated one, and silently drops what follows the damage. So the number of acknowledged batches is stored beside it
-//! ([`tally`]) and compared at start, and the lists of its tables are checked before it reads them.
+//! The engine is fjall. It was compared with redb on 2 cores, with one claim and one 450-byte response per request,
+//! each synced (`fdatasync` 160 to 240 µs, medians of 3 rounds). With 64 callers, fjall made 23,300 requests per second
+//! and redb 10,100; with one caller, 2,500 and 1,300. The file size of redb varies less. But redb returned wrong bytes
+//! from a damaged file, where fjall reported an error.
 //!
-//! When a write fails (a full disk), the engine is closed and reopened with a backoff until it works
-//! ([`recovery`]). Until then a request with a key is served only if the key is in memory: it has a recent
-//! response or an execution in flight. All other requests with a key are rejected. Responses of executions in
-//! flight wait for the engine, for which some disk space is held back ([`reserve`]). After [`PATIENCE`] their
-//! clients receive an unknown outcome, and a retry receives the response once it is stored.
+//! fjall treats a damaged journal as a truncated one and silently drops all batches after the damage. Two checks detect
+//! this. The number of acknowledged batches is stored in a separate file ([`totals`]) and compared at start. The table
+//! lists of fjall are verified before fjall reads them.
+//!
+//! When a write fails (for example on a full disk), the writer closes the engine and reopens it after a backoff
+//! ([`engine_failure`]). Until then, a keyed request succeeds only if memory has a response or an execution in flight
+//! for its key. All other keyed requests are rejected. Responses of executions in flight wait for the engine, and
+//! reserved disk space ([`reserve`]) lets it record them. After [`OPERATION_TIMEOUT`] their clients receive the error
+//! "outcome unknown". A later retry receives the response once it is stored.
 
-mod admission;
 mod batch;
-pub(crate) mod buckets;
-mod condition;
+pub(crate) mod bucket_snapshots;
+mod claim_admission;
 mod engine;
+mod engine_failure;
+mod health_tracker;
 mod lookup;
+mod maintenance;
 mod record;
-mod recovery;
 mod reserve;
+mod store_clock;
 mod store_dir;
-mod tally;
-mod timeline;
-mod upkeep;
+mod totals;
 mod writer;
 
 use std::collections::HashSet;
@@ -48,12 +50,12 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::condition::{Condition, News};
+use self::health_tracker::{FailureChange, HealthTracker};
 use self::lookup::Lookup;
+use self::store_clock::{StoreClock, Timestamp, millis};
 use self::store_dir::StoreDir;
-use self::tally::StoreStats;
-use self::timeline::{Stamp, Timeline, millis};
-use self::writer::{End, Op, Writer};
+use self::totals::StoreStats;
+use self::writer::{ClaimEnd, Op, Writer};
 use super::capacity::StoreCapacity;
 use super::health::Health;
 use super::in_flight::InFlightTable;
@@ -67,86 +69,86 @@ use crate::idempotency::{
 
 pub(crate) use store_dir::StoreDirError;
 
-/// Most bytes of responses that are also kept in memory.
+/// Upper bound of the cache of recent responses, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// How long an operation may take. A disk that takes longer counts as failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of an operation. A disk that needs more time counts as failed.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The default of `max_response`, in bytes.
+/// Default of `max_response`, in bytes.
 const MAX_RESPONSE: u64 = 1 << 20;
 
-/// What a response takes in the cache besides its own weight, about.
+/// Approximate memory of a cache entry besides its response, in bytes.
 const CACHE_OVERHEAD: usize = 200;
 
-/// All records of a gateway, on disk. Cheap to clone; the last one dropped closes the store.
+/// The disk store of idempotency records. Clones share the store, and dropping the last clone closes it.
 #[derive(Clone)]
-pub struct DiskRecords(Arc<Handle>);
+pub struct DiskRecords(Arc<WriterHandle>);
 
-/// Why a store cannot be opened. Every message ends with a way out.
+/// Error of [`DiskRecords::open`]. Messages about the directory and its records end with a remedy.
 #[derive(Debug, Error)]
-pub enum OpenError {
-    /// Its directory cannot be used.
+pub enum DiskOpenError {
+    /// The store directory cannot be used.
     #[error(transparent)]
     Directory(#[from] StoreDirError),
-    /// There are records in it that cannot be used.
+    /// The records in the directory are damaged or cannot be read.
     #[error(
         "the records in {path} cannot be used: {reason}; restore the directory from a backup, or move it away \
          to start without its keys"
     )]
     Records {
-        /// The directory.
+        /// Path of the store directory.
         path: String,
-        /// What is wrong.
+        /// Error of the engine or of a check.
         reason: String,
     },
-    /// Its thread cannot be started.
-    #[error("cannot start a thread for the store")]
+    /// The system cannot start another thread.
+    #[error("cannot start a thread of the disk store")]
     Thread(#[source] std::io::Error),
 }
 
-/// The way to the writer, for as long as somebody wants to write.
-struct Handle {
+/// Sender of operations to the writer thread. Dropping it stops the thread.
+struct WriterHandle {
     ops: Option<mpsc::Sender<Op>>,
-    common: Arc<Common>,
+    shared: Arc<DiskStoreState>,
     secret: Secret,
     path: PathBuf,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// State that the writer shares with its callers.
-struct Common {
+/// State that the writer thread shares with its callers.
+struct DiskStoreState {
     in_flight: InFlightTable,
     lookup: Lookup,
-    condition: Condition,
-    /// The largest response that is stored, in bytes.
+    health: HealthTracker,
+    /// Size of the largest response that is stored, in bytes.
     max_response: AtomicU64,
-    /// Responses asked for most recently.
-    recent: Cache<RecordId, Recent>,
-    timeline: Timeline,
+    /// Responses that were stored or replayed most recently.
+    recent: Cache<RecordId, RecentResponse>,
+    store_clock: StoreClock,
     stats: StoreStats,
 }
 
-/// A completed record in memory.
+/// A completed record in the cache.
 #[derive(Clone)]
-struct Recent {
+struct RecentResponse {
     fingerprint: Fingerprint,
-    expires: Stamp,
+    expires: Timestamp,
     response: Arc<StoredResponse>,
 }
 
 impl DiskRecords {
-    /// Opens the store in the directory `path`, which is made if there is none. What was underway when it
-    /// was last used is unknown from now on.
-    pub fn open(path: &Path, capacity: StoreCapacity, clock: Clock) -> Result<Self, OpenError> {
-        let home = StoreDir::take(path)?;
-        let secret = home.secret();
-        let common = Arc::new(Common::new(capacity, clock));
+    /// Opens the store in the directory `path` and creates the directory if it does not exist. Executions that were in
+    /// flight when the store was last used get the state unknown.
+    pub fn open(path: &Path, capacity: StoreCapacity, clock: Clock) -> Result<Self, DiskOpenError> {
+        let dir = StoreDir::open(path)?;
+        let secret = dir.secret();
+        let shared = Arc::new(DiskStoreState::new(capacity, clock));
         let (ops, inbox) = mpsc::channel();
-        let writer = Writer::open(home, capacity, Arc::clone(&common))?;
-        let handle = Arc::new(Handle {
+        let writer = Writer::open(dir, capacity, Arc::clone(&shared))?;
+        let handle = Arc::new(WriterHandle {
             ops: Some(ops),
-            common,
+            shared,
             secret,
             path: path.to_owned(),
             writer: Mutex::new(None),
@@ -154,46 +156,46 @@ impl DiskRecords {
         let owner = Arc::downgrade(&handle);
         let thread = thread::Builder::new()
             .name("tidegate-store".into())
-            .spawn(move || writer.work(&inbox, &owner))
-            .map_err(OpenError::Thread)?;
+            .spawn(move || writer.run(&inbox, &owner))
+            .map_err(DiskOpenError::Thread)?;
         *handle.writer.lock() = Some(thread);
         Ok(Self(handle))
     }
 
-    /// The secret that keys the names of its records, the same as long as the directory lives.
+    /// Returns the secret of the hashes that name the records. It is created with the directory and never changes.
     pub fn secret(&self) -> Secret {
         self.0.secret
     }
 
-    /// Sets the size of the largest response, in bytes: the store admits a request only while it holds disk
-    /// space for one.
+    /// Sets the size of the largest response, in bytes. The store admits claims only while it has reserved disk space
+    /// for a response of this size.
     pub fn set_max_response(&self, bytes: u64) {
-        self.0.common.max_response.store(bytes, Ordering::Relaxed);
+        self.0.shared.max_response.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the health of the records. Limits on disk do not fail, because they are decided in memory.
+    /// Returns the health of the record store. The buckets of limits are in memory and do not depend on the disk.
     pub fn health(&self) -> Health {
-        self.0.common.condition.health()
+        self.0.shared.health.health()
     }
 
-    /// Its directory.
+    /// Returns the path of the store directory.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Drops expired records now.
+    /// Drops all expired records.
     #[cfg(test)]
     pub(crate) async fn sweep(&self) {
-        // If the writer is gone there is nothing to sweep.
-        let _ = self.0.ask(Op::Sweep).await;
+        // An error means that the store has failed. The tests that call this check the records afterwards.
+        let _ = self.0.submit(Op::Sweep).await;
     }
 }
 
-impl Common {
+impl DiskStoreState {
     fn new(capacity: StoreCapacity, clock: Clock) -> Self {
         let recent = Cache::builder()
             .max_capacity(CACHE_BYTES.min(capacity.max_bytes))
-            .weigher(|_, recent: &Recent| {
+            .weigher(|_, recent: &RecentResponse| {
                 u32::try_from(recent.response.weight() + CACHE_OVERHEAD).unwrap_or(u32::MAX)
             })
             .eviction_policy(moka::policy::EvictionPolicy::lru())
@@ -201,10 +203,10 @@ impl Common {
         Self {
             in_flight: InFlightTable::default(),
             lookup: Lookup::default(),
-            condition: Condition::default(),
+            health: HealthTracker::default(),
             max_response: AtomicU64::new(MAX_RESPONSE),
             recent,
-            timeline: Timeline::new(clock),
+            store_clock: StoreClock::new(clock),
             stats: StoreStats::default(),
         }
     }
@@ -213,18 +215,20 @@ impl Common {
         self.max_response.load(Ordering::Relaxed)
     }
 
-    /// Returns up to `most` records of `key`, in `scope` or in all scopes if `None`. Reads from the disk.
+    /// Returns up to `most` records of `key`, in `scope` or in all scopes if `None`. Blocks while it reads from disk.
     fn find(
         &self,
         key: KeyHash,
         scope: Option<ScopeHash>,
         most: usize,
     ) -> Result<Vec<RecordInfo>, StoreError> {
-        let mut found = self.in_flight.find(key, scope, self.timeline.clock.now());
+        let mut found = self
+            .in_flight
+            .find(key, scope, self.store_clock.clock.now());
         found.truncate(most);
         let in_flight: HashSet<RecordId> = found.iter().map(|info| info.id).collect();
         let left = most - found.len();
-        let stored = self.lookup.find(key, scope, left, self.timeline.now())?;
+        let stored = self.lookup.find(key, scope, left, self.store_clock.now())?;
         found.extend(
             stored
                 .into_iter()
@@ -233,14 +237,14 @@ impl Common {
         Ok(found)
     }
 
-    /// Returns the result of a claim that memory alone decides.
-    fn meet(&self, request: &ClaimRequest) -> Option<Claim> {
+    /// Returns the result of a claim if the in-flight table or the cache decides it.
+    fn claim_from_memory(&self, request: &ClaimRequest) -> Option<Claim> {
         if let Some(claim) = self.in_flight.meet(request) {
             return Some(claim);
         }
         let recent = self.recent.get(&request.id)?;
         let record = RecordView::ended(RecordState::Completed, &recent.fingerprint, recent.expires);
-        match decide_claim(Some(record), request, self.timeline.now()) {
+        match decide_claim(Some(record), request, self.store_clock.now()) {
             ClaimDecision::Available(_) => None,
             ClaimDecision::Replay => Some(Claim::Replay(recent.response)),
             meeting => Some(meeting.rejection()),
@@ -248,32 +252,33 @@ impl Common {
     }
 }
 
-impl Handle {
+impl WriterHandle {
     fn send(&self, op: Op) {
         if let Some(ops) = &self.ops {
-            // A writer that has ended drops its operations, and their callers receive an error.
+            // If the writer has stopped, the operation is dropped with its reply channel, and the caller receives an
+            // error.
             drop(ops.send(op));
         }
     }
 
-    /// Passes an operation to the writer and waits for its result, for [`PATIENCE`] at most. The writer still
-    /// executes the operation after that time, except for a claim.
-    async fn ask<T>(
+    /// Sends an operation to the writer and waits up to [`OPERATION_TIMEOUT`] for the result. After a timeout the
+    /// writer still executes the operation, unless it is a claim.
+    async fn submit<T>(
         &self,
         op: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Op,
     ) -> Result<T, StoreError> {
         let (ack, reply) = oneshot::channel();
         self.send(op(ack));
-        let Ok(reply) = timeout(PATIENCE, reply).await else {
-            return Err(self.common.condition.stall());
+        let Ok(reply) = timeout(OPERATION_TIMEOUT, reply).await else {
+            return Err(self.shared.health.writer_stalled());
         };
         reply.unwrap_or_else(|_| Err(self.writer_ended()))
     }
 
-    /// Notes that the writer has panicked, and returns the error for the caller.
+    /// Reports that the writer thread has panicked, and returns the error for the caller.
     fn writer_ended(&self) -> StoreError {
-        let reason = StoreError::known("the thread of the store has ended");
-        if self.common.condition.fail(&reason) == News::Failure {
+        let reason = StoreError::known("the writer thread of the store has crashed");
+        if self.shared.health.operation_failed(&reason) == FailureChange::Started {
             tracing::error!(
                 %reason,
                 path = %self.path.display(),
@@ -283,33 +288,33 @@ impl Handle {
         reason
     }
 
-    /// Reads from the disk on a thread that may block.
-    async fn read<T: Send + 'static>(
+    /// Runs `read` on a thread that may block.
+    async fn read_blocking<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Common) -> Result<T, StoreError> + Send + 'static,
+        read: impl FnOnce(&DiskStoreState) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let common = Arc::clone(&self.common);
-        let reading = tokio::task::spawn_blocking(move || read(&common));
+        let shared = Arc::clone(&self.shared);
+        let reading = tokio::task::spawn_blocking(move || read(&shared));
         reading.await.map_err(StoreError::new)?
     }
 }
 
 impl Records for DiskRecords {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
-        if let Some(claim) = self.0.common.meet(request) {
+        if let Some(claim) = self.0.shared.claim_from_memory(request) {
             return Ok(claim);
         }
-        self.0.common.condition.check()?;
-        // A claim whose caller has gone is not made, or is released.
-        self.0.ask(|ack| Op::Claim(*request, ack)).await
+        self.0.shared.health.check_writer()?;
+        // If the caller stops waiting, the writer skips the claim, or the dropped permit releases it.
+        self.0.submit(|ack| Op::Claim(*request, ack)).await
     }
 
     async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
         let token = permit.into_token();
         let is_executed = outcome.is_executed();
-        let ending = self.0.ask(|ack| {
+        let ending = self.0.submit(|ack| {
             let ack = Some(ack);
-            Op::End(End {
+            Op::End(ClaimEnd {
                 token,
                 outcome,
                 ack,
@@ -317,9 +322,11 @@ impl Records for DiskRecords {
         });
         let ended = ending.await;
         if ended.is_err() && is_executed {
-            // The writer may still record it; the key is unknown until then.
-            let common = &self.0.common;
-            common.in_flight.lose(&token, common.timeline.clock.now());
+            // The outcome is unknown until the writer records the completion.
+            let shared = &self.0.shared;
+            shared
+                .in_flight
+                .lose(&token, shared.store_clock.clock.now());
         }
         ended
     }
@@ -331,18 +338,18 @@ impl Records for DiskRecords {
         most: usize,
     ) -> Result<Vec<RecordInfo>, StoreError> {
         self.0
-            .read(move |common| common.find(key, scope, most))
+            .read_blocking(move |shared| shared.find(key, scope, most))
             .await
     }
 
     async fn response(&self, id: RecordId) -> Result<Option<Arc<StoredResponse>>, StoreError> {
         self.0
-            .read(move |common| common.lookup.response(id, common.timeline.now()))
+            .read_blocking(move |shared| shared.lookup.response(id, shared.store_clock.now()))
             .await
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
-        self.0.ask(|ack| Op::Free(id, ack)).await
+        self.0.submit(|ack| Op::Free(id, ack)).await
     }
 
     fn copies_replays(&self) -> bool {
@@ -350,14 +357,14 @@ impl Records for DiskRecords {
     }
 
     fn counts(&self) -> RecordCounts {
-        let common = &self.0.common;
-        common.stats.counts(common.in_flight.len())
+        let shared = &self.0.shared;
+        shared.stats.counts(shared.in_flight.len())
     }
 }
 
-impl OnAbandon for Handle {
+impl OnAbandon for WriterHandle {
     fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome) {
-        self.send(Op::End(End {
+        self.send(Op::End(ClaimEnd {
             token,
             outcome,
             ack: None,
@@ -365,16 +372,16 @@ impl OnAbandon for Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for WriterHandle {
     fn drop(&mut self) {
         drop(self.ops.take());
         let writer = self.writer.lock().take();
-        // The writer itself may be the last to hold a handle, for a moment; it does not wait for itself.
+        // The writer thread upgrades its weak handle and can drop the last one. It must not join itself.
         if let Some(writer) = writer
             && writer.thread().id() != thread::current().id()
             && writer.join().is_err()
         {
-            tracing::error!("the store's writer has crashed");
+            tracing::error!("writer thread of the idempotency store panicked");
         }
     }
 }
@@ -392,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_of_an_older_format_is_rejected_before_the_engine_opens_anything() {
+    fn a_store_of_an_older_format_is_rejected_before_the_engine_creates_any_file() {
         let dir = TempDir::new().unwrap();
         let secret = "ab".repeat(32);
         let identity = format!(r#"{{ "format": 1, "engine": "fjall-3", "secret": "{secret}" }}"#);

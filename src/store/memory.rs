@@ -1,17 +1,19 @@
-//! Buckets in memory, in a bounded table of shards.
+//! Buckets in memory, in a bounded table that is divided into shards.
 //!
-//! *Atomic*: the buckets of a request can be in several shards. All of them are locked, in ascending order, before any
-//! is read. The clock is read under the locks, so no admission has an earlier time than one it waited for.
-//! *Bounded*: each shard tracks its part of `max_clients`. It evicts only buckets that are full, which are equal to absent
-//! ones. If no bucket is full, a new one shares one of [`OVERFLOW_BUCKETS`], chosen per limit by the seeded hash. A
-//! bucket that is tracked later starts with the state of the shared one.
+//! *Atomic charges*: the buckets of a request can be in several shards. All these shards are locked, in ascending
+//! order, before a bucket is read. The clock is read under the locks, so the times of charges follow the order of the
+//! locks.
 //!
-//! A concurrent map such as dashmap does not fit here: it locks one entry at a time, so it can neither charge two
-//! buckets together nor keep the order of eviction under the same lock as the table.
+//! *Bounded memory*: `max_clients` is divided among the shards. A shard evicts only full buckets, because a full bucket
+//! and an absent one have the same state. If no bucket is full, a new one uses one of [`OVERFLOW_BUCKETS`] shared
+//! buckets, chosen by its keyed hash. A bucket that is tracked later starts with the state of the shared one.
+//!
+//! A concurrent map such as dashmap is not sufficient. It locks one entry at a time, so it cannot charge two buckets
+//! atomically, and it cannot update the table and the eviction order under one lock.
 
+mod bucket_shard;
 mod hashers;
 pub(crate) mod records;
-mod shard;
 
 use std::future::{Future, ready};
 use std::time::Duration;
@@ -19,7 +21,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use self::shard::Shard;
+use self::bucket_shard::BucketShard;
 use crate::clock::{Clock, Moment};
 use crate::throttle::decision::{USUAL_LIMITS, limit_debt};
 use crate::throttle::{
@@ -28,17 +30,17 @@ use crate::throttle::{
 
 pub(in crate::store) use self::hashers::BuildIdentityHasher;
 
-/// Shared buckets of a limit, for clients that cannot be tracked one by one.
+/// Number of shared buckets of a limit, for clients that have no bucket of their own.
 pub(crate) const OVERFLOW_BUCKETS: usize = 65_536;
 
-/// Buckets that a shard is sized for: so few that no clean-up holds its lock for long.
+/// Target number of buckets per shard. It is small, so that an eviction holds the lock only for a short time.
 const BUCKETS_PER_SHARD: usize = 4_096;
 
-/// All buckets of a gateway.
+/// The buckets of all limits of a gateway, in memory.
 pub struct MemoryBuckets {
     clock: Clock,
-    /// A power of two of them.
-    shards: Box<[Mutex<Shard>]>,
+    /// The number of shards is a power of two.
+    shards: Box<[Mutex<BucketShard>]>,
     capacity: usize,
 }
 
@@ -53,19 +55,19 @@ impl MemoryBuckets {
             shards: (0..shards)
                 .map(|index| {
                     let capacity = max_clients / shards + usize::from(index < max_clients % shards);
-                    Mutex::new(Shard::new(capacity, OVERFLOW_BUCKETS / shards))
+                    Mutex::new(BucketShard::new(capacity, OVERFLOW_BUCKETS / shards))
                 })
                 .collect(),
             capacity: max_clients,
         }
     }
 
-    /// The number of tracked buckets.
+    /// Returns the number of tracked buckets.
     pub fn tracked(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// The largest number of tracked buckets.
+    /// Returns the maximum number of tracked buckets.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -80,7 +82,7 @@ impl MemoryBuckets {
         drained
     }
 
-    /// Tracks buckets that are full after these times, as far as there is capacity.
+    /// Tracks buckets that are full after the given times. Buckets beyond the capacity are ignored.
     pub fn restore(&self, drained: impl IntoIterator<Item = (BucketKey, Duration)>) {
         for (bucket, left) in drained {
             if !left.is_zero() {
@@ -90,7 +92,7 @@ impl MemoryBuckets {
         }
     }
 
-    /// Raises the debt of `bucket` so that it is full no sooner than `full_at`, as observed elsewhere.
+    /// Delays the time at which `bucket` is full to `full_at`, a time reported by another store, if that is later.
     pub fn observe(&self, limit: LimitId, bucket: BucketKey, full_at: Moment) {
         let mut shard = self.lock(bucket);
         let now = self.clock.now();
@@ -99,24 +101,25 @@ impl MemoryBuckets {
         }
     }
 
-    /// Returns the time at which `bucket` is full, and whether it is tracked by itself. A bucket that is not tracked has
-    /// the state of its shared one.
+    /// Returns the time at which `bucket` is full, and whether the bucket is tracked. A bucket that is not tracked has
+    /// the state of its shared bucket.
     pub(in crate::store) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> (Moment, bool) {
         let shard = self.lock(bucket);
         (shard.full_at(limit, bucket), shard.tracks(bucket))
     }
 
-    /// Returns the index of the shard of `bucket`. The hash map of the shard uses the lower bits and the upper seven.
+    /// Returns the index of the shard of `bucket`. It uses bits in the middle of the hash, because the hash map of the
+    /// shard uses the lowest bits and the highest seven.
     fn shard_of(&self, bucket: BucketKey) -> usize {
         let hash = usize::try_from(bucket.high >> 32).expect("32 bits");
         hash & (self.shards.len() - 1)
     }
 
-    fn lock(&self, bucket: BucketKey) -> MutexGuard<'_, Shard> {
+    fn lock(&self, bucket: BucketKey) -> MutexGuard<'_, BucketShard> {
         self.shards[self.shard_of(bucket)].lock()
     }
 
-    /// Makes all charges, or none if any is rejected.
+    /// Makes all charges, or none if a limit rejects its charge.
     pub fn charge_now(&self, charges: &[Charge<'_>]) -> Decision {
         match charges {
             [charge] => self.charge_one(charge),
@@ -138,7 +141,7 @@ impl MemoryBuckets {
         }
     }
 
-    /// Makes the only charge of a request. This is the usual case: one lock, and nothing to sort.
+    /// Makes the only charge of a request. This usual case needs one lock and no sorting.
     fn charge_one(&self, charge: &Charge<'_>) -> Decision {
         let mut shard = self.lock(charge.bucket);
         let now = self.clock.now();
@@ -159,21 +162,21 @@ impl MemoryBuckets {
             .collect();
         indexes.sort_unstable();
         indexes.dedup();
-        // Each shard once and in ascending order, so two requests never wait for each other.
-        let mut shards: SmallVec<[MutexGuard<'_, Shard>; USUAL_LIMITS]> = indexes
+        // Each shard is locked once and in ascending order, so two requests cannot deadlock.
+        let mut shards: SmallVec<[MutexGuard<'_, BucketShard>; USUAL_LIMITS]> = indexes
             .iter()
             .map(|&index| self.shards[index].lock())
             .collect();
         let now = self.clock.now();
 
-        let place = |charge: &Charge<'_>| {
+        let lock_index = |charge: &Charge<'_>| {
             indexes
                 .binary_search(&self.shard_of(charge.bucket))
                 .expect("the shard of every charge is locked")
         };
         let before: SmallVec<[Moment; USUAL_LIMITS]> = charges
             .iter()
-            .map(|charge| shards[place(charge)].full_at(charge.limit.id, charge.bucket))
+            .map(|charge| shards[lock_index(charge)].full_at(charge.limit.id, charge.bucket))
             .collect();
         let limited = charges.iter().zip(&before);
         let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = limited
@@ -182,7 +185,7 @@ impl MemoryBuckets {
         let decision = decide(charges, &mut full_at, now);
         for ((charge, before), full_at) in charges.iter().zip(before).zip(full_at) {
             if full_at != before {
-                shards[place(charge)].put(charge.limit.id, charge.bucket, full_at, now);
+                shards[lock_index(charge)].put(charge.limit.id, charge.bucket, full_at, now);
             }
         }
         decision

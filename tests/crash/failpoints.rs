@@ -1,4 +1,4 @@
-//! The gateway dead at each step of one keyed request.
+//! Crashes of the gateway at each step of one keyed request.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -8,155 +8,160 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::harness::{Answer, Client, Process, eventually};
-use crate::ledger::{KEY, Ledger, Print};
-use crate::scene::{Scene, is_unknown};
+use crate::execution_log::{ExecutionLog, KEY, ResponseDigest};
+use crate::harness::{Client, Process, Response, eventually};
+use crate::setup::{Setup, is_unknown};
 
-/// The gateway built with the tests: the only one that has failpoints.
+/// The gateway built with the tests. Other builds have no failpoints.
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// What a retry finds after a crash.
+/// State of the key on disk after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
-    /// Nothing: it is carried out now.
-    Nothing,
-    /// A claim.
+enum StateOnDisk {
+    /// No state: a retry is executed.
+    Absent,
+    /// A claim: the outcome is unknown.
     Claim,
-    /// The answer of the only execution.
+    /// A record: a retry receives the stored response.
     Record,
 }
 
-/// Others with the same key at the time of the crash.
+/// Duplicate requests at the time of the crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Others {
+enum Duplicates {
     None,
-    /// They come at the same time.
-    Beside,
-    /// They wait for the first, which is upstream.
+    /// Two duplicates are sent at the same time as the first request.
+    Concurrent,
+    /// Two duplicates wait for the first request, which is in flight upstream.
     Waiting,
 }
 
-async fn ask(client: Client) -> Option<Answer> {
-    let asking = client.post("/work").header(KEY, "one").body("one");
-    asking.try_send().await.ok()
+async fn post_work(client: Client) -> Option<Response> {
+    let request = client.post("/work").header(KEY, "one").body("one");
+    request.try_send().await.ok()
 }
 
-async fn waits(process: &Process) -> bool {
+/// Returns whether two duplicates wait for the first request.
+async fn duplicates_wait(process: &Process) -> bool {
     let metrics = process.admin().get("/metrics").send().await.text();
     let waited = |line: &str| line.contains("outcome=\"waited\"") && line.ends_with(" 2");
     metrics.lines().any(waited)
 }
 
-/// Sends the key to a gateway that dies of `failpoint`; the answers that came all the same.
+/// Sends the key to a gateway that crashes at `failpoint`. Returns the responses that were received nevertheless.
 async fn crash(
-    scene: &Scene,
+    setup: &Setup,
     failpoint: &str,
-    others: Others,
+    duplicates: Duplicates,
     gate: &watch::Sender<bool>,
-) -> Vec<Answer> {
+) -> Vec<Response> {
     let failpoints = format!("{failpoint}=return");
-    let mut process = scene.start_as(Path::new(TIDEGATE), &[("FAILPOINTS", &failpoints)]);
+    let mut process = setup.start_as(Path::new(TIDEGATE), &[("FAILPOINTS", &failpoints)]);
     let mut clients = JoinSet::new();
-    clients.spawn(ask(process.client()));
-    if others != Others::None {
-        clients.spawn(ask(process.client()));
-        clients.spawn(ask(process.client()));
+    clients.spawn(post_work(process.client()));
+    if duplicates != Duplicates::None {
+        clients.spawn(post_work(process.client()));
+        clients.spawn(post_work(process.client()));
     }
-    if others == Others::Waiting {
+    if duplicates == Duplicates::Waiting {
         let deadline = std::time::Instant::now() + crate::harness::PATIENCE;
-        while !waits(&process).await {
-            assert!(std::time::Instant::now() < deadline, "nobody waits");
+        while !duplicates_wait(&process).await {
+            assert!(std::time::Instant::now() < deadline, "no duplicate waits");
         }
     }
     gate.send_replace(true);
-    let told = clients.join_all().await.into_iter().flatten().collect();
+    let received = clients.join_all().await.into_iter().flatten().collect();
     let status = process.end();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status}");
     process.line_with(&format!("failpoint {failpoint}: the process dies here"));
-    told
+    received
 }
 
-async fn dies(failpoint: &str, others: Others, left: Left) {
+/// Crashes a gateway at `failpoint`, restarts it, and checks that retries receive the responses for `expected`.
+async fn crash_at(failpoint: &str, duplicates: Duplicates, expected: StateOnDisk) {
     let files = TempDir::new().unwrap();
-    let ledger = Ledger::at(&files.path().join("ledger"));
-    let gate = watch::Sender::new(others != Others::Waiting);
-    let upstream = ledger.gated_upstream(1, "one", &gate.subscribe());
-    let scene = Scene::before(&upstream.url());
-    let told = crash(&scene, failpoint, others, &gate).await;
-    // Those who wait learn of a record at the same moment as the first; nobody else is told anything.
-    let may_be_told = others == Others::Waiting && left == Left::Record;
-    assert!(told.is_empty() || may_be_told, "{failpoint}: {told:?}");
+    let executions = ExecutionLog::at(&files.path().join("executions"));
+    let gate = watch::Sender::new(duplicates != Duplicates::Waiting);
+    let upstream = executions.gated_upstream(1, "one", &gate.subscribe());
+    let setup = Setup::new(&upstream.url());
+    let received = crash(&setup, failpoint, duplicates, &gate).await;
+    // Waiting duplicates can receive the response as soon as it is recorded. All other requests receive none.
+    let may_receive = duplicates == Duplicates::Waiting && expected == StateOnDisk::Record;
+    assert!(
+        received.is_empty() || may_receive,
+        "{failpoint}: {received:?}"
+    );
 
-    let process = scene.restart();
+    let process = setup.restart();
     let client = process.client();
-    let first = ask(client.clone()).await.unwrap();
-    let second = ask(client).await.unwrap();
-    let replayed = |answer: &Answer| answer.header("idempotent-replayed") == "true";
-    if left == Left::Claim {
+    let first = post_work(client.clone()).await.unwrap();
+    let second = post_work(client).await.unwrap();
+    let replayed = |response: &Response| response.header("idempotent-replayed") == "true";
+    if expected == StateOnDisk::Claim {
         assert!(is_unknown(&first), "{failpoint}: {first:?}");
         assert!(is_unknown(&second), "{failpoint}: {second:?}");
-        // A request that was on its way when the gateway died may arrive late, once.
-        let may_arrive = failpoint != "after-claim";
-        if may_arrive {
-            eventually("the request arrives", || ledger.times("one") == 1).await;
+        // After the claim, the request is not sent yet. At all later steps, upstream has received it or will soon.
+        let is_sent = failpoint != "after-claim";
+        if is_sent {
+            eventually("the request arrives", || executions.count_of("one") == 1).await;
         }
-        assert_eq!(ledger.times("one"), usize::from(may_arrive));
+        assert_eq!(executions.count_of("one"), usize::from(is_sent));
         return;
     }
     assert_eq!(
         replayed(&first),
-        left == Left::Record,
+        expected == StateOnDisk::Record,
         "{failpoint}: {first:?}"
     );
     assert!(replayed(&second), "{failpoint}: {second:?}");
-    let print = ledger.print("one");
-    assert!(print.is_some());
-    assert_eq!(Print::of(&first), print);
-    assert_eq!(Print::of(&second), print);
+    let digest = executions.digest("one");
+    assert!(digest.is_some());
+    assert_eq!(ResponseDigest::of(&first), digest);
+    assert_eq!(ResponseDigest::of(&second), digest);
     assert_eq!(first.body, second.body);
-    for told in told {
-        assert!(replayed(&told));
-        assert_eq!(Print::of(&told), print);
+    for received in received {
+        assert!(replayed(&received));
+        assert_eq!(ResponseDigest::of(&received), digest);
     }
-    assert_eq!(ledger.times("one"), 1);
+    assert_eq!(executions.count_of("one"), 1);
 }
 
 #[tokio::test]
-async fn a_crash_before_the_claim_leaves_nothing_and_the_retry_is_carried_out() {
-    dies("before-claim", Others::None, Left::Nothing).await;
-    dies("before-claim", Others::Beside, Left::Nothing).await;
+async fn a_retry_is_executed_after_a_crash_before_the_claim() {
+    crash_at("before-claim", Duplicates::None, StateOnDisk::Absent).await;
+    crash_at("before-claim", Duplicates::Concurrent, StateOnDisk::Absent).await;
 }
 
 #[tokio::test]
-async fn a_crash_after_the_claim_leaves_the_key_unknown_and_nothing_was_carried_out() {
-    dies("after-claim", Others::None, Left::Claim).await;
-    dies("after-claim", Others::Beside, Left::Claim).await;
+async fn the_outcome_is_unknown_and_the_request_not_sent_after_a_crash_after_the_claim() {
+    crash_at("after-claim", Duplicates::None, StateOnDisk::Claim).await;
+    crash_at("after-claim", Duplicates::Concurrent, StateOnDisk::Claim).await;
 }
 
 #[tokio::test]
-async fn a_crash_with_the_answer_on_its_way_leaves_the_key_unknown() {
-    dies("mid-upstream", Others::None, Left::Claim).await;
-    dies("mid-upstream", Others::Waiting, Left::Claim).await;
+async fn the_outcome_is_unknown_after_a_crash_while_the_response_is_received() {
+    crash_at("mid-upstream", Duplicates::None, StateOnDisk::Claim).await;
+    crash_at("mid-upstream", Duplicates::Waiting, StateOnDisk::Claim).await;
 }
 
 #[tokio::test]
-async fn a_crash_with_the_answer_there_and_not_recorded_leaves_the_key_unknown() {
-    dies("after-upstream", Others::None, Left::Claim).await;
-    dies("after-upstream", Others::Waiting, Left::Claim).await;
+async fn the_outcome_is_unknown_after_a_crash_before_the_response_is_recorded() {
+    crash_at("after-upstream", Duplicates::None, StateOnDisk::Claim).await;
+    crash_at("after-upstream", Duplicates::Waiting, StateOnDisk::Claim).await;
 }
 
 #[tokio::test]
-async fn a_crash_after_the_record_leaves_the_answer_for_the_retry() {
-    dies("after-commit", Others::None, Left::Record).await;
+async fn a_retry_receives_the_response_after_a_crash_after_it_is_recorded() {
+    crash_at("after-commit", Duplicates::None, StateOnDisk::Record).await;
 }
 
 #[tokio::test]
-async fn a_crash_halfway_through_the_reply_leaves_the_answer_for_the_retry() {
-    dies("mid-reply", Others::None, Left::Record).await;
+async fn a_retry_receives_the_response_after_a_crash_while_it_is_sent() {
+    crash_at("mid-reply", Duplicates::None, StateOnDisk::Record).await;
 }
 
 #[tokio::test]
-async fn those_who_waited_for_a_record_and_lived_to_be_told_were_told_the_same() {
-    dies("after-commit", Others::Waiting, Left::Record).await;
-    dies("mid-reply", Others::Waiting, Left::Record).await;
+async fn waiting_duplicates_receive_the_recorded_response_or_none_at_a_crash() {
+    crash_at("after-commit", Duplicates::Waiting, StateOnDisk::Record).await;
+    crash_at("mid-reply", Duplicates::Waiting, StateOnDisk::Record).await;
 }

@@ -1,10 +1,5 @@
-//! What these tests are written in: the parts of the gateway tests' harness that are of use here.
-//!
-//! Not all of them are used, and that is fine.
-#![allow(
-    dead_code,
-    reason = "the harness is that of the gateway's tests, which use all of it"
-)]
+//! The test harness: parts of the harness of `tests/gateway`.
+#![allow(dead_code, reason = "`tests/gateway` uses the other items")]
 
 #[path = "../gateway/harness/certificates.rs"]
 mod certificates;
@@ -19,14 +14,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub(crate) use certificates::Certificates;
-pub(crate) use client::{Answer, Asking, Client};
+pub(crate) use client::{Answer as Response, Asking as Request, Client};
 pub(crate) use process::Process;
 pub(crate) use upstream::{Upstream, full};
 
-/// How long anything may take that is bound to happen; far more than a busy machine needs.
+/// Timeout of every wait in the tests. A busy machine needs far less.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The gateway under test: the one built with the tests, unless `CRASH_TIDEGATE` names another.
+/// Returns the path of the gateway under test: `CRASH_TIDEGATE`, or the binary built with the tests.
 pub(crate) fn tidegate() -> PathBuf {
     match std::env::var_os("CRASH_TIDEGATE") {
         Some(path) => path.into(),
@@ -34,11 +29,11 @@ pub(crate) fn tidegate() -> PathBuf {
     }
 }
 
-/// Waits until `condition` holds.
+/// Waits until `condition` returns `true`. Fails with `what` after [`PATIENCE`].
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,23 +1,23 @@
-//! What is left when something breaks: the gateway killed at any instant, the disk full, files damaged.
+//! Crash tests of the disk store: killed processes, full disks, failing writes and damaged files.
 //!
-//! The gateway is always a process of its own, ended as a crash would end it, and the file systems are
-//! real. `campaign` kills it under load again and again and holds it to its promises about every key;
-//! `failpoints` kills it at each step of one request; `full_disk` and `damage` are about the disk.
+//! The gateway runs as a separate process on a real file system and is ended with SIGKILL or SIGABRT. `repeated_kills`
+//! kills it under load many times and checks every key. `failpoints` kills it at each step of one request. `full_disk`,
+//! `write_failures` and `journal_damage` test the disk, and `lookup_memory` the memory use of a lookup.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod book;
-mod campaign;
-mod damage;
-#[cfg(feature = "failpoints")]
-mod failing;
+mod execution_log;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod full_disk;
 mod harness;
-mod ledger;
-mod lookup;
-mod scene;
+mod journal_damage;
+mod key_tracker;
+mod lookup_memory;
+mod repeated_kills;
+mod setup;
 #[path = "../support/small_disk.rs"]
-#[allow(dead_code, reason = "tests of the store use the rest")]
+#[allow(dead_code, reason = "the unit tests of the store use the other items")]
 mod small_disk;
+#[cfg(feature = "failpoints")]
+mod write_failures;

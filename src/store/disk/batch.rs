@@ -1,21 +1,22 @@
-//! Operations that share a sync: the changes of each, and the replies that are sent after it.
+//! A batch of operations that share one sync.
 //!
-//! The changes of a batch become visible all at once when it is committed, so a batch has no two operations on the same
-//! record. Replies wait for the commit, except those of operations that change nothing.
+//! The changes of a batch become visible together when the batch is committed, so a batch never contains two
+//! operations on the same record. Replies are sent after the commit. Operations that change nothing are replied to
+//! immediately.
 
-mod after;
+mod replies;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use self::after::{EndedClaim, PendingReplies};
-use super::admission::Admission;
+use self::replies::{PendingEnd, PendingReplies};
+use super::claim_admission::ClaimAdmission;
 use super::engine::{Changes, Durability, Engine, ExpiryKey};
-use super::record::{Record, StoredClaim};
-use super::tally::Tally;
-use super::writer::{End, Op, tell};
-use super::{Common, Handle, Recent, Stamp, millis};
+use super::record::{StoredClaim, StoredRecord};
+use super::totals::StoreTotals;
+use super::writer::{ClaimEnd, Op, send_reply};
+use super::{DiskStoreState, RecentResponse, Timestamp, WriterHandle, millis};
 use crate::idempotency::claim::{ClaimDecision, decide_claim};
 use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome, InFlightExecution, Permit,
@@ -23,73 +24,78 @@ use crate::idempotency::{
 };
 use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
-/// A batch that is being built.
+/// A batch that accepts operations until it is committed.
 pub(super) struct Batch<'a> {
     engine: &'a Engine,
-    common: &'a Common,
-    owner: &'a Weak<Handle>,
+    shared: &'a DiskStoreState,
+    owner: &'a Weak<WriterHandle>,
     last_claim: &'a mut u64,
-    admission: &'a mut Admission,
+    admission: &'a mut ClaimAdmission,
     capacity: StoreCapacity,
-    /// No record expires before this one.
+    /// The last expired record that was dropped. The expiry index has no entry before it.
     swept: Option<ExpiryKey>,
-    now: Stamp,
+    now: Timestamp,
     changes: Changes<'a>,
     durability: Durability,
-    tally: Tally,
-    /// Numbers of keys of scopes after the batch.
+    totals: StoreTotals,
+    /// Number of keys of each changed scope after the batch.
     scopes: HashMap<ScopeHash, u32>,
-    /// Keys of each client, with those of this batch. If the batch fails, the writer counts them again.
+    /// Number of keys of each client, including this batch. If the batch fails, the writer counts them again.
     clients: &'a mut ClientCounts,
-    touched: HashSet<RecordId>,
+    /// Records that the batch changes.
+    changed: HashSet<RecordId>,
+    /// Size of the responses in the batch, in bytes.
     bytes: usize,
-    after: PendingReplies,
+    replies: PendingReplies,
 }
 
-/// The result of a batch.
-pub(super) struct Written {
-    pub(super) outcome: Result<Tally, StoreError>,
-    pub(super) after: PendingReplies,
+/// The result of a commit, and the replies to send.
+pub(super) struct BatchResult {
+    pub(super) outcome: Result<StoreTotals, StoreError>,
+    pub(super) replies: PendingReplies,
 }
 
 impl<'a> Batch<'a> {
-    #[expect(clippy::too_many_arguments, reason = "parts of the writer, each once")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all are fields of the writer, borrowed separately"
+    )]
     pub(super) fn new(
         engine: &'a Engine,
-        common: &'a Common,
-        tally: Tally,
+        shared: &'a DiskStoreState,
+        totals: StoreTotals,
         capacity: StoreCapacity,
         swept: Option<ExpiryKey>,
         last_claim: &'a mut u64,
         clients: &'a mut ClientCounts,
-        admission: &'a mut Admission,
-        owner: &'a Weak<Handle>,
+        admission: &'a mut ClaimAdmission,
+        owner: &'a Weak<WriterHandle>,
     ) -> Self {
         Self {
             engine,
-            common,
+            shared,
             owner,
             last_claim,
             admission,
             capacity,
             swept,
-            now: common.timeline.now(),
+            now: shared.store_clock.now(),
             changes: engine.changes(),
             durability: Durability::Engine,
-            tally,
+            totals,
             scopes: HashMap::new(),
             clients,
-            touched: HashSet::new(),
+            changed: HashSet::new(),
             bytes: 0,
-            after: PendingReplies::default(),
+            replies: PendingReplies::default(),
         }
     }
 
-    /// Whether an operation must wait for this batch to be committed.
-    pub(super) fn has_touched(&self, op: &Op) -> bool {
+    /// Returns whether the batch already changes the record of `op`, so that `op` has to wait for the commit.
+    pub(super) fn conflicts_with(&self, op: &Op) -> bool {
         match op {
-            Op::Claim(ClaimRequest { id, .. }, _) | Op::Free(id, _) => self.touched.contains(id),
-            Op::End(end) => self.touched.contains(&end.token.request.id),
+            Op::Claim(ClaimRequest { id, .. }, _) | Op::Free(id, _) => self.changed.contains(id),
+            Op::End(end) => self.changed.contains(&end.token.request.id),
             #[cfg(test)]
             Op::Sweep(_) => true,
         }
@@ -100,11 +106,11 @@ impl<'a> Batch<'a> {
         self.bytes
     }
 
-    /// Adds an operation to the batch. Returns it if it can succeed only after expired records are dropped.
-    pub(super) fn take(&mut self, op: Op) -> Option<Op> {
-        self.now = self.common.timeline.now();
+    /// Adds an operation to the batch. Returns a claim that finds the store full while expired records can be dropped.
+    pub(super) fn add(&mut self, op: Op) -> Option<Op> {
+        self.now = self.shared.store_clock.now();
         match op {
-            // The caller no longer waits, so nothing is claimed.
+            // The caller no longer waits, so the claim is skipped.
             Op::Claim(_, ack) if ack.is_closed() => {}
             Op::Claim(request, ack) => match self.claim(&request) {
                 Ok(Claim::ScopeFull { .. } | Claim::ClientFull { .. } | Claim::StoreFull)
@@ -112,14 +118,14 @@ impl<'a> Batch<'a> {
                 {
                     return Some(Op::Claim(request, ack));
                 }
-                Ok(Claim::Won(permit)) => self.after.won.push((ack, permit)),
-                // The claim changes nothing, so its reply does not wait for the disk.
+                Ok(Claim::Won(permit)) => self.replies.won.push((ack, permit)),
+                // The claim changes nothing, so its reply does not wait for the commit.
                 other => drop(ack.send(other)),
             },
             Op::End(end) if end.outcome.is_executed() => self.complete(end),
             Op::End(end) => self.end(end, Durability::System),
             Op::Free(id, ack) => match self.free(id) {
-                Ok(true) => self.after.freed.push((id, ack)),
+                Ok(true) => self.replies.freed.push((id, ack)),
                 other => drop(ack.send(other)),
             },
             #[cfg(test)]
@@ -129,7 +135,7 @@ impl<'a> Batch<'a> {
     }
 
     fn claim(&mut self, request: &ClaimRequest) -> Result<Claim, StoreError> {
-        if let Some(claim) = self.common.in_flight.meet(request) {
+        if let Some(claim) = self.shared.in_flight.meet(request) {
             return Ok(claim);
         }
         let stored = self.engine.record(request.id)?;
@@ -139,7 +145,7 @@ impl<'a> Batch<'a> {
             (
                 ClaimDecision::Replay,
                 Some((
-                    Record {
+                    StoredRecord {
                         response: Some(response),
                         fingerprint,
                         expires,
@@ -148,12 +154,12 @@ impl<'a> Batch<'a> {
                     _,
                 )),
             ) => {
-                let recent = Recent {
+                let recent = RecentResponse {
                     fingerprint,
                     expires,
                     response: Arc::clone(&response),
                 };
-                self.common.recent.insert(request.id, recent);
+                self.shared.recent.insert(request.id, recent);
                 return Ok(Claim::Replay(response));
             }
             (meeting, _) => return Ok(meeting.rejection()),
@@ -166,7 +172,7 @@ impl<'a> Batch<'a> {
             self.remove(request.id, record.expires, record.state, weight);
             self.clients.remove(record.client);
             self.clients.add(request.client);
-            return Ok(self.win(request, owner));
+            return Ok(self.grant(request, owner));
         }
         let keys = self.keys_of(request.id.scope)?;
         if request.settings.is_scope_full(keys) {
@@ -176,7 +182,7 @@ impl<'a> Batch<'a> {
         }
         match self
             .capacity
-            .admit(self.tally.keys, self.clients.held(request.client))
+            .admit(self.totals.keys, self.clients.held(request.client))
         {
             Ok(()) => {}
             Err(Full::Store) => return Ok(Claim::StoreFull),
@@ -187,12 +193,12 @@ impl<'a> Batch<'a> {
         }
         self.admission.admit(Instant::now())?;
         self.scopes.insert(request.id.scope, keys + 1);
-        self.tally.keys += 1;
+        self.totals.keys += 1;
         self.clients.add(request.client);
-        Ok(self.win(request, owner))
+        Ok(self.grant(request, owner))
     }
 
-    fn win(&mut self, request: &ClaimRequest, owner: Arc<Handle>) -> Claim {
+    fn grant(&mut self, request: &ClaimRequest, owner: Arc<WriterHandle>) -> Claim {
         *self.last_claim += 1;
         let token = ClaimToken {
             request: *request,
@@ -205,42 +211,42 @@ impl<'a> Batch<'a> {
             ttl: millis(request.settings.ttl),
         };
         self.changes.put_claim(request.id, &claimed);
-        self.touched.insert(request.id);
+        self.changed.insert(request.id);
         self.durability = Durability::Disk;
-        let since = self.common.timeline.clock.now();
-        self.common
+        let since = self.shared.store_clock.clock.now();
+        self.shared
             .in_flight
             .begin(InFlightExecution::new(token, since));
         Claim::Won(Permit::new(token, owner))
     }
 
-    /// Records the end of an execution. What is on disk decides how: the completion may have been part of a batch
-    /// that failed and still reached the disk, or its claim may have been settled as unknown.
-    fn complete(&mut self, end: End) {
+    /// Records the completion of an execution. The disk can hold its claim, an unknown record (if the claim was
+    /// resolved while the store failed), or the completion itself (if a failed batch reached the disk).
+    fn complete(&mut self, end: ClaimEnd) {
         let token = end.token;
         let id = token.request.id;
         let replaced = match self.stored_end(&token) {
             Ok(replaced) => replaced,
             Err(reason) => {
-                let now = self.common.timeline.clock.now();
-                self.common.in_flight.lose(&token, now);
-                tell(end.ack, Err(reason));
+                let now = self.shared.store_clock.clock.now();
+                self.shared.in_flight.lose(&token, now);
+                send_reply(end.ack, Err(reason));
                 return;
             }
         };
         if let Some((record, weight)) = replaced {
             let expires = record.expires;
             if record.state != RecordState::Unknown {
-                // The batch that failed has reached the disk. It was synced when the store was reopened.
+                // A failed batch has written this completion. The files were synced when the store was reopened.
                 let outcome = record.into_outcome();
-                let end = End { outcome, ..end };
-                self.after.ended.push(EndedClaim { end, expires });
+                let end = ClaimEnd { outcome, ..end };
+                self.replies.ended.push(PendingEnd { end, expires });
                 return;
             }
-            self.tally.remove(RecordState::Unknown, weight);
+            self.totals.remove(RecordState::Unknown, weight);
             self.clients.remove(record.client);
             self.clients.add(token.request.client);
-            // `end` overwrites the record, and the index entry if it has the same time.
+            // `self.end` overwrites the record, and its index entry if both expire at the same time.
             if expires != self.now.after(token.request.settings.ttl) {
                 self.changes.remove_expiry(ExpiryKey { expires, id });
             }
@@ -251,9 +257,9 @@ impl<'a> Batch<'a> {
         self.end(end, Durability::Disk);
     }
 
-    /// Returns the record and weight that are stored as the end of an execution, or `None` if its claim is
-    /// stored. Fails if neither is.
-    fn stored_end(&self, token: &ClaimToken) -> Result<Option<(Record, u64)>, StoreError> {
+    /// Returns the record of an execution and its size, or `None` if the claim is still stored. Fails if neither is
+    /// stored.
+    fn stored_end(&self, token: &ClaimToken) -> Result<Option<(StoredRecord, u64)>, StoreError> {
         let id = token.request.id;
         if self.engine.is_claimed(id)? {
             return Ok(None);
@@ -264,13 +270,13 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Replaces a claim by the record of its outcome, or removes it if there is none.
-    fn end(&mut self, end: End, durability: Durability) {
+    /// Replaces a claim with the record of its outcome, or removes the claim if it was released.
+    fn end(&mut self, end: ClaimEnd, durability: Durability) {
         let request = end.token.request;
         let expires = self.now.after(request.settings.ttl);
         self.changes.remove_claim(request.id);
         if let Some((state, response)) = end.outcome.record() {
-            let record = Record {
+            let record = StoredRecord {
                 state,
                 response: response.map(Arc::clone),
                 fingerprint: request.fingerprint,
@@ -279,13 +285,13 @@ impl<'a> Batch<'a> {
                 expires,
             };
             let weight = self.changes.put_record(request.id, &record);
-            self.tally.add(state, weight);
+            self.totals.add(state, weight);
         } else {
-            self.forget_key(request.id.scope, request.client);
+            self.subtract_key(request.id.scope, request.client);
         }
-        self.touched.insert(request.id);
+        self.changed.insert(request.id);
         self.durability = self.durability.max(durability);
-        self.after.ended.push(EndedClaim { end, expires });
+        self.replies.ended.push(PendingEnd { end, expires });
     }
 
     fn free(&mut self, id: RecordId) -> Result<bool, StoreError> {
@@ -294,7 +300,7 @@ impl<'a> Batch<'a> {
                 if record.state == RecordState::Unknown && record.expires > self.now =>
             {
                 self.remove(id, record.expires, RecordState::Unknown, weight);
-                self.forget_key(id.scope, record.client);
+                self.subtract_key(id.scope, record.client);
                 self.durability = Durability::Disk;
                 Ok(true)
             }
@@ -302,18 +308,18 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn remove(&mut self, id: RecordId, expires: Stamp, state: RecordState, weight: u64) {
+    fn remove(&mut self, id: RecordId, expires: Timestamp, state: RecordState, weight: u64) {
         self.changes.remove_record(ExpiryKey { expires, id });
-        self.tally.remove(state, weight);
-        self.touched.insert(id);
+        self.totals.remove(state, weight);
+        self.changed.insert(id);
         self.durability = self.durability.max(Durability::System);
     }
 
-    /// Counts one key less, in total, in its scope and of its client.
-    fn forget_key(&mut self, scope: ScopeHash, client: ClientHash) {
-        self.tally.keys = self.tally.keys.saturating_sub(1);
+    /// Subtracts one key from the counts of the store, the scope and the client.
+    fn subtract_key(&mut self, scope: ScopeHash, client: ClientHash) {
+        self.totals.keys = self.totals.keys.saturating_sub(1);
         self.clients.remove(client);
-        // A count that cannot be read stays as it is: the scope may use one key less.
+        // If the count cannot be read, it stays one too high, and the scope is full one key early.
         if let Ok(keys) = self.keys_of(scope) {
             self.scopes.insert(scope, keys.saturating_sub(1));
         }
@@ -333,32 +339,36 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Whether there is an expired record.
+    /// Returns whether the store has a record that has expired and was not dropped.
     fn has_expired(&self) -> bool {
         let next = self.engine.expiries(self.swept).next();
-        matches!(next, Some(Ok((due, _))) if due.expires <= self.now)
+        matches!(next, Some(Ok((key, _))) if key.expires <= self.now)
     }
 
-    /// Commits all changes, with the highest durability that any of them requires.
-    pub(super) fn commit(mut self) -> Written {
-        if self.touched.is_empty() {
-            let (outcome, after) = (Ok(self.tally), self.after);
-            return Written { outcome, after };
+    /// Commits all changes with the highest durability that any of them requires.
+    pub(super) fn commit(mut self) -> BatchResult {
+        if self.changed.is_empty() {
+            return BatchResult {
+                outcome: Ok(self.totals),
+                replies: self.replies,
+            };
         }
         for (&scope, &keys) in &self.scopes {
             self.changes.put_scope(scope, keys);
         }
         if !self.admission.is_unlimited() {
-            // The end of the first execution after a failure counts only when it is on disk.
+            // After a failure, only an execution that is recorded on disk lifts the restriction of claims.
             self.durability = Durability::Disk;
         }
         if self.durability == Durability::Disk {
-            self.tally.batches += 1;
+            self.totals.batches += 1;
         }
-        let timeline = &self.common.timeline;
-        Written {
-            outcome: self.changes.commit(self.tally, timeline, self.durability),
-            after: self.after,
+        let store_clock = &self.shared.store_clock;
+        BatchResult {
+            outcome: self
+                .changes
+                .commit(self.totals, store_clock, self.durability),
+            replies: self.replies,
         }
     }
 }

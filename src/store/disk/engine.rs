@@ -1,7 +1,11 @@
-//! The engine: fjall, with the five keyspaces of a store.
+//! The storage engine: a fjall database with five keyspaces.
+//!
+//! fjall is a log-structured merge tree. A commit appends its batch to a journal and inserts it into memtables, which
+//! are sorted maps in memory. A full memtable is sealed and written to a table file in the background. Compactions
+//! merge tables and free the space of removed entries. A keyspace is a sorted map with its own memtables and tables.
 
 mod changes;
-mod damage;
+mod integrity;
 mod resync;
 
 use std::fs::{self, File};
@@ -18,85 +22,88 @@ use fjall::config::{
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use serde::{Deserialize, Serialize};
 
-use self::damage::{check_keyspaces, journals};
-use super::Stamp;
-use super::record::{Record, StoredClaim, state_code};
-use super::tally::Tally;
+use self::integrity::{check_keyspaces, journals};
+use super::Timestamp;
+use super::record::{StoredClaim, StoredRecord, state_code};
+use super::totals::StoreTotals;
 use crate::idempotency::{ClientHash, Fingerprint, RecordId, RecordState, ScopeHash, StoreError};
 use crate::store::capacity::ClientCounts;
 
 pub(super) use self::changes::{Changes, Durability};
 pub(super) use self::resync::resync;
 
-/// Blocks of files kept in memory.
+/// Size of the engine's block cache, in bytes.
 const CACHE_BYTES: u64 = 32 << 20;
 
-/// The journal's size before its content is moved to tables; fjall takes no less.
+/// Size of the journal, in bytes, from which the engine moves its content to tables. This is the minimum of fjall.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// Records in memory before they are written to a table.
+/// Size of the memtable of the records, in bytes, from which it is written to a table.
 const MEMTABLE_BYTES: u64 = 16 << 20;
 
-/// The size of a table.
+/// Target size of a table, in bytes.
 const TABLE_BYTES: u64 = 16 << 20;
 
-/// How often the writer checks whether a memtable has been written to a table.
+/// Interval at which a thread checks whether a memtable has been written to a table.
 const ROTATION_POLL: Duration = Duration::from_millis(10);
 
-/// How long no memtable is written to a table, while a batch waits, before the engine counts as failed.
+/// Timeout for writing a memtable to a table while a batch waits. After it, the engine counts as failed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sealed memtables of a keyspace before a batch waits. A batch adds two at most, and fjall waits from 4 on.
+/// Upper bound of the sealed memtables of a keyspace. A batch waits while there are more. A batch adds at most two, and
+/// fjall blocks from 4 on.
 const MAX_SEALED: usize = 1;
 
-const TALLY: &[u8] = b"tally";
+/// Key of the totals in the keyspace `meta`.
+const TOTALS: &[u8] = b"tally";
 
-/// A name that nothing has: all are longer.
-const NOTHING: &[u8] = b"-";
+/// A key that no entry has, because all keys of entries are longer.
+const ABSENT_KEY: &[u8] = b"-";
 
 /// An open database.
 pub(super) struct Engine {
     db: Database,
-    /// What became of a key.
+    /// Records of executions that have ended.
     records: Keyspace,
-    /// What is in progress.
+    /// Claims of executions in flight.
     claims: Keyspace,
-    /// When records expire, earliest first.
+    /// Index of the records by the time at which they expire.
     expiries: Keyspace,
-    /// How many keys a scope has.
+    /// Number of keys per scope.
     scopes: Keyspace,
-    /// The tally.
+    /// [`StoreTotals`].
     meta: Keyspace,
-    /// Whether this was dropped: nothing in the background is to wait for it any more.
+    /// Whether the engine was dropped. A compaction in the background then stops waiting for it.
     dropped: Arc<AtomicBool>,
 }
 
-/// What the index of expiries tells of a record, so that it need not be read.
+/// Value of a record in the expiry index. With it, records can be counted and evicted without reading them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ExpiryEntry {
     #[serde(with = "state_code")]
     pub(super) state: RecordState,
     pub(super) fingerprint: [u8; 32],
-    /// The hash of the client that sent the request.
+    /// Hash of the client that sent the request.
     pub(super) client: u64,
+    /// Time at which the record reached its state, as a [`Timestamp`].
     pub(super) since: u64,
-    /// Bytes of the record.
+    /// Size of the encoded record, in bytes.
     pub(super) weight: u64,
 }
 
-type Result<T> = std::result::Result<T, StoreError>;
+pub(super) type EngineResult<T> = Result<T, StoreError>;
 
 impl Engine {
-    /// Opens the database at `path`, which is made if there is none; `used` if something was acknowledged
-    /// from there before.
-    pub(super) fn open(path: &Path, used: bool) -> Result<Self> {
-        // The engine takes a damaged journal for one that was cut short. In the newest that shows as batches
-        // that are missing; in one before it nothing shows, because what came later is there. The doubt is
-        // written down: the engine soon deletes what it has read, and the next attempt must not trust it.
-        let doubt = path.with_extension("doubt");
-        let doubtful = used && (doubt.exists() || journals(path)? > 1);
-        if doubtful {
-            File::create(&doubt).map_err(StoreError::new)?;
+    /// Opens the database at `path`, and creates it if it does not exist. `used` means that batches of this database
+    /// were acknowledged before, so damaged files are errors.
+    pub(super) fn open(path: &Path, used: bool) -> EngineResult<Self> {
+        // The engine treats a damaged journal as a truncated one. Damage to the newest journal is detected by missing
+        // batches. Damage to an older journal is not, because later batches exist, so all records are counted. A marker
+        // file makes a second attempt count them too: the engine deletes a journal after reading it.
+        let marker = path.with_extension("doubt");
+        let needs_count = used && (marker.exists() || journals(path)? > 1);
+        if needs_count {
+            File::create(&marker).map_err(StoreError::new)?;
         }
         if used {
             check_keyspaces(&path.join("keyspaces"))?;
@@ -108,7 +115,7 @@ impl Engine {
             .worker_threads(2)
             .manual_journal_persist(true)
             .open()
-            .map_err(failed)?;
+            .map_err(engine_error)?;
         let keyspace = |name: &str, memtable: u64| {
             let options = || {
                 let bloom = BloomConstructionPolicy::BitsPerKey(10.0);
@@ -117,14 +124,14 @@ impl Engine {
                     .manual_journal_persist(true)
                     .data_block_compression_policy(CompressionPolicy::disabled())
                     .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(bloom)))
-                    // Some ten bytes a record: what tells where a record is stays in memory.
+                    // Filters and indexes stay in memory: about ten bytes per record.
                     .filter_block_pinning_policy(PinningPolicy::all(true))
                     .index_block_pinning_policy(PinningPolicy::all(true))
                     .compaction_strategy(Arc::new(
                         Leveled::default().with_table_target_size(TABLE_BYTES),
                     ))
             };
-            db.keyspace(name, options).map_err(failed)
+            db.keyspace(name, options).map_err(engine_error)
         };
         let engine = Self {
             records: keyspace("records", MEMTABLE_BYTES)?,
@@ -135,28 +142,29 @@ impl Engine {
             dropped: Arc::default(),
             db,
         };
-        if doubtful {
+        if needs_count {
             engine.check_counts()?;
-            fs::remove_file(&doubt).map_err(StoreError::new)?;
+            fs::remove_file(&marker).map_err(StoreError::new)?;
         }
         Ok(engine)
     }
 
-    /// Whether there is as much as the tally says. Reads everything, so only where there is doubt.
-    fn check_counts(&self) -> Result<()> {
-        let tally = self.tally()?;
-        let count = |keyspace: &Keyspace| keyspace.len().map(|len| len as u64).map_err(failed);
+    /// Fails if the number of records or claims differs from the totals. Reads the whole database.
+    fn check_counts(&self) -> EngineResult<()> {
+        let totals = self.totals()?;
+        let count =
+            |keyspace: &Keyspace| keyspace.len().map(|len| len as u64).map_err(engine_error);
         let (records, claims) = (count(&self.records)?, count(&self.claims)?);
-        let promised = tally.completed + tally.unknown + tally.tombstones;
-        if records != promised || count(&self.expiries)? != promised {
+        let expected = totals.completed + totals.unknown + totals.tombstones;
+        if records != expected || count(&self.expiries)? != expected {
             return Err(StoreError::new(format_args!(
-                "a journal is damaged: {records} records are left of {promised}"
+                "a journal is damaged: found {records} of {expected} records"
             )));
         }
-        if records + claims != tally.keys {
+        if records + claims != totals.keys {
             return Err(StoreError::new(format_args!(
-                "a journal is damaged: {records} records and {claims} claims are left of {} keys",
-                tally.keys
+                "a journal is damaged: found {records} records and {claims} claims of {} keys",
+                totals.keys
             )));
         }
         Ok(())
@@ -169,41 +177,43 @@ impl Engine {
         }
     }
 
-    /// The record under a key, and its weight.
-    pub(super) fn record(&self, id: RecordId) -> Result<Option<(Record, u64)>> {
+    /// Returns the record with this id and its size in bytes.
+    pub(super) fn record(&self, id: RecordId) -> EngineResult<Option<(StoredRecord, u64)>> {
         let name = id.to_bytes();
-        let Some(bytes) = self.records.get(name).map_err(failed)? else {
+        let Some(bytes) = self.records.get(name).map_err(engine_error)? else {
             return Ok(None);
         };
         Ok(Some((decode(id, &bytes)?, bytes.len() as u64)))
     }
 
-    /// The records, for reading only.
+    /// Returns the keyspace of the records, for lookups.
     pub(super) fn records(&self) -> Keyspace {
         self.records.clone()
     }
 
-    /// Whether there is a claim of this record.
-    pub(super) fn is_claimed(&self, id: RecordId) -> Result<bool> {
-        self.claims.contains_key(id.to_bytes()).map_err(failed)
+    /// Returns whether a claim with this id is stored.
+    pub(super) fn is_claimed(&self, id: RecordId) -> EngineResult<bool> {
+        self.claims
+            .contains_key(id.to_bytes())
+            .map_err(engine_error)
     }
 
-    /// Syncs all that was written.
-    pub(super) fn sync(&self) -> Result<()> {
-        self.db.persist(PersistMode::SyncData).map_err(failed)
+    /// Syncs all committed batches to disk.
+    pub(super) fn sync(&self) -> EngineResult<()> {
+        self.db.persist(PersistMode::SyncData).map_err(engine_error)
     }
 
-    /// Fails if a background thread of the engine has failed.
-    fn check_workers(&self) -> Result<()> {
-        self.db.persist(PersistMode::Buffer).map_err(failed)
+    /// Fails if a background thread of the engine has had an error.
+    fn check_workers(&self) -> EngineResult<()> {
+        self.db.persist(PersistMode::Buffer).map_err(engine_error)
     }
 
-    /// Waits until the engine has written enough memtables to tables that a commit does not have to wait for them.
+    /// Waits until the engine has written enough memtables to tables that a commit does not block.
     ///
-    /// A commit itself waits without a timeout while a keyspace has 4 sealed memtables, and does not notice that
-    /// the thread has failed that writes them. A commit also waits while level 0 of a keyspace has 30 runs. This
-    /// is not a failure: level 0 grows for as long as a compaction of the whole keyspace takes.
-    fn wait_for_flush(&self) -> Result<()> {
+    /// In fjall, a commit blocks without a timeout while a keyspace has 4 sealed memtables, even if the thread that
+    /// writes them has failed. A commit also blocks while level 0 of a keyspace has 30 runs. That is not a failure:
+    /// level 0 grows during a compaction of the whole keyspace.
+    fn wait_for_flush(&self) -> EngineResult<()> {
         let keyspaces = [
             &self.records,
             &self.claims,
@@ -231,74 +241,78 @@ impl Engine {
         }
     }
 
-    /// What is claimed and has come to no end.
-    pub(super) fn claimed(&self) -> Result<Vec<(RecordId, StoredClaim)>> {
+    /// Returns all claims whose execution has not ended.
+    pub(super) fn stored_claims(&self) -> EngineResult<Vec<(RecordId, StoredClaim)>> {
         let claims = self.claims.iter();
         claims
             .map(|entry| {
-                let (name, bytes) = entry.into_inner().map_err(failed)?;
+                let (name, bytes) = entry.into_inner().map_err(engine_error)?;
                 let id = id(&name)?;
                 let claimed = StoredClaim::decode(&name, &bytes).map_err(|error| {
-                    StoreError::new(format_args!("a claim is damaged: {error}"))
+                    StoreError::new(format_args!("a stored claim is damaged: {error}"))
                 })?;
                 Ok((id, claimed))
             })
             .collect()
     }
 
-    /// Records in the order in which they expire, from the place `after` on.
+    /// Iterates over the expiry index, earliest first, from the key `after` on.
     pub(super) fn expiries(
         &self,
         after: Option<ExpiryKey>,
-    ) -> impl Iterator<Item = Result<(ExpiryKey, ExpiryEntry)>> + use<> {
+    ) -> impl Iterator<Item = EngineResult<(ExpiryKey, ExpiryEntry)>> + use<> {
         let from = after.map_or([0; 40], ExpiryKey::to_bytes);
         self.expiries.range(from..).map(|entry| {
-            let (name, bytes) = entry.into_inner().map_err(failed)?;
-            let brief = postcard::from_bytes(&bytes)
-                .map_err(|error| StoreError::new(format_args!("an expiry is damaged: {error}")))?;
-            Ok((ExpiryKey::from_bytes(&name)?, brief))
+            let (name, bytes) = entry.into_inner().map_err(engine_error)?;
+            let entry = postcard::from_bytes(&bytes).map_err(|error| {
+                StoreError::new(format_args!(
+                    "an entry of the expiry index is damaged: {error}"
+                ))
+            })?;
+            Ok((ExpiryKey::from_bytes(&name)?, entry))
         })
     }
 
-    /// Adds all records to the counts of their clients. Reads the index of expiries and no record: the records are
-    /// larger than the index by their responses. After an error the counts lack the rest of the index.
-    pub(super) fn count_clients(&self, clients: &mut ClientCounts) -> Result<()> {
+    /// Adds all records to the counts of their clients. It reads only the expiry index, because records contain
+    /// responses and are much larger. After an error, the rest of the index is missing from the counts.
+    pub(super) fn count_clients(&self, clients: &mut ClientCounts) -> EngineResult<()> {
         for entry in self.expiries(None) {
             clients.add(ClientHash(entry?.1.client));
         }
         Ok(())
     }
 
-    /// How many keys a scope has.
-    pub(super) fn keys_of(&self, scope: ScopeHash) -> Result<u32> {
-        let bytes = self.scopes.get(scope.0).map_err(failed)?;
+    /// Returns the number of keys of a scope.
+    pub(super) fn keys_of(&self, scope: ScopeHash) -> EngineResult<u32> {
+        let bytes = self.scopes.get(scope.0).map_err(engine_error)?;
         let Some(bytes) = bytes else { return Ok(0) };
         let bytes = bytes.as_ref().try_into();
         bytes
             .map(u32::from_le_bytes)
-            .map_err(|_| StoreError::new("a scope's count is damaged"))
+            .map_err(|_| StoreError::new("the key count of a scope is damaged"))
     }
 
-    pub(super) fn tally(&self) -> Result<Tally> {
-        match self.meta.get(TALLY).map_err(failed)? {
-            None => Ok(Tally::default()),
+    pub(super) fn totals(&self) -> EngineResult<StoreTotals> {
+        match self.meta.get(TOTALS).map_err(engine_error)? {
+            None => Ok(StoreTotals::default()),
             Some(bytes) => postcard::from_bytes(&bytes)
-                .map_err(|error| StoreError::new(format_args!("the tally is damaged: {error}"))),
+                .map_err(|error| StoreError::new(format_args!("the totals are damaged: {error}"))),
         }
     }
 
-    /// Gives space back that expired records took. Takes its time; not for the writer's thread.
-    pub(super) fn compaction(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
+    /// Returns a closure that frees the disk space of dropped records. It can run for minutes, so the writer thread
+    /// must not call it.
+    pub(super) fn compaction(&self) -> impl FnOnce() -> EngineResult<()> + Send + use<> {
         let keyspaces =
             [&self.records, &self.claims, &self.expiries, &self.scopes].map(Clone::clone);
         let dropped = Arc::clone(&self.dropped);
         move || {
             for keyspace in keyspaces {
                 rotate(&keyspace, &dropped)?;
-                keyspace.major_compact().map_err(failed)?;
-                // The tables a compaction replaces are deleted with the next change of the memtable, and an
-                // empty one is not changed: so something that is not there is removed first.
-                keyspace.remove(NOTHING).map_err(failed)?;
+                keyspace.major_compact().map_err(engine_error)?;
+                // The engine deletes compacted tables when it next rotates the memtable, and it does not rotate an
+                // empty one. Removing an absent key makes the memtable non-empty.
+                keyspace.remove(ABSENT_KEY).map_err(engine_error)?;
                 rotate(&keyspace, &dropped)?;
             }
             Ok(())
@@ -312,13 +326,13 @@ impl Drop for Engine {
     }
 }
 
-/// Has a keyspace write its memtable to a table, and waits for it. The engine's own way to wait has no end
-/// where the table cannot be written, as on a full disk.
-fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> Result<()> {
-    if keyspace.rotate_memtable().map_err(failed)? {
+/// Writes the memtable of a keyspace to a table and waits for it. The wait function of fjall never returns if the table
+/// cannot be written, for example on a full disk.
+fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> EngineResult<()> {
+    if keyspace.rotate_memtable().map_err(engine_error)? {
         while keyspace.sealed_memtable_count() > 0 {
             if dropped.load(Ordering::Relaxed) {
-                return Err(StoreError::new("the engine was given up"));
+                return Err(StoreError::new("the engine was closed"));
             }
             thread::sleep(ROTATION_POLL);
         }
@@ -326,10 +340,10 @@ fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// When a record expires, and which.
+/// Key of a record in the expiry index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExpiryKey {
-    pub(super) expires: Stamp,
+    pub(super) expires: Timestamp,
     pub(super) id: RecordId,
 }
 
@@ -341,12 +355,12 @@ impl ExpiryKey {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Result<Self> {
+    fn from_bytes(bytes: &[u8]) -> EngineResult<Self> {
         let Some((expires, name)) = bytes.split_first_chunk::<8>() else {
-            return Err(StoreError::new("an expiry is damaged"));
+            return Err(StoreError::new("a key of the expiry index is damaged"));
         };
         Ok(Self {
-            expires: Stamp(u64::from_be_bytes(*expires)),
+            expires: Timestamp(u64::from_be_bytes(*expires)),
             id: id(name)?,
         })
     }
@@ -358,22 +372,22 @@ impl ExpiryEntry {
     }
 }
 
-fn id(name: &[u8]) -> Result<RecordId> {
+fn id(name: &[u8]) -> EngineResult<RecordId> {
     let name = name.try_into();
     name.map(RecordId::from_bytes)
-        .map_err(|_| StoreError::new("a record has a name that is none"))
+        .map_err(|_| StoreError::new("the key of a record or claim does not have 32 bytes"))
 }
 
-fn decode(id: RecordId, bytes: &[u8]) -> Result<Record> {
-    Record::decode(&id.to_bytes(), bytes)
-        .map_err(|error| StoreError::new(format_args!("the record {id:?} is damaged: {error}")))
+fn decode(id: RecordId, bytes: &[u8]) -> EngineResult<StoredRecord> {
+    StoredRecord::decode(&id.to_bytes(), bytes)
+        .map_err(|error| StoreError::new(format_args!("record {id:?} is damaged: {error}")))
 }
 
-/// The reason of an engine that rejects writes after a failed one. The reason of that one is more specific.
+/// Error of a write to an engine in which an earlier write failed. The error of that write is more specific.
 pub(super) const POISONED: &str = "an earlier write failed";
 
-/// The error of an engine that failed.
-pub(super) fn failed(error: fjall::Error) -> StoreError {
+/// Converts an error of fjall into a [`StoreError`].
+pub(super) fn engine_error(error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(error) => StoreError::new(error),
         fjall::Error::Poisoned => StoreError::new(POISONED),
@@ -386,14 +400,14 @@ mod tests {
     use http::{HeaderMap, StatusCode};
     use tempfile::TempDir;
 
-    use super::super::Timeline;
+    use super::super::StoreClock;
     use super::*;
     use crate::clock::Clock;
     use crate::idempotency::StoredResponse;
 
     const RECORDS: u32 = 1_000_000;
 
-    /// Records in one commit.
+    /// Records per commit.
     const BATCH: u32 = 10_000;
 
     fn record_id(number: u32) -> RecordId {
@@ -402,11 +416,11 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "writes 1,000,000 records, which takes a minute, and prints how long it takes to count them"]
-    fn counting_the_keys_of_clients_reads_no_records() {
+    #[ignore = "takes a minute: writes 1,000,000 records and prints the time to count them"]
+    fn counting_the_keys_of_clients_reads_only_the_expiry_index() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("records");
-        let timeline = Timeline::new(Clock::real());
+        let store_clock = StoreClock::new(Clock::real());
         let response = Arc::new(StoredResponse::new(
             StatusCode::OK,
             &HeaderMap::new(),
@@ -416,17 +430,18 @@ mod tests {
         for batch in 0..RECORDS / BATCH {
             let mut changes = engine.changes();
             for number in batch * BATCH..(batch + 1) * BATCH {
-                let record = Record {
+                let record = StoredRecord {
                     state: RecordState::Completed,
                     response: Some(Arc::clone(&response)),
                     fingerprint: Fingerprint::from_bytes(&[3; 32]),
                     client: ClientHash(u64::from(number % 1_000)),
-                    since: Stamp(u64::from(number)),
-                    expires: Stamp(u64::from(number) + 86_400_000),
+                    since: Timestamp(u64::from(number)),
+                    expires: Timestamp(u64::from(number) + 86_400_000),
                 };
                 changes.put_record(record_id(number), &record);
             }
-            let committed = changes.commit(Tally::default(), &timeline, Durability::Engine);
+            let committed =
+                changes.commit(StoreTotals::default(), &store_clock, Durability::Engine);
             committed.unwrap();
         }
         engine.sync().unwrap();

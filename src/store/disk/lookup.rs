@@ -1,37 +1,35 @@
-//! Reads records for operators, outside the writer's thread.
+//! Lookups of records for the admin API, outside the writer thread.
 //!
-//! A lookup walks the records of a key in steps and keeps only what is shown of each: state, age, status and
-//! size. The engine is locked for one step at a time, so that the writer can close it in between. Values are
-//! stored whole, so a step still reads the bodies from disk; the number of bytes read is bounded.
+//! A lookup scans the records of a key in steps. It returns state, age, status and size of each record, without the
+//! response. The lock is held for one step at a time, so that the writer can close the engine between two steps. A
+//! record is stored as one value, so a step also reads the response bodies from disk. The bytes read are bounded.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use fjall::{Keyspace, UserKey};
 use parking_lot::RwLock;
 
-use super::Stamp;
-use super::engine::{Engine, failed};
-use super::record::{Record, RecordHead};
+use super::Timestamp;
+use super::engine::{Engine, EngineResult, engine_error};
+use super::record::{RecordHead, StoredRecord};
 use crate::idempotency::{KeyHash, RecordId, RecordInfo, ScopeHash, StoreError, StoredResponse};
-use std::sync::Arc;
 
-/// Records read per step, under one lock.
+/// Upper bound of the records read per step.
 const STEP: usize = 32;
 
-/// Bytes of records after which a step ends.
+/// Size of the records, in bytes, after which a step ends.
 const STEP_BYTES: usize = 8 << 20;
 
-/// Bytes of records that one lookup reads at most.
+/// Upper bound of the records that one lookup reads, in bytes.
 const MAX_READ: usize = 1 << 30;
 
-type Result<T> = std::result::Result<T, StoreError>;
-
-/// Read access to the records of the engine, while that is open.
+/// Read access to the records. It contains the keyspace while the engine is open.
 #[derive(Default)]
 pub(super) struct Lookup(RwLock<Option<Keyspace>>);
 
 impl Lookup {
-    /// Makes the records of `engine` readable, or none if it is closed. Waits for a step that is in progress.
+    /// Sets the engine to read from, or `None` if it is closed. Waits for a step that is in progress.
     pub(super) fn set(&self, engine: Option<&Engine>) {
         *self.0.write() = engine.map(Engine::records);
     }
@@ -42,60 +40,67 @@ impl Lookup {
         key: KeyHash,
         scope: Option<ScopeHash>,
         most: usize,
-        now: Stamp,
-    ) -> Result<Vec<RecordInfo>> {
-        let mut walk = Walk {
+        now: Timestamp,
+    ) -> EngineResult<Vec<RecordInfo>> {
+        let mut scan = RecordScan {
             from: Bound::Included(first(key, scope)),
             to: last(key, scope),
             found: Vec::new(),
             read: 0,
         };
-        while walk.found.len() < most && walk.read < MAX_READ {
-            let limit = STEP.min(most - walk.found.len());
-            if !self.with(|records| walk.step(records, limit, now))? {
+        while scan.found.len() < most && scan.read < MAX_READ {
+            let limit = STEP.min(most - scan.found.len());
+            if !self.with(|records| scan.step(records, limit, now))? {
                 break;
             }
         }
-        Ok(walk.found)
+        Ok(scan.found)
     }
 
     /// Returns the stored response of a completed record that has not expired.
-    pub(super) fn response(&self, id: RecordId, now: Stamp) -> Result<Option<Arc<StoredResponse>>> {
+    pub(super) fn response(
+        &self,
+        id: RecordId,
+        now: Timestamp,
+    ) -> EngineResult<Option<Arc<StoredResponse>>> {
         let name = id.to_bytes();
-        let bytes = self.with(|records| records.get(name).map_err(failed))?;
+        let bytes = self.with(|records| records.get(name).map_err(engine_error))?;
         let Some(bytes) = bytes else { return Ok(None) };
-        let record = Record::decode(&name, &bytes).map_err(|error| damaged(id, &error))?;
+        let record = StoredRecord::decode(&name, &bytes).map_err(|error| damaged(id, &error))?;
         Ok(record.response.filter(|_| record.expires > now))
     }
 
-    fn with<T>(&self, read: impl FnOnce(&Keyspace) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, read: impl FnOnce(&Keyspace) -> EngineResult<T>) -> EngineResult<T> {
         match &*self.0.read() {
             Some(records) => read(records),
-            None => Err(StoreError::known("the store is not open")),
+            None => Err(StoreError::known(
+                "the store failed and is not reopened yet",
+            )),
         }
     }
 }
 
-/// A walk through the records of a key.
-struct Walk {
+/// A scan of the records of a key.
+struct RecordScan {
     from: Bound<UserKey>,
     to: UserKey,
     found: Vec<RecordInfo>,
-    /// Bytes of records read so far.
+    /// Size of the records read so far, in bytes.
     read: usize,
 }
 
-impl Walk {
-    /// Reads up to `limit` further records, and no further one after [`STEP_BYTES`]. Returns whether there may be
-    /// more.
-    fn step(&mut self, records: &Keyspace, limit: usize, now: Stamp) -> Result<bool> {
+impl RecordScan {
+    /// Reads up to `limit` further records, or fewer if they exceed [`STEP_BYTES`]. Returns whether the scan is not
+    /// finished.
+    fn step(&mut self, records: &Keyspace, limit: usize, now: Timestamp) -> EngineResult<bool> {
         let range = (self.from.clone(), Bound::Included(self.to.clone()));
         let mut steps = 0;
         let end = self.read + STEP_BYTES;
         for entry in records.range(range).take(limit) {
-            let (name, bytes) = entry.into_inner().map_err(failed)?;
+            let (name, bytes) = entry.into_inner().map_err(engine_error)?;
             let id = name.as_ref().try_into().map(RecordId::from_bytes);
-            let id = id.map_err(|_| StoreError::new("a record has a malformed name"))?;
+            let id =
+                id.map_err(|_| StoreError::new("the key of a record does not have 32 bytes"))?;
             let head = RecordHead::decode(&name, &bytes).map_err(|error| damaged(id, &error))?;
             steps += 1;
             self.read += bytes.len();
@@ -118,12 +123,12 @@ impl Walk {
     }
 }
 
-/// The first name that a record of `key` can have.
+/// Returns the lowest key that a record of `key` can have in the keyspace.
 fn first(key: KeyHash, scope: Option<ScopeHash>) -> UserKey {
     name(key, scope.unwrap_or(ScopeHash([0; 16])))
 }
 
-/// The last name that a record of `key` can have.
+/// Returns the highest key that a record of `key` can have in the keyspace.
 fn last(key: KeyHash, scope: Option<ScopeHash>) -> UserKey {
     name(key, scope.unwrap_or(ScopeHash([0xff; 16])))
 }
@@ -133,5 +138,5 @@ fn name(key: KeyHash, scope: ScopeHash) -> UserKey {
 }
 
 fn damaged(id: RecordId, error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::new(format_args!("the record {id:?} is damaged: {error}"))
+    StoreError::new(format_args!("record {id:?} is damaged: {error}"))
 }

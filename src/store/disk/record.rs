@@ -1,10 +1,10 @@
-//! Records and claims as they are stored on disk.
+//! Encoding of records and claims on disk.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Stamp;
+use super::Timestamp;
 use crate::idempotency::claim::RecordView;
 use crate::idempotency::{
     ClientHash, ExecutionOutcome, Fingerprint, RecordState, ResponseSummary, StoredResponse,
@@ -13,18 +13,18 @@ use crate::store::encoding::{DecodeError, EncodedResponse, open, seal};
 
 /// A record on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    /// Not in progress: a claim is stored as [`StoredClaim`].
+pub(super) struct StoredRecord {
+    /// Never in progress: an execution in flight is stored as a [`StoredClaim`].
     pub(super) state: RecordState,
     /// The stored response, if the state is completed.
     pub(super) response: Option<Arc<StoredResponse>>,
     pub(super) fingerprint: Fingerprint,
-    /// The client that sent the request.
+    /// Client that sent the request.
     pub(super) client: ClientHash,
-    /// When the record reached its state.
-    pub(super) since: Stamp,
-    /// When the record expires.
-    pub(super) expires: Stamp,
+    /// Time at which the record reached its state.
+    pub(super) since: Timestamp,
+    /// Time at which the record expires.
+    pub(super) expires: Timestamp,
 }
 
 /// A record without its response.
@@ -32,26 +32,27 @@ pub(super) struct Record {
 pub(super) struct RecordHead {
     pub(super) state: RecordState,
     pub(super) fingerprint: Fingerprint,
-    /// When the record reached its state.
-    pub(super) since: Stamp,
-    /// When the record expires.
-    pub(super) expires: Stamp,
+    /// Time at which the record reached its state.
+    pub(super) since: Timestamp,
+    /// Time at which the record expires.
+    pub(super) expires: Timestamp,
     /// Summary of the stored response, if the record is completed.
     pub(super) response: Option<ResponseSummary>,
 }
 
-/// A claim on disk, until its execution ends.
+/// A claim on disk. It is replaced with a record when its execution ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredClaim {
     pub(super) fingerprint: [u8; 32],
-    /// The hash of the client that sent the request.
+    /// Hash of the client that sent the request.
     pub(super) client: u64,
+    /// Time of the claim, as a [`Timestamp`].
     pub(super) since: u64,
-    /// How long its record is stored, in milliseconds.
+    /// TTL of the record of the claim, in milliseconds.
     pub(super) ttl: u64,
 }
 
-/// The codes of states in records and in the index of expiries.
+/// Numeric codes of states in records and in the expiry index.
 pub(super) mod state_code {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -70,7 +71,7 @@ pub(super) mod state_code {
             RecordState::Completed => 0,
             RecordState::Unknown => 1,
             RecordState::Tombstone => 2,
-            // A claim in progress is not a record. No record decodes to it.
+            // Never written: a record is not in progress. The code is invalid when decoded.
             RecordState::InProgress => u8::MAX,
         })
     }
@@ -82,13 +83,14 @@ pub(super) mod state_code {
             0 => Ok(RecordState::Completed),
             1 => Ok(RecordState::Unknown),
             2 => Ok(RecordState::Tombstone),
-            code => Err(D::Error::custom(format_args!("{code} is not a state"))),
+            code => Err(D::Error::custom(format_args!("invalid state code {code}"))),
         }
     }
 }
 
+/// A record in its stored form.
 #[derive(Serialize, Deserialize)]
-struct Written<'a> {
+struct EncodedRecord<'a> {
     #[serde(with = "state_code")]
     state: RecordState,
     fingerprint: [u8; 32],
@@ -99,12 +101,12 @@ struct Written<'a> {
     response: Option<EncodedResponse<'a>>,
 }
 
-impl Record {
-    pub(super) fn view(&self) -> RecordView<'_, Stamp> {
+impl StoredRecord {
+    pub(super) fn view(&self) -> RecordView<'_, Timestamp> {
         RecordView::ended(self.state, &self.fingerprint, self.expires)
     }
 
-    /// Returns the outcome that led to the record.
+    /// Converts the record back into the outcome of its execution.
     pub(super) fn into_outcome(self) -> ExecutionOutcome {
         match (self.state, self.response) {
             (RecordState::Completed, Some(response)) => ExecutionOutcome::Completed(response),
@@ -113,10 +115,10 @@ impl Record {
         }
     }
 
-    /// Encodes the value for storage under `name`.
+    /// Encodes the value for storage under the key `name`. The checksum covers the key.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
         let sealed = |response: Option<EncodedResponse<'_>>| {
-            let written = Written {
+            let written = EncodedRecord {
                 state: self.state,
                 fingerprint: self.fingerprint.to_bytes(),
                 client: self.client.0,
@@ -132,12 +134,12 @@ impl Record {
         }
     }
 
-    /// Decodes the record stored under `name`.
+    /// Decodes the record stored under the key `name`.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
-        let written: Written<'_> = open(name, bytes)?;
+        let written: EncodedRecord<'_> = open(name, bytes)?;
         if (written.state == RecordState::Completed) != written.response.is_some() {
             return Err(DecodeError::Malformed(
-                "a response is missing, or too much".into(),
+                "the state does not match the presence of a response".into(),
             ));
         }
         let response = written.response.map(EncodedResponse::read).transpose()?;
@@ -146,34 +148,34 @@ impl Record {
             response: response.map(Arc::new),
             fingerprint: Fingerprint::from_bytes(&written.fingerprint),
             client: ClientHash(written.client),
-            since: Stamp(written.since),
-            expires: Stamp(written.expires),
+            since: Timestamp(written.since),
+            expires: Timestamp(written.expires),
         })
     }
 }
 
 impl RecordHead {
-    /// Reads the record whose bytes were written under `name`, without a copy of its response.
+    /// Decodes the record stored under the key `name` without copying its response.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
-        let written: Written<'_> = open(name, bytes)?;
+        let written: EncodedRecord<'_> = open(name, bytes)?;
         let response = written.response.as_ref().map(EncodedResponse::summary);
         Ok(Self {
             state: written.state,
             fingerprint: Fingerprint::from_bytes(&written.fingerprint),
-            since: Stamp(written.since),
-            expires: Stamp(written.expires),
+            since: Timestamp(written.since),
+            expires: Timestamp(written.expires),
             response: response.transpose()?,
         })
     }
 }
 
 impl StoredClaim {
-    /// Encodes the value for storage under `name`.
+    /// Encodes the value for storage under the key `name`. The checksum covers the key.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
         seal(name, self)
     }
 
-    /// Decodes the claim stored under `name`.
+    /// Decodes the claim stored under the key `name`.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         open(name, bytes)
     }
@@ -187,12 +189,12 @@ mod tests {
     use super::*;
     use crate::store::encoding::VERSION;
 
-    fn record() -> Record {
+    fn record() -> StoredRecord {
         let mut headers = HeaderMap::new();
         headers.append(SET_COOKIE, HeaderValue::from_static("a=1, b"));
         headers.append("x-odd", HeaderValue::from_bytes(b"\xe9").unwrap());
         headers.append(SET_COOKIE, HeaderValue::from_static("c=2"));
-        Record {
+        StoredRecord {
             state: RecordState::Completed,
             response: Some(Arc::new(StoredResponse::new(
                 StatusCode::CREATED,
@@ -201,20 +203,23 @@ mod tests {
             ))),
             fingerprint: Fingerprint::from_bytes(&[3; 32]),
             client: ClientHash(4),
-            since: Stamp(1_700_000_000_000),
-            expires: Stamp(1_700_086_400_000),
+            since: Timestamp(1_700_000_000_000),
+            expires: Timestamp(1_700_086_400_000),
         }
     }
 
     #[test]
-    fn a_record_comes_back_as_it_was_written() {
-        let ended = [RecordState::Unknown, RecordState::Tombstone].map(|state| Record {
+    fn records_and_claims_are_decoded_as_they_were_encoded() {
+        let ended = [RecordState::Unknown, RecordState::Tombstone].map(|state| StoredRecord {
             state,
             response: None,
             ..record()
         });
         for record in ended.into_iter().chain([record()]) {
-            assert_eq!(Record::decode(b"k", &record.encode(b"k")).unwrap(), record);
+            assert_eq!(
+                StoredRecord::decode(b"k", &record.encode(b"k")).unwrap(),
+                record
+            );
         }
         let claimed = StoredClaim {
             fingerprint: [9; 32],
@@ -229,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn the_codes_of_states_are_those_of_format_2() {
+    fn state_codes_are_those_of_format_2() {
         for (state, code) in [
             (RecordState::Completed, 0),
             (RecordState::Unknown, 1),
             (RecordState::Tombstone, 2),
         ] {
-            let record = Record { state, ..record() };
+            let record = StoredRecord { state, ..record() };
             assert_eq!(record.encode(b"k")[1], code);
         }
     }
@@ -246,8 +251,11 @@ mod tests {
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x20;
-            assert!(Record::decode(b"k", &damaged).is_err(), "byte {at}");
-            assert!(Record::decode(b"k", &bytes[..at]).is_err(), "cut at {at}");
+            assert!(StoredRecord::decode(b"k", &damaged).is_err(), "byte {at}");
+            assert!(
+                StoredRecord::decode(b"k", &bytes[..at]).is_err(),
+                "cut at {at}"
+            );
         }
     }
 
@@ -255,17 +263,17 @@ mod tests {
     fn a_record_under_another_name_is_an_error() {
         let bytes = record().encode(b"k");
         assert!(matches!(
-            Record::decode(b"l", &bytes),
+            StoredRecord::decode(b"l", &bytes),
             Err(DecodeError::Checksum)
         ));
     }
 
     #[test]
-    fn a_record_of_another_version_is_an_error_that_names_it() {
+    fn a_record_of_another_version_is_an_error_with_that_version() {
         let mut bytes = record().encode(b"k");
         for other in [VERSION - 1, VERSION + 1] {
             bytes[0] = other;
-            let error = Record::decode(b"k", &bytes).unwrap_err();
+            let error = StoredRecord::decode(b"k", &bytes).unwrap_err();
             assert!(matches!(error, DecodeError::OtherVersion(version) if version == other));
         }
     }

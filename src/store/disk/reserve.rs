@@ -1,9 +1,9 @@
-//! Disk space held back for responses of executions in flight.
+//! Reserved disk space for the responses of executions in flight.
 //!
-//! The reserve is a file as large as one batch and one response. The store admits claims only while it exists.
-//! When a write fails, the file is deleted, so that executions in flight can still record their responses on a
-//! full disk. It is made again when there is space for it and for another batch. To check the free space
-//! instead would not be enough: other programs can take it before a response needs it.
+//! The reserve is a file with the size of one batch and one response. The store admits claims only while it exists.
+//! When a write fails, the writer deletes the file, so that executions in flight can still record their responses on a
+//! full disk. It creates the file again when there is space for it and for another batch. A check of the free space
+//! instead is not enough, because other programs can use the space before a response is recorded.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,31 +13,31 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use rustix::io::Errno;
 
-/// Bytes written at a time where the file system cannot allocate space.
+/// Bytes written at a time if the file system does not support `fallocate`.
 const CHUNK: usize = 1 << 20;
 
-/// The file that holds the space.
+/// The reserve file.
 pub(super) struct Reserve {
     path: PathBuf,
-    /// Bytes that the file holds for certain.
+    /// Allocated disk space, in bytes. 0 if there is no file.
     held: u64,
 }
 
 impl Reserve {
-    /// The reserve in the directory `home`; it holds nothing yet.
-    pub(super) fn new(home: &Path) -> Self {
+    /// Creates a reserve in the directory `dir`, without allocating space.
+    pub(super) fn new(dir: &Path) -> Self {
         Self {
-            path: home.join("reserve"),
+            path: dir.join("reserve"),
             held: 0,
         }
     }
 
-    /// Whether it holds `bytes` or more.
+    /// Returns whether at least `bytes` are allocated.
     pub(super) fn holds(&self, bytes: u64) -> bool {
         self.held >= bytes
     }
 
-    /// Holds `bytes` of disk space, if `more` are free besides. On an error it holds nothing.
+    /// Allocates `bytes` of disk space if `more` bytes are free in addition. After an error, nothing is allocated.
     pub(super) fn hold(&mut self, bytes: u64, more: u64) -> io::Result<()> {
         if self.holds(bytes) {
             return Ok(());
@@ -57,32 +57,32 @@ impl Reserve {
         held
     }
 
-    /// Gives the space back.
+    /// Deletes the file, which frees its disk space.
     pub(super) fn release(&mut self) {
         self.held = 0;
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, path = %self.path.display(), "cannot delete reserve file");
+                tracing::warn!(%error, path = %self.path.display(), "reserve file not deleted");
             }
             _ => {}
         }
     }
 }
 
-/// Fails if the file system has no space for a file of `bytes`. An attempt to allocate it would fill the disk
-/// for a moment, and writes of other programs would fail.
+/// Fails if the file system has no space for a file of `bytes`. Without this check, a failing allocation would fill the
+/// disk for a short time, and writes of other programs would fail.
 fn check_space(file: &File, bytes: u64) -> io::Result<()> {
     let space = fstatvfs(file)?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let own = file.metadata()?.blocks() * 512;
-    // A file system without a size, such as an unlimited tmpfs, reports no blocks.
+    // A file system without a size limit, such as an unlimited tmpfs, reports 0 blocks.
     if space.f_blocks > 0 && free.saturating_add(own) < bytes {
         return Err(Errno::NOSPC.into());
     }
     Ok(())
 }
 
-/// Gives a file real blocks for `bytes`.
+/// Allocates disk blocks for `bytes` of a file.
 fn allocate(mut file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
@@ -105,14 +105,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserve_takes_real_space_until_it_is_released() {
+    fn a_reserve_allocates_disk_blocks_until_it_is_released() {
         let dir = TempDir::new().unwrap();
         let mut reserve = Reserve::new(dir.path());
         assert!(!reserve.holds(1));
         reserve.hold(3 << 20, 1 << 20).unwrap();
         assert!(reserve.holds(3 << 20) && !reserve.holds(4 << 20));
         let file = dir.path().join("reserve");
-        // A file system can round up, but the space for another batch is free again.
+        // The file system can round up, but the additional space is free again.
         let allocated = fs::metadata(&file).unwrap().blocks() * 512;
         assert!((3 << 20..4 << 20).contains(&allocated), "{allocated}");
         reserve.hold(4 << 20, 0).unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserve_that_cannot_be_held_holds_nothing() {
+    fn a_reserve_that_does_not_fit_on_the_disk_leaves_no_file() {
         let dir = TempDir::new().unwrap();
         let mut reserve = Reserve::new(dir.path());
         assert!(reserve.hold(1, 1 << 60).is_err());

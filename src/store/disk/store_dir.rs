@@ -1,10 +1,9 @@
-//! The directory of a store: whose it is, and what is in it.
+//! The directory of a disk store, with its lock and its identity.
 //!
-//! Beside the files of the engine are two more. A process holds `lock` for as long as it uses the directory.
-//! `identity` contains the format of the directory and the secret that all names are derived from. The format is
-//! checked before the engine opens anything, and a directory of another format is rejected: there is no
-//! conversion. A directory with records and without an identity is rejected too, because a new secret would turn
-//! every used key into a new one.
+//! A process holds the file `lock` while it uses the directory. The file `identity` contains the format of the
+//! directory and the secret of the hashes that name records. The format is checked before the engine opens any file. A
+//! directory of another format is rejected, because there is no conversion. A directory that has records and no
+//! identity is rejected too: with a new secret, every used key would look like a new one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -16,13 +15,13 @@ use thiserror::Error;
 
 use crate::idempotency::Secret;
 
-/// The format that this version writes, and the only one that it reads.
+/// The format that this version writes and reads.
 const FORMAT: u32 = 2;
 
-/// What engine a directory of this format is for.
+/// Name of the storage engine in `identity`.
 const ENGINE: &str = "fjall-3";
 
-/// A directory that is ours for as long as this lives.
+/// A locked store directory. Dropping this unlocks the directory.
 #[derive(Debug)]
 pub(super) struct StoreDir {
     path: PathBuf,
@@ -30,52 +29,52 @@ pub(super) struct StoreDir {
     _lock: File,
 }
 
-/// Why a directory cannot be used. Every message ends with a way out.
+/// Reason why a store directory cannot be used. Every message ends with a remedy.
 #[derive(Debug, Error)]
 pub enum StoreDirError {
-    /// It cannot be made or read or written.
+    /// The directory cannot be created, read or written.
     #[error(
-        "cannot use the store directory {path}: {cause}; make it a directory that this user may read and \
-         write, or name another as `store.path`"
+        "cannot use the store directory {path}: {cause}; make it readable and writable for the user of the \
+         gateway, or set `store.path` to another directory"
     )]
     Io {
-        /// The directory.
+        /// Path of the store directory.
         path: PathBuf,
-        /// What the system says. Not a source: the message is told whole, with its way out at the end.
+        /// Error of the system. It is part of the message and not its source, so that the message ends with the remedy.
         cause: io::Error,
     },
-    /// Another process has it.
+    /// Another process uses the directory.
     #[error(
-        "the store directory {path} is in use by process {holder}; stop that one first, or give each \
-         gateway a directory of its own"
+        "the store directory {path} is in use by process {holder}; stop that process, or set `store.path` to \
+         another directory"
     )]
     InUse {
-        /// The directory.
+        /// Path of the store directory.
         path: PathBuf,
-        /// The process, as far as it is known.
+        /// Process id from the lock file. Empty if it is not written yet.
         holder: String,
     },
-    /// An older or newer version has written it.
+    /// Another version of the gateway wrote the directory in another format.
     #[error(
         "the store directory {path} has format {format}, and this version requires format {FORMAT}; run the \
          version that wrote it until its keys have expired and then move the directory away, or move it away now \
          to start without its keys: keys that were used before can then execute again"
     )]
     OtherFormat {
-        /// The directory.
+        /// Path of the store directory.
         path: PathBuf,
-        /// Its format.
+        /// Format of the directory.
         format: u32,
     },
-    /// It is not as a store leaves it.
+    /// A file of the directory is missing or damaged.
     #[error(
         "the store directory {path} is damaged: {what}; restore it from a backup, or move it away to start \
          without its keys"
     )]
     Damaged {
-        /// The directory.
+        /// Path of the store directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         what: String,
     },
 }
@@ -87,15 +86,15 @@ struct Identity {
     secret: String,
 }
 
-/// The part of an identity that is the same in all formats.
+/// The member of `identity` that all formats have.
 #[derive(Deserialize)]
-struct Format {
+struct IdentityFormat {
     format: u32,
 }
 
 impl StoreDir {
-    /// Takes the directory at `path`, which is made if there is none.
-    pub(super) fn take(path: &Path) -> Result<Self, StoreDirError> {
+    /// Locks the directory at `path` and reads its identity. Creates both if they do not exist.
+    pub(super) fn open(path: &Path) -> Result<Self, StoreDirError> {
         let path = path.to_owned();
         let io = |cause| StoreDirError::Io {
             path: path.clone(),
@@ -113,7 +112,7 @@ impl StoreDir {
                 if path.join("records").exists() {
                     return Err(StoreDirError::Damaged {
                         path,
-                        what: "it has records and no `identity`".into(),
+                        what: "the directory has records and no file `identity`".into(),
                     });
                 }
                 let secret = Secret::random();
@@ -129,23 +128,22 @@ impl StoreDir {
         })
     }
 
-    /// The secret that keys its names.
+    /// Returns the secret of the hashes that name records.
     pub(super) fn secret(&self) -> Secret {
         self.secret
     }
 
-    /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the engine's files are.
+    /// Returns the path of the engine's files.
     pub(super) fn records(&self) -> PathBuf {
         self.path.join("records")
     }
 }
 
-/// Takes the lock, and writes into it who has it.
+/// Locks the file `lock` and writes the process id into it.
 fn lock(path: &Path) -> Result<File, StoreDirError> {
     let io = |cause| StoreDirError::Io {
         path: path.to_owned(),
@@ -178,29 +176,29 @@ fn read_identity(path: &Path, bytes: &[u8]) -> Result<Secret, StoreDirError> {
         path: path.to_owned(),
         what,
     };
-    if let Ok(Format { format }) = serde_json::from_slice(bytes)
+    if let Ok(IdentityFormat { format }) = serde_json::from_slice(bytes)
         && format != FORMAT
     {
         let path = path.to_owned();
         return Err(StoreDirError::OtherFormat { path, format });
     }
     let identity: Identity = serde_json::from_slice(bytes)
-        .map_err(|error| damaged(format!("its `identity` cannot be read ({error})")))?;
+        .map_err(|error| damaged(format!("the file `identity` cannot be parsed ({error})")))?;
     if identity.engine != ENGINE {
         return Err(damaged(format!(
-            "its `identity` names the engine `{}`",
+            "the file `identity` names the engine `{}` instead of `{ENGINE}`",
             identity.engine
         )));
     }
     let mut secret = [0; 32];
     match blake3::Hash::from_hex(&identity.secret) {
         Ok(bytes) => secret.copy_from_slice(bytes.as_bytes()),
-        Err(_) => return Err(damaged("its `identity` holds no secret".into())),
+        Err(_) => return Err(damaged("the file `identity` has no valid secret".into())),
     }
     Ok(Secret::from_bytes(secret))
 }
 
-/// Writes the identity so that it is there whole or not at all.
+/// Writes the file `identity` atomically.
 fn write_identity(path: &Path, secret: &Secret) -> io::Result<()> {
     let identity = Identity {
         format: FORMAT,
@@ -213,7 +211,7 @@ fn write_identity(path: &Path, secret: &Secret) -> io::Result<()> {
     replace(&path.join("identity"), &text)
 }
 
-/// Puts a file in the place of another, so that after a power cut there is the one or the other.
+/// Replaces the content of a file atomically: after a power failure the file has the old or the new content.
 pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
     let new = file.with_extension("new");
     let mut options = OpenOptions::new();
@@ -228,7 +226,7 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
             file.sync_all()
         });
     if let Err(error) = written {
-        // Half a file is of no use, and on a full disk it is in the way.
+        // The incomplete file would occupy space on a full disk.
         drop(fs::remove_file(&new));
         return Err(error);
     }
@@ -246,15 +244,15 @@ mod tests {
     use super::*;
 
     fn error(path: &Path) -> String {
-        StoreDir::take(path).unwrap_err().to_string()
+        StoreDir::open(path).unwrap_err().to_string()
     }
 
     #[test]
-    fn a_secret_is_made_once_and_kept() {
+    fn the_secret_is_created_once_and_readable_only_by_the_owner() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("deep/store");
-        let first = StoreDir::take(&path).unwrap().secret();
-        let second = StoreDir::take(&path).unwrap().secret();
+        let first = StoreDir::open(&path).unwrap().secret();
+        let second = StoreDir::open(&path).unwrap().secret();
         assert_eq!(first.as_bytes(), second.as_bytes());
         let mode = |path: &Path| MetadataExt::mode(&fs::metadata(path).unwrap()) & 0o777;
         assert_eq!(mode(&path.join("identity")), 0o600);
@@ -262,23 +260,23 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_one_process_s_at_a_time() {
+    fn a_directory_in_use_is_rejected_with_the_process_id() {
         let dir = TempDir::new().unwrap();
-        let held = StoreDir::take(dir.path()).unwrap();
+        let held = StoreDir::open(dir.path()).unwrap();
         let message = error(dir.path());
-        let us = format!("in use by process {}", std::process::id());
-        assert!(message.contains(&us), "{message}");
+        let own_id = format!("in use by process {}", std::process::id());
+        assert!(message.contains(&own_id), "{message}");
         drop(held);
-        StoreDir::take(dir.path()).unwrap();
+        StoreDir::open(dir.path()).unwrap();
     }
 
     #[test]
-    fn what_is_not_as_a_store_leaves_it_is_refused_with_a_way_out() {
+    fn another_format_or_a_damaged_identity_is_rejected_with_a_remedy() {
         let dir = TempDir::new().unwrap();
-        drop(StoreDir::take(dir.path()).unwrap());
+        drop(StoreDir::open(dir.path()).unwrap());
         let identity = dir.path().join("identity");
         let text = fs::read_to_string(&identity).unwrap();
-        for (content, says) in [
+        for (content, expected) in [
             (
                 text.replace("\"format\": 2", "\"format\": 3"),
                 "has format 3, and this version requires format 2; run the version that wrote it",
@@ -295,25 +293,25 @@ mod tests {
                 text.replace("fjall-3", "fjall-9"),
                 "names the engine `fjall-9`",
             ),
-            (text[..text.len() / 2].to_owned(), "cannot be read"),
-            (String::new(), "cannot be read"),
+            (text[..text.len() / 2].to_owned(), "cannot be parsed"),
+            (String::new(), "cannot be parsed"),
             (
                 text.replace("\"secret\": \"", "\"secret\": \"zz"),
-                "holds no secret",
+                "has no valid secret",
             ),
         ] {
             fs::write(&identity, content).unwrap();
             let message = error(dir.path());
-            assert!(message.contains(says), "{message}");
+            assert!(message.contains(expected), "{message}");
             assert!(message.contains("move"), "{message}");
         }
         fs::remove_file(&identity).unwrap();
         fs::create_dir(dir.path().join("records")).unwrap();
-        assert!(error(dir.path()).contains("it has records and no `identity`"));
+        assert!(error(dir.path()).contains("has records and no file `identity`"));
     }
 
     #[test]
-    fn a_place_that_cannot_be_a_directory_is_named() {
+    fn a_path_that_is_not_a_directory_is_rejected_with_its_name() {
         let dir = TempDir::new().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();

@@ -1,4 +1,4 @@
-//! The one thread that writes.
+//! The writer thread: the only thread that changes the store.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -8,157 +8,157 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::admission::Admission;
 use super::batch::Batch;
+use super::claim_admission::ClaimAdmission;
 use super::engine::{Engine, resync};
-use super::recovery::Backoff;
+use super::engine_failure::ReopenBackoff;
+use super::maintenance::Maintenance;
 use super::reserve::Reserve;
 use super::store_dir::StoreDir;
-use super::tally::{Acknowledged, Tally};
-use super::upkeep::Upkeep;
-use super::{Common, Handle, OpenError};
+use super::totals::{AcknowledgedBatches, StoreTotals};
+use super::{DiskOpenError, DiskStoreState, WriterHandle};
 use crate::idempotency::{Claim, ClaimRequest, ClaimToken, ExecutionOutcome, RecordId, StoreError};
 use crate::store::capacity::{ClientCounts, StoreCapacity};
 
-/// Operations that share a sync at most.
+/// Upper bound of the operations in a batch.
 const BATCH_OPS: usize = 1_024;
 
-/// Bytes of responses that share a sync at most.
+/// Size of the responses in a batch, in bytes, from which it accepts no further operation.
 pub(super) const BATCH_BYTES: usize = 8 << 20;
 
-/// Where the response to an operation goes.
+/// Channel for the result of an operation.
 pub(super) type Ack<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// What the writer is asked to do.
+/// An operation of the writer.
 pub(super) enum Op {
     /// Claim a key.
     Claim(ClaimRequest, Ack<Claim>),
     /// End a claim.
-    End(End),
-    /// Free a key whose outcome is unknown.
+    End(ClaimEnd),
+    /// Remove a record whose outcome is unknown.
     Free(RecordId, Ack<bool>),
     /// Drop expired records.
     #[cfg(test)]
     Sweep(Ack<()>),
 }
 
-/// The end of an execution.
-pub(super) struct End {
+/// The end of a claim with the outcome of its execution.
+pub(super) struct ClaimEnd {
     pub(super) token: ClaimToken,
     pub(super) outcome: ExecutionOutcome,
-    /// Receives the result when it is durable. `None` if the permit was dropped.
+    /// Receives the result when the end is durable. `None` if the permit was dropped.
     pub(super) ack: Option<Ack<()>>,
 }
 
-/// The one thread that writes, and all it knows.
+/// State of the writer thread.
 pub(super) struct Writer {
-    pub(super) home: StoreDir,
+    pub(super) dir: StoreDir,
     pub(super) capacity: StoreCapacity,
-    pub(super) common: Arc<Common>,
+    pub(super) shared: Arc<DiskStoreState>,
     pub(super) state: EngineState,
-    pub(super) tally: Tally,
-    /// Keys of each client, counted anew whenever the engine is opened.
+    pub(super) totals: StoreTotals,
+    /// Number of keys of each client, counted again whenever the engine is opened.
     pub(super) clients: ClientCounts,
-    pub(super) acknowledged: Acknowledged,
+    pub(super) acknowledged: AcknowledgedBatches,
     /// Whether the last write to `acknowledged` failed.
     acknowledged_fails: bool,
-    pub(super) upkeep: Upkeep,
-    /// Claims that may be on disk and that no execution holds: removed when the engine is reopened.
-    pub(super) doomed: HashSet<RecordId>,
-    /// Completions that could not be written yet. Their executions are over, so they are recorded as soon as
-    /// the engine works, however long that takes. There are no more than executions at the time of a failure.
-    pub(super) waiting_completions: VecDeque<End>,
+    pub(super) maintenance: Maintenance,
+    /// Claims that may be on disk although no execution holds them. They are removed when the engine is reopened.
+    pub(super) orphaned_claims: HashSet<RecordId>,
+    /// Completions that wait for a failed engine. They have no timeout, because their requests were executed. Their
+    /// number is bounded by the executions in flight at the time of the failure.
+    pub(super) waiting_completions: VecDeque<ClaimEnd>,
     /// Whether a write failed since the files of the engine were last resynced.
-    pub(super) is_suspect: bool,
+    pub(super) needs_resync: bool,
     pub(super) reserve: Reserve,
-    pub(super) admission: Admission,
-    pub(super) backoff: Backoff,
+    pub(super) admission: ClaimAdmission,
+    pub(super) backoff: ReopenBackoff,
+    /// Number of the last granted claim.
     pub(super) last_claim: u64,
-    /// Came too early for the batch it would have been in.
+    /// Operation that has to wait for the current batch or for the removal of expired records.
     postponed: Option<Op>,
 }
 
-/// Whether there is an engine to write with.
+/// The open engine, or the reason why it is closed.
 pub(super) enum EngineState {
     Open(Engine),
-    /// It failed: why, and when to try again.
+    /// The engine failed for this reason. The next attempt to reopen it is at this time.
     Failed(StoreError, Instant),
 }
 
 impl Writer {
-    /// Opens the engine, and records executions that were in flight when it was last used as unknown.
+    /// Opens the engine. Executions that were in flight when it was last used are recorded as unknown.
     pub(super) fn open(
-        home: StoreDir,
+        dir: StoreDir,
         capacity: StoreCapacity,
-        common: Arc<Common>,
-    ) -> Result<Self, OpenError> {
-        let unusable = |reason: StoreError| OpenError::Records {
-            path: home.path().display().to_string(),
+        shared: Arc<DiskStoreState>,
+    ) -> Result<Self, DiskOpenError> {
+        let unusable = |reason: StoreError| DiskOpenError::Records {
+            path: dir.path().display().to_string(),
             reason: reason.to_string(),
         };
-        let (acknowledged, count) =
-            Acknowledged::open(home.path()).map_err(|error| unusable(StoreError::new(error)))?;
-        let is_suspect = acknowledged.is_suspect().unwrap_or(true);
-        if is_suspect && count > 0 {
-            resync(&home.records()).map_err(|error| unusable(StoreError::new(error)))?;
+        let (acknowledged, count) = AcknowledgedBatches::open(dir.path())
+            .map_err(|error| unusable(StoreError::new(error)))?;
+        let needs_resync = acknowledged.needs_resync().unwrap_or(true);
+        if needs_resync && count > 0 {
+            resync(&dir.records()).map_err(|error| unusable(StoreError::new(error)))?;
         }
-        // The engine may need the space of the last process's reserve to open on a full disk.
-        let mut reserve = Reserve::new(home.path());
+        // On a full disk, the engine needs the space of the old reserve to open.
+        let mut reserve = Reserve::new(dir.path());
         reserve.release();
-        let engine = Engine::open(&home.records(), count > 0).map_err(unusable)?;
-        let tally = engine.tally().map_err(unusable)?;
-        if tally.batches < count {
-            let lost = count - tally.batches;
+        let engine = Engine::open(&dir.records(), count > 0).map_err(unusable)?;
+        let totals = engine.totals().map_err(unusable)?;
+        if totals.batches < count {
+            let lost = count - totals.batches;
             return Err(unusable(StoreError::new(format_args!(
-                "the last {lost} of {count} acknowledged batches are missing, so keys that were used would be \
-                 taken for new ones"
+                "the last {lost} of {count} acknowledged batches are missing, so used keys could execute again"
             ))));
         }
-        if let Some(clocks) = &tally.clocks {
-            common.timeline.resume(clocks);
+        if let Some(clocks) = &totals.clocks {
+            shared.store_clock.resume(clocks);
         }
         let mut writer = Self {
-            home,
+            dir,
             capacity,
-            common,
+            shared,
             state: EngineState::Failed(StoreError::new("not open yet"), Instant::now()),
-            tally,
+            totals,
             clients: ClientCounts::default(),
             acknowledged,
             acknowledged_fails: false,
-            upkeep: Upkeep::default(),
-            doomed: HashSet::new(),
+            maintenance: Maintenance::default(),
+            orphaned_claims: HashSet::new(),
             waiting_completions: VecDeque::new(),
-            is_suspect: false,
+            needs_resync: false,
             reserve,
-            admission: Admission::All,
-            backoff: Backoff::default(),
+            admission: ClaimAdmission::All,
+            backoff: ReopenBackoff::default(),
             last_claim: 0,
             postponed: None,
         };
-        if let Err(reason) = writer.settle_claims(engine) {
-            // The batch can be in the page cache and not on disk, so the next process has to resync the files.
-            writer.set_suspect(true);
-            let path = writer.home.path().display().to_string();
+        if let Err(reason) = writer.resolve_claims(engine) {
+            // The failed batch can be in the page cache and not on disk, so the next process has to resync the files.
+            writer.set_needs_resync(true);
+            let path = writer.dir.path().display().to_string();
             let reason = reason.to_string();
-            return Err(OpenError::Records { path, reason });
+            return Err(DiskOpenError::Records { path, reason });
         }
-        writer.set_suspect(false);
-        writer.readmit();
+        writer.set_needs_resync(false);
+        writer.update_admission();
         Ok(writer)
     }
 
-    /// Executes operations until all handles are dropped, and closes the engine.
-    pub(super) fn work(mut self, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
-        while self.turn(inbox, owner) {}
+    /// Executes operations until all handles are dropped, and then closes the engine.
+    pub(super) fn run(mut self, inbox: &Receiver<Op>, owner: &Weak<WriterHandle>) {
+        while self.run_once(inbox, owner) {}
         self.record_waiting_completions(inbox, owner);
         self.close();
     }
 
-    /// Executes one batch of operations, or upkeep if none arrives in time. Returns whether there are handles left
-    /// that can send operations.
-    pub(super) fn turn(&mut self, inbox: &Receiver<Op>, owner: &Weak<Handle>) -> bool {
-        self.common.condition.respond();
+    /// Executes one batch of operations, or maintenance if none arrives in time. Returns `false` when all handles are
+    /// dropped.
+    pub(super) fn run_once(&mut self, inbox: &Receiver<Op>, owner: &Weak<WriterHandle>) -> bool {
+        self.shared.health.writer_responded();
         self.reopen_if_due(inbox);
         // The postponed operation goes first, because the batch can postpone another one.
         let first = self.postponed.take();
@@ -171,8 +171,8 @@ impl Writer {
             },
         };
         match first {
-            Some(op) => self.take_up(op, inbox, owner),
-            None => self.look_after(),
+            Some(op) => self.execute_batch(op, inbox, owner),
+            None => self.maintain(),
         }
         true
     }
@@ -185,14 +185,14 @@ impl Writer {
         }
     }
 
-    /// Takes an operation that the writer has not looked at, without waiting for one.
+    /// Takes the postponed operation or one from the inbox, without waiting.
     pub(super) fn next_pending(&mut self, inbox: &Receiver<Op>) -> Option<Op> {
         self.postponed.take().or_else(|| inbox.try_recv().ok())
     }
 
     /// Returns how long the writer may wait for an operation.
     pub(super) fn pause(&self) -> Duration {
-        let pause = self.upkeep.pause();
+        let pause = self.maintenance.pause();
         match &self.state {
             EngineState::Open(_) => pause,
             EngineState::Failed(_, again) => {
@@ -201,20 +201,25 @@ impl Writer {
         }
     }
 
-    /// Closes the engine and the access to it.
+    /// Syncs the engine and stops lookups.
     fn close(&mut self) {
-        self.common.lookup.set(None);
+        self.shared.lookup.set(None);
         if let EngineState::Open(engine) = &self.state
             && let Err(reason) = engine.sync()
         {
             tracing::error!(%reason, "idempotency store not synced at shutdown");
-            self.set_suspect(true);
+            self.set_needs_resync(true);
         }
     }
 
-    /// Executes `first` and the operations that have arrived after it in one batch. Completions that wait go before
-    /// the operations of the inbox.
-    pub(super) fn take_up(&mut self, first: Op, inbox: &Receiver<Op>, owner: &Weak<Handle>) {
+    /// Executes `first` and further pending operations in one batch. Waiting completions come before the operations in
+    /// the inbox.
+    pub(super) fn execute_batch(
+        &mut self,
+        first: Op,
+        inbox: &Receiver<Op>,
+        owner: &Weak<WriterHandle>,
+    ) {
         #[cfg(test)]
         if let Op::Sweep(ack) = first {
             self.sweep_all();
@@ -223,8 +228,8 @@ impl Writer {
         }
         let Self {
             state,
-            common,
-            tally,
+            shared,
+            totals,
             clients,
             last_claim,
             postponed,
@@ -233,14 +238,14 @@ impl Writer {
             ..
         } = self;
         let EngineState::Open(engine) = state else {
-            self.refuse(first);
+            self.execute_without_engine(first);
             return;
         };
-        let swept = self.upkeep.swept();
+        let swept = self.maintenance.swept();
         let mut batch = Batch::new(
             engine,
-            common,
-            *tally,
+            shared,
+            *totals,
             self.capacity,
             swept,
             last_claim,
@@ -250,77 +255,77 @@ impl Writer {
         );
         let mut next = Some(first);
         let mut ops = 0;
-        let mut wants_sweep = false;
+        let mut needs_sweep = false;
         while let Some(op) = next {
-            if batch.has_touched(&op) {
+            if batch.conflicts_with(&op) {
                 *postponed = Some(op);
                 break;
             }
-            if let Some(unmet) = batch.take(op) {
-                *postponed = Some(unmet);
-                wants_sweep = true;
+            if let Some(claim) = batch.add(op) {
+                *postponed = Some(claim);
+                needs_sweep = true;
                 break;
             }
             ops += 1;
-            let has_room = ops < BATCH_OPS && batch.bytes() < BATCH_BYTES;
-            next = if has_room {
+            let is_full = ops >= BATCH_OPS || batch.bytes() >= BATCH_BYTES;
+            next = if is_full {
+                None
+            } else {
                 let waiting = waiting_completions.pop_front().map(Op::End);
                 waiting.or_else(|| inbox.try_recv().ok())
-            } else {
-                None
             };
         }
         let written = batch.commit();
         match written.outcome {
-            Ok(tally) => {
-                self.acknowledge(tally);
-                written.after.done(&self.common, &mut self.admission);
+            Ok(totals) => {
+                self.acknowledge(totals);
+                written.replies.send(&self.shared, &mut self.admission);
             }
             Err(reason) => {
-                // The failure is logged once, not for each request of the batch.
-                let reported = StoreError::known(&reason);
-                let unwritten = written.after.failed(&self.common, &reported);
-                self.doomed.extend(unwritten.doomed);
+                // `known` marks the error as logged, so that it is not logged again for each request of the batch.
+                let logged = StoreError::known(&reason);
+                let unwritten = written.replies.fail(&self.shared, &logged);
+                self.orphaned_claims.extend(unwritten.orphaned_claims);
                 for completion in unwritten.completions.into_iter().rev() {
                     self.waiting_completions.push_front(completion);
                 }
-                self.give_up(reason);
+                self.close_failed_engine(reason);
             }
         }
-        if wants_sweep {
-            // One chunk is enough for the claim to be tried again.
-            self.look_after();
+        if needs_sweep {
+            // Drops a chunk of expired records, which is enough to retry the postponed claim.
+            self.maintain();
         }
-        self.look_after_if_due();
+        self.maintain_if_due();
     }
 
-    /// Takes over the tally of a batch that is on disk.
-    pub(super) fn acknowledge(&mut self, tally: Tally) {
-        if tally.batches != self.tally.batches {
-            let written = self.acknowledged.write(tally.batches);
+    /// Adopts the totals of a committed batch, and writes the number of acknowledged batches.
+    pub(super) fn acknowledge(&mut self, totals: StoreTotals) {
+        if totals.batches != self.totals.batches {
+            let written = self.acknowledged.write(totals.batches);
             self.log_acknowledged(written);
         }
-        self.tally = tally;
-        self.common.stats.publish(&tally);
+        self.totals = totals;
+        self.shared.stats.publish(&totals);
     }
 
-    /// Logs when writes to the file `acknowledged` begin to fail. The records are not affected, but a later loss of
-    /// batches may go unnoticed.
+    /// Logs the first of consecutive failed writes to the file `acknowledged`. Records are not affected, but a later
+    /// loss of batches may not be detected.
     pub(super) fn log_acknowledged(&mut self, written: io::Result<()>) {
         let failed_before = std::mem::replace(&mut self.acknowledged_fails, written.is_err());
         if let Err(error) = written
             && !failed_before
         {
-            let path = self.home.path().display();
+            let path = self.dir.path().display();
             tracing::warn!(%error, %path, "number of acknowledged batches not written");
         }
     }
 }
 
-/// Tells whoever waits, if anybody does.
-pub(super) fn tell<T>(ack: Option<Ack<T>>, outcome: Result<T, StoreError>) {
+/// Sends the result of an operation, unless its permit was dropped.
+pub(super) fn send_reply<T>(ack: Option<Ack<T>>, outcome: Result<T, StoreError>) {
     if let Some(ack) = ack {
-        // Whoever asked may have gone; what was done is done.
+        // An error means that the caller no longer waits. The operation stays executed.
         drop(ack.send(outcome));
     }
 }

@@ -1,7 +1,7 @@
-//! Hashers for keys that need no further hashing.
+//! Cheap hashers for hash map keys that are already hashes or counters.
 //!
-//! Names that are keyed hashes are used as their own hash: a client that does not know the secret cannot choose them.
-//! Numbers that the gateway counts up are spread by one multiplication.
+//! A keyed hash is used as its own hash value. Clients cannot choose it, because they do not know the secret. Numbers
+//! of a counter are spread by one multiplication.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -29,7 +29,7 @@ impl Hasher for IdentityHasher {
     }
 
     fn write(&mut self, _: &[u8]) {
-        unreachable!("these names hash as one u64");
+        unreachable!("the keys of these maps hash as one u64");
     }
 
     fn write_u64(&mut self, hash: u64) {
@@ -37,8 +37,8 @@ impl Hasher for IdentityHasher {
     }
 }
 
-/// Builds hashers that spread consecutive numbers by Fibonacci hashing. Clients cannot choose these numbers, so the hash
-/// has no secret.
+/// Builds hashers that spread consecutive numbers by Fibonacci hashing. Clients cannot choose these numbers, so the
+/// hash needs no secret.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BuildFibonacciHasher;
 
@@ -88,7 +88,7 @@ impl Hash for ClientHash {
 
 impl Hash for RecordId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Both, as there may be many keys in one scope, and one key in many scopes.
+        // Uses both parts, because one scope can have many keys, and one key can be in many scopes.
         state.write_u64(first_half(&self.key.0) ^ first_half(&self.scope.0));
     }
 }

@@ -1,13 +1,13 @@
-//! Records in memory: a table of all keys, and a moka cache that owns the responses.
+//! Idempotency records in memory: a table of all keys, and a moka cache that owns the responses.
 //!
-//! The table holds a few dozen bytes per key and is bounded by `max_keys`. The cache weighs responses by their bytes
-//! and evicts the oldest. The table has weak references to them, so a completed record whose response was evicted is a
-//! tombstone. With keys and responses in one cache, an eviction could lead to a second execution. Replays do not call
-//! the cache: that would cost more, and evict by last use.
+//! The table holds a few dozen bytes per key and is bounded by `max_keys`. The cache is bounded by the size of the
+//! responses and evicts the oldest. The table has weak references to responses. A completed record becomes a tombstone
+//! when its response is evicted. Keys and responses are separate, because evicting a key could lead to a second
+//! execution. Replays do not call the cache: a call costs time and would change the order of eviction to last use.
 //!
-//! A shard of the table holds whole scopes, so that the keys of a scope are counted under the lock that is held anyway.
-//! moka is never called under that lock, because any call may evict, and an eviction locks a shard. moka's expiry is
-//! not used: it takes effect only when the cache is called, and records have to expire on time.
+//! All records of a scope are in one shard of the table, so the keys of a scope are counted under the lock of the
+//! shard. moka is never called under that lock, because any call can evict, and an eviction locks a shard. The expiry
+//! of moka is not used, because it takes effect only at the next call of the cache, and records must expire on time.
 
 mod counts;
 mod shard;
@@ -23,7 +23,7 @@ use moka::sync::Cache;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::counts::KeyCounts;
-use self::shard::{ClaimNumbers, Ended, Shard};
+use self::shard::{ClaimNumbers, EndedRecord, RecordShard};
 use super::hashers::{BuildFibonacciHasher, BuildIdentityHasher};
 use crate::clock::{Clock, Moment};
 use crate::idempotency::claim::Availability;
@@ -40,37 +40,42 @@ const SHARDS: usize = 64;
 /// Approximate memory of a cache entry besides its response, in bytes.
 const CACHE_OVERHEAD: usize = 160;
 
-/// From this weight on, a response makes the cache evict at once instead of after some dozens of insertions.
-const HEAVY: usize = 64 << 10;
+/// Size of a response, in bytes, from which its insertion makes the cache evict immediately. Otherwise the cache evicts
+/// after some dozens of insertions.
+const LARGE_RESPONSE: usize = 64 << 10;
 
-/// Usual size of a response with its headers, in bytes.
+/// Typical size of a response with its headers, in bytes.
 const USUAL_RESPONSE: u64 = 1 << 10;
 
-/// Upper bound of the slots allocated at once.
-const MOST_EXPECTED: usize = 1 << 16;
+/// Upper bound of the cache slots that are allocated in advance.
+const MAX_PREALLOCATED: usize = 1 << 16;
 
-/// Expired records that each claim drops, so that the table shrinks while it is used.
-const DROPPED_PER_BID: usize = 2;
+/// Number of expired records that each claim drops, so that the table shrinks while it is used.
+const DROPPED_PER_CLAIM: usize = 2;
 
-/// Upper bound of the expired records that are dropped under one lock.
-const DROPPED_AT_ONCE: usize = 1_024;
+/// Upper bound of the expired records that are dropped while a shard is locked.
+const MAX_DROPPED_PER_LOCK: usize = 1_024;
 
 /// Minimum time between two log messages about evictions.
-const LOG_EVERY: Duration = Duration::from_mins(1);
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The records of a gateway, in memory.
+/// The memory store of idempotency records. Clones share the store.
 #[derive(Clone, Debug)]
-pub struct MemoryRecords(Arc<Ledger>);
+pub struct MemoryRecords(Arc<RecordTable>);
 
-struct Ledger {
-    shards: Box<[Mutex<Shard>]>,
+/// The shards of the table, with the cache of responses.
+struct RecordTable {
+    shards: Box<[Mutex<RecordShard>]>,
     counts: KeyCounts,
-    /// Responses by the number of their claim.
+    /// Responses, by the number of their claim.
     responses: Cache<u64, CachedResponse, BuildFibonacciHasher>,
     clock: Clock,
-    numbers: AtomicU64,
+    /// Number of the next claim.
+    next_number: AtomicU64,
+    /// Number of evicted responses.
     evictions: AtomicU64,
-    logged: AtomicU64,
+    /// Time at which evictions were last logged, in nanoseconds. 0 if they never were.
+    evictions_logged: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -79,26 +84,26 @@ struct CachedResponse {
     response: Arc<StoredResponse>,
 }
 
-/// Returns for how many responses the cache allocates slots at once. A slot costs memory only when it is filled, and
-/// slots allocated at once are not moved when the cache grows.
+/// Returns the number of cache slots to allocate in advance. An unused slot costs no memory, and preallocated slots are
+/// not moved when the cache grows.
 fn expected_responses(capacity: &StoreCapacity) -> usize {
     let responses = usize::try_from(capacity.max_bytes / USUAL_RESPONSE).unwrap_or(usize::MAX);
-    responses.min(capacity.max_keys).min(MOST_EXPECTED)
+    responses.min(capacity.max_keys).min(MAX_PREALLOCATED)
 }
 
 impl MemoryRecords {
-    /// Creates an empty store with this capacity.
+    /// Creates an empty store.
     pub fn new(capacity: StoreCapacity, clock: Clock) -> Self {
-        Self(Arc::new_cyclic(|ledger: &Weak<Ledger>| {
-            let ledger = Weak::clone(ledger);
+        Self(Arc::new_cyclic(|table: &Weak<RecordTable>| {
+            let table = Weak::clone(table);
             let evicted = move |number: Arc<u64>, stored: CachedResponse, cause| {
                 if cause == RemovalCause::Size
-                    && let Some(ledger) = ledger.upgrade()
+                    && let Some(table) = table.upgrade()
                 {
-                    ledger.evicted(stored.id, *number);
+                    table.evicted(stored.id, *number);
                 }
             };
-            Ledger {
+            RecordTable {
                 shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
                 counts: KeyCounts::new(capacity),
                 responses: Cache::builder()
@@ -108,29 +113,29 @@ impl MemoryRecords {
                         let weight = stored.response.weight() + CACHE_OVERHEAD;
                         u32::try_from(weight).unwrap_or(u32::MAX)
                     })
-                    // The default policy would not admit responses that are replayed less often than others.
+                    // The default policy of moka can discard a new response. LRU always stores it.
                     .eviction_policy(moka::policy::EvictionPolicy::lru())
                     .eviction_listener(evicted)
                     .build_with_hasher(BuildFibonacciHasher),
                 clock,
-                numbers: AtomicU64::new(0),
+                next_number: AtomicU64::new(0),
                 evictions: AtomicU64::new(0),
-                logged: AtomicU64::new(0),
+                evictions_logged: AtomicU64::new(0),
             }
         }))
     }
 
-    /// Claims a key without waiting; see [`Records::claim`].
+    /// Claims a key without waiting. See [`Records::claim`].
     pub fn claim_now(&self, request: &ClaimRequest) -> Claim {
-        let (ledger, now) = (&self.0, request.at);
-        let mut shard = ledger.shard(request.id.scope);
-        let mut dropped = shard.drop_expired(now, DROPPED_PER_BID);
-        ledger.counts.remove(&dropped.clients);
+        let (table, now) = (&self.0, request.at);
+        let mut shard = table.shard(request.id.scope);
+        let mut dropped = shard.drop_expired(now, DROPPED_PER_CLAIM);
+        table.counts.remove(&dropped.clients);
         let claim = loop {
-            let full = match shard.meet(request, now) {
+            let full = match shard.decide(request, now) {
                 Ok(claim) => break claim,
                 Err(Availability::Replace) => {
-                    break ledger.win(&mut shard, request, &mut dropped.numbers);
+                    break table.grant(&mut shard, request, &mut dropped.numbers);
                 }
                 Err(Availability::New)
                     if request
@@ -141,9 +146,9 @@ impl MemoryRecords {
                         min_wait: shard.next_expiry(now).unwrap_or_default(),
                     }
                 }
-                Err(Availability::New) => match ledger.counts.add(request.client) {
-                    Ok(()) => break ledger.win(&mut shard, request, &mut dropped.numbers),
-                    // The time is known when all shards can be locked.
+                Err(Availability::New) => match table.counts.add(request.client) {
+                    Ok(()) => break table.grant(&mut shard, request, &mut dropped.numbers),
+                    // `min_wait` is set below, after the lock of this shard is released.
                     Err(Full::Client(limit)) => Claim::ClientFull {
                         limit,
                         min_wait: Duration::ZERO,
@@ -151,47 +156,47 @@ impl MemoryRecords {
                     Err(Full::Store) => Claim::StoreFull,
                 },
             };
-            // Expired records can still be counted.
-            let more = shard.drop_expired(now, DROPPED_AT_ONCE);
+            // The counts can include expired records. If some are dropped, the claim is tried again.
+            let more = shard.drop_expired(now, MAX_DROPPED_PER_LOCK);
             if more.clients.is_empty() {
                 break full;
             }
-            ledger.counts.remove(&more.clients);
+            table.counts.remove(&more.clients);
             dropped.numbers.extend(more.numbers);
         };
         drop(shard);
-        ledger.forget(dropped.numbers);
+        table.remove_responses(dropped.numbers);
         match claim {
-            // Expired records of other shards can be counted, too.
-            Claim::StoreFull | Claim::ClientFull { .. } if ledger.sweep(now) => {
+            // The counts can also include expired records of other shards.
+            Claim::StoreFull | Claim::ClientFull { .. } if table.sweep(now) => {
                 self.claim_now(request)
             }
             Claim::ClientFull { limit, .. } => Claim::ClientFull {
                 limit,
-                min_wait: ledger.next_expiry(now),
+                min_wait: table.next_expiry(now),
             },
             claim => claim,
         }
     }
 }
 
-impl Ledger {
-    fn shard(&self, scope: ScopeHash) -> MutexGuard<'_, Shard> {
-        // The upper bits, because the maps of the shards use the lower ones.
+impl RecordTable {
+    fn shard(&self, scope: ScopeHash) -> MutexGuard<'_, RecordShard> {
+        // Uses the upper bits of the hash, because the maps in the shards use the lower ones.
         let hash = BuildIdentityHasher.hash_one(scope) >> 32;
         let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
         self.shards[index].lock()
     }
 
-    /// Stores the claim of a counted key, or of one that takes the place of a record: that key then counts for the
-    /// client of `request`.
-    fn win(
+    /// Stores a claim. If it replaces a record, the key now counts for the client of `request`. Otherwise the caller
+    /// has counted the key.
+    fn grant(
         self: &Arc<Self>,
-        shard: &mut Shard,
+        shard: &mut RecordShard,
         request: &ClaimRequest,
         dropped: &mut ClaimNumbers,
     ) -> Claim {
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let token = ClaimToken {
             request: *request,
             number,
@@ -212,7 +217,7 @@ impl Ledger {
         };
         let response = response.map(Arc::clone);
         let now = self.clock.now();
-        let ended = Ended {
+        let ended = EndedRecord {
             state,
             number: token.number,
             fingerprint: token.request.fingerprint,
@@ -221,17 +226,19 @@ impl Ledger {
             expires: now.after(token.request.settings.ttl),
             response: response.as_ref().map(Arc::downgrade).unwrap_or_default(),
         };
-        let execution = self.shard(token.request.id.scope).settle(token, ended);
+        let execution = self
+            .shard(token.request.id.scope)
+            .end_with_record(token, ended);
         if let Some(execution) = execution {
             execution.end(outcome);
         }
         if let Some(response) = response {
-            // After the record, so that an eviction at once finds the record to change.
-            let heavy = response.weight() >= HEAVY;
+            // The record exists already, so an immediate eviction can turn it into a tombstone.
+            let is_large = response.weight() >= LARGE_RESPONSE;
             let id = token.request.id;
             self.responses
                 .insert(token.number, CachedResponse { id, response });
-            if heavy {
+            if is_large {
                 self.responses.run_pending_tasks();
             }
         }
@@ -246,20 +253,21 @@ impl Ledger {
         }
     }
 
-    fn forget(&self, expired: impl IntoIterator<Item = u64>) {
+    /// Removes the responses of these claims from the cache.
+    fn remove_responses(&self, expired: impl IntoIterator<Item = u64>) {
         for number in expired {
             self.responses.invalidate(&number);
         }
     }
 
-    /// Drops expired records of every shard, up to [`DROPPED_AT_ONCE`] of each. Returns whether there were any.
+    /// Drops up to [`MAX_DROPPED_PER_LOCK`] expired records of every shard. Returns whether any were dropped.
     fn sweep(&self, now: Moment) -> bool {
         let mut any = false;
         for shard in &self.shards {
-            let dropped = shard.lock().drop_expired(now, DROPPED_AT_ONCE);
+            let dropped = shard.lock().drop_expired(now, MAX_DROPPED_PER_LOCK);
             self.counts.remove(&dropped.clients);
             any |= !dropped.clients.is_empty();
-            self.forget(dropped.numbers);
+            self.remove_responses(dropped.numbers);
         }
         any
     }
@@ -273,21 +281,21 @@ impl Ledger {
 
     /// Turns a completed record into a tombstone after its response was evicted.
     fn evicted(&self, id: RecordId, number: u64) {
-        self.shard(id.scope).entomb(id, number);
+        self.shard(id.scope).make_tombstone(id, number);
         let evictions = self.evictions.fetch_add(1, Ordering::Relaxed) + 1;
-        if due(&self.logged, self.clock.now(), LOG_EVERY) {
+        if is_due(&self.evictions_logged, self.clock.now(), LOG_INTERVAL) {
             log_evictions(evictions);
         }
     }
 }
 
-/// Whether `every` has passed since this last returned `true`.
-fn due(last: &AtomicU64, now: Moment, every: Duration) -> bool {
-    // 0 means never, so times count from 1.
+/// Returns whether `interval` has passed since this function last returned `true` for `last`.
+fn is_due(last: &AtomicU64, now: Moment, interval: Duration) -> bool {
+    // 0 means that the function never returned `true`, so times start at 1.
     let now = now.as_nanos().saturating_add(1);
-    let every = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
+    let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
     last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-        (last == 0 || now.saturating_sub(last) >= every).then_some(now)
+        (last == 0 || now.saturating_sub(last) >= interval).then_some(now)
     })
     .is_ok()
 }
@@ -318,7 +326,7 @@ impl Records for MemoryRecords {
         let now = self.0.clock.now();
         let found = if let Some(scope) = scope {
             let shard = self.0.shard(scope);
-            let found = shard.look_at(RecordId { key, scope }, now);
+            let found = shard.get(RecordId { key, scope }, now);
             found.into_iter().take(most).collect()
         } else {
             let shards = self.0.shards.iter();
@@ -361,15 +369,15 @@ impl Records for MemoryRecords {
     }
 }
 
-impl OnAbandon for Ledger {
+impl OnAbandon for RecordTable {
     fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome) {
         self.end(&token, outcome);
     }
 }
 
-impl std::fmt::Debug for Ledger {
+impl std::fmt::Debug for RecordTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ledger")
+        f.debug_struct("RecordTable")
             .field("counts", &self.counts)
             .finish_non_exhaustive()
     }

@@ -20,7 +20,7 @@ fn limit(id: u16, interval: Duration, burst: u32) -> Limit {
     }
 }
 
-/// The buckets that `random` hands out are as evenly spread as keyed hashes.
+/// Returns a random bucket. Random buckets are as evenly distributed as keyed hashes.
 fn bucket(random: &mut fastrand::Rng) -> BucketKey {
     BucketKey {
         high: random.u64(..),
@@ -36,7 +36,7 @@ fn one(limit: &Limit, bucket: BucketKey) -> Charge<'_> {
     }
 }
 
-fn standing_clock() -> Clock {
+fn stopped_clock() -> Clock {
     Clock::virtual_from(SystemTime::UNIX_EPOCH)
 }
 
@@ -45,9 +45,9 @@ fn admitted(decision: &Decision) -> bool {
 }
 
 #[test]
-fn a_flood_fills_the_table_to_its_capacity_and_no_further() {
+fn many_clients_fill_the_table_exactly_to_its_capacity() {
     for max_clients in [0, 1, 2, 3, 1_000, 20_001] {
-        let buckets = MemoryBuckets::new(max_clients, standing_clock());
+        let buckets = MemoryBuckets::new(max_clients, stopped_clock());
         let slow = limit(0, Duration::from_mins(1), 0);
         let mut random = fastrand::Rng::with_seed(2);
         for _ in 0..max_clients * 3 / 2 + 100 {
@@ -58,8 +58,8 @@ fn a_flood_fills_the_table_to_its_capacity_and_no_further() {
 }
 
 #[test]
-fn a_refused_request_costs_nothing_from_any_limit() {
-    let buckets = MemoryBuckets::new(100, standing_clock());
+fn a_rejected_request_is_not_charged_to_any_limit() {
+    let buckets = MemoryBuckets::new(100, stopped_clock());
     let (tight, wide) = (
         limit(0, Duration::from_secs(1), 0),
         limit(1, Duration::from_secs(1), 9),
@@ -70,22 +70,22 @@ fn a_refused_request_costs_nothing_from_any_limit() {
     let first = buckets.charge_now(&charges);
     assert!(admitted(&first));
     for _ in 0..5 {
-        let refused = buckets.charge_now(&charges);
+        let rejected = buckets.charge_now(&charges);
         assert_eq!(
-            refused.outcome,
+            rejected.outcome,
             ChargeOutcome::Rejected {
                 wait: Duration::from_secs(1),
                 by: 1
             }
         );
-        assert_eq!(refused.readings[0].remaining, first.readings[0].remaining);
+        assert_eq!(rejected.readings[0].remaining, first.readings[0].remaining);
     }
 }
 
 #[test]
-fn no_more_than_the_capacity_is_ever_tracked_however_many_limits_a_request_has() {
+fn requests_with_several_limits_do_not_exceed_the_capacity() {
     for max_clients in [0, 1, 2, 3, 7, 100] {
-        let clock = standing_clock();
+        let clock = stopped_clock();
         let buckets = MemoryBuckets::new(max_clients, clock.clone());
         let limits: Vec<_> = (0..6)
             .map(|id| limit(id, Duration::from_millis(10 << id), 3))
@@ -105,42 +105,45 @@ fn no_more_than_the_capacity_is_ever_tracked_however_many_limits_a_request_has()
 }
 
 #[test]
-fn a_drained_client_stays_drained_through_a_flood_of_others() {
-    let clock = standing_clock();
+fn an_empty_bucket_is_not_refilled_by_many_other_clients() {
+    let clock = stopped_clock();
     let buckets = MemoryBuckets::new(64, clock.clone());
     let slow = limit(0, Duration::from_mins(1), 2);
     let mut random = fastrand::Rng::with_seed(7);
-    let abuser = bucket(&mut random);
+    let client = bucket(&mut random);
     for _ in 0..3 {
-        assert!(admitted(&buckets.charge_now(&[one(&slow, abuser)])));
+        assert!(admitted(&buckets.charge_now(&[one(&slow, client)])));
     }
-    let served = (0..10_000)
+    let others_admitted = (0..10_000)
         .filter(|_| admitted(&buckets.charge_now(&[one(&slow, bucket(&mut random))])))
         .count();
-    assert!(served > 9_500, "{served} of 10,000 newcomers were served");
+    assert!(
+        others_admitted > 9_500,
+        "{others_admitted} of 10,000 other clients were admitted"
+    );
     clock.advance(Duration::from_mins(1) - Duration::from_nanos(1));
-    assert!(!admitted(&buckets.charge_now(&[one(&slow, abuser)])));
+    assert!(!admitted(&buckets.charge_now(&[one(&slow, client)])));
     clock.advance(Duration::from_nanos(1));
-    assert!(admitted(&buckets.charge_now(&[one(&slow, abuser)])));
+    assert!(admitted(&buckets.charge_now(&[one(&slow, client)])));
 }
 
 #[test]
-fn an_abuser_that_cannot_be_tracked_is_throttled_by_its_shared_bucket() {
-    let buckets = MemoryBuckets::new(0, standing_clock());
+fn an_untracked_client_is_limited_by_its_shared_bucket() {
+    let buckets = MemoryBuckets::new(0, stopped_clock());
     let slow = limit(0, Duration::from_mins(1), 2);
-    let abuser = bucket(&mut fastrand::Rng::with_seed(7));
+    let client = bucket(&mut fastrand::Rng::with_seed(7));
     let admitted = (0..100)
-        .filter(|_| admitted(&buckets.charge_now(&[one(&slow, abuser)])))
+        .filter(|_| admitted(&buckets.charge_now(&[one(&slow, client)])))
         .count();
     assert_eq!(admitted, 3);
 }
 
-/// A request whose own full bucket makes room for another of its buckets must not lose the charge.
+/// A request can evict one of its own full buckets for another one. The charge to the evicted bucket must not be lost.
 #[test]
-fn a_bucket_that_loses_its_place_to_its_own_request_is_still_charged() {
+fn a_bucket_evicted_by_its_own_request_is_still_charged() {
     let mut random = fastrand::Rng::with_seed(3);
     for _ in 0..500 {
-        let clock = standing_clock();
+        let clock = stopped_clock();
         let buckets = MemoryBuckets::new(2, clock.clone());
         let limits = [0, 1, 2].map(|id| limit(id, Duration::from_secs(10), 0));
         let names = [0; 3].map(|_| bucket(&mut random));
@@ -154,9 +157,9 @@ fn a_bucket_that_loses_its_place_to_its_own_request_is_still_charged() {
     }
 }
 
-/// Two limits of one client fall on one shard or on two, as the seed has it.
+/// The two buckets of a request are in one shard or in two, depending on their hashes.
 #[test]
-fn several_buckets_in_one_shard_are_charged_together() {
+fn several_buckets_are_charged_together_in_one_shard_and_in_two() {
     let (second, minute) = (
         limit(0, Duration::from_secs(1), 1),
         limit(1, Duration::from_mins(1), 1),
@@ -164,7 +167,7 @@ fn several_buckets_in_one_shard_are_charged_together() {
     let mut random = fastrand::Rng::with_seed(11);
     let mut same_shard = 0;
     for _ in 0..1_000 {
-        let buckets = MemoryBuckets::new(10, standing_clock());
+        let buckets = MemoryBuckets::new(10, stopped_clock());
         let (a, b) = (bucket(&mut random), bucket(&mut random));
         same_shard += usize::from(buckets.shard_of(a) == buckets.shard_of(b));
         let charges = [one(&second, a), one(&minute, b)];
@@ -175,7 +178,7 @@ fn several_buckets_in_one_shard_are_charged_together() {
 }
 
 #[test]
-fn requests_that_name_the_same_buckets_in_opposite_orders_never_wait_for_each_other() {
+fn requests_that_charge_the_same_buckets_in_different_orders_do_not_deadlock() {
     let (done, finished) = mpsc::channel();
     thread::spawn(move || {
         let buckets = MemoryBuckets::new(200_000, Clock::real());
@@ -209,5 +212,5 @@ fn requests_that_name_the_same_buckets_in_opposite_orders_never_wait_for_each_ot
     });
     finished
         .recv_timeout(Duration::from_mins(1))
-        .expect("80,000 requests take a moment, not a minute: a deadlock");
+        .expect("80,000 requests end within a minute unless there is a deadlock");
 }

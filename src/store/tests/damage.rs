@@ -1,7 +1,7 @@
 //! Damaged files of the store on disk: flipped bytes, holes, missing ends, missing files.
 //!
 //! Whatever is damaged, a key that was used is never taken for a new one: the store reports the damage and does not open,
-//! or it opens and every record is there or cannot be read. `tests/crash/damage.rs` has the test that needs a process.
+//! or it opens and every record is there or cannot be read. `tests/crash/journal_damage.rs` has the test that needs a process.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use super::bench::{claim_request, sized_answer};
 use crate::clock::Clock;
 use crate::idempotency::{Claim, ExecutionOutcome, Records};
 use crate::store::StoreCapacity;
-use crate::store::disk::{DiskRecords, OpenError};
+use crate::store::disk::{DiskOpenError, DiskRecords};
 
 #[path = "../../../tests/support/damage.rs"]
 mod files;
@@ -144,14 +144,14 @@ fn examine(home: &Path) -> Result<Verdict, String> {
     }
 }
 
-fn open(home: &Path) -> Result<Result<DiskRecords, OpenError>, String> {
+fn open(home: &Path) -> Result<Result<DiskRecords, DiskOpenError>, String> {
     let opened = catch_unwind(AssertUnwindSafe(|| {
         DiskRecords::open(home, room(), clock())
     }));
     let opened = opened.map_err(|_| "opening panics")?;
     if let Err(error) = &opened {
         let message = error.to_string();
-        if !message.contains("move") && !message.contains("name another") {
+        if !message.contains("move") && !message.contains("another directory") {
             return Err(format!("no way out: {message}"));
         }
     }

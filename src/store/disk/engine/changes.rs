@@ -1,29 +1,29 @@
-//! Changes to a store, and how durable they are to be.
+//! Atomic changes to the database, with a choice of durability.
 
 use fjall::PersistMode;
 use rustix::io::Errno;
 
-use super::super::Timeline;
-use super::super::record::{Record, StoredClaim};
-use super::super::tally::Tally;
-use super::{Engine, ExpiryEntry, ExpiryKey, Result, TALLY, failed};
+use super::super::StoreClock;
+use super::super::record::{StoredClaim, StoredRecord};
+use super::super::totals::StoreTotals;
+use super::{Engine, EngineResult, ExpiryEntry, ExpiryKey, TOTALS, engine_error};
 use crate::failpoint::fails;
 use crate::idempotency::{RecordId, ScopeHash, StoreError};
 
-/// Changes that are made together or not at all.
+/// Changes that are committed together or not at all.
 pub(in super::super) struct Changes<'a> {
     pub(super) engine: &'a Engine,
     pub(super) batch: fjall::OwnedWriteBatch,
 }
 
-/// How far changes have to get before they count as made.
+/// Durability of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum Durability {
-    /// To the engine. Lost in a crash.
+    /// Buffered in the process: lost if the process crashes.
     Engine,
-    /// To the system. Lost in a power cut.
+    /// Written to the page cache: lost in a power failure.
     System,
-    /// To the disk.
+    /// Synced to disk.
     Disk,
 }
 
@@ -38,37 +38,39 @@ impl Changes<'_> {
         self.batch.remove(&self.engine.claims, id.to_bytes());
     }
 
-    /// Writes a record; its weight.
-    pub(in super::super) fn put_record(&mut self, id: RecordId, record: &Record) -> u64 {
+    /// Writes a record and its index entry. Returns the size of the record in bytes.
+    pub(in super::super) fn put_record(&mut self, id: RecordId, record: &StoredRecord) -> u64 {
         let name = id.to_bytes();
         let bytes = record.encode(&name);
         let weight = bytes.len() as u64;
-        let brief = ExpiryEntry {
+        let entry = ExpiryEntry {
             state: record.state,
             fingerprint: record.fingerprint.to_bytes(),
             client: record.client.0,
             since: record.since.0,
             weight,
         };
-        let due = ExpiryKey {
+        let key = ExpiryKey {
             expires: record.expires,
             id,
         };
-        let brief = postcard::to_allocvec(&brief).expect("numbers can always be written");
+        let entry = postcard::to_allocvec(&entry).expect("numbers can be encoded");
         self.batch.insert(&self.engine.records, name, bytes);
         self.batch
-            .insert(&self.engine.expiries, due.to_bytes(), brief);
+            .insert(&self.engine.expiries, key.to_bytes(), entry);
         weight
     }
 
-    pub(in super::super) fn remove_record(&mut self, due: ExpiryKey) {
-        self.batch.remove(&self.engine.records, due.id.to_bytes());
-        self.remove_expiry(due);
+    /// Removes a record and its index entry.
+    pub(in super::super) fn remove_record(&mut self, key: ExpiryKey) {
+        self.batch.remove(&self.engine.records, key.id.to_bytes());
+        self.remove_expiry(key);
     }
 
-    /// Removes the index entry of a record that is replaced in the same batch by one with another expiry.
-    pub(in super::super) fn remove_expiry(&mut self, due: ExpiryKey) {
-        self.batch.remove(&self.engine.expiries, due.to_bytes());
+    /// Removes only the index entry of a record. The caller overwrites the record with one that expires at another
+    /// time.
+    pub(in super::super) fn remove_expiry(&mut self, key: ExpiryKey) {
+        self.batch.remove(&self.engine.expiries, key.to_bytes());
     }
 
     pub(in super::super) fn put_scope(&mut self, scope: ScopeHash, keys: u32) {
@@ -80,20 +82,20 @@ impl Changes<'_> {
         }
     }
 
-    /// Commits the changes together with `tally`, as durably as `durability` says. Returns the tally with its
-    /// time. After an error the changes may be stored or not.
+    /// Commits the changes together with `totals` and the current time. Returns the totals with that time. After an
+    /// error, the changes may or may not be stored.
     pub(in super::super) fn commit(
         mut self,
-        tally: Tally,
-        timeline: &Timeline,
+        totals: StoreTotals,
+        store_clock: &StoreClock,
         durability: Durability,
-    ) -> Result<Tally> {
-        let tally = Tally {
-            clocks: Some(timeline.read()),
-            ..tally
+    ) -> EngineResult<StoreTotals> {
+        let totals = StoreTotals {
+            clocks: Some(store_clock.read()),
+            ..totals
         };
-        let written = postcard::to_allocvec(&tally).expect("numbers can always be written");
-        self.batch.insert(&self.engine.meta, TALLY, written);
+        let encoded = postcard::to_allocvec(&totals).expect("numbers can be encoded");
+        self.batch.insert(&self.engine.meta, TOTALS, encoded);
         let mode = match durability {
             Durability::Engine => None,
             Durability::System => Some(PersistMode::Buffer),
@@ -103,19 +105,19 @@ impl Changes<'_> {
             return Err(StoreError::new(Errno::IO));
         }
         if fails!("store-sync") {
-            // As after a failed `fdatasync`: the batch is in the page cache, and may not be on the disk.
+            // Simulates a failed `fdatasync`: the batch is in the page cache and may not be on disk.
             let mode = Some(PersistMode::Buffer);
-            self.batch.durability(mode).commit().map_err(failed)?;
+            self.batch.durability(mode).commit().map_err(engine_error)?;
             return Err(StoreError::new(Errno::IO));
         }
-        // Configured to sleep, like a disk that does not respond.
+        // Tests configure this failpoint to sleep. It simulates a disk that does not respond.
         let _ = fails!("store-stall");
         self.engine.wait_for_flush()?;
-        self.batch.durability(mode).commit().map_err(failed)?;
+        self.batch.durability(mode).commit().map_err(engine_error)?;
         if durability == Durability::Disk {
-            // A background thread can have received the error of a sync that this batch depends on.
+            // A sync that this batch depends on can have failed in a background thread.
             self.engine.check_workers()?;
         }
-        Ok(tally)
+        Ok(totals)
     }
 }

@@ -1,19 +1,19 @@
-//! Makes what the page cache holds of a database durable again.
+//! Rewrites and syncs the files of the database after a failed sync.
 //!
-//! After a failed `fsync` the kernel can mark pages as clean that never reached the disk. The engine then
-//! reads them back from the page cache, and what it appends behind them is lost in a power cut, because a
-//! journal is replayed up to its first hole. So before the database is opened again, every byte that it may
-//! rely on is written once more to the same place and synced. Tables are left out: the engine lists a table
-//! only after it was synced, and never changes it.
+//! After a failed `fsync`, the kernel can mark pages as clean although they never reached the disk. The engine still
+//! reads these pages from the page cache. After a power failure they are missing, and with them everything that was
+//! appended later, because a journal is read only up to its first gap. Therefore all files except tables are rewritten
+//! in place and synced before the database is reopened. Tables are safe: the engine syncs a table before it adds it to
+//! the table list, and never changes it.
 //!
-//! The alternative, a new journal beside new tables, needs space for a copy, which a full disk does not have.
+//! The alternative, a new journal and new tables, needs disk space for a copy, which a full disk does not have.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// Bytes rewritten at a time.
+/// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
 
 /// Rewrites and syncs all files under `path` that are not tables, and syncs the directories.
@@ -29,8 +29,8 @@ pub(in super::super) fn resync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Writes every byte of a file to its place once more, up to the last that is not zero: behind it is space
-/// that a journal has not used yet.
+/// Rewrites a file in place, up to its last non-zero byte. The zeros after it are allocated space that the journal has
+/// not used yet.
 fn rewrite(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut chunk = vec![0; CHUNK];
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_but_tables_is_written_again_in_place_and_unchanged() {
+    fn all_files_except_tables_are_rewritten_in_place_without_changes() {
         let dir = TempDir::new().unwrap();
         let tables = dir.path().join("keyspaces/1/tables");
         fs::create_dir_all(&tables).unwrap();
@@ -90,7 +90,7 @@ mod tests {
             let file = OpenOptions::new().write(true).open(path).unwrap();
             file.set_modified(old).unwrap();
         }
-        // The space at the end of a journal that was allocated and not used.
+        // Extends the journal by space that is allocated and not used.
         let journal = OpenOptions::new().write(true).open(&files[0].0).unwrap();
         journal.set_len(64 << 20).unwrap();
         journal.set_modified(old).unwrap();
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!((journal.ino(), journal.len()), (inode, 64 << 20));
         assert!(
             journal.blocks() * 512 < 4 << 20,
-            "unused space stays unused"
+            "the unused space has no blocks"
         );
     }
 }

@@ -1,7 +1,8 @@
-//! The number of keys in the store, in total and per client.
+//! Number of keys in the store, in total and per client.
 //!
-//! The keys of a client can be in any shard of the table, so they are counted in shards of their own, by client. Their
-//! locks are taken last and held for a few instructions. A replay takes none of them.
+//! The keys of a client can be in any shard of the record table. So they are counted in separate shards, chosen by
+//! client. The lock of a count is always taken after the lock of a record shard, and held for a few instructions.
+//! Replays do not take it.
 
 use std::fmt;
 use std::hash::BuildHasher as _;
@@ -14,7 +15,7 @@ use super::SHARDS;
 use crate::idempotency::ClientHash;
 use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
-/// The number of keys, in total and per client.
+/// Number of keys, in total and per client.
 pub(super) struct KeyCounts {
     capacity: StoreCapacity,
     keys: AtomicUsize,
@@ -31,13 +32,13 @@ impl KeyCounts {
     }
 
     fn of(&self, client: ClientHash) -> MutexGuard<'_, ClientCounts> {
-        // The upper bits, because the map of a shard uses the lower ones.
+        // Uses the upper bits of the hash, because the maps in the shards use the lower ones.
         let hash = BuildIdentityHasher.hash_one(client) >> 32;
         let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
         self.clients[index].lock()
     }
 
-    /// Counts a new key of a client, unless the store is full or the client holds its share.
+    /// Counts a new key of a client. Fails if the store is full or the client holds its share.
     pub(super) fn add(&self, client: ClientHash) -> Result<(), Full> {
         let mut clients = self.of(client);
         let held = clients.held(client);
@@ -54,10 +55,10 @@ impl KeyCounts {
         Ok(())
     }
 
-    /// Counts one key less for each of these clients.
+    /// Subtracts one key for each entry of `clients`.
     pub(super) fn remove(&self, clients: &[ClientHash]) {
         if clients.is_empty() {
-            // The usual case, in which all workers would contend for the total.
+            // In this usual case, a write to the total would only cause contention between workers.
             return;
         }
         self.keys.fetch_sub(clients.len(), Ordering::Relaxed);
@@ -66,7 +67,7 @@ impl KeyCounts {
         }
     }
 
-    /// Counts a key of client `from` for client `to`.
+    /// Moves one key from the count of client `from` to the count of client `to`.
     pub(super) fn transfer(&self, from: ClientHash, to: ClientHash) {
         self.of(from).remove(from);
         self.of(to).add(to);
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_add_at_once_do_not_exceed_the_share_of_a_client() {
+    fn concurrent_claims_do_not_exceed_the_share_of_a_client() {
         let counts = counts(100);
         for other in 0..81 {
             counts.add(ClientHash(1_000 + other)).unwrap();
@@ -109,14 +110,14 @@ mod tests {
         assert_eq!(counts.add(client), Err(Full::Client(10)));
         counts.remove(&[client]);
         counts.add(client).unwrap();
-        // The client may have one key more when another client takes one over.
+        // After one of its keys moves to another client, the client can add one more.
         counts.transfer(client, ClientHash(2));
         counts.add(client).unwrap();
         assert!(counts.add(client).is_err());
     }
 
     #[test]
-    fn a_full_store_takes_no_key_of_any_client() {
+    fn a_full_store_rejects_keys_of_all_clients() {
         let counts = counts(3);
         for client in 0..3 {
             counts.add(ClientHash(client)).unwrap();

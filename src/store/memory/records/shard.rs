@@ -1,4 +1,4 @@
-//! One shard of the table of records. All records of a scope are in the same shard.
+//! A shard of the record table. All records of a scope are in the same shard.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -16,62 +16,66 @@ use crate::idempotency::{
     RecordCounts, RecordId, RecordInfo, RecordState, ScopeHash, StoredResponse,
 };
 
+/// A shard of the record table.
 #[derive(Default)]
-pub(super) struct Shard {
-    records: HashMap<RecordId, Record, BuildIdentityHasher>,
+pub(super) struct RecordShard {
+    records: HashMap<RecordId, MemoryRecord, BuildIdentityHasher>,
     /// Number of keys per scope.
     scopes: HashMap<ScopeHash, u32, BuildIdentityHasher>,
-    /// When records expire, earliest first. An entry whose record was replaced has the number of an earlier claim, and
-    /// is skipped.
+    /// Times at which records expire, earliest first. If a record was replaced, its entry has the number of an earlier
+    /// claim and is skipped.
     expiries: BinaryHeap<Reverse<(Moment, RecordId, u64)>>,
-    counts: Counts,
+    counts: StateCounts,
 }
 
 /// Number of records per state.
 #[derive(Default)]
-struct Counts([u64; RecordState::ALL.len()]);
+struct StateCounts([u64; RecordState::ALL.len()]);
 
-enum Record {
-    /// Boxed: few executions are in flight at once, and all other records are smaller.
+/// The record of a key.
+enum MemoryRecord {
+    /// Boxed, because few executions are in flight at the same time and all other records are smaller.
     InFlight(Box<InFlightExecution>),
-    Ended(Ended),
+    Ended(EndedRecord),
 }
 
 /// A record of an execution that has ended.
 #[derive(Debug)]
-pub(super) struct Ended {
-    /// Not in progress.
+pub(super) struct EndedRecord {
+    /// Never in progress.
     pub(super) state: RecordState,
-    /// Number of the claim that led to the record.
+    /// Number of the claim whose execution ended.
     pub(super) number: u64,
     pub(super) fingerprint: Fingerprint,
-    /// The client for which the key counts.
+    /// Client for which the key counts.
     pub(super) client: ClientHash,
+    /// Time at which the execution ended.
     pub(super) since: Moment,
+    /// Time at which the record expires.
     pub(super) expires: Moment,
-    /// The response, until it is evicted.
+    /// Response of a completed record. Dangling after its eviction.
     pub(super) response: Weak<StoredResponse>,
 }
 
 /// Expired records that were dropped.
 #[derive(Default)]
-pub(super) struct Dropped {
-    /// The client of each record.
+pub(super) struct DroppedRecords {
+    /// Client of each record.
     pub(super) clients: SmallVec<[ClientHash; 2]>,
-    /// The number of the claim of each record, by which its response is dropped.
+    /// Number of the claim of each record, which is the cache key of its response.
     pub(super) numbers: ClaimNumbers,
 }
 
-/// Numbers of claims.
+/// A list of claim numbers.
 pub(super) type ClaimNumbers = SmallVec<[u64; 2]>;
 
-impl Counts {
+impl StateCounts {
     fn of(&mut self, state: RecordState) -> &mut u64 {
         &mut self.0[state as usize]
     }
 }
 
-impl Record {
+impl MemoryRecord {
     fn state(&self) -> RecordState {
         match self {
             Self::InFlight(_) => RecordState::InProgress,
@@ -86,7 +90,7 @@ impl Record {
         }
     }
 
-    /// Returns what a lookup shows of the record; `None` if it has expired.
+    /// Returns the information for a lookup, or `None` if the record has expired.
     fn summary(&self, id: RecordId, now: Moment) -> Option<RecordInfo> {
         match self {
             Self::InFlight(execution) => Some(RecordInfo {
@@ -110,21 +114,22 @@ impl Record {
     }
 }
 
-impl Shard {
-    /// Returns the result of a claim, or why the key can be claimed.
-    pub(super) fn meet(
+impl RecordShard {
+    /// Returns the result of a claim if the key has a record that decides it. Otherwise returns the [`Availability`] to
+    /// claim.
+    pub(super) fn decide(
         &mut self,
         request: &ClaimRequest,
         now: Moment,
     ) -> Result<Claim, Availability> {
         let record = self.records.get_mut(&request.id);
-        let meeting = decide_claim(record.as_deref().map(Record::view), request, now);
+        let meeting = decide_claim(record.as_deref().map(MemoryRecord::view), request, now);
         match (meeting, record) {
             (ClaimDecision::Available(vacancy), _) => Err(vacancy),
-            (ClaimDecision::InFlight, Some(Record::InFlight(execution))) => {
+            (ClaimDecision::InFlight, Some(MemoryRecord::InFlight(execution))) => {
                 Ok(Claim::InFlight(execution.join()))
             }
-            (ClaimDecision::Replay, Some(Record::Ended(ended)))
+            (ClaimDecision::Replay, Some(MemoryRecord::Ended(ended)))
                 if let Some(response) = ended.response.upgrade() =>
             {
                 Ok(Claim::Replay(response))
@@ -138,35 +143,39 @@ impl Shard {
         self.scopes.get(&scope).copied().unwrap_or(0)
     }
 
-    /// Returns how long until the first record of this shard expires.
+    /// Returns the time until the next record of this shard expires.
     pub(super) fn next_expiry(&self, now: Moment) -> Option<Duration> {
         let Reverse((expires, ..)) = self.expiries.peek()?;
         Some(expires.since(now))
     }
 
-    /// Adds an execution that begins. Returns the record that it replaces.
-    pub(super) fn begin(&mut self, execution: InFlightExecution) -> Option<Ended> {
+    /// Adds an execution in flight. Returns the ended record that it replaces, if any.
+    pub(super) fn begin(&mut self, execution: InFlightExecution) -> Option<EndedRecord> {
         let id = execution.token.request.id;
         *self.counts.of(RecordState::InProgress) += 1;
         let replaced = self
             .records
-            .insert(id, Record::InFlight(Box::new(execution)));
+            .insert(id, MemoryRecord::InFlight(Box::new(execution)));
         let Some(replaced) = replaced else {
             *self.scopes.entry(id.scope).or_default() += 1;
             return None;
         };
         *self.counts.of(replaced.state()) -= 1;
         match replaced {
-            Record::Ended(ended) => Some(ended),
-            Record::InFlight(_) => None,
+            MemoryRecord::Ended(ended) => Some(ended),
+            MemoryRecord::InFlight(_) => None,
         }
     }
 
     /// Ends an execution with a record. Returns the execution if the claim still exists.
-    pub(super) fn settle(&mut self, token: &ClaimToken, ended: Ended) -> Option<InFlightExecution> {
+    pub(super) fn end_with_record(
+        &mut self,
+        token: &ClaimToken,
+        ended: EndedRecord,
+    ) -> Option<InFlightExecution> {
         let id = token.request.id;
         let record = self.records.get_mut(&id)?;
-        let Record::InFlight(execution) = record else {
+        let MemoryRecord::InFlight(execution) = record else {
             return None;
         };
         if execution.token.number != token.number {
@@ -176,28 +185,28 @@ impl Shard {
             .push(Reverse((ended.expires, id, ended.number)));
         *self.counts.of(RecordState::InProgress) -= 1;
         *self.counts.of(ended.state) += 1;
-        let record = std::mem::replace(record, Record::Ended(ended));
+        let record = std::mem::replace(record, MemoryRecord::Ended(ended));
         match record {
-            Record::InFlight(execution) => Some(*execution),
-            Record::Ended(_) => None,
+            MemoryRecord::InFlight(execution) => Some(*execution),
+            MemoryRecord::Ended(_) => None,
         }
     }
 
-    /// Ends an execution without a record. Returns it if the claim still exists.
+    /// Ends an execution and removes its record. Returns the execution if the claim still exists.
     pub(super) fn release(&mut self, token: &ClaimToken) -> Option<InFlightExecution> {
-        let is_ours = |record: &Record| match record {
-            Record::InFlight(execution) => execution.token.number == token.number,
-            Record::Ended(_) => false,
+        let is_same_claim = |record: &MemoryRecord| match record {
+            MemoryRecord::InFlight(execution) => execution.token.number == token.number,
+            MemoryRecord::Ended(_) => false,
         };
-        match self.remove_if(token.request.id, is_ours)? {
-            Record::InFlight(execution) => Some(*execution),
-            Record::Ended(_) => None,
+        match self.remove_if(token.request.id, is_same_claim)? {
+            MemoryRecord::InFlight(execution) => Some(*execution),
+            MemoryRecord::Ended(_) => None,
         }
     }
 
-    /// Turns a completed record into a tombstone.
-    pub(super) fn entomb(&mut self, id: RecordId, number: u64) {
-        if let Some(Record::Ended(ended)) = self.records.get_mut(&id)
+    /// Turns the completed record of claim `number` into a tombstone.
+    pub(super) fn make_tombstone(&mut self, id: RecordId, number: u64) {
+        if let Some(MemoryRecord::Ended(ended)) = self.records.get_mut(&id)
             && ended.number == number
             && ended.state == RecordState::Completed
         {
@@ -211,24 +220,24 @@ impl Shard {
     /// Removes a record whose outcome is unknown, and returns its client.
     pub(super) fn free_unknown(&mut self, id: RecordId) -> Option<ClientHash> {
         match self.remove_if(id, |record| record.state() == RecordState::Unknown)? {
-            Record::Ended(ended) => Some(ended.client),
-            Record::InFlight(_) => None,
+            MemoryRecord::Ended(ended) => Some(ended.client),
+            MemoryRecord::InFlight(_) => None,
         }
     }
 
-    /// Drops up to `most` records that have expired.
-    pub(super) fn drop_expired(&mut self, now: Moment, most: usize) -> Dropped {
-        let mut dropped = Dropped::default();
+    /// Drops up to `most` expired records.
+    pub(super) fn drop_expired(&mut self, now: Moment, most: usize) -> DroppedRecords {
+        let mut dropped = DroppedRecords::default();
         while dropped.numbers.len() < most
             && let Some(&Reverse((expires, id, number))) = self.expiries.peek()
             && expires <= now
         {
             self.expiries.pop();
-            let is_meant = |record: &Record| match record {
-                Record::InFlight(_) => false,
-                Record::Ended(ended) => ended.number == number,
+            let is_same_claim = |record: &MemoryRecord| match record {
+                MemoryRecord::InFlight(_) => false,
+                MemoryRecord::Ended(ended) => ended.number == number,
             };
-            if let Some(Record::Ended(ended)) = self.remove_if(id, is_meant) {
+            if let Some(MemoryRecord::Ended(ended)) = self.remove_if(id, is_same_claim) {
                 dropped.clients.push(ended.client);
                 dropped.numbers.push(number);
             }
@@ -236,7 +245,11 @@ impl Shard {
         dropped
     }
 
-    fn remove_if(&mut self, id: RecordId, wanted: impl Fn(&Record) -> bool) -> Option<Record> {
+    fn remove_if(
+        &mut self,
+        id: RecordId,
+        wanted: impl Fn(&MemoryRecord) -> bool,
+    ) -> Option<MemoryRecord> {
         let Entry::Occupied(record) = self.records.entry(id) else {
             return None;
         };
@@ -262,22 +275,22 @@ impl Shard {
             .collect()
     }
 
-    /// Returns one record, unless it has expired.
-    pub(super) fn look_at(&self, id: RecordId, now: Moment) -> Option<RecordInfo> {
+    /// Returns the record with this id, unless it has expired.
+    pub(super) fn get(&self, id: RecordId, now: Moment) -> Option<RecordInfo> {
         self.records.get(&id)?.summary(id, now)
     }
 
     /// Returns the response of a completed record, unless it has expired or was evicted.
     pub(super) fn response(&self, id: RecordId, now: Moment) -> Option<Arc<StoredResponse>> {
         match self.records.get(&id)? {
-            Record::Ended(ended) if ended.expires > now => ended.response.upgrade(),
+            MemoryRecord::Ended(ended) if ended.expires > now => ended.response.upgrade(),
             _ => None,
         }
     }
 
     /// Adds the counts of this shard to `counts`.
     pub(super) fn count_into(&self, counts: &mut RecordCounts) {
-        let Counts([in_progress, completed, unknown, tombstones]) = self.counts;
+        let StateCounts([in_progress, completed, unknown, tombstones]) = self.counts;
         counts.in_progress += in_progress;
         counts.completed += completed;
         counts.unknown += unknown;

@@ -1,4 +1,4 @@
-//! What all gateways stand in: a directory for their files, and the upstream behind them.
+//! The upstream of all gateways, and a directory for their files.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -10,29 +10,29 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::Outcome;
+use crate::BenchResult;
 use crate::process::Process;
 
-/// How long a program may take until it listens.
+/// Timeout for a program to listen, and for a response.
 const START: Duration = Duration::from_secs(10);
 
-/// A small answer: one opening brace, 100 bytes.
-const ANSWER: &str = r#"{"id":"5f2d7c1e9b3a4e60","name":"kitchen","state":"online","seen":"2026-11-16T10:24:36Z","rev":1042}"#;
+/// Body of all responses: 100 bytes with one opening brace.
+const RESPONSE: &str = r#"{"id":"5f2d7c1e9b3a4e60","name":"kitchen","state":"online","seen":"2026-11-16T10:24:36Z","rev":1042}"#;
 
-/// The upstream, and room for files.
-pub(crate) struct Scene {
-    // Ended before its directory goes.
+/// The upstream, the gateway binary and the directory.
+pub(crate) struct Setup {
+    // Dropped before its directory is deleted.
     _upstream: Process,
-    /// Where the upstream listens.
+    /// Address of the upstream.
     pub(crate) upstream: SocketAddr,
-    /// The gateway under test: a copy, so that a build under way cannot put another in its place.
+    /// Copy of the gateway under test, so that a build cannot replace it during the measurement.
     pub(crate) tidegate: PathBuf,
     directory: TempDir,
 }
 
-impl Scene {
+impl Setup {
     /// Starts the upstream.
-    pub(crate) fn set() -> Outcome<Self> {
+    pub(crate) fn start() -> BenchResult<Self> {
         let directory = TempDir::new()?;
         let tidegate = directory.path().join("gateway");
         let binary = std::env::var_os("PEERS_TIDEGATE");
@@ -42,7 +42,7 @@ impl Scene {
         )?;
         let upstream = free_address()?;
         let site = format!(
-            "server {{ listen {upstream}; default_type application/json; return 200 '{ANSWER}'; }}"
+            "server {{ listen {upstream}; default_type application/json; return 200 '{RESPONSE}'; }}"
         );
         let mut process = nginx(directory.path(), "upstream", 1, &site)?;
         until_listening(&mut process, upstream)?;
@@ -54,21 +54,26 @@ impl Scene {
         })
     }
 
-    /// Where files go.
+    /// Returns the directory for files.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Writes a file and tells where it is.
-    pub(crate) fn file(&self, name: &str, text: &str) -> Outcome<PathBuf> {
+    /// Writes a file and returns its path.
+    pub(crate) fn file(&self, name: &str, text: &str) -> BenchResult<PathBuf> {
         let path = self.path().join(name);
         fs::write(&path, text)?;
         Ok(path)
     }
 }
 
-/// Starts nginx on a configuration of its own, with `http` as what it serves.
-pub(crate) fn nginx(directory: &Path, name: &str, workers: usize, http: &str) -> Outcome<Process> {
+/// Starts nginx with `http` as the content of its block `http`.
+pub(crate) fn nginx(
+    directory: &Path,
+    name: &str,
+    workers: usize,
+    http: &str,
+) -> BenchResult<Process> {
     let home = directory.join(name);
     fs::create_dir_all(&home)?;
     let config = format!(
@@ -79,7 +84,7 @@ pub(crate) fn nginx(directory: &Path, name: &str, workers: usize, http: &str) ->
         events {{ worker_connections 4096; }}
         http {{
             access_log off;
-            # Refusals are what is measured here; a line for each would measure the log.
+            # Without this, nginx would log each rejected request, and the log would be measured.
             limit_req_log_level info;
             keepalive_requests 1000000000;
             client_body_temp_path body;
@@ -97,41 +102,41 @@ pub(crate) fn nginx(directory: &Path, name: &str, workers: usize, http: &str) ->
     Process::start(&mut command, &directory.join(format!("{name}.log")))
 }
 
-/// An address nobody listens on.
-pub(crate) fn free_address() -> Outcome<SocketAddr> {
+/// Returns a free local address.
+pub(crate) fn free_address() -> BenchResult<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
 /// Waits until a program listens on `address`.
-pub(crate) fn until_listening(process: &mut Process, address: SocketAddr) -> Outcome<()> {
+pub(crate) fn until_listening(process: &mut Process, address: SocketAddr) -> BenchResult<()> {
     let deadline = Instant::now() + START;
     while TcpStream::connect(address).is_err() {
         if let Some(end) = process.ended() {
             return Err(format!("the program for {address} has ended: {end}").into());
         }
         if Instant::now() > deadline {
-            return Err(format!("nobody listens on {address} after {START:?}").into());
+            return Err(format!("no program listens on {address} after {START:?}").into());
         }
         sleep(Duration::from_millis(10));
     }
     Ok(())
 }
 
-/// One request on a connection of its own: the answer's status and all of its text.
-pub(crate) fn get(address: SocketAddr, path: &str) -> Outcome<(u16, String)> {
+/// Sends a GET request on a new connection. Returns the status and the complete response as text.
+pub(crate) fn get(address: SocketAddr, path: &str) -> BenchResult<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(START))?;
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
     )?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let status = answer
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response)?;
+    let response = String::from_utf8_lossy(&response).into_owned();
+    let status = response
         .split(' ')
         .nth(1)
         .and_then(|status| status.parse().ok())
-        .ok_or_else(|| format!("no status in {answer:?}"))?;
-    Ok((status, answer))
+        .ok_or_else(|| format!("no status in the response {response:?}"))?;
+    Ok((status, response))
 }

@@ -1,8 +1,8 @@
-//! Random histories of a store on one machine within one boot, compared with a model of its keys.
+//! Random histories of a store within one boot, compared with a model of its keys.
 //!
-//! The model knows only the boot clock: a key is claimable exactly when its TTL has passed since its execution
-//! ended. A process ends by a drain or by a kill. After a kill the history continues with a copy of the directory
-//! as it was while the store was open, because the page cache survives a killed process.
+//! The model uses only the boot clock: a key can be claimed again exactly when its TTL has passed since its execution
+//! ended. A process ends by a drain or by a kill. After a kill, the history continues with a copy of the directory that
+//! was made while the store was open, because the page cache survives a killed process.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -26,19 +26,19 @@ const KEYS: usize = 4;
 const HISTORIES: u64 = 12;
 const STEPS: usize = 120;
 
-/// What the model knows of a key.
+/// State of a key in the model.
 #[derive(Debug, Default)]
-enum Key {
+enum ModelKey {
     #[default]
     Unused,
     InFlight(Permit),
-    /// The execution ended, or became unknown, at this time since boot.
+    /// The execution ended, possibly with an unknown outcome, at this time since boot.
     Ended(Duration),
 }
 
-/// How often each case occurred, over all histories.
+/// Number of times that each case occurred in all histories.
 #[derive(Debug, Default)]
-struct Seen {
+struct CaseCounts {
     replayed: usize,
     unknown: usize,
     executed_again_after_ttl: usize,
@@ -47,88 +47,89 @@ struct Seen {
     wall_steps_before_a_restart: usize,
 }
 
-struct History {
+struct StoreHistory {
     seed: u64,
     random: Rng,
     clock: Clock,
-    home: TempDir,
+    dir: TempDir,
     /// `None` while no process runs.
     records: Option<DiskRecords>,
-    keys: [Key; KEYS],
+    keys: [ModelKey; KEYS],
     events: Vec<String>,
+    /// Whether the wall clock was stepped since the last restart.
     has_stepped: bool,
 }
 
-impl History {
+impl StoreHistory {
     fn begin(seed: u64) -> Self {
         let start = SystemTime::UNIX_EPOCH + Duration::from_hours(400_000);
         let clock = Clock::virtual_from(start);
         clock.advance(Duration::from_secs(20));
-        let home = TempDir::new().unwrap();
+        let dir = TempDir::new().unwrap();
         Self {
             seed,
             random: Rng::with_seed(seed),
-            records: Some(open(home.path(), &clock)),
+            records: Some(open(dir.path(), &clock)),
             clock,
-            home,
+            dir,
             keys: Default::default(),
             events: Vec::new(),
             has_stepped: false,
         }
     }
 
-    async fn step(&mut self, seen: &mut Seen) {
+    async fn step(&mut self, cases: &mut CaseCounts) {
         match self.random.u8(..20) {
-            0..8 => self.claim(seen).await,
+            0..8 => self.claim(cases).await,
             8..12 => self.complete().await,
             12..16 => self.pass_time(),
             16..18 => self.step_wall(),
-            18 => self.drain(seen).await,
-            _ => self.kill(seen),
+            18 => self.drain(cases).await,
+            _ => self.kill(cases),
         }
     }
 
-    async fn claim(&mut self, seen: &mut Seen) {
+    async fn claim(&mut self, cases: &mut CaseCounts) {
         let index = self.random.usize(..KEYS);
         let now = self.clock.since_boot();
         let claim = self.records().claim(&request(index)).await.unwrap();
         self.log(&format!("claim of key {index}: {}", name(&claim)));
         let is_within_ttl = match &self.keys[index] {
-            Key::Unused => false,
-            Key::InFlight(_) => {
-                assert!(matches!(claim, Claim::InFlight(_)), "{}", self.story());
+            ModelKey::Unused => false,
+            ModelKey::InFlight(_) => {
+                assert!(matches!(claim, Claim::InFlight(_)), "{}", self.event_log());
                 return;
             }
-            Key::Ended(at) => now < *at + TTL,
+            ModelKey::Ended(at) => now < *at + TTL,
         };
         match claim {
             Claim::Won(permit) => {
-                let story = || format!("key {index} executed twice\n{}", self.story());
-                assert!(!is_within_ttl, "{}", story());
-                let last = std::mem::replace(&mut self.keys[index], Key::InFlight(permit));
-                seen.executed_again_after_ttl += usize::from(matches!(last, Key::Ended(_)));
+                let event_log = || format!("key {index} executed twice\n{}", self.event_log());
+                assert!(!is_within_ttl, "{}", event_log());
+                let last = std::mem::replace(&mut self.keys[index], ModelKey::InFlight(permit));
+                cases.executed_again_after_ttl += usize::from(matches!(last, ModelKey::Ended(_)));
             }
             Claim::Replay(_) | Claim::Unknown => {
-                let story = || format!("key {index} outlives its TTL\n{}", self.story());
-                assert!(is_within_ttl, "{}", story());
+                let event_log = || format!("key {index} outlives its TTL\n{}", self.event_log());
+                assert!(is_within_ttl, "{}", event_log());
                 if matches!(claim, Claim::Unknown) {
-                    seen.unknown += 1;
+                    cases.unknown += 1;
                 } else {
-                    seen.replayed += 1;
+                    cases.replayed += 1;
                 }
             }
-            other => panic!("{other:?}\n{}", self.story()),
+            other => panic!("{other:?}\n{}", self.event_log()),
         }
     }
 
     /// Completes an execution in flight, if there is one.
     async fn complete(&mut self) {
-        let in_flight = |key: &&mut Key| matches!(key, Key::InFlight(_));
+        let in_flight = |key: &&mut ModelKey| matches!(key, ModelKey::InFlight(_));
         let Some(key) = self.keys.iter_mut().find(in_flight) else {
             return;
         };
-        let ended = Key::Ended(self.clock.since_boot());
-        if let Key::InFlight(permit) = std::mem::replace(key, ended) {
+        let ended = ModelKey::Ended(self.clock.since_boot());
+        if let ModelKey::InFlight(permit) = std::mem::replace(key, ended) {
             let response = StoredResponse::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
             let outcome = ExecutionOutcome::Completed(response.into());
             self.records().end(permit, outcome).await.unwrap();
@@ -159,44 +160,48 @@ impl History {
         self.has_stepped = true;
     }
 
-    async fn drain(&mut self, seen: &mut Seen) {
-        while self.keys.iter().any(|key| matches!(key, Key::InFlight(_))) {
+    async fn drain(&mut self, cases: &mut CaseCounts) {
+        while self
+            .keys
+            .iter()
+            .any(|key| matches!(key, ModelKey::InFlight(_)))
+        {
             self.complete().await;
         }
         self.log("drain and restart");
-        seen.drains += 1;
+        cases.drains += 1;
         self.records = None;
-        self.restart(seen);
+        self.restart(cases);
     }
 
-    fn kill(&mut self, seen: &mut Seen) {
+    fn kill(&mut self, cases: &mut CaseCounts) {
         let copy = TempDir::new().unwrap();
-        copy_dir(self.home.path(), copy.path());
+        copy_dir(self.dir.path(), copy.path());
         self.log("kill and restart");
-        seen.kills += 1;
-        let killed = std::mem::replace(&mut self.home, copy);
+        cases.kills += 1;
+        let killed = std::mem::replace(&mut self.dir, copy);
         self.records = None;
-        self.restart(seen);
+        self.restart(cases);
         for key in &mut self.keys {
-            if matches!(key, Key::InFlight(_)) {
-                // The restart records it as unknown. The permit still writes to the old directory.
-                *key = Key::Ended(self.clock.since_boot());
+            if matches!(key, ModelKey::InFlight(_)) {
+                // The restart records the execution as unknown. Dropping the permit writes to the old directory.
+                *key = ModelKey::Ended(self.clock.since_boot());
             }
         }
         drop(killed);
     }
 
-    fn restart(&mut self, seen: &mut Seen) {
+    fn restart(&mut self, cases: &mut CaseCounts) {
         if self.random.bool() {
             self.pass_time();
         }
         if self.random.u8(..4) == 0 {
             self.step_wall();
         }
-        seen.wall_steps_before_a_restart += usize::from(self.has_stepped);
+        cases.wall_steps_before_a_restart += usize::from(self.has_stepped);
         self.has_stepped = false;
         self.clock = self.clock.restart_process();
-        self.records = Some(open(self.home.path(), &self.clock));
+        self.records = Some(open(self.dir.path(), &self.clock));
     }
 
     fn records(&self) -> &DiskRecords {
@@ -208,13 +213,13 @@ impl History {
         self.events.push(format!("{at:?}: {event}"));
     }
 
-    fn story(&self) -> String {
+    fn event_log(&self) -> String {
         format!("seed {}:\n{}", self.seed, self.events.join("\n"))
     }
 }
 
-fn open(home: &Path, clock: &Clock) -> DiskRecords {
-    DiskRecords::open(home, StoreCapacity::default(), clock.clone()).unwrap()
+fn open(dir: &Path, clock: &Clock) -> DiskRecords {
+    DiskRecords::open(dir, StoreCapacity::default(), clock.clone()).unwrap()
 }
 
 fn request(index: usize) -> ClaimRequest {
@@ -245,8 +250,8 @@ fn name(claim: &Claim) -> &'static str {
     }
 }
 
-/// Copies a directory of a store in use. The number of acknowledged batches is copied first, because the engine
-/// can write another batch meanwhile.
+/// Copies the directory of an open store. The number of acknowledged batches is copied first, because the engine can
+/// write further batches during the copy.
 fn copy_dir(from: &Path, to: &Path) {
     let mut entries: Vec<_> = fs::read_dir(from).unwrap().map(Result::unwrap).collect();
     entries.sort_by_key(|entry| entry.file_name() != "acknowledged");
@@ -262,22 +267,22 @@ fn copy_dir(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn no_clock_step_within_one_boot_executes_a_key_twice_within_its_ttl_or_prolongs_it() {
-    let mut seen = Seen::default();
+async fn wall_clock_steps_within_one_boot_neither_shorten_nor_prolong_the_ttl_of_a_key() {
+    let mut cases = CaseCounts::default();
     for seed in 0..HISTORIES {
-        let mut history = History::begin(seed);
+        let mut history = StoreHistory::begin(seed);
         for _ in 0..STEPS {
-            history.step(&mut seen).await;
+            history.step(&mut cases).await;
         }
     }
-    let Seen {
+    let CaseCounts {
         replayed,
         unknown,
         executed_again_after_ttl,
         drains,
         kills,
         wall_steps_before_a_restart,
-    } = seen;
+    } = cases;
     for count in [
         replayed,
         unknown,
@@ -286,6 +291,9 @@ async fn no_clock_step_within_one_boot_executes_a_key_twice_within_its_ttl_or_pr
         kills,
         wall_steps_before_a_restart,
     ] {
-        assert!(count >= 10, "the histories prove too little: {seen:?}");
+        assert!(
+            count >= 10,
+            "a case occurred fewer than 10 times: {cases:?}"
+        );
     }
 }

@@ -1,10 +1,9 @@
-//! What the writer does when the engine fails, and until it works again.
+//! Handling of a failed engine by the writer thread.
 //!
-//! A failed engine is closed, and reopened after a backoff. Requests whose key is not in memory are rejected
-//! meanwhile.
-//! Completions wait: their requests were executed, so their responses are recorded first when the engine
-//! works again, if need be in the space of the reserve. Claims are admitted when there is a reserve again, and
-//! then one at first ([`Admission`]).
+//! The writer closes a failed engine and reopens it after a backoff. In between, it rejects claims of keys that are not
+//! in memory. Completions wait, because their requests were executed. When the engine works again, they are recorded
+//! first, if necessary in the disk space of the deleted reserve. Claims are admitted when the reserve is allocated
+//! again, at first one at a time ([`ClaimAdmission`]).
 
 use std::collections::HashSet;
 use std::io;
@@ -14,81 +13,84 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::Handle;
-use super::admission::Admission;
-use super::condition::News;
+use super::WriterHandle;
+use super::claim_admission::ClaimAdmission;
 use super::engine::{Engine, resync};
-use super::writer::{BATCH_BYTES, End, EngineState, Op, Writer, tell};
+use super::health_tracker::FailureChange;
+use super::writer::{BATCH_BYTES, ClaimEnd, EngineState, Op, Writer, send_reply};
 use crate::failpoint::fails;
 use crate::idempotency::{ExecutionOutcome, RecordId, StoreError};
 
-/// The first wait before an engine that failed is opened again.
-const SHORTEST: Duration = Duration::from_millis(250);
+/// Backoff after the first failure.
+const MIN_BACKOFF: Duration = Duration::from_millis(250);
 
-/// The longest wait. Space that has returned is used after this time at the latest.
-const LONGEST: Duration = Duration::from_secs(2);
+/// Upper bound of the backoff. The store uses freed disk space after this time at the latest.
+const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
-/// An engine that has worked for this long fails for a new reason.
+/// Time without a failure after which the backoff starts at its minimum again.
 const STABLE: Duration = Duration::from_secs(30);
 
-/// The wait before an engine is opened again; it doubles with each failure.
+/// Exponential backoff before the engine is reopened.
 #[derive(Default)]
-pub(super) struct Backoff {
+pub(super) struct ReopenBackoff {
+    /// Backoff after the last failure.
     last: Duration,
-    /// When the engine was opened the last time.
+    /// Time at which the engine was last reopened.
     opened: Option<Instant>,
-    /// Whether the engine was reopened and this has not been logged.
+    /// Whether the engine was reopened and this is not logged yet.
     is_unreported: bool,
 }
 
-impl Backoff {
-    /// The wait after another failure.
+impl ReopenBackoff {
+    /// Returns the backoff after another failure.
     fn next(&mut self, now: Instant) -> Duration {
         let opened = self.opened.take();
         if opened.is_some_and(|opened| now.saturating_duration_since(opened) >= STABLE) {
             self.last = Duration::ZERO;
         }
-        self.last = (self.last * 2).clamp(SHORTEST, LONGEST);
+        self.last = (self.last * 2).clamp(MIN_BACKOFF, MAX_BACKOFF);
         self.last
     }
 }
 
 impl Writer {
-    /// Closes an engine that failed.
-    pub(super) fn give_up(&mut self, reason: StoreError) {
-        let path = self.home.path().display();
-        match self.common.condition.fail(&reason) {
-            News::Failure => tracing::error!(
+    /// Closes the engine after a failure and schedules its reopening.
+    pub(super) fn close_failed_engine(&mut self, reason: StoreError) {
+        let path = self.dir.path().display();
+        match self.shared.health.operation_failed(&reason) {
+            FailureChange::Started => tracing::error!(
                 %reason,
                 %path,
                 "idempotency store failed, rejecting requests whose key is not in memory until it works again"
             ),
-            News::Reason => tracing::warn!(%reason, %path, "idempotency store failed again"),
-            News::Nothing => tracing::debug!(%reason, "idempotency store failed again"),
+            FailureChange::NewReason => {
+                tracing::warn!(%reason, %path, "idempotency store failed again");
+            }
+            FailureChange::Repeated => tracing::debug!(%reason, "idempotency store failed again"),
         }
-        self.set_suspect(true);
-        self.common.lookup.set(None);
+        self.set_needs_resync(true);
+        self.shared.lookup.set(None);
         self.reserve.release();
         let reason = StoreError::known(reason);
-        self.admission = Admission::None(reason.clone());
-        self.fail(reason);
+        self.admission = ClaimAdmission::None(reason.clone());
+        self.set_failed(reason);
     }
 
-    /// Closes the engine, which can take long, and then sets the time of the next attempt.
-    fn fail(&mut self, reason: StoreError) {
+    /// Replaces the engine with a failed state. Closing the engine can take seconds, so the backoff starts afterwards.
+    fn set_failed(&mut self, reason: StoreError) {
         self.state = EngineState::Failed(reason, Instant::now());
         let wait = self.backoff.next(Instant::now());
-        self.retry_after(wait);
+        self.schedule_reopen(wait);
     }
 
-    /// Sets the time of the next attempt to reopen a failed engine.
-    fn retry_after(&mut self, wait: Duration) {
+    /// Schedules the next attempt to reopen a failed engine.
+    fn schedule_reopen(&mut self, wait: Duration) {
         if let EngineState::Failed(_, again) = &mut self.state {
             *again = Instant::now() + wait;
         }
     }
 
-    /// Reopens a failed engine when its backoff has passed and no compaction uses the old one.
+    /// Reopens a failed engine if its backoff has passed and no compaction still uses the closed one.
     pub(super) fn reopen_if_due(&mut self, inbox: &Receiver<Op>) {
         let EngineState::Failed(_, again) = self.state else {
             return;
@@ -96,67 +98,68 @@ impl Writer {
         if Instant::now() < again {
             return;
         }
-        if !self.upkeep.is_idle() {
-            self.retry_after(SHORTEST);
+        if !self.maintenance.is_idle() {
+            self.schedule_reopen(MIN_BACKOFF);
             return;
         }
         match self.reopen(inbox) {
             Ok(()) => {
                 self.backoff.opened = Some(Instant::now());
                 self.backoff.is_unreported = true;
-                self.upkeep.make_due();
-                self.look_after_if_due();
+                self.maintenance.make_due();
+                self.maintain_if_due();
             }
             Err(reason) => {
-                if self.common.condition.fail(&reason) == News::Nothing {
+                if self.shared.health.operation_failed(&reason) == FailureChange::Repeated {
                     tracing::debug!(%reason, "idempotency store not reopened");
                 } else {
                     tracing::warn!(%reason, "idempotency store not reopened");
                 }
-                self.fail(StoreError::known(reason));
+                self.set_failed(StoreError::known(reason));
             }
         }
     }
 
-    /// Opens the engine again and settles claims, after all operations that were sent meanwhile were rejected or
-    /// put aside.
+    /// Reopens the engine and resolves its claims. Before that, it rejects or queues all operations in the inbox.
     fn reopen(&mut self, inbox: &Receiver<Op>) -> Result<(), StoreError> {
         if fails!("store-reopen") {
             return Err(StoreError::new(Errno::IO));
         }
-        let path = self.home.records();
-        if self.is_suspect {
+        let path = self.dir.records();
+        if self.needs_resync {
             resync(&path).map_err(StoreError::new)?;
-            self.set_suspect(false);
+            self.set_needs_resync(false);
         }
-        let engine = Engine::open(&path, self.tally.batches > 0)?;
-        let tally = engine.tally()?;
-        if tally.batches < self.tally.batches {
-            return Err(StoreError::new("acknowledged batches are missing"));
+        let engine = Engine::open(&path, self.totals.batches > 0)?;
+        let totals = engine.totals()?;
+        if totals.batches < self.totals.batches {
+            return Err(StoreError::new(
+                "acknowledged batches are missing in the reopened engine",
+            ));
         }
-        self.tally = tally;
-        // Opening can take longer than a client waits for its completion. A completion that is still in the inbox
-        // then belongs to no execution in flight, and its claim would be recorded as unknown.
+        self.totals = totals;
+        // Opening can take longer than the timeout of a completion. The execution of a completion in the inbox is then
+        // no longer in flight, and its claim would be recorded as unknown. So all completions are queued first.
         while let Some(op) = self.next_pending(inbox) {
-            self.refuse(op);
+            self.execute_without_engine(op);
         }
-        let settled = self.settle_claims(engine);
-        if settled.is_err() {
-            self.set_suspect(true);
+        let resolved = self.resolve_claims(engine);
+        if resolved.is_err() {
+            self.set_needs_resync(true);
         }
-        settled
+        resolved
     }
 
-    /// Makes a last attempt to record the completions that wait for a failed engine, before the process ends.
+    /// Makes a last attempt at shutdown to record the completions that wait for a failed engine.
     pub(super) fn record_waiting_completions(
         &mut self,
         inbox: &Receiver<Op>,
-        owner: &Weak<Handle>,
+        owner: &Weak<WriterHandle>,
     ) {
         if self.waiting_completions.is_empty() {
             return;
         }
-        if self.upkeep.is_idle()
+        if self.maintenance.is_idle()
             && let Err(reason) = self.reopen(inbox)
         {
             tracing::warn!(%reason, "idempotency store not reopened at shutdown");
@@ -164,31 +167,32 @@ impl Writer {
         while let EngineState::Open(_) = self.state
             && let Some(completion) = self.waiting_completions.pop_front()
         {
-            self.take_up(Op::End(completion), inbox, owner);
+            self.execute_batch(Op::End(completion), inbox, owner);
         }
         if !self.waiting_completions.is_empty() {
             tracing::error!(
                 responses = self.waiting_completions.len(),
-                "responses not stored at shutdown, their keys are unknown after a restart"
+                "responses not stored at shutdown, their outcome is unknown after a restart"
             );
         }
     }
 
-    /// Admits claims again, if the engine is open, all completions are recorded, and there is space for more.
-    pub(super) fn readmit(&mut self) {
+    /// Admits claims if the engine is open, all waiting completions are recorded and the reserve is allocated.
+    /// Otherwise rejects them.
+    pub(super) fn update_admission(&mut self) {
         let EngineState::Open(_) = self.state else {
             return;
         };
         if !self.waiting_completions.is_empty() {
-            // The space is needed for them.
-            self.upkeep.make_due();
+            // The waiting completions need the disk space of the reserve.
+            self.maintenance.make_due();
             return;
         }
         match self.hold_reserve() {
             Ok(()) => {
-                if let Admission::None(_) = self.admission {
-                    self.admission = Admission::after_reopening(self.last_claim);
-                    self.common.condition.recover();
+                if let ClaimAdmission::None(_) = self.admission {
+                    self.admission = ClaimAdmission::after_reopening(self.last_claim);
+                    self.shared.health.store_recovered();
                     if std::mem::take(&mut self.backoff.is_unreported) {
                         tracing::info!("idempotency store reopened");
                     } else {
@@ -199,34 +203,33 @@ impl Writer {
             Err(error) => {
                 let reason =
                     StoreError::known(format_args!("no disk space for further responses: {error}"));
-                let path = self.home.path().display();
-                match self.common.condition.fail(&reason) {
-                    News::Failure => tracing::error!(
+                let path = self.dir.path().display();
+                match self.shared.health.operation_failed(&reason) {
+                    FailureChange::Started => tracing::error!(
                         %reason,
                         %path,
                         "idempotency store failed, rejecting requests with new keys until it works again"
                     ),
-                    News::Reason => {
+                    FailureChange::NewReason => {
                         tracing::warn!(%reason, %path, "idempotency store failed again");
                     }
-                    News::Nothing => {}
+                    FailureChange::Repeated => {}
                 }
-                self.admission = Admission::None(reason);
+                self.admission = ClaimAdmission::None(reason);
             }
         }
     }
 
-    /// Holds disk space for a batch and the largest response, if there is space for another batch.
+    /// Allocates the reserve: disk space for a batch and the largest response. Space for another batch must be free.
     pub(super) fn hold_reserve(&mut self) -> io::Result<()> {
         let batch = BATCH_BYTES as u64;
-        self.reserve.hold(batch + self.common.max_response(), batch)
+        self.reserve.hold(batch + self.shared.max_response(), batch)
     }
 
-    /// Notes whether the files of the engine have to be resynced before they are used, also for the next
-    /// process.
-    pub(super) fn set_suspect(&mut self, suspect: bool) {
-        self.is_suspect = suspect;
-        let written = self.acknowledged.set_suspect(suspect);
+    /// Sets whether the files of the engine have to be resynced before they are used, also by the next process.
+    pub(super) fn set_needs_resync(&mut self, needs_resync: bool) {
+        self.needs_resync = needs_resync;
+        let written = self.acknowledged.set_needs_resync(needs_resync);
         self.log_acknowledged(written);
     }
 
@@ -238,31 +241,32 @@ impl Writer {
             .collect()
     }
 
-    /// Does what can be done of an operation without an engine.
-    pub(super) fn refuse(&mut self, op: Op) {
+    /// Executes an operation while the engine has failed. Completions are queued. Releases and unknown outcomes are
+    /// recorded in memory. Other operations are rejected, except claims that the in-flight table decides.
+    pub(super) fn execute_without_engine(&mut self, op: Op) {
         let EngineState::Failed(reason, _) = &self.state else {
             return;
         };
         let reason = reason.clone();
         match op {
             Op::Claim(request, ack) => {
-                let claim = self.common.in_flight.meet(&request).ok_or(reason);
+                let claim = self.shared.in_flight.meet(&request).ok_or(reason);
                 drop(ack.send(claim));
             }
             Op::End(end) if end.outcome.is_executed() => self.waiting_completions.push_back(end),
-            Op::End(End {
+            Op::End(ClaimEnd {
                 token,
                 outcome,
                 ack,
             }) => {
                 if let ExecutionOutcome::Released(_) = outcome {
-                    self.doomed.insert(token.request.id);
-                    self.common.in_flight.end(&token, outcome);
+                    self.orphaned_claims.insert(token.request.id);
+                    self.shared.in_flight.end(&token, outcome);
                 } else {
-                    let now = self.common.timeline.clock.now();
-                    self.common.in_flight.lose(&token, now);
+                    let now = self.shared.store_clock.clock.now();
+                    self.shared.in_flight.lose(&token, now);
                 }
-                tell(ack, Ok(()));
+                send_reply(ack, Ok(()));
             }
             Op::Free(_, ack) => drop(ack.send(Err(reason))),
             #[cfg(test)]
@@ -281,8 +285,8 @@ mod tests {
     use tempfile::TempDir;
     use tokio::sync::oneshot;
 
-    use super::super::Common;
-    use super::super::record::Record;
+    use super::super::DiskStoreState;
+    use super::super::record::StoredRecord;
     use super::super::store_dir::StoreDir;
     use super::*;
     use crate::clock::{Clock, Moment};
@@ -297,56 +301,56 @@ mod tests {
         scope: ScopeHash([1; 16]),
     };
 
-    type Waiting<T> = oneshot::Receiver<Result<T, StoreError>>;
+    type ReplyReceiver<T> = oneshot::Receiver<Result<T, StoreError>>;
 
-    /// A writer that takes one turn at a time.
-    struct Store {
+    /// A store whose writer runs only when the test calls `run_once`.
+    struct ManualStore {
         writer: Writer,
         inbox: Receiver<Op>,
-        handle: Arc<Handle>,
-        dir: TempDir,
+        handle: Arc<WriterHandle>,
+        temp: TempDir,
     }
 
-    impl Store {
-        fn open(dir: TempDir) -> Self {
+    impl ManualStore {
+        fn open(temp: TempDir) -> Self {
             let capacity = StoreCapacity::default();
-            let common = Arc::new(Common::new(capacity, Clock::real()));
-            let home = StoreDir::take(dir.path()).unwrap();
+            let shared = Arc::new(DiskStoreState::new(capacity, Clock::real()));
+            let dir = StoreDir::open(temp.path()).unwrap();
             let (ops, inbox) = mpsc::channel();
-            let handle = Arc::new(Handle {
+            let handle = Arc::new(WriterHandle {
                 ops: Some(ops),
-                common: Arc::clone(&common),
-                secret: home.secret(),
-                path: dir.path().to_owned(),
+                shared: Arc::clone(&shared),
+                secret: dir.secret(),
+                path: temp.path().to_owned(),
                 writer: Mutex::new(None),
             });
-            let writer = Writer::open(home, capacity, common).unwrap();
+            let writer = Writer::open(dir, capacity, shared).unwrap();
             Self {
                 writer,
                 inbox,
                 handle,
-                dir,
+                temp,
             }
         }
 
-        /// Closes the store and opens it again in the way in which it checks all counts.
-        fn reopen_in_doubt(self) -> Self {
+        /// Closes the store and opens it again with a check of all counts.
+        fn reopen_with_count_check(self) -> Self {
             let Self {
                 writer,
                 handle,
-                dir,
+                temp,
                 ..
             } = self;
-            let records = writer.home.records();
-            handle.common.lookup.set(None);
+            let records = writer.dir.records();
+            handle.shared.lookup.set(None);
             drop(writer);
             File::create(records.with_extension("doubt")).unwrap();
-            Self::open(dir)
+            Self::open(temp)
         }
 
-        fn turn(&mut self) {
+        fn run_once(&mut self) {
             let owner = Arc::downgrade(&self.handle);
-            assert!(self.writer.turn(&self.inbox, &owner));
+            assert!(self.writer.run_once(&self.inbox, &owner));
         }
 
         fn claim(&mut self) -> ClaimToken {
@@ -366,17 +370,17 @@ mod tests {
             };
             let (ack, mut claim) = oneshot::channel();
             self.handle.send(Op::Claim(request, ack));
-            self.turn();
+            self.run_once();
             match claim.try_recv().unwrap().unwrap() {
                 Claim::Won(permit) => permit.into_token(),
                 other => panic!("{other:?}"),
             }
         }
 
-        /// Sends a completion to the writer, which does not take it yet.
-        fn send_completion(&self, token: ClaimToken) -> Waiting<()> {
+        /// Puts a completion into the inbox of the writer.
+        fn send_completion(&self, token: ClaimToken) -> ReplyReceiver<()> {
             let (ack, completed) = oneshot::channel();
-            self.handle.send(Op::End(End {
+            self.handle.send(Op::End(ClaimEnd {
                 token,
                 outcome: ExecutionOutcome::Tombstone,
                 ack: Some(ack),
@@ -384,23 +388,24 @@ mod tests {
             completed
         }
 
-        /// The client of a completion no longer waits for it.
+        /// Simulates a completion that times out.
         fn time_out(&self, token: &ClaimToken) {
-            let common = &self.handle.common;
-            common.in_flight.lose(token, common.timeline.clock.now());
+            let shared = &self.handle.shared;
+            shared.in_flight.lose(token, shared.store_clock.clock.now());
         }
 
-        /// Sends the release of a claim to the writer, which does not take it yet.
+        /// Puts the release of a claim into the inbox of the writer.
         fn send_release(&self, token: ClaimToken) {
             self.handle
                 .abandoned(token, ExecutionOutcome::Released(None));
         }
 
         fn fail(&mut self) {
-            self.writer.give_up(StoreError::new("for a test"));
+            self.writer
+                .close_failed_engine(StoreError::new("failure of a test"));
         }
 
-        /// Lets the time until the next attempt to reopen pass.
+        /// Ends the backoff, so that the next run reopens the store.
         fn make_reopening_due(&mut self) {
             let EngineState::Failed(_, again) = &mut self.writer.state else {
                 panic!("the store has not failed");
@@ -408,136 +413,136 @@ mod tests {
             *again = Instant::now();
         }
 
-        fn record(&self) -> Option<Record> {
+        fn record(&self) -> Option<StoredRecord> {
             let EngineState::Open(engine) = &self.writer.state else {
                 panic!("the store has failed");
             };
             Some(engine.record(ID).unwrap()?.0)
         }
 
-        /// The numbers of keys, unknown records and tombstones.
+        /// Returns the numbers of keys, unknown records and tombstones.
         fn counts(&self) -> (u64, u64, u64) {
-            let tally = self.writer.tally;
-            (tally.keys, tally.unknown, tally.tombstones)
+            let totals = self.writer.totals;
+            (totals.keys, totals.unknown, totals.tombstones)
         }
     }
 
     #[test]
     fn a_completion_that_times_out_while_the_store_is_reopened_is_recorded_once() {
-        let mut store = Store::open(TempDir::new().unwrap());
+        let mut store = ManualStore::open(TempDir::new().unwrap());
         let token = store.claim();
         store.fail();
         let mut completed = store.send_completion(token);
         store.time_out(&token);
         store.make_reopening_due();
-        store.turn();
+        store.run_once();
         assert!(completed.try_recv().unwrap().is_ok());
         assert_eq!(store.counts(), (1, 0, 1));
-        assert_eq!(store.handle.common.in_flight.len(), 0);
-        let store = store.reopen_in_doubt();
+        assert_eq!(store.handle.shared.in_flight.len(), 0);
+        let store = store.reopen_with_count_check();
         assert_eq!(store.record().unwrap().state, RecordState::Tombstone);
         assert_eq!(store.counts(), (1, 0, 1));
     }
 
     #[test]
     fn a_completion_replaces_the_unknown_record_of_its_execution() {
-        let mut store = Store::open(TempDir::new().unwrap());
+        let mut store = ManualStore::open(TempDir::new().unwrap());
         let token = store.claim();
         store.time_out(&token);
         store.fail();
         store.make_reopening_due();
-        store.turn();
+        store.run_once();
         assert_eq!(store.record().unwrap().state, RecordState::Unknown);
         let mut completed = store.send_completion(token);
-        store.turn();
+        store.run_once();
         assert!(completed.try_recv().unwrap().is_ok());
         assert_eq!(store.counts(), (1, 0, 1));
-        let store = store.reopen_in_doubt();
+        let store = store.reopen_with_count_check();
         assert_eq!(store.record().unwrap().state, RecordState::Tombstone);
     }
 
     #[test]
-    fn a_completion_that_waited_through_a_failure_is_acknowledged_only_when_it_is_on_disk() {
-        let mut store = Store::open(TempDir::new().unwrap());
+    fn a_completion_that_waits_during_a_failure_is_acknowledged_when_it_is_on_disk() {
+        let mut store = ManualStore::open(TempDir::new().unwrap());
         let token = store.claim();
         store.time_out(&token);
         store.fail();
         store.make_reopening_due();
-        store.turn();
+        store.run_once();
         assert_eq!(store.record().unwrap().state, RecordState::Unknown);
         store.fail();
         let mut completed = store.send_completion(token);
-        store.turn();
+        store.run_once();
         store.make_reopening_due();
-        store.turn();
+        store.run_once();
         assert!(completed.try_recv().unwrap().is_ok());
         assert_eq!(store.record().unwrap().state, RecordState::Tombstone);
         assert_eq!(store.counts(), (1, 0, 1));
     }
 
     #[test]
-    fn a_completion_that_is_on_disk_already_is_acknowledged_and_counted_once() {
-        let mut store = Store::open(TempDir::new().unwrap());
+    fn a_completion_that_is_already_on_disk_is_acknowledged_and_counted_once() {
+        let mut store = ManualStore::open(TempDir::new().unwrap());
         let token = store.claim();
         let mut first = store.send_completion(token);
-        store.turn();
+        store.run_once();
         assert!(first.try_recv().unwrap().is_ok());
-        // As if the sync had failed and the batch had reached the disk.
+        // Simulates a failed sync of a batch that has reached the disk.
         store.fail();
         let mut again = store.send_completion(token);
-        store.turn();
+        store.run_once();
         store.make_reopening_due();
-        store.turn();
+        store.run_once();
         assert!(again.try_recv().unwrap().is_ok());
         assert_eq!(store.counts(), (1, 0, 1));
-        store.reopen_in_doubt();
+        store.reopen_with_count_check();
     }
 
     #[test]
     fn the_keys_of_clients_are_counted_again_when_the_store_is_reopened() {
-        let mut store = Store::open(TempDir::new().unwrap());
+        let mut store = ManualStore::open(TempDir::new().unwrap());
         let token = store.claim();
         let client = token.request.client;
-        let held = |store: &Store| store.writer.clients.held(client);
+        let held = |store: &ManualStore| store.writer.clients.held(client);
         assert_eq!(held(&store), 1);
-        // Counts that a failed batch has left behind.
+        // Simulates the wrong count that a failed batch leaves.
         store.writer.clients.add(client);
         store.fail();
         store.make_reopening_due();
-        store.turn();
+        store.run_once();
         assert_eq!(held(&store), 1, "a claim in flight counts");
         let mut completed = store.send_completion(token);
-        store.turn();
+        store.run_once();
         assert!(completed.try_recv().unwrap().is_ok());
         assert_eq!(held(&store), 1);
         store.writer.clients.remove(client);
         store.fail();
         store.make_reopening_due();
-        store.turn();
+        store.run_once();
         assert_eq!(held(&store), 1, "a record counts");
     }
 
     #[test]
-    fn a_release_while_the_store_fails_is_not_counted_when_it_is_reopened() {
-        let mut store = Store::open(TempDir::new().unwrap());
+    fn a_claim_released_during_a_failure_is_removed_when_the_store_is_reopened() {
+        let mut store = ManualStore::open(TempDir::new().unwrap());
         let token = store.claim();
         store.fail();
         store.send_release(token);
-        store.turn();
+        store.run_once();
         store.make_reopening_due();
-        store.turn();
+        store.run_once();
         assert_eq!(store.counts(), (0, 0, 0));
         assert_eq!(store.writer.clients.held(token.request.client), 0);
     }
 
     #[test]
-    fn a_completion_without_a_claim_or_record_is_an_error() {
-        let mut store = Store::open(TempDir::new().unwrap());
+    fn a_completion_without_a_stored_claim_or_record_is_rejected() {
+        let mut store = ManualStore::open(TempDir::new().unwrap());
         let token = store.claim();
         store.send_release(token);
-        store.turn();
+        store.run_once();
         let mut completed = store.send_completion(token);
-        store.turn();
+        store.run_once();
         assert!(completed.try_recv().unwrap().is_err());
         assert_eq!(store.counts(), (0, 0, 0));
         assert_eq!(store.writer.clients.held(token.request.client), 0);
@@ -546,44 +551,44 @@ mod tests {
 
     #[test]
     fn a_completion_that_waits_for_a_failed_store_is_recorded_at_shutdown() {
-        let mut store = Store::open(TempDir::new().unwrap());
+        let mut store = ManualStore::open(TempDir::new().unwrap());
         let token = store.claim();
         store.fail();
         let mut completed = store.send_completion(token);
-        let Store {
+        let ManualStore {
             writer,
             inbox,
             handle,
-            dir,
+            temp,
         } = store;
         let owner = Arc::downgrade(&handle);
         drop(handle);
-        writer.work(&inbox, &owner);
+        writer.run(&inbox, &owner);
         assert!(completed.try_recv().unwrap().is_ok());
-        let store = Store::open(dir);
+        let store = ManualStore::open(temp);
         assert_eq!(store.record().unwrap().state, RecordState::Tombstone);
     }
 
     #[test]
-    fn the_time_to_the_next_reopening_begins_when_the_engine_is_closed() {
-        let mut store = Store::open(TempDir::new().unwrap());
+    fn the_backoff_starts_when_the_engine_is_closed() {
+        let mut store = ManualStore::open(TempDir::new().unwrap());
         store.fail();
         let closed = Instant::now();
         let EngineState::Failed(_, again) = store.writer.state else {
             panic!("the store has not failed");
         };
-        assert!(again + Duration::from_millis(10) >= closed + SHORTEST);
+        assert!(again + Duration::from_millis(10) >= closed + MIN_BACKOFF);
     }
 
     #[test]
-    fn the_wait_before_a_reopening_doubles_until_the_engine_has_worked_for_a_while() {
+    fn the_backoff_doubles_up_to_its_maximum_and_is_reset_after_30_s_without_a_failure() {
         let now = Instant::now();
-        let mut backoff = Backoff::default();
+        let mut backoff = ReopenBackoff::default();
         let waits: Vec<_> = (0..5).map(|_| backoff.next(now).as_millis()).collect();
         assert_eq!(waits, [250, 500, 1_000, 2_000, 2_000]);
         backoff.opened = Some(now);
-        assert_eq!(backoff.next(now + STABLE / 2), LONGEST);
+        assert_eq!(backoff.next(now + STABLE / 2), MAX_BACKOFF);
         backoff.opened = Some(now);
-        assert_eq!(backoff.next(now + STABLE), SHORTEST);
+        assert_eq!(backoff.next(now + STABLE), MIN_BACKOFF);
     }
 }

@@ -1,8 +1,8 @@
-//! A store that fails again and again while requests are in flight.
+//! Repeated failures of the store while requests are in flight.
 //!
-//! Clients send new keys all the time. The disk fills up, or writes and syncs fail, at random; the store is
-//! closed and reopened each time. A request that was executed gets its response, except for at most one
-//! for each reopening, and every key is replayed or reported as unknown afterwards, never executed again.
+//! Clients send new keys continuously. The disk fills up, or writes and syncs fail, at random times. Each time, the
+//! store is closed and reopened. Every executed request receives its response, except for at most one per reopening.
+//! Afterwards every key is replayed or has an unknown outcome, and none is executed again.
 
 use std::fs::{self, OpenOptions};
 use std::sync::Arc;
@@ -13,35 +13,35 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-use crate::campaign::number;
-use crate::harness::{Answer, Client, Process, Upstream, eventually};
-use crate::ledger::{KEY, Ledger, Print};
-use crate::scene::{Scene, is_problem, is_unknown, kill, lines_with, metric, readyz};
+use crate::execution_log::{ExecutionLog, KEY, ResponseDigest};
+use crate::harness::{Client, Process, Response, Upstream, eventually};
+use crate::repeated_kills::number;
+use crate::setup::{Setup, is_problem, is_unknown, kill, lines_with, metric, readyz};
 use crate::small_disk::SmallDisk;
 
-/// The gateway built with the tests: the only one that has failpoints.
+/// The gateway built with the tests. Other builds have no failpoints.
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// Clients that send at the same time.
+/// Number of concurrent clients.
 const CLIENTS: usize = 16;
 
-/// The longest time from the moment at which the disk has space again to an executed request.
-const RECOVERY: Duration = Duration::from_secs(5);
+/// Upper bound of the time from free disk space to an executed request.
+const MAX_RECOVERY: Duration = Duration::from_secs(5);
 
-/// The line that the gateway logs when the store works again.
+/// Log message of a reopened store.
 const REOPENED: &str = "idempotency store reopened";
 
-/// Executions whose outcome the client does not know.
+/// Metric of the executions whose response was not delivered.
 const LOST: &str = "idempotency_executions_lost_total{route=\"all\"}";
 
-/// What the clients have received.
+/// Keys by the response that the clients received.
 #[derive(Default)]
 struct Received {
-    /// Keys whose response came.
+    /// Keys whose response was received.
     completed: Vec<String>,
-    /// Keys that were executed and whose response did not come.
+    /// Keys with an unknown outcome.
     lost: Vec<String>,
-    /// Keys that were rejected and not executed.
+    /// Number of rejected requests, which were not executed.
     rejected: usize,
 }
 
@@ -52,7 +52,7 @@ struct Load {
 }
 
 impl Load {
-    /// Lets clients send new keys, one request after the other, until the load is stopped.
+    /// Starts clients that send new keys, one request after the other, until the load is stopped.
     fn start(client: &Client) -> Self {
         let received = Arc::<Mutex<Received>>::default();
         let over = Arc::new(AtomicBool::new(false));
@@ -66,16 +66,16 @@ impl Load {
                         return;
                     }
                     let key = format!("load-{name}-{number}");
-                    let answer = ask(&client, &key).await;
-                    let rejected = is_problem(&answer, "store-unavailable");
+                    let response = post_work(&client, &key).await;
+                    let rejected = is_problem(&response, "store-unavailable");
                     {
                         let mut received = received.lock();
-                        if Print::of(&answer).is_some() {
+                        if ResponseDigest::of(&response).is_some() {
                             received.completed.push(key);
                         } else if rejected {
                             received.rejected += 1;
                         } else {
-                            assert!(is_unknown(&answer), "{answer:?}");
+                            assert!(is_unknown(&response), "{response:?}");
                             received.lost.push(key);
                         }
                     }
@@ -103,17 +103,22 @@ impl Load {
     }
 }
 
-async fn ask(client: &Client, key: &str) -> Answer {
-    let asking = client.post("/work").header(KEY, key).body(key.to_owned());
-    asking.send().await
+async fn post_work(client: &Client, key: &str) -> Response {
+    let request = client.post("/work").header(KEY, key).body(key.to_owned());
+    request.send().await
 }
 
-/// Whether every key is as it was received, after the gateway was killed and started again.
-async fn check(received: &Received, ledger: &Ledger, process: &mut Process, scene: &Scene) {
+/// Kills and restarts the gateway, and checks the response to every key.
+async fn check(
+    received: &Received,
+    executions: &ExecutionLog,
+    process: &mut Process,
+    setup: &Setup,
+) {
     let reopenings = reopenings(process);
     println!(
-        "failing: {} executed, {} responses, {} lost, {} rejected, {reopenings} reopenings",
-        ledger.count(),
+        "write failures: {} executed, {} responses, {} lost, {} rejected, {reopenings} reopenings",
+        executions.count(),
         received.completed.len(),
         received.lost.len(),
         received.rejected,
@@ -125,20 +130,24 @@ async fn check(received: &Received, ledger: &Ledger, process: &mut Process, scen
         received.lost.len()
     );
     kill(process);
-    *process = scene.restart();
+    *process = setup.restart();
     let mut connection = process.client().keep_alive().await;
     for key in received.completed.iter().chain(&received.lost) {
         let request = process.client().post("/work");
         let request = request.header(KEY, key).body(key.clone());
-        let answer = connection.send(request).await;
-        if is_unknown(&answer) {
+        let response = connection.send(request).await;
+        if is_unknown(&response) {
             assert!(received.lost.contains(key), "{key} is unknown");
         } else {
-            assert_eq!(answer.header("idempotent-replayed"), "true", "{key}");
-            assert_eq!(Print::of(&answer), ledger.print(key), "{key}");
+            assert_eq!(response.header("idempotent-replayed"), "true", "{key}");
+            assert_eq!(
+                ResponseDigest::of(&response),
+                executions.digest(key),
+                "{key}"
+            );
         }
     }
-    assert_eq!(ledger.repeated(), [] as [String; 0]);
+    assert_eq!(executions.repeated(), [] as [String; 0]);
 }
 
 fn reopenings(process: &Process) -> usize {
@@ -149,16 +158,16 @@ fn reopenings(process: &Process) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening() {
     let seed = number("CRASH_SEED").unwrap_or_else(|| fastrand::u64(..));
-    println!("failing: CRASH_SEED={seed}");
+    println!("write failures: CRASH_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let files = TempDir::new().unwrap();
-    let ledger = Ledger::at(&files.path().join("ledger"));
-    let upstream = ledger.upstream(seed);
+    let executions = ExecutionLog::at(&files.path().join("executions"));
+    let upstream = executions.upstream(seed);
     let disk = SmallDisk::mount();
     disk.remount("size=96m");
     let store = disk.path().join("store");
-    let scene = Scene::with_store(TempDir::new().unwrap(), &store, &upstream.url());
-    let mut process = scene.restart();
+    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let mut process = setup.restart();
     let load = Load::start(&process.client());
     let mut slowest = Duration::ZERO;
     for _ in 0..5 {
@@ -167,7 +176,7 @@ async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening
         tokio::time::sleep(Duration::from_millis(random.u64(..300))).await;
         disk.fill();
         if random.bool() {
-            // Nearly full: what is left holds some claims, and not all of their responses.
+            // Leaves enough space for some claims and not for all of their responses.
             disk.leave(random.u64(1 << 10..1 << 20));
         }
         tokio::time::sleep(Duration::from_millis(random.u64(500..3_000))).await;
@@ -180,26 +189,26 @@ async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening
         slowest = slowest.max(freed.elapsed());
     }
     println!(
-        "failing: recovered after {} ms at most",
+        "write failures: recovered after {} ms at most",
         slowest.as_millis()
     );
-    assert!(slowest < RECOVERY, "{slowest:?}");
+    assert!(slowest < MAX_RECOVERY, "{slowest:?}");
     let received = load.stop().await;
-    check(&received, &ledger, &mut process, &scene).await;
+    check(&received, &executions, &mut process, &setup).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_and_syncs_that_fail_at_random_lose_at_most_one_response_per_reopening() {
     let files = TempDir::new().unwrap();
-    let ledger = Ledger::at(&files.path().join("ledger"));
-    let upstream = ledger.upstream(1);
-    let scene = Scene::before(&upstream.url());
+    let executions = ExecutionLog::at(&files.path().join("executions"));
+    let upstream = executions.upstream(1);
+    let setup = Setup::new(&upstream.url());
     let failpoints = [("FAILPOINTS", "store-sync=1%return;store-write=1%return")];
-    // The first write of all, when the store is opened, may fail too.
+    // The first write, when the store is opened, can fail too. The gateway then exits.
     let mut process = loop {
-        let mut process = scene.start_as(TIDEGATE.as_ref(), &failpoints);
+        let mut process = setup.start_as(TIDEGATE.as_ref(), &failpoints);
         let mut ended = false;
-        eventually("it starts or ends", || {
+        eventually("the gateway starts or exits", || {
             ended = !process.is_running();
             let lines = process.lines();
             ended || lines.iter().any(|line| line.contains("admin listening"))
@@ -215,35 +224,36 @@ async fn writes_and_syncs_that_fail_at_random_lose_at_most_one_response_per_reop
     })
     .await;
     let received = load.stop().await;
-    check(&received, &ledger, &mut process, &scene).await;
+    check(&received, &executions, &mut process, &setup).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_that_hangs_ends_for_its_client_and_fails_the_store_until_it_returns() {
+async fn a_write_that_hangs_times_out_and_degrades_the_store_until_it_returns() {
     let files = TempDir::new().unwrap();
-    let ledger = Ledger::at(&files.path().join("ledger"));
-    let upstream = ledger.upstream(1);
-    let scene = Scene::before(&upstream.url());
-    // Commits: one when the store is opened, claim and completion of the first key, claim of the second.
+    let executions = ExecutionLog::at(&files.path().join("executions"));
+    let upstream = executions.upstream(1);
+    let setup = Setup::new(&upstream.url());
+    // 4 commits succeed: the opening of the store, claim and completion of the first key, and claim of the second. The
+    // completion of the second key hangs.
     let hang = [("FAILPOINTS", "store-stall=4*off->1*sleep(14000)->off")];
-    let process = scene.start_as(TIDEGATE.as_ref(), &hang);
+    let process = setup.start_as(TIDEGATE.as_ref(), &hang);
     let client = process.client();
-    assert!(Print::of(&ask(&client, "first").await).is_some());
+    assert!(ResponseDigest::of(&post_work(&client, "first").await).is_some());
 
     let started = Instant::now();
-    let received = ask(&client, "second").await;
+    let received = post_work(&client, "second").await;
     let took = started.elapsed();
     assert!(is_unknown(&received), "after {took:?}: {received:?}");
     assert!(took < Duration::from_secs(12), "{took:?}");
 
-    // The store counts as failed: no further request waits for it.
+    // The store now counts as failed, and further requests do not wait for it.
     let started = Instant::now();
-    let rejected = ask(&client, "third").await;
+    let rejected = post_work(&client, "third").await;
     assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
     assert!(started.elapsed() < Duration::from_secs(1));
-    assert_eq!(ledger.times("third"), 0);
-    assert!(is_unknown(&ask(&client, "second").await));
-    let replayed = ask(&client, "first").await;
+    assert_eq!(executions.count_of("third"), 0);
+    assert!(is_unknown(&post_work(&client, "second").await));
+    let replayed = post_work(&client, "first").await;
     assert_eq!(replayed.header("idempotent-replayed"), "true");
     let text = readyz(&process).await;
     assert_eq!(
@@ -255,17 +265,17 @@ async fn a_write_that_hangs_ends_for_its_client_and_fails_the_store_until_it_ret
     // The write returns after 14 s, and the response is on disk.
     let deadline = Instant::now() + Duration::from_secs(8);
     loop {
-        let answer = ask(&client, "second").await;
-        if answer.header("idempotent-replayed") == "true" {
-            assert_eq!(Print::of(&answer), ledger.print("second"));
+        let response = post_work(&client, "second").await;
+        if response.header("idempotent-replayed") == "true" {
+            assert_eq!(ResponseDigest::of(&response), executions.digest("second"));
             break;
         }
-        assert!(is_unknown(&answer), "{answer:?}");
-        assert!(Instant::now() < deadline, "never recorded");
+        assert!(is_unknown(&response), "{response:?}");
+        assert!(Instant::now() < deadline, "the response is not recorded");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(Print::of(&ask(&client, "third").await).is_some());
-    assert_eq!(ledger.repeated(), [] as [String; 0]);
+    assert!(ResponseDigest::of(&post_work(&client, "third").await).is_some());
+    assert_eq!(executions.repeated(), [] as [String; 0]);
     assert_eq!(readyz(&process).await, "ready\n");
     assert_eq!(lines_with(&process, "idempotency store failed,"), 1);
     assert_eq!(lines_with(&process, "idempotency store responds again"), 1);
@@ -273,40 +283,40 @@ async fn a_write_that_hangs_ends_for_its_client_and_fails_the_store_until_it_ret
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_response_that_cannot_be_stored_for_10_s_is_withheld_and_replayed_once_it_is() {
+async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_stored() {
     let files = TempDir::new().unwrap();
-    let ledger = Ledger::at(&files.path().join("ledger"));
-    let upstream: Upstream = ledger.upstream(1);
-    let scene = Scene::before(&upstream.url());
-    // The completion of the first key fails, and so does every attempt to reopen the store for 12 s or more.
+    let executions = ExecutionLog::at(&files.path().join("executions"));
+    let upstream: Upstream = executions.upstream(1);
+    let setup = Setup::new(&upstream.url());
+    // The completion of the first key fails, and so do all attempts to reopen the store for at least 12 s.
     let failing = [("FAILPOINTS", "store-write=2*off->9*return->off")];
-    let process = scene.start_as(TIDEGATE.as_ref(), &failing);
+    let process = setup.start_as(TIDEGATE.as_ref(), &failing);
     let client = process.client();
     let first = tokio::spawn({
         let client = client.clone();
-        async move { ask(&client, "first").await }
+        async move { post_work(&client, "first").await }
     });
     process.line_with("idempotency store failed");
-    let other = ask(&client, "other").await;
+    let other = post_work(&client, "other").await;
     assert!(is_problem(&other, "store-unavailable"), "{other:?}");
     let text = readyz(&process).await;
     assert!(text.starts_with("ready, degraded: records: "), "{text}");
     assert_eq!(metric(&process, LOST).await, 0);
     let received = first.await.unwrap();
     assert!(is_unknown(&received), "{received:?}");
-    assert!(is_unknown(&ask(&client, "first").await));
-    // The retry is not another execution.
+    assert!(is_unknown(&post_work(&client, "first").await));
+    // The retry does not count as another lost execution.
     assert_eq!(metric(&process, LOST).await, 1);
 
     process.line_with(REOPENED);
-    let replayed = ask(&client, "first").await;
+    let replayed = post_work(&client, "first").await;
     assert_eq!(replayed.header("idempotent-replayed"), "true");
-    assert_eq!(Print::of(&replayed), ledger.print("first"));
-    assert!(Print::of(&ask(&client, "other").await).is_some());
-    assert_eq!(ledger.times("first"), 1);
+    assert_eq!(ResponseDigest::of(&replayed), executions.digest("first"));
+    assert!(ResponseDigest::of(&post_work(&client, "other").await).is_some());
+    assert_eq!(executions.count_of("first"), 1);
     assert_eq!(metric(&process, LOST).await, 1);
     assert_eq!(readyz(&process).await, "ready\n");
-    // The attempts to reopen the store that failed are not logged.
+    // The failed attempts to reopen the store are not logged.
     assert_eq!(lines_with(&process, "ERROR"), 1, "{:#?}", process.lines());
     assert_eq!(lines_with(&process, "WARN"), 0, "{:#?}", process.lines());
 }
@@ -314,22 +324,22 @@ async fn a_response_that_cannot_be_stored_for_10_s_is_withheld_and_replayed_once
 #[tokio::test]
 async fn a_store_that_cannot_be_reopened_logs_no_line_per_request_or_attempt() {
     let files = TempDir::new().unwrap();
-    let ledger = Ledger::at(&files.path().join("ledger"));
-    let upstream = ledger.upstream(1);
-    let scene = Scene::before(&upstream.url());
-    // Commits: one when the store is opened, claim and completion of the first key. The next claim fails, and so
-    // do the attempts to reopen the store for 3.75 s.
+    let executions = ExecutionLog::at(&files.path().join("executions"));
+    let upstream = executions.upstream(1);
+    let setup = Setup::new(&upstream.url());
+    // 3 commits succeed: the opening of the store, and claim and completion of the first key. The next claim fails, and
+    // so do the attempts to reopen the store for 3.75 s.
     let failing = "store-write=3*off->1*return->off;store-reopen=4*return->off";
-    let process = scene.start_as(TIDEGATE.as_ref(), &[("FAILPOINTS", failing)]);
+    let process = setup.start_as(TIDEGATE.as_ref(), &[("FAILPOINTS", failing)]);
     let client = process.client();
-    assert!(Print::of(&ask(&client, "first").await).is_some());
+    assert!(ResponseDigest::of(&post_work(&client, "first").await).is_some());
     let before = process.lines().len();
     let mut connection = client.keep_alive().await;
     let mut rejected = 0;
     while lines_with(&process, REOPENED) == 0 {
         let request = client.post("/work").header(KEY, "second");
-        let answer = connection.send(request).await;
-        if is_problem(&answer, "store-unavailable") {
+        let response = connection.send(request).await;
+        if is_problem(&response, "store-unavailable") {
             rejected += 1;
         }
         if rejected == 100 {
@@ -343,20 +353,20 @@ async fn a_store_that_cannot_be_reopened_logs_no_line_per_request_or_attempt() {
     assert_eq!(lines.len(), 2, "{} lines: {lines:#?}", lines.len());
 }
 
-/// A file of the engine that only a flush of its keyspace changes.
+/// A file of the engine that changes only when a memtable of its keyspace is written to a table.
 const MANIFEST: &str = "records/keyspaces/1/current";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_failed_sync_the_files_are_written_again_before_anything_is_acknowledged() {
+async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowledged() {
     let files = TempDir::new().unwrap();
-    let ledger = Ledger::at(&files.path().join("ledger"));
-    let upstream = ledger.upstream(1);
+    let executions = ExecutionLog::at(&files.path().join("executions"));
+    let upstream = executions.upstream(1);
     let store = files.path().join("store");
-    let scene = Scene::with_store(TempDir::new().unwrap(), &store, &upstream.url());
-    // The sync of the first completion fails. After the restart, so does that of the next claim, and the
-    // process is killed while the store cannot be reopened.
+    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    // The sync of the first completion fails. After the restart, the sync of the next claim fails too, and the process
+    // is killed while the store cannot be reopened.
     let failing = [("FAILPOINTS", "store-sync=2*off->1*return->off")];
-    let mut process = scene.start_as(TIDEGATE.as_ref(), &failing);
+    let mut process = setup.start_as(TIDEGATE.as_ref(), &failing);
     let client = process.client();
     let manifest = store.join(MANIFEST);
     let long_ago = SystemTime::now() - Duration::from_hours(1);
@@ -366,55 +376,62 @@ async fn after_a_failed_sync_the_files_are_written_again_before_anything_is_ackn
     };
     let is_old = || fs::metadata(&manifest).unwrap().modified().unwrap() == long_ago;
     make_old();
-    let received = ask(&client, "first").await;
-    assert_eq!(Print::of(&received), ledger.print("first"), "{received:?}");
-    assert!(!is_old(), "the files were not written again");
+    let received = post_work(&client, "first").await;
+    assert_eq!(
+        ResponseDigest::of(&received),
+        executions.digest("first"),
+        "{received:?}"
+    );
+    assert!(!is_old(), "the files were not rewritten");
 
-    // A process that starts without a failure before it leaves them alone.
+    // A process does not rewrite the files if the last process had no failure.
     kill(&mut process);
     make_old();
     let failing = [("FAILPOINTS", "store-sync=1*off->return;store-reopen=return")];
-    let mut process = scene.start_as(TIDEGATE.as_ref(), &failing);
-    let rejected = ask(&process.client(), "second").await;
+    let mut process = setup.start_as(TIDEGATE.as_ref(), &failing);
+    let rejected = post_work(&process.client(), "second").await;
     assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
     assert!(is_old());
     kill(&mut process);
 
-    // The page cache outlives the process, so the next one writes them again.
-    let process = scene.restart();
-    assert!(!is_old(), "the files were not written again at start");
+    // The page cache survives the process, so the next process rewrites the files.
+    let process = setup.restart();
+    assert!(!is_old(), "the files were not rewritten at start");
     let client = process.client();
-    let replayed = ask(&client, "first").await;
+    let replayed = post_work(&client, "first").await;
     assert_eq!(replayed.header("idempotent-replayed"), "true");
-    assert_eq!(Print::of(&replayed), ledger.print("first"));
-    // Its claim was written and not synced, and the process that knew it was not executed is gone.
-    assert!(is_unknown(&ask(&client, "second").await));
-    assert_eq!((ledger.times("first"), ledger.times("second")), (1, 0));
+    assert_eq!(ResponseDigest::of(&replayed), executions.digest("first"));
+    // The claim was written and not synced. Only the killed process knew that the request was not executed.
+    assert!(is_unknown(&post_work(&client, "second").await));
+    assert_eq!(
+        (executions.count_of("first"), executions.count_of("second")),
+        (1, 0)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_failed_sync_at_start_the_next_process_writes_the_files_again() {
+async fn after_a_failed_sync_at_start_the_next_process_rewrites_the_files() {
     let files = TempDir::new().unwrap();
-    let ledger = Ledger::at(&files.path().join("ledger"));
-    let upstream = ledger.upstream(1);
+    let executions = ExecutionLog::at(&files.path().join("executions"));
+    let upstream = executions.upstream(1);
     let store = files.path().join("store");
-    let scene = Scene::with_store(TempDir::new().unwrap(), &store, &upstream.url());
-    let mut process = scene.restart();
-    assert!(Print::of(&ask(&process.client(), "first").await).is_some());
+    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let mut process = setup.restart();
+    assert!(ResponseDigest::of(&post_work(&process.client(), "first").await).is_some());
     kill(&mut process);
 
     let failing = [("FAILPOINTS", "store-sync=1*return->off")];
-    let mut process = scene.start_as(TIDEGATE.as_ref(), &failing);
-    eventually("the gateway ends", || !process.is_running()).await;
+    let mut process = setup.start_as(TIDEGATE.as_ref(), &failing);
+    eventually("the gateway exits", || !process.is_running()).await;
     let manifest = store.join(MANIFEST);
     let long_ago = SystemTime::now() - Duration::from_hours(1);
     let file = OpenOptions::new().write(true).open(&manifest).unwrap();
     file.set_modified(long_ago).unwrap();
 
-    let process = scene.restart();
+    let process = setup.restart();
     let modified = fs::metadata(&manifest).unwrap().modified().unwrap();
-    assert!(modified > long_ago, "the files were not written again");
-    let replayed = ask(&process.client(), "first").await;
-    assert_eq!(Print::of(&replayed), ledger.print("first"));
-    assert_eq!(ledger.times("first"), 1);
+    assert!(modified > long_ago, "the files were not rewritten");
+    let replayed = post_work(&process.client(), "first").await;
+    assert_eq!(ResponseDigest::of(&replayed), executions.digest("first"));
+    assert_eq!(executions.count_of("first"), 1);
 }

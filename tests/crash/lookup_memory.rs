@@ -1,25 +1,25 @@
-//! Memory that an operator's lookup of a key takes.
+//! Memory use of a lookup of a key with many large responses.
 
 use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
 
+use crate::execution_log::KEY;
 use crate::harness::{Upstream, full};
-use crate::ledger::KEY;
-use crate::scene::Scene;
+use crate::setup::Setup;
 
-/// Callers that use the same key.
+/// Number of callers that use the same key.
 const SCOPES: usize = 300;
 
-/// Bytes of each response.
+/// Size of each response body, in bytes.
 const BODY: usize = 1_000_000;
 
-/// What a lookup may add to the resident memory: the engine's block cache of 32 MiB, a few responses, and what
-/// the allocator keeps.
-const MOST_GROWTH: usize = 96 << 20;
+/// Upper bound of the growth of resident memory, in bytes. It allows for the engine's block cache of 32 MiB, a few
+/// responses and memory that the allocator does not return.
+const MAX_GROWTH: usize = 96 << 20;
 
-/// Resident memory of the process that uses the store, which writes its id into the lock.
+/// Returns the resident memory of the gateway, in bytes. Its process id is in the lock file of the store.
 fn resident(store: &Path) -> usize {
     let id = fs::read_to_string(store.join("lock")).unwrap();
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -39,18 +39,18 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     let upstream = Upstream::with(|_| async { full(vec![b'.'; BODY]) });
     let dir = TempDir::new().unwrap();
     let store = dir.path().join("store");
-    let scene = Scene::with_store(TempDir::new().unwrap(), &store, &upstream.url());
-    let process = scene.restart();
+    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let process = setup.restart();
     let mut connection = process.client().keep_alive().await;
     for scope in 0..SCOPES {
         let request = process.client().post("/").header(KEY, "shared");
         let request = request.header("authorization", &format!("Bearer caller-{scope}"));
         assert_eq!(connection.send(request).await.body.len(), BODY);
     }
-    // A new process: nothing of this is in a cache.
+    // A new process has no records in its caches.
     drop(connection);
     drop(process);
-    let process = scene.restart();
+    let process = setup.restart();
     let admin = process.admin();
     let before = resident(&store);
 
@@ -65,9 +65,9 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
         before >> 20,
         growth >> 20
     );
-    assert!(growth < MOST_GROWTH, "{growth} bytes");
+    assert!(growth < MAX_GROWTH, "{growth} bytes");
 
-    // One scope is read alone, also to free it, which only an unknown key can be.
+    // A lookup can be restricted to one scope. Only keys with an unknown outcome can be freed, so DELETE returns 409.
     let scope = found["records"][0]["scope"].as_str().unwrap();
     let target = format!("/idempotency/keys/shared?scope={scope}");
     let one = admin
@@ -84,7 +84,7 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     assert_eq!(several.status, 400);
     assert_eq!(several.json()["scopes"].as_array().map(Vec::len), Some(100));
 
-    // With bodies, as many records as fit in a bounded response.
+    // With bodies, the size of the response bounds the number of records.
     let bodies = admin.get("/idempotency/keys/shared?body=true").send().await;
     assert!(bodies.body.len() < 32 << 20, "{} bytes", bodies.body.len());
     let bodies = bodies.json();
@@ -92,5 +92,5 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     assert!(shown > 1);
     assert_eq!(bodies["left_out"], SCOPES - shown);
     let growth = resident(&store).saturating_sub(before);
-    assert!(growth < 2 * MOST_GROWTH, "{growth} bytes");
+    assert!(growth < 2 * MAX_GROWTH, "{growth} bytes");
 }

@@ -1,12 +1,12 @@
-//! Buckets that outlive a restart: a snapshot of those that are not full, every few seconds.
+//! Snapshots of the buckets of all limits, so that a restart does not refill them.
 //!
-//! Buckets stay in memory, where deciding is quick; what is lost in a crash is what was charged since the
-//! last snapshot, and a gateway that is told to stop takes one more. A bucket is written down as the time
-//! it still takes to fill, beside the time of the snapshot: if the wall clock was set back meanwhile,
-//! nobody waits longer than before, and if it was set ahead, somebody has one burst more than was due.
+//! Buckets are decided in memory. A thread writes all buckets that are not full to a file every 10 s and at shutdown,
+//! so a crash loses the charges of the last 10 s. The file contains the time of the snapshot and the time that each
+//! bucket still needs to refill. If the wall clock was set back before a restart, no client waits longer than before.
+//! If it was set ahead, a client gets at most one extra burst.
 //!
-//! Shared overflow buckets are not written down. A snapshot that cannot be read is left aside, with a
-//! warning: limits begin anew then, which is no promise broken as a forgotten key would be.
+//! Shared overflow buckets are not saved. A snapshot that cannot be read is ignored with a warning, and all buckets
+//! start full. Unlike a lost idempotency key, this breaks no guarantee.
 
 use std::io;
 use std::path::Path;
@@ -18,75 +18,76 @@ use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
 use super::store_dir::replace;
-use super::{DiskRecords, OpenError};
+use super::{DiskOpenError, DiskRecords};
 use crate::clock::Clock;
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::BucketKey;
 
-/// How often a snapshot is taken.
-const EVERY: Duration = Duration::from_secs(10);
+/// Interval between two snapshots.
+const INTERVAL: Duration = Duration::from_secs(10);
 
 const VERSION: u8 = 1;
 
-/// Bytes of a snapshot before its buckets: the version and its time.
+/// Size of the header of a snapshot (version and time), in bytes.
 const HEAD: usize = 9;
 
-/// Bytes of a bucket.
+/// Size of a bucket in a snapshot, in bytes.
 const ENTRY: usize = 24;
 
+/// Size of the BLAKE3 checksum at the end, in bytes.
 const CHECKSUM: usize = 32;
 
-/// Takes snapshots until dropped, and a last one then.
+/// The thread that writes snapshots. Dropping this writes a last snapshot and stops the thread.
 #[derive(Debug)]
-pub(crate) struct Snapshots {
+pub(crate) struct BucketSnapshots {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Why a snapshot cannot be read.
+/// Reason why a snapshot cannot be read.
 #[derive(Debug, Error)]
 enum SnapshotError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("it was written by a newer version (format {0})")]
+    #[error("snapshot format {0} is newer than this version")]
     Newer(u8),
-    #[error("its checksum is wrong")]
+    #[error("snapshot checksum does not match")]
     Checksum,
 }
 
-/// Buckets on their way from or to a file.
-struct Snapshot {
-    /// Time of the snapshot in milliseconds since 1970, no earlier than any bucket was read.
+/// The content of a snapshot file.
+struct BucketSnapshot {
+    /// Time of the snapshot, in milliseconds since 1970. No bucket was read later.
     taken: u64,
-    /// Each with the nanoseconds it takes to fill.
+    /// Buckets that are not full, with the nanoseconds until they are.
     buckets: Vec<(BucketKey, u64)>,
 }
 
-impl Snapshots {
-    /// Fills `buckets` from the last snapshot beside `records`, and takes new ones from then on.
+impl BucketSnapshots {
+    /// Restores `buckets` from the last snapshot in the directory of `records`, and starts the thread.
     pub(crate) fn start(
         records: &DiskRecords,
         buckets: Arc<MemoryBuckets>,
         clock: Clock,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, DiskOpenError> {
         let file = records.path().join("buckets");
         restore(&file, &buckets, &clock);
         let (stop, stopped) = mpsc::channel();
-        // The directory stays ours until the last snapshot is written.
-        let held = records.clone();
+        // The clone keeps the directory locked until the last snapshot is written.
+        let directory_lock = records.clone();
         let thread = thread::Builder::new()
             .name("tidegate-buckets".into())
             .spawn(move || {
                 let mut failing = false;
                 loop {
-                    let last = stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
+                    let last = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
                     let saved = save(&file, &buckets, &clock);
                     // A failure is logged when it begins and when it ends, not for each snapshot.
                     match &saved {
                         Err(error) if !failing => {
-                            tracing::warn!(%error, "snapshot of limits not written");
+                            tracing::warn!(%error, "bucket snapshot not written");
                         }
-                        Ok(()) if failing => tracing::info!("snapshot of limits written again"),
+                        Ok(()) if failing => tracing::info!("bucket snapshot written again"),
                         _ => {}
                     }
                     failing = saved.is_err();
@@ -94,9 +95,9 @@ impl Snapshots {
                         break;
                     }
                 }
-                drop(held);
+                drop(directory_lock);
             })
-            .map_err(OpenError::Thread)?;
+            .map_err(DiskOpenError::Thread)?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),
@@ -104,21 +105,19 @@ impl Snapshots {
     }
 }
 
-impl Drop for Snapshots {
+impl Drop for BucketSnapshots {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!(
-                "the state of the limits was not written to disk: its thread has crashed"
-            );
+            tracing::error!("bucket snapshot thread panicked, last snapshot not written");
         }
     }
 }
 
 fn save(file: &Path, buckets: &MemoryBuckets, clock: &Clock) -> io::Result<()> {
-    let snapshot = Snapshot::take(clock, || buckets.drained());
+    let snapshot = BucketSnapshot::take(clock, || buckets.drained());
     replace(file, &snapshot.encode())
 }
 
@@ -128,7 +127,7 @@ fn restore(file: &Path, buckets: &MemoryBuckets, clock: &Clock) {
         Ok(None) => return,
         Err(error) => {
             let file = file.display();
-            tracing::warn!(%error, %file, "the state of the limits cannot be read: they begin anew");
+            tracing::warn!(%error, %file, "bucket snapshot ignored, all buckets start full");
             return;
         }
     };
@@ -141,9 +140,9 @@ fn restore(file: &Path, buckets: &MemoryBuckets, clock: &Clock) {
     }));
 }
 
-fn read(file: &Path) -> Result<Option<Snapshot>, SnapshotError> {
+fn read(file: &Path) -> Result<Option<BucketSnapshot>, SnapshotError> {
     match std::fs::read(file) {
-        Ok(bytes) => Snapshot::decode(&bytes).map(Some),
+        Ok(bytes) => BucketSnapshot::decode(&bytes).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -154,9 +153,9 @@ fn since_1970(clock: &Clock) -> Duration {
     since.unwrap_or_default()
 }
 
-impl Snapshot {
-    /// Reads the buckets, and then the time, rounded up to a millisecond. A restore subtracts the time since
-    /// then from every debt, so an earlier time would give tokens back that have not been refilled.
+impl BucketSnapshot {
+    /// Reads the buckets first and then the time, rounded up to a millisecond. A restore subtracts the time since the
+    /// snapshot from every refill time, so an earlier time would refill too many tokens.
     fn take(clock: &Clock, read: impl FnOnce() -> Vec<(BucketKey, u64)>) -> Self {
         let buckets = read();
         Self {
@@ -231,7 +230,7 @@ mod tests {
         Clock::virtual_from(SystemTime::UNIX_EPOCH + HOUR * (400_000 + hours))
     }
 
-    /// One request an hour, and a burst of 3.
+    /// A limit of one request per hour with a burst of 3.
     fn limit() -> Limit {
         limit_with(Quota::new(NonZeroU32::MIN, HOUR, 3).unwrap())
     }
@@ -249,7 +248,7 @@ mod tests {
         }
     }
 
-    /// How many of ten requests are admitted.
+    /// Sends ten requests and returns how many are admitted.
     fn admitted(buckets: &MemoryBuckets, client: u64) -> usize {
         (0..10)
             .filter(|_| charge(buckets, &limit(), client).is_admitted())
@@ -268,43 +267,45 @@ mod tests {
         }])
     }
 
-    /// A gateway's life in `home`, beginning at `hours`.
-    fn life(home: &TempDir, hours: u32, lived: impl FnOnce(&MemoryBuckets, &Clock)) {
+    /// Runs `test` with buckets that are restored from `dir` at hour `hours`, and saved there afterwards.
+    fn with_buckets(dir: &TempDir, hours: u32, test: impl FnOnce(&MemoryBuckets, &Clock)) {
         let clock = clock_at(hours);
         let records =
-            DiskRecords::open(home.path(), StoreCapacity::default(), clock.clone()).unwrap();
+            DiskRecords::open(dir.path(), StoreCapacity::default(), clock.clone()).unwrap();
         let buckets = Arc::new(MemoryBuckets::new(1_000, clock.clone()));
-        let snapshots = Snapshots::start(&records, Arc::clone(&buckets), clock.clone()).unwrap();
-        lived(&buckets, &clock);
+        let snapshots =
+            BucketSnapshots::start(&records, Arc::clone(&buckets), clock.clone()).unwrap();
+        test(&buckets, &clock);
         drop(snapshots);
     }
 
     #[test]
-    fn a_restart_hands_out_no_fresh_burst() {
-        let home = TempDir::new().unwrap();
-        life(&home, 0, |buckets, _| assert_eq!(admitted(buckets, 1), 4));
-        life(&home, 0, |buckets, _| {
+    fn a_restart_does_not_refill_buckets() {
+        let dir = TempDir::new().unwrap();
+        with_buckets(&dir, 0, |buckets, _| assert_eq!(admitted(buckets, 1), 4));
+        with_buckets(&dir, 0, |buckets, _| {
             assert_eq!(admitted(buckets, 1), 0);
             assert_eq!(admitted(buckets, 2), 4);
         });
-        life(&home, 2, |buckets, _| assert_eq!(admitted(buckets, 1), 2));
+        with_buckets(&dir, 2, |buckets, _| assert_eq!(admitted(buckets, 1), 2));
     }
 
     #[test]
-    fn a_limit_that_is_loosened_between_two_runs_rejects_nobody_for_the_old_period() {
+    fn a_quota_raised_between_two_runs_limits_the_restored_debt_to_one_bucket() {
         const DAY: Duration = Duration::from_hours(24);
         const MINUTE: Duration = Duration::from_mins(1);
         let thousand = NonZeroU32::new(1_000).unwrap();
         let per_day = limit_with(Quota::new(thousand, DAY, 999).unwrap());
         let per_minute = limit_with(Quota::new(thousand, MINUTE, 999).unwrap());
-        let home = TempDir::new().unwrap();
-        life(&home, 0, |buckets, _| {
+        let dir = TempDir::new().unwrap();
+        with_buckets(&dir, 0, |buckets, _| {
             for _ in 0..50 {
                 assert!(charge(buckets, &per_day, 1).is_admitted());
             }
         });
-        life(&home, 0, |buckets, clock| {
-            // The debt of 50 tokens a day is more than a whole bucket of the new quota, so it is empty.
+        with_buckets(&dir, 0, |buckets, clock| {
+            // 50 tokens of the daily quota take longer to refill than a full bucket of the new quota, so the bucket is
+            // empty.
             let token = per_minute.quota.interval();
             let rejected = charge(buckets, &per_minute, 1);
             let (wait, by) = (token, 0);
@@ -320,9 +321,9 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_snapshot_is_taken_after_its_buckets_were_read() {
+    fn the_time_of_a_snapshot_is_read_after_its_buckets() {
         let clock = clock_at(0);
-        let snapshot = Snapshot::take(&clock, || {
+        let snapshot = BucketSnapshot::take(&clock, || {
             clock.advance(HOUR);
             Vec::new()
         });
@@ -330,12 +331,12 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_keeps_nobody_waiting_longer() {
-        let home = TempDir::new().unwrap();
-        life(&home, 5_000, |buckets, _| {
+    fn a_clock_set_back_does_not_delay_the_refill() {
+        let dir = TempDir::new().unwrap();
+        with_buckets(&dir, 5_000, |buckets, _| {
             assert_eq!(admitted(buckets, 1), 4);
         });
-        life(&home, 0, |buckets, clock| {
+        with_buckets(&dir, 0, |buckets, clock| {
             assert_eq!(admitted(buckets, 1), 0);
             clock.advance(HOUR * 2);
             assert_eq!(admitted(buckets, 1), 2);
@@ -343,10 +344,10 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_ahead_is_worth_one_burst() {
-        let home = TempDir::new().unwrap();
-        life(&home, 0, |buckets, _| assert_eq!(admitted(buckets, 1), 4));
-        life(&home, 9_000, |buckets, clock| {
+    fn a_clock_set_ahead_gives_one_extra_burst() {
+        let dir = TempDir::new().unwrap();
+        with_buckets(&dir, 0, |buckets, _| assert_eq!(admitted(buckets, 1), 4));
+        with_buckets(&dir, 9_000, |buckets, clock| {
             assert_eq!(admitted(buckets, 1), 4);
             clock.advance(HOUR);
             assert_eq!(admitted(buckets, 1), 1);
@@ -354,18 +355,18 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_snapshot_is_left_aside() {
-        let home = TempDir::new().unwrap();
-        life(&home, 0, |buckets, _| assert_eq!(admitted(buckets, 1), 4));
-        let file = home.path().join("buckets");
+    fn a_damaged_snapshot_is_ignored() {
+        let dir = TempDir::new().unwrap();
+        with_buckets(&dir, 0, |buckets, _| assert_eq!(admitted(buckets, 1), 4));
+        let file = dir.path().join("buckets");
         let bytes = std::fs::read(&file).unwrap();
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
-            assert!(Snapshot::decode(&damaged).is_err(), "byte {at}");
-            assert!(Snapshot::decode(&bytes[..at]).is_err(), "cut at {at}");
+            assert!(BucketSnapshot::decode(&damaged).is_err(), "byte {at}");
+            assert!(BucketSnapshot::decode(&bytes[..at]).is_err(), "cut at {at}");
         }
         std::fs::write(&file, b"not a snapshot").unwrap();
-        life(&home, 0, |buckets, _| assert_eq!(admitted(buckets, 1), 4));
+        with_buckets(&dir, 0, |buckets, _| assert_eq!(admitted(buckets, 1), 4));
     }
 }

@@ -1,4 +1,4 @@
-//! A gateway whose records are in a directory that outlives it.
+//! Configuration and store directory for consecutive gateway processes.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -6,27 +6,27 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::harness::{Answer, Process, tidegate};
+use crate::harness::{Process, Response, tidegate};
 
-/// The longest a gateway may take to start.
-const RESTART: Duration = Duration::from_secs(5);
+/// Upper bound of the time that a gateway needs to start.
+const MAX_START: Duration = Duration::from_secs(5);
 
-/// A configuration and a directory for records, for one gateway after the other.
-pub(crate) struct Scene {
-    /// Dropped, it is gone with all that is in it.
+/// A configuration and a store directory. Several gateways can use them, one after the other.
+pub(crate) struct Setup {
+    /// Deleted when dropped.
     _dir: TempDir,
     config: PathBuf,
 }
 
-impl Scene {
-    /// Keyed requests to anywhere go to `upstream`.
-    pub(crate) fn before(upstream: &str) -> Self {
+impl Setup {
+    /// Creates a configuration with one route for all paths to `upstream`, with idempotency keys.
+    pub(crate) fn new(upstream: &str) -> Self {
         let dir = TempDir::new().unwrap();
         let store = dir.path().join("store");
         Self::with_store(dir, &store, upstream)
     }
 
-    /// The same with the records in `store`.
+    /// Creates the same configuration with the store directory `store`.
     pub(crate) fn with_store(dir: TempDir, store: &Path, upstream: &str) -> Self {
         let config = dir.path().join("tidegate.toml");
         let text = format!(
@@ -47,52 +47,52 @@ impl Scene {
         Self { _dir: dir, config }
     }
 
-    /// Starts a gateway.
+    /// Starts the gateway under test with these environment variables.
     pub(crate) fn start(&self, variables: &[(&str, &str)]) -> Process {
         self.start_as(&tidegate(), variables)
     }
 
-    /// Starts a gateway of this build.
+    /// Starts `binary` with these environment variables.
     pub(crate) fn start_as(&self, binary: &Path, variables: &[(&str, &str)]) -> Process {
         let config = self.config.display().to_string();
         Process::start_as(binary, variables, &["serve", "--config", &config])
     }
 
-    /// Starts a gateway and waits until it can be asked, which must not take long.
+    /// Starts a gateway and waits until it listens. Fails if that takes longer than [`MAX_START`].
     pub(crate) fn restart(&self) -> Process {
         let started = Instant::now();
         let process = self.start(&[]);
         let _listening = process.client();
         let took = started.elapsed();
-        assert!(took < RESTART, "the gateway took {took:?} to start");
+        assert!(took < MAX_START, "the gateway took {took:?} to start");
         process
     }
 }
 
-/// Ends a gateway without any warning.
+/// Ends a gateway with SIGKILL.
 pub(crate) fn kill(process: &mut Process) {
     process.signal(Signal::KILL);
     process.end();
 }
 
-/// Whether an answer is the gateway's own refusal of this kind.
-pub(crate) fn is_problem(answer: &Answer, kind: &str) -> bool {
-    answer.header("content-type") == "application/problem+json" && answer.problem() == kind
+/// Returns whether the response is a problem document of type `kind`.
+pub(crate) fn is_problem(response: &Response, kind: &str) -> bool {
+    response.header("content-type") == "application/problem+json" && response.problem() == kind
 }
 
-/// Whether an answer is the refusal of a key whose outcome is unknown.
-pub(crate) fn is_unknown(answer: &Answer) -> bool {
-    answer.status == 409 && is_problem(answer, "idempotency-outcome-unknown")
+/// Returns whether the response reports a key with an unknown outcome.
+pub(crate) fn is_unknown(response: &Response) -> bool {
+    response.status == 409 && is_problem(response, "idempotency-outcome-unknown")
 }
 
-/// The text of `/readyz`, which is 200 also while the store is degraded.
+/// Returns the text of `/readyz`. The status is 200 even while the store is degraded.
 pub(crate) async fn readyz(process: &Process) -> String {
-    let answer = process.admin().get("/readyz").send().await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    answer.text()
+    let response = process.admin().get("/readyz").send().await;
+    assert_eq!(response.status, 200, "{response:?}");
+    response.text()
 }
 
-/// The value of a metric, given as its name without prefix and its labels.
+/// Returns the value of a metric. `sample` is its name without the prefix `tidegate_`, with its labels.
 pub(crate) async fn metric(process: &Process, sample: &str) -> u64 {
     let text = process.admin().get("/metrics").send().await.text();
     let prefix = format!("tidegate_{sample} ");
@@ -103,7 +103,7 @@ pub(crate) async fn metric(process: &Process, sample: &str) -> u64 {
         .unwrap()
 }
 
-/// How many lines with `part` in it the gateway has written.
+/// Returns the number of log lines that contain `part`.
 pub(crate) fn lines_with(process: &Process, part: &str) -> usize {
     let lines = process.lines();
     lines.iter().filter(|line| line.contains(part)).count()

@@ -1,8 +1,8 @@
-//! How much there is, and how much was acknowledged.
+//! Totals of the store, and the number of acknowledged batches.
 //!
-//! The tally is part of every batch, so it is right whatever happens. Beside the engine, in a file of its
-//! own, stands the number of batches that were acknowledged; it is written after each sync and never
-//! ahead of it. An engine that opens with fewer has lost some, and must not be used as if it had not.
+//! The totals are written with every batch, so they always match the records. The number of acknowledged batches is in
+//! a separate file, which is written after each sync and never before it. If the engine opens with fewer batches, it
+//! has lost acknowledged records, and the store is rejected.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,29 +12,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::timeline::ClockReading;
+use super::store_clock::ClockReading;
 use crate::idempotency::{RecordCounts, RecordState};
 
-/// How much there is on disk.
+/// Totals of the records on disk, stored in the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Tally {
-    /// Batches that were committed and synced.
+pub(super) struct StoreTotals {
+    /// Number of synced batches since the store was created.
     pub(super) batches: u64,
-    /// Keys, those in progress included.
+    /// Number of keys, including those in progress.
     pub(super) keys: u64,
     pub(super) completed: u64,
     pub(super) unknown: u64,
     pub(super) tombstones: u64,
-    /// What records with a response take, in bytes. Promises are not counted: they are kept anyway.
+    /// Size of the completed records, in bytes. Other records have no response to evict and are not included.
     pub(super) bytes: u64,
-    /// The clocks when it was written; `None` if it never was.
+    /// Clocks at the last commit. `None` before the first one.
     pub(super) clocks: Option<ClockReading>,
 }
 
-/// Where in its file it says whether the engine has to be resynced, behind the number and its complement.
-const SUSPECT_AT: u64 = 16;
+/// Offset of the resync flag in the file `acknowledged`, after the number of batches and its complement.
+const NEEDS_RESYNC_AT: u64 = 16;
 
-/// The counts of the tally and of evictions, readable without the writer.
+/// Copy of the totals for metrics, with the number of evictions. Readers do not need the writer.
 #[derive(Debug, Default)]
 pub(super) struct StoreStats {
     completed: AtomicU64,
@@ -44,12 +44,12 @@ pub(super) struct StoreStats {
     evictions: AtomicU64,
 }
 
-/// The number of acknowledged batches, in a file.
+/// The file `acknowledged`, with the number of acknowledged batches.
 #[derive(Debug)]
-pub(super) struct Acknowledged(File);
+pub(super) struct AcknowledgedBatches(File);
 
-impl Tally {
-    /// Counts a record in.
+impl StoreTotals {
+    /// Adds a record of this state and size in bytes.
     pub(super) fn add(&mut self, state: RecordState, weight: u64) {
         if let Some(count) = self.of(state) {
             *count += 1;
@@ -59,7 +59,7 @@ impl Tally {
         }
     }
 
-    /// Counts a record out.
+    /// Subtracts a record of this state and size in bytes.
     pub(super) fn remove(&mut self, state: RecordState, weight: u64) {
         if let Some(count) = self.of(state) {
             *count = count.saturating_sub(1);
@@ -69,7 +69,7 @@ impl Tally {
         }
     }
 
-    /// Returns the count of records in a state; claims in progress are not records.
+    /// Returns the number of records in a state, or `None` for claims in progress, which are not records.
     fn of(&mut self, state: RecordState) -> Option<&mut u64> {
         match state {
             RecordState::Completed => Some(&mut self.completed),
@@ -81,14 +81,15 @@ impl Tally {
 }
 
 impl StoreStats {
-    pub(super) fn publish(&self, tally: &Tally) {
-        self.completed.store(tally.completed, Ordering::Relaxed);
-        self.unknown.store(tally.unknown, Ordering::Relaxed);
-        self.tombstones.store(tally.tombstones, Ordering::Relaxed);
-        self.bytes.store(tally.bytes, Ordering::Relaxed);
+    /// Copies the totals.
+    pub(super) fn publish(&self, totals: &StoreTotals) {
+        self.completed.store(totals.completed, Ordering::Relaxed);
+        self.unknown.store(totals.unknown, Ordering::Relaxed);
+        self.tombstones.store(totals.tombstones, Ordering::Relaxed);
+        self.bytes.store(totals.bytes, Ordering::Relaxed);
     }
 
-    /// Counts evicted responses. Returns the number since the store was opened.
+    /// Adds evicted responses. Returns the total since the store was opened.
     pub(super) fn evicted(&self, responses: u64) -> u64 {
         self.evictions.fetch_add(responses, Ordering::Relaxed) + responses
     }
@@ -105,13 +106,13 @@ impl StoreStats {
     }
 }
 
-impl Acknowledged {
-    /// The number in the directory `home`, and the file to write it to. A file that says nothing is taken
-    /// for zero: it is not synced, and after a power cut may be behind.
-    pub(super) fn open(home: &Path) -> io::Result<(Self, u64)> {
+impl AcknowledgedBatches {
+    /// Opens the file in the directory `dir` and returns it with its number. An incomplete number counts as 0, because
+    /// the file is not synced and can be older than the engine after a power failure.
+    pub(super) fn open(dir: &Path) -> io::Result<(Self, u64)> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(home.join("acknowledged"))?;
+        let file = options.open(dir.join("acknowledged"))?;
         let mut bytes = [0; 16];
         let count = match file.read_exact_at(&mut bytes, 0) {
             Ok(()) => read(bytes),
@@ -121,23 +122,24 @@ impl Acknowledged {
         Ok((Self(file), count))
     }
 
-    /// Whether the last process that wrote to the engine saw it fail, and did not resync it.
-    pub(super) fn is_suspect(&self) -> io::Result<bool> {
+    /// Returns whether the engine failed in the last process and was not resynced.
+    pub(super) fn needs_resync(&self) -> io::Result<bool> {
         let mut flag = [0];
-        match self.0.read_exact_at(&mut flag, SUSPECT_AT) {
+        match self.0.read_exact_at(&mut flag, NEEDS_RESYNC_AT) {
             Ok(()) => Ok(flag != [0]),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Notes whether the engine failed and has to be resynced. Not synced itself: a reboot empties the page
-    /// cache, and with it the reason to resync.
-    pub(super) fn set_suspect(&self, suspect: bool) -> io::Result<()> {
-        self.0.write_all_at(&[u8::from(suspect)], SUSPECT_AT)
+    /// Writes whether the engine failed and has to be resynced. The flag is not synced to disk: a resync rewrites pages
+    /// of the page cache, and a reboot empties it.
+    pub(super) fn set_needs_resync(&self, needs_resync: bool) -> io::Result<()> {
+        self.0
+            .write_all_at(&[u8::from(needs_resync)], NEEDS_RESYNC_AT)
     }
 
-    /// Writes the number of batches.
+    /// Writes the number of acknowledged batches, without a sync.
     pub(super) fn write(&self, batches: u64) -> io::Result<()> {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&batches.to_le_bytes());
@@ -146,7 +148,7 @@ impl Acknowledged {
     }
 }
 
-/// The number and its complement, or zero if they are not each other's.
+/// Decodes a number followed by its complement. Returns 0 if they do not match.
 fn read(bytes: [u8; 16]) -> u64 {
     let (count, complement) = bytes.split_at(8);
     let number = |half: &[u8]| half.try_into().map_or(0, u64::from_le_bytes);
@@ -161,26 +163,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_acknowledged_batches_is_read_back_and_half_a_number_is_none() {
+    fn the_number_of_acknowledged_batches_is_0_if_its_complement_does_not_match() {
         let dir = TempDir::new().unwrap();
-        let (file, count) = Acknowledged::open(dir.path()).unwrap();
+        let (file, count) = AcknowledgedBatches::open(dir.path()).unwrap();
         assert_eq!(count, 0);
         file.write(17).unwrap();
-        assert_eq!(Acknowledged::open(dir.path()).unwrap().1, 17);
+        assert_eq!(AcknowledgedBatches::open(dir.path()).unwrap().1, 17);
         file.0.write_all_at(&99_u64.to_le_bytes(), 0).unwrap();
-        assert_eq!(Acknowledged::open(dir.path()).unwrap().1, 0);
+        assert_eq!(AcknowledgedBatches::open(dir.path()).unwrap().1, 0);
     }
 
     #[test]
-    fn a_failed_engine_is_noted_beside_the_number() {
+    fn the_resync_flag_and_the_number_of_batches_are_stored_independently() {
         let dir = TempDir::new().unwrap();
-        let (file, _) = Acknowledged::open(dir.path()).unwrap();
-        assert!(!file.is_suspect().unwrap());
-        file.set_suspect(true).unwrap();
+        let (file, _) = AcknowledgedBatches::open(dir.path()).unwrap();
+        assert!(!file.needs_resync().unwrap());
+        file.set_needs_resync(true).unwrap();
         file.write(3).unwrap();
-        let (file, count) = Acknowledged::open(dir.path()).unwrap();
-        assert_eq!((file.is_suspect().unwrap(), count), (true, 3));
-        file.set_suspect(false).unwrap();
-        assert!(!file.is_suspect().unwrap());
+        let (file, count) = AcknowledgedBatches::open(dir.path()).unwrap();
+        assert_eq!((file.needs_resync().unwrap(), count), (true, 3));
+        file.set_needs_resync(false).unwrap();
+        assert!(!file.needs_resync().unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! Damage to the journals that a killed gateway leaves. The tests of the store have damage to all other files.
+//! Damage to the journals of a killed gateway. The unit tests of the store cover damage to all other files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 
+use crate::execution_log::KEY;
 use crate::harness::{Process, Upstream, eventually, full};
-use crate::ledger::KEY;
-use crate::scene::{Scene, kill};
+use crate::setup::{Setup, kill};
 
 #[path = "../support/damage.rs"]
-#[allow(dead_code, reason = "tests of the store use the rest")]
+#[allow(dead_code, reason = "the unit tests of the store use the other items")]
 mod files;
 
 use files::{Damage, copy, used};
 
-/// How a gateway starts on a damaged store.
+/// Result of starting a gateway on a damaged store.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    /// It exits and logs the reason.
-    Refused,
-    /// It starts, and no used key is taken for a new one.
+enum StartResult {
+    /// The gateway exits and logs the reason.
+    Rejected,
+    /// The gateway starts, and no used key executes again.
     Started,
 }
 
@@ -43,12 +43,12 @@ fn journals_in(store: &Path) -> Vec<PathBuf> {
     journals
 }
 
-/// A gateway killed just after the engine has begun another journal, while what is in the one before is
-/// not in tables yet; the keys that were answered.
-async fn killed_between_journals(scene: &Scene, store: &Path) -> Vec<String> {
+/// Kills a gateway shortly after the engine started a new journal, while the old one is not written to tables yet.
+/// Returns the keys that received a response.
+async fn kill_between_journals(setup: &Setup, store: &Path) -> Vec<String> {
     let mut keys = Vec::new();
     for attempt in 0..20 {
-        let mut process = scene.restart();
+        let mut process = setup.restart();
         let before = journals_in(store);
         let mut clients = tokio::task::JoinSet::new();
         let count = Arc::new(AtomicUsize::new(0));
@@ -56,31 +56,31 @@ async fn killed_between_journals(scene: &Scene, store: &Path) -> Vec<String> {
             let client = process.client();
             let count = Arc::clone(&count);
             clients.spawn(async move {
-                let mut answered = Vec::new();
+                let mut completed = Vec::new();
                 let Ok(mut connection) = client.try_keep_alive().await else {
-                    return answered;
+                    return completed;
                 };
                 for number in 0.. {
                     let key = format!("{attempt}-{name}-{number}");
-                    let asking = client.post("/").header(KEY, &key);
-                    match connection.try_send(asking).await {
+                    let request = client.post("/").header(KEY, &key);
+                    match connection.try_send(request).await {
                         Ok(_) => {
                             count.fetch_add(1, Ordering::Relaxed);
-                            answered.push(key);
+                            completed.push(key);
                         }
                         Err(_) => break,
                     }
                 }
-                answered
+                completed
             });
         }
-        eventually("another journal is begun", || {
+        eventually("a new journal is started", || {
             journals_in(store).last() != before.last()
         })
         .await;
-        let so_far = count.load(Ordering::Relaxed);
-        eventually("something is in it", || {
-            count.load(Ordering::Relaxed) > so_far + 16
+        let before = count.load(Ordering::Relaxed);
+        eventually("requests are recorded in it", || {
+            count.load(Ordering::Relaxed) > before + 16
         })
         .await;
         kill(&mut process);
@@ -89,18 +89,18 @@ async fn killed_between_journals(scene: &Scene, store: &Path) -> Vec<String> {
             return keys;
         }
     }
-    panic!("the journal before was always gone already");
+    panic!("in 20 attempts the engine always deleted the old journal before the kill");
 }
 
-/// A gateway, unless it refuses to start and says what to do.
-async fn started(scene: &Scene) -> Option<Process> {
-    let mut process = scene.start(&[]);
-    let says = |part: &str| process.lines().iter().any(|line| line.contains(part));
-    eventually("it starts or refuses to", || {
-        says("listening") || says("move it away")
+/// Starts a gateway. Returns `None` if it exits with an error that contains the remedy.
+async fn try_start(setup: &Setup) -> Option<Process> {
+    let mut process = setup.start(&[]);
+    let logged = |part: &str| process.lines().iter().any(|line| line.contains(part));
+    eventually("the gateway starts or exits", || {
+        logged("listening") || logged("move it away")
     })
     .await;
-    if says("move it away") {
+    if logged("move it away") {
         assert!(!process.end().success());
         return None;
     }
@@ -108,7 +108,7 @@ async fn started(scene: &Scene) -> Option<Process> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_to_a_journal_before_the_current_one_is_told_too() {
+async fn a_store_with_a_damaged_older_journal_is_rejected() {
     let upstream = Upstream::with(|received| async move {
         let mut body = received.header(KEY).into_bytes();
         body.resize(60 << 10, b'.');
@@ -116,11 +116,11 @@ async fn damage_to_a_journal_before_the_current_one_is_told_too() {
     });
     let dir = TempDir::new().unwrap();
     let store = dir.path().join("store");
-    let scene = Scene::with_store(TempDir::new().unwrap(), &store, &upstream.url());
-    let keys = killed_between_journals(&scene, &store).await;
+    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let keys = kill_between_journals(&setup, &store).await;
     let sealed = journals_in(&store).swap_remove(0);
     let end = used(&fs::read(&sealed).unwrap()) as u64;
-    let mut verdicts = Vec::new();
+    let mut results = Vec::new();
     for damage in [
         None,
         Some(Damage::Flip(end - (1 << 20))),
@@ -135,30 +135,30 @@ async fn damage_to_a_journal_before_the_current_one_is_told_too() {
                 .join(sealed.file_name().unwrap());
             damage.strike(&struck);
         }
-        let scene = Scene::with_store(TempDir::new().unwrap(), home.path(), &upstream.url());
-        // A supervisor starts it again at once, and finds what the first attempt has left.
-        let Some(process) = started(&scene).await else {
-            assert!(started(&scene).await.is_none(), "{damage:?}");
-            verdicts.push(Verdict::Refused);
+        let setup = Setup::with_store(TempDir::new().unwrap(), home.path(), &upstream.url());
+        // A supervisor would start the gateway again, with the files that the first attempt left.
+        let Some(process) = try_start(&setup).await else {
+            assert!(try_start(&setup).await.is_none(), "{damage:?}");
+            results.push(StartResult::Rejected);
             continue;
         };
         let mut connection = process.client().keep_alive().await;
         for key in &keys {
-            let answer = connection
+            let response = connection
                 .send(process.client().post("/").header(KEY, key))
                 .await;
-            let replayed = answer.header("idempotent-replayed") == "true";
+            let replayed = response.header("idempotent-replayed") == "true";
             assert!(
-                replayed || answer.status == 503,
+                replayed || response.status == 503,
                 "{damage:?}: {key}: {}",
-                answer.status
+                response.status
             );
         }
-        verdicts.push(Verdict::Started);
+        results.push(StartResult::Started);
     }
-    assert_eq!(verdicts[0], Verdict::Started);
-    assert_eq!(verdicts[1], Verdict::Refused);
-    // The engine can have written the end of the journal to tables before the kill. A store without that end is then
-    // complete, as the responses above have shown, and opens.
-    assert!([Verdict::Refused, Verdict::Started].contains(&verdicts[2]));
+    assert_eq!(results[0], StartResult::Started);
+    assert_eq!(results[1], StartResult::Rejected);
+    // If the engine wrote the truncated part to tables before the kill, the store is complete and opens. The responses
+    // above have shown that no key is missing.
+    assert!([StartResult::Rejected, StartResult::Started].contains(&results[2]));
 }

@@ -1,4 +1,4 @@
-//! The API behind the gateway, which writes down everything it does before it says so.
+//! An upstream that logs every execution to disk before it responds.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,55 +11,55 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::harness::{Answer, Upstream, full};
+use crate::harness::{Response, Upstream, full};
 
-/// The header that carries the key.
+/// The request header with the idempotency key.
 pub(crate) const KEY: &str = "idempotency-key";
 
-/// The header that carries the number of an execution.
+/// The response header with the number of the execution.
 const EXECUTION: &str = "x-execution";
 
-/// The largest answer.
-const MOST_BYTES: usize = 64 << 10;
+/// Upper bound of the size of a response body, in bytes.
+const MAX_BODY: usize = 64 << 10;
 
-/// The longest an answer takes, in milliseconds.
-const MOST_MILLIS: u64 = 20;
+/// Upper bound of the delay of a response, in milliseconds.
+const MAX_DELAY_MILLIS: u64 = 20;
 
-/// Answers of which none says "not done", and none that the gateway did not do its work.
+/// Statuses of the responses. None of them releases the key or reports a failure of the gateway.
 const STATUSES: [u16; 6] = [200, 201, 202, 400, 404, 422];
 
-/// Every execution there was, on disk and in memory.
-pub(crate) struct Ledger {
+/// All executions, in a file and in memory.
+pub(crate) struct ExecutionLog {
     file: Mutex<File>,
     executions: Mutex<Executions>,
 }
 
 #[derive(Default)]
 struct Executions {
-    by_key: HashMap<String, Vec<Print>>,
+    by_key: HashMap<String, Vec<ResponseDigest>>,
     count: u64,
 }
 
-/// What tells one answer from any other.
+/// Identifies a response of the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Print {
+pub(crate) struct ResponseDigest {
     status: u16,
     execution: String,
     body: blake3::Hash,
 }
 
-impl Print {
-    /// The print of an answer that came from the API; none if it is the gateway's own.
-    pub(crate) fn of(answer: &Answer) -> Option<Self> {
-        answer.has(EXECUTION).then(|| Self {
-            status: answer.status,
-            execution: answer.header(EXECUTION),
-            body: blake3::hash(&answer.body),
+impl ResponseDigest {
+    /// Returns the digest of a response of the upstream, or `None` for a response of the gateway.
+    pub(crate) fn of(response: &Response) -> Option<Self> {
+        response.has(EXECUTION).then(|| Self {
+            status: response.status,
+            execution: response.header(EXECUTION),
+            body: blake3::hash(&response.body),
         })
     }
 }
 
-impl Ledger {
+impl ExecutionLog {
     pub(crate) fn at(path: &Path) -> Arc<Self> {
         Arc::new(Self {
             file: Mutex::new(File::create(path).unwrap()),
@@ -67,14 +67,14 @@ impl Ledger {
         })
     }
 
-    /// How often a key was carried out.
-    pub(crate) fn times(&self, key: &str) -> usize {
+    /// Returns how many times a key was executed.
+    pub(crate) fn count_of(&self, key: &str) -> usize {
         let executions = self.executions.lock();
         executions.by_key.get(key).map_or(0, Vec::len)
     }
 
-    /// The answer of the one execution of a key.
-    pub(crate) fn print(&self, key: &str) -> Option<Print> {
+    /// Returns the digest of the first response to a key.
+    pub(crate) fn digest(&self, key: &str) -> Option<ResponseDigest> {
         let executions = self.executions.lock();
         executions.by_key.get(key)?.first().cloned()
     }
@@ -83,45 +83,45 @@ impl Ledger {
         self.executions.lock().count
     }
 
-    /// Keys that were carried out more than once.
+    /// Returns the keys that were executed more than once.
     pub(crate) fn repeated(&self) -> Vec<String> {
         let executions = self.executions.lock();
         let repeated = executions.by_key.iter().filter(|(_, all)| all.len() > 1);
         repeated.map(|(key, _)| key.clone()).collect()
     }
 
-    /// An API that answers each request differently and keeps this ledger.
+    /// Starts an upstream that logs its executions here and responds differently to each request.
     pub(crate) fn upstream(self: &Arc<Self>, seed: u64) -> Upstream {
         self.gated_upstream(seed, "", &watch::channel(true).1)
     }
 
-    /// The same, answering keys that begin with `gated` no sooner than `gate` is open.
+    /// Starts the same upstream, which delays responses to keys with the prefix `gated` until `gate` is `true`.
     pub(crate) fn gated_upstream(
         self: &Arc<Self>,
         seed: u64,
         gated: &'static str,
         gate: &watch::Receiver<bool>,
     ) -> Upstream {
-        let (ledger, gate) = (Arc::clone(self), gate.clone());
+        let (executions, gate) = (Arc::clone(self), gate.clone());
         Upstream::with(move |received| {
-            let (ledger, mut gate) = (Arc::clone(&ledger), gate.clone());
+            let (executions, mut gate) = (Arc::clone(&executions), gate.clone());
             async move {
                 let key = received.header(KEY);
                 let is_gated = key.starts_with(gated);
-                let written = tokio::task::spawn_blocking(move || ledger.execute(&key, seed));
-                let (status, number, body, pause) = written.await.unwrap();
-                tokio::time::sleep(pause).await;
-                // Whoever drops the gate leaves it open.
+                let written = tokio::task::spawn_blocking(move || executions.execute(&key, seed));
+                let (status, number, body, delay) = written.await.unwrap();
+                tokio::time::sleep(delay).await;
+                // A dropped sender opens the gate.
                 drop(gate.wait_for(|open| *open || !is_gated).await);
-                let mut reply = full(body);
-                *reply.status_mut() = status.try_into().unwrap();
-                reply.headers_mut().insert(EXECUTION, number.into());
-                reply
+                let mut response = full(body);
+                *response.status_mut() = status.try_into().unwrap();
+                response.headers_mut().insert(EXECUTION, number.into());
+                response
             }
         })
     }
 
-    /// Carries a request out: it is on disk when this returns.
+    /// Executes a request. The execution is on disk when this returns.
     fn execute(&self, key: &str, seed: u64) -> (u16, u64, Bytes, Duration) {
         let number = {
             let mut executions = self.executions.lock();
@@ -130,14 +130,14 @@ impl Ledger {
         };
         let mut random = fastrand::Rng::with_seed(seed ^ number);
         let status = *random.choice(&STATUSES).unwrap_or(&200);
-        // Mostly small ones, as answers are; some of all sizes.
-        let most = if random.u8(..) < 240 && !key.starts_with("large") {
+        // Most bodies are small, and some have any size up to the maximum.
+        let max_body = if random.u8(..) < 240 && !key.starts_with("large") {
             1 << 10
         } else {
-            MOST_BYTES
+            MAX_BODY
         };
         let mut body = format!("{number} {key} ").into_bytes();
-        let more = random.usize(..most);
+        let more = random.usize(..max_body);
         body.extend(std::iter::repeat_with(|| random.u8(..)).take(more));
         let body = Bytes::from(body);
         {
@@ -145,15 +145,15 @@ impl Ledger {
             writeln!(file, "{number} {key}").unwrap();
             file.sync_data().unwrap();
         }
-        let print = Print {
+        let digest = ResponseDigest {
             status,
             execution: number.to_string(),
             body: blake3::hash(&body),
         };
         let mut executions = self.executions.lock();
         let all = executions.by_key.entry(key.to_owned()).or_default();
-        all.push(print);
-        let pause = Duration::from_millis(random.u64(..=MOST_MILLIS));
-        (status, number, body, pause)
+        all.push(digest);
+        let delay = Duration::from_millis(random.u64(..=MAX_DELAY_MILLIS));
+        (status, number, body, delay)
     }
 }

@@ -1,10 +1,9 @@
-//! The store's own time, in which records are stamped.
+//! The clock of the store. All times in records are times of this clock.
 //!
-//! The store's time advances with the boot clock, also while no process uses the store: a step of the wall clock
-//! within one boot neither shortens nor prolongs the life of a record. Each batch stores a reading of all clocks,
-//! from which the next process resumes. After a reboot only the wall clock shows how much time has passed. If it
-//! is behind the last reading, no time has passed. If it was set ahead after the last batch, records expire
-//! early by that step.
+//! The store clock advances with the boot clock (`CLOCK_BOOTTIME`), also while no process uses the store. So within one
+//! boot, a step of the wall clock changes no expiry. Each batch stores a reading of all clocks, and the next process
+//! continues from it. After a reboot, only the wall clock shows how much time has passed. If it is behind the last
+//! reading, no time is counted. If it was set ahead after the last batch, records expire early by that step.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -13,45 +12,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{BootId, Clock};
 
-/// A point in the store's own time, in milliseconds.
+/// A time of the store clock, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Stamp(pub(super) u64);
+pub(super) struct Timestamp(pub(super) u64);
 
-/// The clocks at one point in time, in milliseconds.
+/// Simultaneous reading of all clocks, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ClockReading {
-    /// The store's own time.
-    stamp: u64,
+    /// Time of the store clock.
+    store_time: u64,
     /// Wall clock, since 1970.
     wall: u64,
-    /// Time since boot, suspended time included.
+    /// Time since boot, including the time in which the system was suspended.
     since_boot: u64,
-    /// The boot that `since_boot` counts from, if the system identifies it.
+    /// Id of the boot that `since_boot` counts from. `None` if the system provides no id.
     boot_id: Option<BootId>,
 }
 
-/// The source of the store's own time.
+/// The clock of the store, derived from the boot clock.
 #[derive(Debug)]
-pub(super) struct Timeline {
+pub(super) struct StoreClock {
     pub(super) clock: Clock,
-    /// The store's time minus the time since boot, in milliseconds, modulo 2^64. It is constant within one boot,
-    /// so restarts accumulate no rounding errors.
+    /// Store time minus time since boot, in milliseconds, modulo 2^64. It is constant within one boot, so restarts do
+    /// not accumulate rounding errors.
     offset: AtomicU64,
 }
 
-impl Timeline {
-    /// Starts the time of a new store at the time of the wall clock.
+impl StoreClock {
+    /// Creates the clock of a new store. It starts with the time of the wall clock.
     pub(super) fn new(clock: Clock) -> Self {
-        let timeline = Self {
+        let store_clock = Self {
             clock,
             offset: AtomicU64::new(0),
         };
-        let now = timeline.read();
-        timeline.set(now.wall, now.since_boot);
-        timeline
+        let now = store_clock.read();
+        store_clock.set(now.wall, now.since_boot);
+        store_clock
     }
 
-    /// Resumes the time of a store whose last batch was written at `last`.
+    /// Continues the clock of a store whose last batch was written at `last`.
     pub(super) fn resume(&self, last: &ClockReading) {
         let now = self.read();
         let is_same_boot = now.boot_id.is_some() && now.boot_id == last.boot_id;
@@ -60,29 +59,29 @@ impl Timeline {
         } else {
             now.wall.saturating_sub(last.wall)
         };
-        self.set(last.stamp.saturating_add(elapsed), now.since_boot);
+        self.set(last.store_time.saturating_add(elapsed), now.since_boot);
     }
 
-    /// Sets the store's time at `since_boot` to `stamp`.
-    fn set(&self, stamp: u64, since_boot: u64) {
-        let offset = stamp.wrapping_sub(since_boot);
+    /// Sets the store time at the boot time `since_boot` to `store_time`.
+    fn set(&self, store_time: u64, since_boot: u64) {
+        let offset = store_time.wrapping_sub(since_boot);
         self.offset.store(offset, Ordering::Relaxed);
     }
 
-    pub(super) fn now(&self) -> Stamp {
+    pub(super) fn now(&self) -> Timestamp {
         self.at(millis(self.clock.since_boot()))
     }
 
-    fn at(&self, since_boot: u64) -> Stamp {
-        Stamp(since_boot.wrapping_add(self.offset.load(Ordering::Relaxed)))
+    fn at(&self, since_boot: u64) -> Timestamp {
+        Timestamp(since_boot.wrapping_add(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// Reads the store's time, the wall clock and the boot clock at once.
+    /// Reads the store clock, the wall clock and the boot clock.
     pub(super) fn read(&self) -> ClockReading {
         let since_boot = millis(self.clock.since_boot());
         let since_1970 = self.clock.wall().duration_since(SystemTime::UNIX_EPOCH);
         ClockReading {
-            stamp: self.at(since_boot).0,
+            store_time: self.at(since_boot).0,
             wall: millis(since_1970.unwrap_or_default()),
             since_boot,
             boot_id: self.clock.boot_id(),
@@ -90,7 +89,7 @@ impl Timeline {
     }
 }
 
-impl Stamp {
+impl Timestamp {
     pub(super) fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(millis(time)))
     }
@@ -124,8 +123,8 @@ mod tests {
 
     const HOUR: Duration = Duration::from_hours(1);
 
-    /// A machine that boots now.
-    fn machine() -> Clock {
+    /// Returns the clock of a machine that has just booted.
+    fn booted_machine() -> Clock {
         Clock::virtual_from(SystemTime::UNIX_EPOCH + HOUR * 400_000)
     }
 
@@ -146,11 +145,12 @@ mod tests {
         }
     }
 
-    fn open(home: &TempDir, clock: &Clock) -> DiskRecords {
-        DiskRecords::open(home.path(), StoreCapacity::default(), clock.clone()).unwrap()
+    fn open(dir: &TempDir, clock: &Clock) -> DiskRecords {
+        DiskRecords::open(dir.path(), StoreCapacity::default(), clock.clone()).unwrap()
     }
 
-    async fn lose_a_key(records: &DiskRecords) {
+    /// Claims the key and ends its execution with an unknown outcome.
+    async fn record_unknown(records: &DiskRecords) {
         match records.claim(&request()).await.unwrap() {
             Claim::Won(permit) => records
                 .end(permit, ExecutionOutcome::Unknown)
@@ -160,6 +160,7 @@ mod tests {
         }
     }
 
+    /// Returns whether the key has a record, or else claims it.
     async fn is_known(records: &DiskRecords) -> bool {
         match records.claim(&request()).await.unwrap() {
             Claim::Unknown => true,
@@ -168,16 +169,16 @@ mod tests {
         }
     }
 
-    /// Whether the key that is lost in a first process is known in a second one.
+    /// Records an unknown outcome in a first process, and returns whether a second process still knows the key.
     async fn is_known_after(between: impl FnOnce(Clock) -> Clock) -> bool {
-        let home = TempDir::new().unwrap();
-        let clock = machine();
-        lose_a_key(&open(&home, &clock)).await;
-        is_known(&open(&home, &between(clock))).await
+        let dir = TempDir::new().unwrap();
+        let clock = booted_machine();
+        record_unknown(&open(&dir, &clock)).await;
+        is_known(&open(&dir, &between(clock))).await
     }
 
     #[tokio::test]
-    async fn a_key_lives_for_its_ttl_over_a_restart_and_over_a_reboot() {
+    async fn a_key_expires_after_its_ttl_across_a_restart_and_a_reboot() {
         for (hours, known) in [(23, true), (24, false)] {
             let restarted = is_known_after(|clock| {
                 clock.advance(HOUR * hours);
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wall_step_after_the_last_write_does_not_expire_a_key_over_a_restart() {
+    async fn a_wall_clock_step_ahead_does_not_expire_a_key_across_a_restart() {
         let known = is_known_after(|clock| {
             clock.step_wall(HOUR * 24 * 365);
             clock.restart_process()
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wall_step_back_does_not_prolong_a_key_over_a_restart() {
+    async fn a_wall_clock_step_back_does_not_prolong_a_key_across_a_restart() {
         let known = is_known_after(|clock| {
             clock.step_wall_back(HOUR * 1_000);
             clock.advance(HOUR * 24);
@@ -212,21 +213,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn suspended_time_counts() {
-        let home = TempDir::new().unwrap();
-        let clock = machine();
-        let records = open(&home, &clock);
-        lose_a_key(&records).await;
+    async fn suspended_time_counts_towards_the_ttl() {
+        let dir = TempDir::new().unwrap();
+        let clock = booted_machine();
+        let records = open(&dir, &clock);
+        record_unknown(&records).await;
         clock.suspend(HOUR * 23);
         assert!(is_known(&records).await);
         clock.suspend(HOUR);
         assert!(!is_known(&records).await);
     }
 
-    // The wall clock is all that is known across a reboot. These tests state what a step of it does there.
+    // Across a reboot, elapsed time is measured with the wall clock. The next two tests document the effect of its
+    // steps.
 
     #[tokio::test]
-    async fn a_wall_clock_that_is_behind_after_a_reboot_prolongs_a_key_by_the_unseen_time() {
+    async fn a_wall_clock_set_back_before_a_reboot_prolongs_a_key_by_the_time_until_the_restart() {
         let back = |clock: Clock| {
             clock.step_wall_back(HOUR * 1_000);
             clock.reboot()
@@ -237,13 +239,13 @@ mod tests {
             rebooted.advance(HOUR * 24);
             rebooted
         };
-        // The second process sees no time pass before its first reading, which is still behind the last one.
+        // A day after the reboot, the wall clock is still behind the last reading, so no time is counted.
         assert!(is_known_after(and_a_day_later).await);
-        let home = TempDir::new().unwrap();
-        let clock = machine();
-        lose_a_key(&open(&home, &clock)).await;
+        let dir = TempDir::new().unwrap();
+        let clock = booted_machine();
+        record_unknown(&open(&dir, &clock)).await;
         let clock = back(clock);
-        let records = open(&home, &clock);
+        let records = open(&dir, &clock);
         clock.advance(HOUR * 23);
         assert!(is_known(&records).await);
         clock.advance(HOUR);
@@ -251,30 +253,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wall_step_ahead_expires_a_key_early_over_a_reboot_unless_the_store_wrote_after_it() {
+    async fn a_wall_clock_step_ahead_expires_a_key_early_across_a_reboot_unless_a_batch_followed_it()
+     {
         let unwritten = is_known_after(|clock| {
             clock.step_wall(HOUR * 24);
             clock.reboot()
         });
         assert!(!unwritten.await);
-        let home = TempDir::new().unwrap();
-        let clock = machine();
-        let records = open(&home, &clock);
+        let dir = TempDir::new().unwrap();
+        let clock = booted_machine();
+        let records = open(&dir, &clock);
         clock.step_wall(HOUR * 24);
-        lose_a_key(&records).await;
+        record_unknown(&records).await;
         drop(records);
-        assert!(is_known(&open(&home, &clock.reboot())).await);
+        assert!(is_known(&open(&dir, &clock.reboot())).await);
     }
 
     #[test]
-    fn the_time_does_not_drift_over_restarts_within_one_boot() {
-        let clock = machine();
-        let first = Timeline::new(clock.clone());
+    fn the_store_clock_does_not_drift_across_restarts_within_one_boot() {
+        let clock = booted_machine();
+        let first = StoreClock::new(clock.clone());
         let mut last = first.read();
         for _ in 0..100 {
             clock.advance(Duration::from_micros(1_700));
-            let next = Timeline::new(clock.restart_process());
-            // The engine takes its time to open.
+            let next = StoreClock::new(clock.restart_process());
+            // Simulates the time that the engine needs to open.
             clock.advance(Duration::from_micros(2_600));
             next.resume(&last);
             assert_eq!(next.now(), first.now());
@@ -283,29 +286,29 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_clock_that_is_behind_within_one_boot_means_that_no_time_has_passed() {
-        let clock = machine();
-        let timeline = Timeline::new(clock);
+    fn a_boot_clock_behind_the_last_reading_counts_as_no_elapsed_time() {
+        let clock = booted_machine();
+        let store_clock = StoreClock::new(clock);
         let last = ClockReading {
-            stamp: 1_000,
+            store_time: 1_000,
             since_boot: 5_000,
-            ..timeline.read()
+            ..store_clock.read()
         };
-        timeline.resume(&last);
-        assert_eq!(timeline.now(), Stamp(1_000));
+        store_clock.resume(&last);
+        assert_eq!(store_clock.now(), Timestamp(1_000));
     }
 
     #[test]
-    fn without_a_boot_id_the_wall_clock_counts() {
-        let clock = machine();
-        let timeline = Timeline::new(clock.clone());
+    fn without_a_boot_id_elapsed_time_is_measured_with_the_wall_clock() {
+        let clock = booted_machine();
+        let store_clock = StoreClock::new(clock.clone());
         let last = ClockReading {
-            stamp: 1_000,
+            store_time: 1_000,
             boot_id: None,
-            ..timeline.read()
+            ..store_clock.read()
         };
         clock.step_wall(HOUR);
-        timeline.resume(&last);
-        assert_eq!(timeline.now(), Stamp(1_000).after(HOUR));
+        store_clock.resume(&last);
+        assert_eq!(store_clock.now(), Timestamp(1_000).after(HOUR));
     }
 }

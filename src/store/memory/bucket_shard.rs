@@ -1,12 +1,12 @@
-//! One shard of the bucket table, and what keeps it bounded.
+//! A shard of the bucket table, with its eviction.
 //!
-//! A heap tells which bucket is full without a scan: it holds, for each bucket, a time before which the bucket is not
-//! full. A charge moves the time of a bucket ahead and does not touch the heap: an entry is corrected when it reaches the
-//! top. Only a clamped debt moves the time back. This happens once to a bucket that was restored under a stricter limit,
-//! and its entry is corrected at once.
+//! A heap finds full buckets without a scan. It has one entry per tracked bucket: a time before which the bucket is not
+//! full. A charge delays the time at which a bucket is full and does not change the heap. The entry is corrected when
+//! it reaches the top. The time moves back only once, for a restored bucket whose quota was raised since. Its entry is
+//! then corrected immediately.
 //!
-//! A bucket that is not tracked has the state of its shared bucket, whether or not there is capacity to track it. So a
-//! request is decided first, and the shard looks for capacity only if it is admitted.
+//! A bucket that is not tracked has the state of its shared bucket, even if there is capacity to track it. So a request
+//! is decided first, and the shard evicts buckets only for a request that is admitted.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -15,30 +15,29 @@ use super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
 use crate::throttle::{BucketKey, LimitId};
 
-/// Full buckets evicted for each new one, so that the shard shrinks again while it is in use.
+/// Number of full buckets evicted for each new one, so that the shard shrinks while it is used.
 const EVICTED_PER_INSERT: usize = 2;
 
 /// A shard of the bucket table.
-pub(super) struct Shard {
-    /// The time at which each tracked bucket is full.
+pub(super) struct BucketShard {
+    /// Time at which each tracked bucket is full.
     buckets: HashMap<BucketKey, Moment, BuildIdentityHasher>,
-    /// Buckets that the shard may track.
+    /// Maximum number of tracked buckets.
     capacity: usize,
-    /// For each tracked bucket a time before which it is not full, earliest first.
+    /// For each tracked bucket, a time before which the bucket is not full. Earliest first.
     refills: BinaryHeap<Reverse<(Moment, BucketKey)>>,
-    /// The shared buckets of each limit, allocated when the limit first needs them.
+    /// Shared buckets of each limit, allocated at their first use. The value is the time at which a bucket is full.
     shared: HashMap<LimitId, Box<[Moment]>>,
-    /// Shared buckets per limit.
+    /// Number of shared buckets per limit.
     shared_buckets: usize,
 }
 
-impl Shard {
-    /// Creates a shard that tracks `capacity` buckets and has `shared_buckets` for the others, per limit.
+impl BucketShard {
+    /// Creates a shard that tracks up to `capacity` buckets and has `shared_buckets` shared ones per limit.
     pub(super) fn new(capacity: usize, shared_buckets: usize) -> Self {
         Self {
-            // Allocated at once: the system provides pages only as they are used, and a growing table would take
-            // memory twice. A quarter more than is ever used: in a table that is nearly full, removed entries make
-            // it grow.
+            // Allocated in advance: the system provides pages only when they are used, and a growing table needs memory
+            // for both copies. 25 % larger than necessary: removed entries would make a nearly full table grow.
             buckets: HashMap::with_capacity_and_hasher(
                 capacity + capacity / 4,
                 BuildIdentityHasher,
@@ -50,7 +49,7 @@ impl Shard {
         }
     }
 
-    /// The number of tracked buckets.
+    /// Returns the number of tracked buckets.
     pub(super) fn len(&self) -> usize {
         self.buckets.len()
     }
@@ -66,7 +65,7 @@ impl Shard {
         }
     }
 
-    /// Returns whether `bucket` is tracked by itself.
+    /// Returns whether `bucket` is tracked.
     pub(super) fn tracks(&self, bucket: BucketKey) -> bool {
         self.buckets.contains_key(&bucket)
     }
@@ -79,14 +78,14 @@ impl Shard {
         })
     }
 
-    /// Tracks `bucket`, which is full at `full_at`, if there is capacity and it is not tracked yet.
+    /// Tracks `bucket` with the given time if there is capacity and it is not tracked yet.
     pub(super) fn restore(&mut self, bucket: BucketKey, full_at: Moment) {
         if self.len() < self.capacity && !self.tracks(bucket) {
             self.track(bucket, full_at);
         }
     }
 
-    /// Records that `bucket`, charged at `now`, is full at `full_at`.
+    /// Sets the time at which `bucket` is full. A bucket that cannot be tracked changes its shared bucket instead.
     pub(super) fn put(&mut self, limit: LimitId, bucket: BucketKey, full_at: Moment, now: Moment) {
         if let Some(state) = self.buckets.get_mut(&bucket) {
             let before = std::mem::replace(state, full_at);
@@ -118,8 +117,8 @@ impl Shard {
             .shared
             .entry(limit)
             .or_insert_with(|| vec![Moment::default(); self.shared_buckets].into());
-        // A full bucket can be evicted for another bucket of the same request. Its state was then not read from the
-        // shared bucket, which can owe more.
+        // `full_at` can be earlier: this bucket may have been tracked when it was read, and then been evicted for
+        // another bucket of the same request.
         shared[index] = shared[index].max(full_at);
     }
 
@@ -128,11 +127,11 @@ impl Shard {
         usize::try_from(index).expect("less than a usize")
     }
 
-    /// Lowers the time of `bucket` in the heap to `full_at`, in a scan of the heap.
+    /// Lowers the time of `bucket` in the heap to `full_at`. Scans the heap.
     fn lower_refill(&mut self, bucket: BucketKey, full_at: Moment) {
         let mut entries = std::mem::take(&mut self.refills).into_vec();
-        for Reverse((no_earlier, of)) in &mut entries {
-            if *of == bucket {
+        for Reverse((no_earlier, other)) in &mut entries {
+            if *other == bucket {
                 *no_earlier = full_at.min(*no_earlier);
             }
         }
@@ -152,7 +151,7 @@ impl Shard {
                     self.buckets.remove(&bucket);
                     return true;
                 }
-                None => debug_assert!(false, "a bucket leaves heap and table together"),
+                None => debug_assert!(false, "the heap has a bucket that the table does not have"),
             }
         }
         false
@@ -168,12 +167,12 @@ mod tests {
     const LIMIT: LimitId = LimitId(0);
     const OTHER: LimitId = LimitId(1);
 
-    /// A shard that tracks `capacity` buckets and has four shared ones per limit.
-    fn shard(capacity: usize) -> Shard {
-        Shard::new(capacity, 4)
+    /// Creates a shard that tracks up to `capacity` buckets and has four shared ones per limit.
+    fn shard(capacity: usize) -> BucketShard {
+        BucketShard::new(capacity, 4)
     }
 
-    impl Shard {
+    impl BucketShard {
         fn charge(&mut self, bucket: BucketKey, full_at: u64, now: u64) {
             let (full_at, now) = (Moment::from_nanos(full_at), Moment::from_nanos(now));
             self.put(LIMIT, bucket, full_at, now);
@@ -183,8 +182,8 @@ mod tests {
             self.full_at(LIMIT, bucket).as_nanos()
         }
 
-        /// Returns whether heap and table have the same buckets, none twice, and no entry of the heap is too late.
-        fn is_sound(&self) -> bool {
+        /// Returns whether heap and table have the same buckets, each once, and no entry of the heap is too late.
+        fn is_consistent(&self) -> bool {
             let mut entries: Vec<_> = self.refills.iter().map(|entry| entry.0).collect();
             entries.sort_unstable_by_key(|&(_, bucket)| bucket);
             entries.dedup_by_key(|&mut (_, bucket)| bucket);
@@ -199,18 +198,18 @@ mod tests {
         }
     }
 
-    /// Buckets with the same number share a shared bucket if there are four.
+    /// Returns a bucket. With four shared buckets, `low` modulo 4 selects its shared bucket.
     fn bucket(high: u64, low: u64) -> BucketKey {
         BucketKey { high, low }
     }
 
     #[test]
-    fn an_unknown_bucket_is_full() {
+    fn an_untracked_bucket_is_full() {
         assert_eq!(shard(1).nanos(bucket(1, 0)), 0);
     }
 
     #[test]
-    fn a_full_bucket_makes_room_and_one_that_is_not_never_does() {
+    fn only_full_buckets_are_evicted_for_new_ones() {
         let mut shard = shard(2);
         let [early, late, newcomer] = [1, 2, 3].map(|high| bucket(high, 0));
         shard.charge(early, 100, 0);
@@ -219,11 +218,11 @@ mod tests {
         assert!(shard.tracks(early) && shard.tracks(late) && !shard.tracks(newcomer));
         shard.charge(newcomer, 250, 100);
         assert!(!shard.tracks(early) && shard.tracks(late) && shard.tracks(newcomer));
-        assert!(shard.is_sound());
+        assert!(shard.is_consistent());
     }
 
     #[test]
-    fn a_bucket_charged_again_is_kept_for_as_long_as_it_now_takes() {
+    fn a_bucket_charged_again_is_not_evicted_before_it_is_full() {
         let mut shard = shard(2);
         let [again, once, newcomer] = [1, 2, 3].map(|high| bucket(high, 0));
         shard.charge(again, 100, 0);
@@ -232,22 +231,22 @@ mod tests {
         shard.charge(newcomer, 600, 300);
         assert!(shard.tracks(again) && !shard.tracks(once) && shard.tracks(newcomer));
         assert_eq!(shard.nanos(again), 500);
-        assert!(shard.is_sound());
+        assert!(shard.is_consistent());
     }
 
     #[test]
-    fn a_bucket_whose_debt_is_lowered_makes_room_when_it_is_full() {
+    fn a_bucket_whose_refill_time_is_lowered_is_evicted_when_it_is_full() {
         let mut shard = shard(1);
         let [lowered, newcomer] = [1, 2].map(|high| bucket(high, 0));
         shard.charge(lowered, 1_000, 0);
         shard.charge(lowered, 50, 10);
-        assert!(shard.is_sound());
+        assert!(shard.is_consistent());
         shard.charge(newcomer, 200, 60);
         assert!(!shard.tracks(lowered) && shard.tracks(newcomer));
     }
 
     #[test]
-    fn a_shard_that_was_full_shrinks_back_while_it_is_used() {
+    fn a_full_shard_shrinks_while_it_is_used() {
         let mut shard = shard(64);
         for high in 0..64 {
             shard.charge(bucket(high, 0), 100, 0);
@@ -257,36 +256,36 @@ mod tests {
             shard.charge(bucket(1_000 + step, 0), now + 1, now);
         }
         assert_eq!(shard.len(), 1);
-        assert!(shard.is_sound());
+        assert!(shard.is_consistent());
     }
 
     #[test]
-    fn what_cannot_be_tracked_is_counted_together_limit_by_limit() {
+    fn untracked_buckets_of_a_limit_share_a_bucket() {
         let mut shard = shard(0);
         shard.charge(bucket(1, 5), 100, 0);
         assert_eq!(shard.nanos(bucket(2, 1)), 100, "the same shared bucket");
         assert_eq!(shard.nanos(bucket(1, 6)), 0, "another shared bucket");
         let of_other = shard.full_at(OTHER, bucket(1, 5));
-        assert_eq!(of_other.as_nanos(), 0, "the same one of another limit");
+        assert_eq!(of_other.as_nanos(), 0, "the shared bucket of another limit");
     }
 
     #[test]
-    fn a_bucket_that_finds_room_takes_what_it_owed_along() {
+    fn a_bucket_that_becomes_tracked_starts_with_the_state_of_its_shared_bucket() {
         let mut shard = shard(1);
         let [first, second] = [1, 2].map(|high| bucket(high, 0));
         shard.charge(first, 100, 0);
         shard.charge(second, 900, 50);
-        assert_eq!(shard.nanos(second), 900, "kept in the shared bucket");
+        assert_eq!(shard.nanos(second), 900, "state of the shared bucket");
         let full_at = shard.nanos(second) + 10;
         shard.charge(second, full_at, 100);
         assert!(shard.tracks(second));
         assert_eq!(shard.nanos(second), 910);
-        // Others who share the bucket it came from owe no more and no less for it.
+        // The shared bucket does not change.
         assert_eq!(shard.nanos(bucket(3, 0)), 900);
     }
 
     #[test]
-    fn a_shared_bucket_never_owes_less_than_it_did() {
+    fn a_charge_never_lowers_the_refill_time_of_a_shared_bucket() {
         let mut shard = shard(0);
         shard.charge(bucket(1, 0), 900, 0);
         shard.charge(bucket(2, 0), 100, 0);
@@ -294,27 +293,30 @@ mod tests {
     }
 
     proptest! {
-        /// After any charges and lowered debts, heap and table agree, the share is kept, and no bucket that is not
-        /// full is dropped.
+        /// After any charges and lowered refill times, heap and table are consistent, the capacity is not exceeded, and
+        /// no bucket is full too early.
         #[test]
-        fn a_shard_stays_sound(
-            share in 0_usize..6,
+        fn random_charges_keep_a_shard_consistent(
+            capacity in 0_usize..6,
             charges in prop::collection::vec((0_u64..12, 0_u64..20, 1_u64..60, any::<bool>()), 1..200),
         ) {
-            let mut shard = shard(share);
-            let mut owed = [0_u64; 12];
+            let mut shard = shard(capacity);
+            let mut expected = [0_u64; 12];
             let mut now = 0;
             for (index, step, cost, lowers) in charges {
                 now += step;
                 let bucket = bucket(index, index);
-                let owes = &mut owed[usize::try_from(index).unwrap()];
+                let full_at = &mut expected[usize::try_from(index).unwrap()];
                 let before = if lowers { 0 } else { shard.nanos(bucket) };
-                *owes = if lowers { now } else { (*owes).max(now) } + cost;
+                *full_at = if lowers { now } else { (*full_at).max(now) } + cost;
                 shard.charge(bucket, before.max(now) + cost, now);
-                prop_assert!(shard.is_sound());
-                for (index, &owes) in (0..).zip(&owed) {
-                    let held = shard.nanos(self::bucket(index, index));
-                    prop_assert!(owes <= now || held >= owes, "{index} owes {owes}, not {held}");
+                prop_assert!(shard.is_consistent());
+                for (index, &full_at) in (0..).zip(&expected) {
+                    let actual = shard.nanos(self::bucket(index, index));
+                    prop_assert!(
+                        full_at <= now || actual >= full_at,
+                        "bucket {index} is full at {actual}, expected {full_at} or later"
+                    );
                 }
             }
         }

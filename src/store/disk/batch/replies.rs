@@ -1,0 +1,97 @@
+//! Replies to the operations of a batch, sent after its commit succeeded or failed.
+
+use std::sync::Arc;
+
+use super::super::claim_admission::ClaimAdmission;
+use super::super::writer::{Ack, ClaimEnd, send_reply};
+use super::super::{DiskStoreState, RecentResponse, Timestamp};
+use crate::idempotency::{Claim, ExecutionOutcome, Permit, RecordId, StoreError};
+
+/// Replies that wait for the commit of a batch.
+#[derive(Default)]
+pub(in super::super) struct PendingReplies {
+    /// Claims that were granted.
+    pub(super) won: Vec<(Ack<Claim>, Permit)>,
+    pub(super) ended: Vec<PendingEnd>,
+    pub(super) freed: Vec<(RecordId, Ack<bool>)>,
+}
+
+/// The end of a claim that is part of the batch.
+pub(super) struct PendingEnd {
+    pub(super) end: ClaimEnd,
+    /// Time at which the record of the claim expires.
+    pub(super) expires: Timestamp,
+}
+
+/// Operations of a failed batch that the writer repeats when the store works again.
+#[derive(Default)]
+pub(in super::super) struct Unwritten {
+    /// Claims that no execution holds. They are removed if they are on disk.
+    pub(in super::super) orphaned_claims: Vec<RecordId>,
+    /// Completions that are to be recorded.
+    pub(in super::super) completions: Vec<ClaimEnd>,
+}
+
+impl PendingReplies {
+    /// Sends the results of all operations. Called after a successful commit.
+    pub(in super::super) fn send(self, shared: &DiskStoreState, admission: &mut ClaimAdmission) {
+        for PendingEnd { end, expires } in self.ended {
+            let ClaimEnd {
+                token,
+                outcome,
+                ack,
+            } = end;
+            if let ExecutionOutcome::Completed(response) = &outcome {
+                let recent = RecentResponse {
+                    fingerprint: token.request.fingerprint,
+                    expires,
+                    response: Arc::clone(response),
+                };
+                shared.recent.insert(token.request.id, recent);
+            }
+            shared.in_flight.end(&token, outcome);
+            send_reply(ack, Ok(()));
+            admission.execution_recorded(token.number);
+        }
+        for (ack, permit) in self.won {
+            // If the caller no longer waits, the permit is dropped, which releases the claim.
+            drop(ack.send(Ok(Claim::Won(permit))));
+        }
+        for (_, ack) in self.freed {
+            drop(ack.send(Ok(true)));
+        }
+    }
+
+    /// Sends the error `reason` to all operations except completions, which are returned with orphaned claims. Called
+    /// after a failed commit, when the batch may or may not be on disk.
+    pub(in super::super) fn fail(self, shared: &DiskStoreState, reason: &StoreError) -> Unwritten {
+        let now = shared.store_clock.clock.now();
+        let mut unwritten = Unwritten::default();
+        for PendingEnd { end, .. } in self.ended {
+            match end.outcome {
+                ExecutionOutcome::Completed(_) | ExecutionOutcome::Tombstone => {
+                    unwritten.completions.push(end);
+                    continue;
+                }
+                ExecutionOutcome::Released(_) => {
+                    unwritten.orphaned_claims.push(end.token.request.id);
+                    shared.in_flight.end(&end.token, end.outcome);
+                }
+                ExecutionOutcome::Unknown => shared.in_flight.lose(&end.token, now),
+            }
+            send_reply(end.ack, Err(reason.clone()));
+        }
+        for (ack, permit) in self.won {
+            let token = permit.into_token();
+            unwritten.orphaned_claims.push(token.request.id);
+            shared
+                .in_flight
+                .end(&token, ExecutionOutcome::Released(None));
+            drop(ack.send(Err(reason.clone())));
+        }
+        for (_, ack) in self.freed {
+            drop(ack.send(Err(reason.clone())));
+        }
+        unwritten
+    }
+}

@@ -1,0 +1,103 @@
+//! Admission of claims after a failure of the store.
+
+use std::time::{Duration, Instant};
+
+use crate::idempotency::StoreError;
+
+/// Time after which a reopened store admits another execution although the first one has not ended. Without this bound,
+/// one slow upstream would block the keyed requests of all routes.
+const FIRST_EXECUTION_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The claims that the store admits.
+pub(super) enum ClaimAdmission {
+    /// All claims: the store works.
+    All,
+    /// One claim, until its execution is recorded on disk: the store was reopened and may fail again.
+    One {
+        /// Number of the last claim before the reopening.
+        last_before: u64,
+        /// Time of the last admitted claim.
+        admitted: Option<Instant>,
+    },
+    /// No claims, for this reason.
+    None(StoreError),
+}
+
+impl ClaimAdmission {
+    /// Returns the admission after the engine was reopened. `last_claim` is the number of the last claim before that.
+    pub(super) fn after_reopening(last_claim: u64) -> Self {
+        Self::One {
+            last_before: last_claim,
+            admitted: None,
+        }
+    }
+
+    pub(super) fn is_unlimited(&self) -> bool {
+        matches!(self, Self::All)
+    }
+
+    /// Admits a claim, or returns the reason for its rejection.
+    pub(super) fn admit(&mut self, now: Instant) -> Result<(), StoreError> {
+        match self {
+            Self::All => Ok(()),
+            Self::One { admitted, .. } => {
+                if admitted.is_some_and(|last| {
+                    now.saturating_duration_since(last) < FIRST_EXECUTION_TIMEOUT
+                }) {
+                    return Err(StoreError::known(
+                        "the store was reopened and admits one execution at a time until a response is on disk",
+                    ));
+                }
+                *admitted = Some(now);
+                Ok(())
+            }
+            Self::None(reason) => Err(reason.clone()),
+        }
+    }
+
+    /// Admits all claims again if the execution of claim `number`, now recorded on disk, began after the reopening.
+    pub(super) fn execution_recorded(&mut self, number: u64) {
+        if let Self::One { last_before, .. } = self
+            && number > *last_before
+        {
+            *self = Self::All;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_reopening_one_execution_is_admitted_until_it_is_recorded() {
+        let now = Instant::now();
+        let mut admission = ClaimAdmission::after_reopening(7);
+        assert!(admission.admit(now).is_ok());
+        assert!(admission.admit(now).is_err());
+        // An execution that began before the reopening does not lift the restriction.
+        admission.execution_recorded(7);
+        assert!(admission.admit(now).is_err());
+        admission.execution_recorded(8);
+        assert!(admission.is_unlimited());
+        assert!(admission.admit(now).is_ok());
+    }
+
+    #[test]
+    fn a_slow_first_execution_blocks_further_claims_only_until_its_timeout() {
+        let now = Instant::now();
+        let mut admission = ClaimAdmission::after_reopening(0);
+        assert!(admission.admit(now).is_ok());
+        assert!(admission.admit(now + FIRST_EXECUTION_TIMEOUT / 2).is_err());
+        assert!(admission.admit(now + FIRST_EXECUTION_TIMEOUT).is_ok());
+        assert!(admission.admit(now + FIRST_EXECUTION_TIMEOUT).is_err());
+    }
+
+    #[test]
+    fn a_store_that_admits_no_claims_is_not_changed_by_a_recorded_execution() {
+        let mut admission = ClaimAdmission::None(StoreError::known("full"));
+        assert!(admission.admit(Instant::now()).is_err());
+        admission.execution_recorded(1);
+        assert!(!admission.is_unlimited());
+    }
+}

@@ -1,0 +1,175 @@
+//! Health of the disk store, as reported in the log, `/readyz` and the metrics.
+//!
+//! A failure lasts from the first failed write until the store admits claims again. Its start and its end are logged,
+//! and each further reason once. Errors of single requests are not logged, because there can be thousands per second.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::engine::POISONED;
+use crate::idempotency::StoreError;
+use crate::store::{Health, Part};
+
+/// Upper bound of the reasons that are logged for one failure.
+const MAX_REASONS: usize = 4;
+
+/// Error of requests that are rejected because the writer does not respond.
+const STALLED: &str = "the disk does not respond";
+
+/// Tracker of failures, shared by the writer thread and its callers.
+#[derive(Debug, Default)]
+pub(super) struct HealthTracker {
+    failures: AtomicU64,
+    /// Whether an operation timed out. Further callers do not wait for the writer until it responds.
+    stalled: AtomicBool,
+    failure: Mutex<Option<OngoingFailure>>,
+}
+
+/// A failure that has not ended yet.
+#[derive(Debug)]
+struct OngoingFailure {
+    reason: Arc<str>,
+    /// Reasons that were logged for this failure.
+    logged: Vec<Arc<str>>,
+}
+
+/// Change of the failure state by a failed operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FailureChange {
+    /// A failure started.
+    Started,
+    /// The failure continues for a reason that was not logged yet.
+    NewReason,
+    /// The failure continues, and there is nothing to log.
+    Repeated,
+}
+
+impl HealthTracker {
+    /// Records a failed operation.
+    pub(super) fn operation_failed(&self, error: &StoreError) -> FailureChange {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let reason = &error.reason;
+        let mut failure = self.failure.lock();
+        let Some(failure) = &mut *failure else {
+            *failure = Some(OngoingFailure {
+                reason: Arc::clone(reason),
+                logged: vec![Arc::clone(reason)],
+            });
+            return FailureChange::Started;
+        };
+        if **reason == *POISONED {
+            return FailureChange::Repeated;
+        }
+        failure.reason = Arc::clone(reason);
+        if failure.logged.contains(reason) || failure.logged.len() >= MAX_REASONS {
+            return FailureChange::Repeated;
+        }
+        failure.logged.push(Arc::clone(reason));
+        FailureChange::NewReason
+    }
+
+    /// Ends the failure, because the store works again.
+    pub(super) fn store_recovered(&self) {
+        self.stalled.store(false, Ordering::Relaxed);
+        *self.failure.lock() = None;
+    }
+
+    /// Records that an operation timed out, and returns the error for its caller.
+    pub(super) fn writer_stalled(&self) -> StoreError {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let was_stalled = self.stalled.swap(true, Ordering::Relaxed);
+        if !was_stalled && self.failure.lock().is_none() {
+            tracing::error!(
+                reason = STALLED,
+                "idempotency store failed, rejecting requests whose key is not in memory until it works again"
+            );
+        }
+        StoreError::known(STALLED)
+    }
+
+    /// Records that the writer responds.
+    pub(super) fn writer_responded(&self) {
+        if self.stalled.load(Ordering::Relaxed)
+            && self.stalled.swap(false, Ordering::Relaxed)
+            && self.failure.lock().is_none()
+        {
+            tracing::info!("idempotency store responds again");
+        }
+    }
+
+    /// Fails if the last operation timed out and the writer has not responded since.
+    pub(super) fn check_writer(&self) -> Result<(), StoreError> {
+        if self.stalled.load(Ordering::Relaxed) {
+            return Err(StoreError::known(STALLED));
+        }
+        Ok(())
+    }
+
+    pub(super) fn health(&self) -> Health {
+        let failure = self.failure.lock();
+        let failed = failure.as_ref().map(|failure| Arc::clone(&failure.reason));
+        let stalled = || self.check_writer().err().map(|error| error.reason);
+        Health {
+            part: Part::Records,
+            degraded: failed.or_else(stalled),
+            failures: self.failures.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn degraded(tracker: &HealthTracker) -> Option<String> {
+        tracker.health().degraded.map(|reason| reason.to_string())
+    }
+
+    #[test]
+    fn the_start_of_a_failure_and_each_further_reason_are_reported_once() {
+        let tracker = HealthTracker::default();
+        let [full, damaged] = ["full", "damaged"].map(StoreError::new);
+        assert_eq!(degraded(&tracker), None);
+        for _ in 0..2 {
+            assert_eq!(tracker.operation_failed(&full), FailureChange::Started);
+            assert_eq!(tracker.operation_failed(&full), FailureChange::Repeated);
+            assert_eq!(tracker.operation_failed(&damaged), FailureChange::NewReason);
+            assert_eq!(degraded(&tracker).as_deref(), Some("damaged"));
+            assert_eq!(tracker.operation_failed(&full), FailureChange::Repeated);
+            assert_eq!(degraded(&tracker).as_deref(), Some("full"));
+            // A poisoned engine keeps the reason of the write that failed.
+            assert_eq!(
+                tracker.operation_failed(&StoreError::new(POISONED)),
+                FailureChange::Repeated
+            );
+            assert_eq!(degraded(&tracker).as_deref(), Some("full"));
+            tracker.store_recovered();
+            assert_eq!(degraded(&tracker), None);
+        }
+        assert_eq!(tracker.health().failures, 10);
+    }
+
+    #[test]
+    fn a_failure_with_varying_reasons_is_logged_at_most_max_reasons_times() {
+        let tracker = HealthTracker::default();
+        let changes = (0..1_000).map(|number| tracker.operation_failed(&StoreError::new(number)));
+        let lines = changes
+            .filter(|&change| change != FailureChange::Repeated)
+            .count();
+        assert_eq!(lines, MAX_REASONS);
+    }
+
+    #[test]
+    fn a_writer_that_does_not_respond_degrades_the_store_until_it_does() {
+        let tracker = HealthTracker::default();
+        assert!(tracker.check_writer().is_ok());
+        assert!(!tracker.writer_stalled().is_new);
+        assert!(tracker.check_writer().is_err());
+        assert_eq!(degraded(&tracker).as_deref(), Some(STALLED));
+        tracker.writer_responded();
+        assert!(tracker.check_writer().is_ok());
+        assert_eq!(degraded(&tracker), None);
+    }
+}

@@ -1,0 +1,421 @@
+//! Maintenance by the writer thread: resolving claims at start, dropping expired records, evicting responses and
+//! compacting the database.
+
+use std::collections::{HashMap, HashSet};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::Timestamp;
+use super::engine::{Durability, Engine, ExpiryKey};
+use super::record::StoredRecord;
+use super::totals::StoreTotals;
+use super::writer::{EngineState, Writer};
+use crate::idempotency::{ClientHash, Fingerprint, RecordState, ScopeHash, StoreError};
+use crate::store::capacity::ClientCounts;
+use crate::store::log_evictions;
+
+/// Upper bound of the records that are dropped or checked for eviction in one batch.
+const CHUNK: usize = 1_000;
+
+/// Interval between two maintenance runs.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Minimum size of the dropped records for a compaction, in bytes.
+const COMPACT_BYTES: u64 = 32 << 20;
+
+/// Minimum time between two log messages about evictions, or about a damaged index.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Progress of maintenance.
+#[derive(Default)]
+pub(super) struct Maintenance {
+    /// The last expired record that was dropped. The expiry index has no entry before it.
+    swept: Option<ExpiryKey>,
+    /// The last record that was checked for eviction. No record before it in the expiry index has a response.
+    evicted: Option<ExpiryKey>,
+    /// Whether the last run stopped at [`CHUNK`] records, so that more may have expired.
+    has_backlog: bool,
+    /// Size of the records dropped since the last compaction, in bytes.
+    dropped: u64,
+    /// Time of the last run. `None` if a run is due.
+    last: Option<Instant>,
+    evictions_logged: Option<Instant>,
+    unreadable_logged: Option<Instant>,
+    compaction: Option<JoinHandle<()>>,
+}
+
+/// Result of one eviction batch.
+struct EvictionStep {
+    /// Number of evicted responses.
+    responses: u64,
+    /// The last record that was checked.
+    last: Option<ExpiryKey>,
+    /// Whether the end of the expiry index was reached.
+    at_end: bool,
+    /// Error that ended the scan of the expiry index early.
+    unreadable: Option<StoreError>,
+}
+
+impl Maintenance {
+    /// Returns how long the writer may wait for an operation before it runs maintenance.
+    pub(super) fn pause(&self) -> Duration {
+        if self.has_backlog {
+            Duration::ZERO
+        } else {
+            INTERVAL
+        }
+    }
+
+    /// Returns the last expired record that was dropped. The expiry index has no entry before it.
+    pub(super) fn swept(&self) -> Option<ExpiryKey> {
+        self.swept
+    }
+
+    /// Makes maintenance run after the next batch.
+    pub(super) fn make_due(&mut self) {
+        self.last = None;
+    }
+
+    fn is_due(&self) -> bool {
+        self.has_backlog || self.last.is_none_or(|last| last.elapsed() >= INTERVAL)
+    }
+
+    /// Returns whether no compaction is running.
+    pub(super) fn is_idle(&self) -> bool {
+        self.compaction.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Writer {
+    /// Resolves the claims that no execution holds, counts the keys of each client, and starts to use the engine.
+    ///
+    /// Orphaned claims are removed, and all others become unknown. The caller must empty the inbox first, because the
+    /// claim of a completion in it would be recorded as unknown.
+    pub(super) fn resolve_claims(&mut self, engine: Engine) -> Result<(), StoreError> {
+        let now = self.shared.store_clock.now();
+        let mut totals = self.totals;
+        let mut changes = engine.changes();
+        let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
+        let mut unknown = 0_u64;
+        let waiting = self.waiting_ids();
+        let mut active = HashSet::new();
+        let mut clients = ClientCounts::default();
+        for (id, claimed) in engine.stored_claims()? {
+            if self.shared.in_flight.is_running(id) || waiting.contains(&id) {
+                active.insert(id);
+                clients.add(ClientHash(claimed.client));
+                continue;
+            }
+            changes.remove_claim(id);
+            if self.orphaned_claims.contains(&id) {
+                totals.keys = totals.keys.saturating_sub(1);
+                *freed.entry(id.scope).or_default() += 1;
+                continue;
+            }
+            unknown += 1;
+            let record = StoredRecord {
+                state: RecordState::Unknown,
+                response: None,
+                fingerprint: Fingerprint::from_bytes(&claimed.fingerprint),
+                client: ClientHash(claimed.client),
+                since: now,
+                expires: now.after(Duration::from_millis(claimed.ttl)),
+            };
+            let weight = changes.put_record(id, &record);
+            totals.add(record.state, weight);
+        }
+        for (&scope, &keys) in &freed {
+            if let Ok(counted) = engine.keys_of(scope) {
+                changes.put_scope(scope, counted.saturating_sub(keys));
+            }
+        }
+        // The batch is written even if it has no claims: it shows that the engine can write.
+        totals.batches += 1;
+        let totals = changes.commit(totals, &self.shared.store_clock, Durability::Disk)?;
+        // Counted after the commit, so that the index contains the records of resolved claims.
+        let unreadable = engine.count_clients(&mut clients).err();
+        self.clients = clients;
+        if let Some(error) = unreadable {
+            self.log_unreadable(&error);
+        }
+        self.orphaned_claims.clear();
+        self.shared.in_flight.clear_lost(&active);
+        self.maintenance.swept = None;
+        self.maintenance.evicted = None;
+        self.acknowledge(totals);
+        self.shared.lookup.set(Some(&engine));
+        self.state = EngineState::Open(engine);
+        if unknown > 0 {
+            tracing::warn!(
+                keys = unknown,
+                "executions interrupted when the store was last used, their outcome is unknown"
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn maintain_if_due(&mut self) {
+        if self.totals.bytes > self.capacity.max_bytes || self.maintenance.is_due() {
+            self.maintain();
+        }
+    }
+
+    /// Drops expired records, evicts responses if the store exceeds `max_bytes`, allocates the reserve, and starts a
+    /// compaction if enough space can be freed. A failed write closes the engine. Records that cannot be read are left
+    /// unchanged, and the error is logged.
+    pub(super) fn maintain(&mut self) {
+        self.maintenance.last = Some(Instant::now());
+        let written = self.sweep().and_then(|_| self.evict_responses());
+        if let Err(reason) = written {
+            self.close_failed_engine(reason);
+            return;
+        }
+        self.update_admission();
+        self.compact_if_worthwhile();
+    }
+
+    /// Logs that the expiry index cannot be read, at most once a minute.
+    fn log_unreadable(&mut self, error: &StoreError) {
+        let logged = &mut self.maintenance.unreadable_logged;
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
+            *logged = Some(Instant::now());
+            tracing::error!(
+                %error,
+                path = %self.dir.path().display(),
+                "expiry index damaged, expired keys and old responses are not removed, restore the store directory \
+                 from a backup"
+            );
+        }
+    }
+
+    /// Drops all expired records.
+    #[cfg(test)]
+    pub(super) fn sweep_all(&mut self) {
+        loop {
+            match self.sweep() {
+                Ok(CHUNK) => {}
+                Ok(_) => return,
+                Err(reason) => return self.close_failed_engine(reason),
+            }
+        }
+    }
+
+    /// Drops up to [`CHUNK`] expired records and returns how many it dropped. Fails only if a write fails.
+    fn sweep(&mut self) -> Result<usize, StoreError> {
+        self.maintenance.has_backlog = false;
+        let EngineState::Open(engine) = &self.state else {
+            return Ok(0);
+        };
+        let now = self.shared.store_clock.now();
+        let mut totals = self.totals;
+        let mut changes = engine.changes();
+        let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
+        let mut dropped = 0;
+        let mut unreadable = None;
+        let mut last = self.maintenance.swept;
+        // Starts after the last dropped record. Otherwise the engine would read all removed entries again.
+        for entry in engine.expiries(last) {
+            let (key, entry) = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    // The iterator of the engine would skip more than the damaged block, so the scan ends here.
+                    unreadable = Some(error);
+                    break;
+                }
+            };
+            if key.expires > now || dropped == CHUNK {
+                break;
+            }
+            changes.remove_record(key);
+            totals.remove(entry.state, entry.weight);
+            totals.keys = totals.keys.saturating_sub(1);
+            *freed.entry(key.id.scope).or_default() += 1;
+            // If the commit fails, the engine is reopened, and the keys of clients are counted again.
+            self.clients.remove(ClientHash(entry.client));
+            self.shared.recent.invalidate(&key.id);
+            dropped += 1;
+            last = Some(key);
+        }
+        if dropped > 0 {
+            for (&scope, &keys) in &freed {
+                // If the count cannot be read, it stays too high, and the scope is full early.
+                if let Ok(counted) = engine.keys_of(scope) {
+                    changes.put_scope(scope, counted.saturating_sub(keys));
+                }
+            }
+            let totals = changes.commit(totals, &self.shared.store_clock, Durability::System)?;
+            self.maintenance.dropped += self.totals.bytes.saturating_sub(totals.bytes);
+            self.maintenance.swept = last;
+            self.maintenance.has_backlog = dropped == CHUNK;
+            self.acknowledge(totals);
+        }
+        if let Some(error) = unreadable {
+            self.log_unreadable(&error);
+        }
+        Ok(dropped)
+    }
+
+    /// Evicts responses until the records fit into `max_bytes`, beginning with the records that expire first.
+    fn evict_responses(&mut self) -> Result<(), StoreError> {
+        let mut ends = 0;
+        // Reaches the end of the index at most twice: once from the last position, and once from the beginning.
+        while self.totals.bytes > self.capacity.max_bytes && ends < 2 {
+            let EngineState::Open(engine) = &self.state else {
+                return Ok(());
+            };
+            let (step, changed) = self.evict_chunk(engine)?;
+            if step.at_end {
+                ends += 1;
+            }
+            self.maintenance.evicted = step.last;
+            if let Some(totals) = changed {
+                self.maintenance.dropped += self.totals.bytes.saturating_sub(totals.bytes);
+                self.acknowledge(totals);
+                self.log_evictions(step.responses);
+            }
+            if let Some(error) = step.unreadable {
+                self.log_unreadable(&error);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Evicts responses of up to [`CHUNK`] records after the last position. Returns the totals if any record changed.
+    fn evict_chunk(
+        &self,
+        engine: &Engine,
+    ) -> Result<(EvictionStep, Option<StoreTotals>), StoreError> {
+        let mut totals = self.totals;
+        let mut changes = engine.changes();
+        let mut step = EvictionStep {
+            responses: 0,
+            last: self.maintenance.evicted,
+            at_end: true,
+            unreadable: None,
+        };
+        for (checked, entry) in engine.expiries(self.maintenance.evicted).enumerate() {
+            if checked == CHUNK || totals.bytes <= self.capacity.max_bytes {
+                step.at_end = false;
+                break;
+            }
+            let (key, entry) = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    step.unreadable = Some(error);
+                    step.at_end = false;
+                    break;
+                }
+            };
+            step.last = Some(key);
+            if entry.state != RecordState::Completed {
+                continue;
+            }
+            let record = StoredRecord {
+                state: RecordState::Tombstone,
+                response: None,
+                fingerprint: entry.fingerprint(),
+                client: ClientHash(entry.client),
+                since: Timestamp(entry.since),
+                expires: key.expires,
+            };
+            totals.remove(RecordState::Completed, entry.weight);
+            let weight = changes.put_record(key.id, &record);
+            totals.add(RecordState::Tombstone, weight);
+            self.shared.recent.invalidate(&key.id);
+            step.responses += 1;
+        }
+        if step.at_end {
+            // A record with a shorter TTL can have been added before the last position.
+            step.last = None;
+        }
+        if step.responses == 0 {
+            return Ok((step, None));
+        }
+        let totals = changes.commit(totals, &self.shared.store_clock, Durability::System)?;
+        Ok((step, Some(totals)))
+    }
+
+    /// Counts evicted responses, and logs their total at most once a minute.
+    fn log_evictions(&mut self, responses: u64) {
+        let evictions = self.shared.stats.evicted(responses);
+        let logged = &mut self.maintenance.evictions_logged;
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
+            *logged = Some(Instant::now());
+            log_evictions(evictions);
+        }
+    }
+
+    /// Starts a compaction in the background if the dropped records are large enough.
+    fn compact_if_worthwhile(&mut self) {
+        let EngineState::Open(engine) = &self.state else {
+            return;
+        };
+        let worthwhile = self.maintenance.dropped >= COMPACT_BYTES.max(self.totals.bytes / 4);
+        if !worthwhile || !self.maintenance.is_idle() {
+            return;
+        }
+        self.maintenance.dropped = 0;
+        let compaction = engine.compaction();
+        let compacting = move || {
+            if let Err(error) = compaction() {
+                tracing::warn!(%error, "compaction of idempotency store failed");
+            }
+        };
+        let name = "tidegate-compact".into();
+        match thread::Builder::new().name(name).spawn(compacting) {
+            Ok(thread) => self.maintenance.compaction = Some(thread),
+            Err(error) => tracing::warn!(%error, "compaction thread not started"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use tempfile::TempDir;
+
+    use super::super::DiskStoreState;
+    use super::super::store_dir::StoreDir;
+    use super::*;
+    use crate::clock::Clock;
+    use crate::store::StoreCapacity;
+
+    #[test]
+    fn a_failed_engine_is_not_reopened_while_a_compaction_runs() {
+        let dir = TempDir::new().unwrap();
+        let capacity = StoreCapacity::default();
+        let shared = Arc::new(DiskStoreState::new(capacity, Clock::real()));
+        let dir = StoreDir::open(dir.path()).unwrap();
+        let mut writer = Writer::open(dir, capacity, shared).unwrap();
+        writer.state = EngineState::Failed(StoreError::new("failure of a test"), Instant::now());
+        let (end, ended) = mpsc::channel::<()>();
+        let compaction = thread::spawn(move || assert!(ended.recv().is_err()));
+        writer.maintenance.compaction = Some(compaction);
+        let (_ops, inbox) = mpsc::channel();
+        writer.reopen_if_due(&inbox);
+        assert!(matches!(writer.state, EngineState::Failed(..)));
+        assert!(writer.pause() > Duration::from_millis(100));
+        drop(end);
+    }
+
+    #[test]
+    fn maintenance_of_a_full_store_ends_with_and_without_an_engine() {
+        let dir = TempDir::new().unwrap();
+        let capacity = StoreCapacity {
+            max_bytes: 10,
+            ..StoreCapacity::default()
+        };
+        let shared = Arc::new(DiskStoreState::new(capacity, Clock::real()));
+        let dir = StoreDir::open(dir.path()).unwrap();
+        let mut writer = Writer::open(dir, capacity, shared).unwrap();
+        writer.totals.bytes = 1_000;
+        writer.totals.completed = 1;
+        // The totals claim more bytes than there are records, so eviction ends at the end of the index.
+        writer.maintain();
+        writer.close_failed_engine(StoreError::new("failure of a test"));
+        writer.maintain();
+        writer.maintain_if_due();
+    }
+}
