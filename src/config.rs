@@ -118,7 +118,7 @@ pub(crate) struct StoreSettings {
     /// What remembers them.
     pub(crate) backend: Backend,
     /// How many are remembered at most, and what their answers may take. Redis sees to its own.
-    pub(crate) room: StoreCapacity,
+    pub(crate) capacity: StoreCapacity,
 }
 
 /// What remembers idempotency keys.

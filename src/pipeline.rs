@@ -128,7 +128,7 @@ impl Shared {
                 policy.max_clients,
                 clock.clone(),
             ))),
-            records: RecordStore::Memory(MemoryRecords::new(policy.store.room, clock.clone())),
+            records: RecordStore::Memory(MemoryRecords::new(policy.store.capacity, clock.clone())),
             hash_keys: HashKeySource::random(),
             redis: None,
             snapshots: None,

@@ -1,6 +1,6 @@
-//! Where buckets and records are kept.
+//! Stores of buckets and records: in memory, on disk and in Redis.
 //!
-//! The traits belong to their users; what is here implements them.
+//! `throttle` and `idempotency` define the traits. This module implements them.
 
 mod capacity;
 pub(crate) mod disk;
@@ -26,17 +26,17 @@ use memory::records::MemoryRecords;
 pub use capacity::StoreCapacity;
 pub(crate) use health::{Health, Part};
 
-/// Buckets wherever the configuration wants them.
+/// The store of buckets that the configuration selects.
 #[derive(Clone, Debug)]
 pub(crate) enum BucketStore {
-    /// In memory, whether or not they are written down now and then.
+    /// In memory, with or without periodic snapshots on disk.
     Memory(Arc<MemoryBuckets>),
-    /// In Redis: one for a fleet. A clone has a connection of its own.
+    /// In Redis, shared by a fleet of gateways. Each clone has its own connection.
     Redis(RedisBuckets),
 }
 
 impl BucketStore {
-    /// The buckets that this gateway tracks by itself; with Redis, for when it cannot be asked.
+    /// Returns the buckets in the memory of this gateway. With Redis, they are used while Redis does not respond.
     pub(crate) fn local(&self) -> &MemoryBuckets {
         match self {
             Self::Memory(buckets) => buckets,
@@ -49,7 +49,7 @@ impl Buckets for BucketStore {
     async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> ChargeResult {
         match self {
             Self::Memory(buckets) => buckets.charge(enforced, watched).await,
-            // Boxed, or every request would have room for it, those that are decided in memory included.
+            // Boxed, because this future is large: unboxed, it would also enlarge requests that use memory.
             Self::Redis(buckets) => Box::pin(buckets.charge(enforced, watched)).await,
         }
     }
@@ -62,20 +62,20 @@ impl Buckets for BucketStore {
     }
 }
 
-/// Records wherever the configuration wants them.
+/// The store of idempotency records that the configuration selects.
 #[derive(Clone, Debug)]
 pub enum RecordStore {
-    /// In memory: gone with the process.
+    /// In memory. A restart of the process loses all records.
     Memory(MemoryRecords),
-    /// On disk: what was acknowledged survives.
+    /// On disk. Acknowledged records survive a crash.
     Disk(DiskRecords),
-    /// In Redis: one for a fleet.
+    /// In Redis, shared by a fleet of gateways.
     Redis(RedisRecords),
 }
 
-/// Awaits a call of the store there is. One of Redis is boxed: it is large, and every request with a key
-/// would have room for it, those whose records are elsewhere included.
-macro_rules! of_each {
+/// Awaits a call of the selected store. The future of a Redis call is boxed, because it is large: unboxed, it would
+/// also enlarge requests that use another store.
+macro_rules! call {
     ($store:expr, $records:ident => $call:expr) => {
         match $store {
             RecordStore::Memory($records) => $call.await,
@@ -86,12 +86,12 @@ macro_rules! of_each {
 }
 
 impl RecordStore {
-    /// Whether other gateways have records in it, too.
+    /// Returns whether other gateways use the same store.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Redis(_))
     }
 
-    /// Returns the health of each part of the store that can fail. Of Redis, limits are a part too.
+    /// Returns the health of each part of the store that can fail. With Redis, limits are a part too.
     pub fn health(&self) -> Vec<Health> {
         match self {
             Self::Memory(_) => Vec::new(),
@@ -100,8 +100,7 @@ impl RecordStore {
         }
     }
 
-    /// How much there is in all of the store. On one that a fleet shares every record is looked at, so it is
-    /// not to be asked often.
+    /// Counts all records of the store, by state. In Redis this reads every record, so do not call it often.
     pub async fn count(&self) -> Result<RecordCounts, StoreError> {
         match self {
             Self::Memory(_) | Self::Disk(_) => Ok(self.counts()),
@@ -112,11 +111,11 @@ impl RecordStore {
 
 impl Records for RecordStore {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
-        of_each!(self, records => records.claim(request))
+        call!(self, records => records.claim(request))
     }
 
     async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
-        of_each!(self, records => records.end(permit, outcome))
+        call!(self, records => records.end(permit, outcome))
     }
 
     async fn find(
@@ -125,15 +124,15 @@ impl Records for RecordStore {
         scope: Option<ScopeHash>,
         most: usize,
     ) -> Result<Vec<RecordInfo>, StoreError> {
-        of_each!(self, records => records.find(key, scope, most))
+        call!(self, records => records.find(key, scope, most))
     }
 
     async fn response(&self, id: RecordId) -> Result<Option<Arc<StoredResponse>>, StoreError> {
-        of_each!(self, records => records.response(id))
+        call!(self, records => records.response(id))
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
-        of_each!(self, records => records.free_unknown(id))
+        call!(self, records => records.free_unknown(id))
     }
 
     fn copies_replays(&self) -> bool {
@@ -153,12 +152,12 @@ impl Records for RecordStore {
     }
 }
 
-/// Says that responses had to go; now and then, not for each of them.
+/// Logs the number of evictions so far. The caller limits how often.
 fn log_evictions(evictions: u64) {
     tracing::warn!(
         evictions,
-        "responses to idempotency keys are being dropped to make room: their keys stay, and repeated requests \
-         are told that the response was not kept; raise `store.max_bytes`, or shorten `ttl`"
+        "stored responses evicted, because the store is at `store.max_bytes`: retries of these requests are rejected \
+         instead of replayed; raise `store.max_bytes`, or shorten `ttl`"
     );
 }
 

@@ -27,7 +27,7 @@ pub enum OpenError {
     Disk(#[from] disk::DiskOpenError),
     /// The store in Redis cannot be opened.
     #[error(transparent)]
-    Redis(#[from] redis::OpenError),
+    Redis(#[from] redis::RedisOpenError),
 }
 
 impl Shared {
@@ -44,7 +44,7 @@ impl Shared {
 
     /// Replaces the stores: records on disk, and buckets in memory with snapshots on disk.
     fn on_disk(self, path: &Path) -> Result<Self, disk::DiskOpenError> {
-        let records = DiskRecords::open(path, self.policy.store.room, self.clock.clone())?;
+        let records = DiskRecords::open(path, self.policy.store.capacity, self.clock.clone())?;
         let rules = self.policy.routes.iter();
         let rules = rules.filter_map(|route| route.idempotency.as_ref());
         if let Some(largest) = rules.map(|rule| rule.max_response).max() {
@@ -63,7 +63,7 @@ impl Shared {
     }
 
     /// Replaces the stores: buckets and records in Redis.
-    fn in_redis(self, settings: RedisSettings) -> Result<Self, redis::OpenError> {
+    fn in_redis(self, settings: RedisSettings) -> Result<Self, redis::RedisOpenError> {
         let mut routes = self.policy.routes.iter();
         let keyed = routes.any(|route| route.idempotency.is_some());
         let redis = Redis::open(settings, keyed, self.clock.clone())?;

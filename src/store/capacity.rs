@@ -1,8 +1,9 @@
 //! The capacity of a store in memory or on disk, and the share of it that one client may hold.
 //!
-//! A scope does not bound a caller that invents credentials, because each credential is a scope of its own. A client is
-//! the address that limits count, and cannot be invented. Its share applies only while the store is nearly full, so
-//! that a single client can use most of it. In Redis, `maxmemory` and `max_keys_per_client` take the place of both.
+//! The bound per scope does not stop a caller that invents credentials, because each credential has its own scope. The
+//! share is counted per client, which is the address that limits count and cannot be invented. The share applies only
+//! while the store is nearly full, so that a single client can use most of it. In Redis, `maxmemory` bounds the store
+//! and `max_keys_per_client` bounds a client.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,22 +14,22 @@ use crate::idempotency::ClientHash;
 /// Bounds of a store in memory or on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreCapacity {
-    /// Number of keys that the store holds at most.
+    /// Maximum number of keys in the store.
     pub max_keys: usize,
-    /// Bytes that stored responses take at most.
+    /// Maximum size of all stored responses, in bytes.
     pub max_bytes: u64,
 }
 
-/// Why a store does not admit a new key.
+/// Why a store rejects a new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// The client holds more keys than its share, which is this many.
+    /// The client holds more keys than its share. The value is the share, in keys.
     Client(u64),
     /// The store holds `max_keys` keys.
     Store,
 }
 
-/// The number of keys that each client holds. A client without keys takes no memory.
+/// Number of keys that each client holds. A client without keys has no entry.
 #[derive(Debug, Default)]
 pub(super) struct ClientCounts(HashMap<ClientHash, u64, BuildIdentityHasher>);
 
@@ -58,17 +59,17 @@ impl Default for StoreCapacity {
 }
 
 impl ClientCounts {
-    /// Returns how many keys a client holds.
+    /// Returns the number of keys of a client.
     pub(super) fn held(&self, client: ClientHash) -> u64 {
         self.0.get(&client).copied().unwrap_or(0)
     }
 
-    /// Counts one more key of a client.
+    /// Adds one key to the count of a client.
     pub(super) fn add(&mut self, client: ClientHash) {
         *self.0.entry(client).or_default() += 1;
     }
 
-    /// Counts one key of a client less.
+    /// Subtracts one key from the count of a client.
     pub(super) fn remove(&mut self, client: ClientHash) {
         if let Entry::Occupied(mut held) = self.0.entry(client) {
             *held.get_mut() -= 1;
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_keys_takes_no_memory() {
+    fn a_client_without_keys_has_no_entry() {
         let (one, other) = (ClientHash(1), ClientHash(2));
         let mut counts = ClientCounts::default();
         for client in [one, one, other] {

@@ -239,7 +239,7 @@ impl DiskStoreState {
 
     /// Returns the result of a claim if the in-flight table or the cache decides it.
     fn claim_from_memory(&self, request: &ClaimRequest) -> Option<Claim> {
-        if let Some(claim) = self.in_flight.meet(request) {
+        if let Some(claim) = self.in_flight.check(request) {
             return Some(claim);
         }
         let recent = self.recent.get(&request.id)?;
@@ -247,7 +247,7 @@ impl DiskStoreState {
         match decide_claim(Some(record), request, self.store_clock.now()) {
             ClaimDecision::Available(_) => None,
             ClaimDecision::Replay => Some(Claim::Replay(recent.response)),
-            meeting => Some(meeting.rejection()),
+            decision => Some(decision.rejection()),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Encoding of stored values, on disk and in Redis.
 //!
-//! A value is written as a version, the value, and a checksum over both and over the name of the value. A value that
-//! is damaged, is stored under another name, or has another version is an error. It is never read as a response or
-//! as the absence of one.
+//! An encoded value consists of a format version, the value, and a checksum over both and over the name of the value.
+//! A value that is damaged, has another name or has another version is an error. It is never decoded as a response, and
+//! never treated as absent.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -10,22 +10,23 @@ use thiserror::Error;
 
 use crate::idempotency::{ResponseSummary, StoredResponse};
 
-/// The version that is written, and the only one that is read.
+/// The format version that this gateway writes, and the only one that it reads.
 pub(in crate::store) const VERSION: u8 = 2;
 
+/// Length of the checksum, in bytes.
 const CHECKSUM: usize = 8;
 
-/// Why bytes cannot be decoded.
+/// Why a stored value cannot be decoded.
 #[derive(Debug, Error)]
 pub(in crate::store) enum DecodeError {
     #[error(
-        "it has format {0}, and this version of the gateway reads format {VERSION}; use the version that wrote it \
-         until it has expired"
+        "format {0} is not supported, this version of the gateway reads format {VERSION}; run the version that wrote \
+         the value until the value has expired"
     )]
     OtherVersion(u8),
-    #[error("its checksum is wrong")]
+    #[error("checksum mismatch")]
     Checksum,
-    #[error("it makes no sense: {0}")]
+    #[error("malformed value: {0}")]
     Malformed(String),
 }
 
@@ -40,7 +41,7 @@ pub(in crate::store) struct EncodedResponse<'a> {
 }
 
 impl EncodedResponse<'_> {
-    /// Passes the serialized form of `response` to `write`.
+    /// Calls `write` with the serialized form of `response`, and returns its result.
     pub(in crate::store) fn of<T>(
         response: &StoredResponse,
         write: impl FnOnce(EncodedResponse<'_>) -> T,
@@ -55,12 +56,12 @@ impl EncodedResponse<'_> {
         })
     }
 
-    /// Summarizes the response without copying it.
+    /// Returns status and body length of the response without copying it.
     pub(in crate::store) fn summary(&self) -> Result<ResponseSummary, DecodeError> {
         summary(self.status, self.body.len())
     }
 
-    /// Decodes the response.
+    /// Converts the serialized form to a response.
     pub(in crate::store) fn read(self) -> Result<StoredResponse, DecodeError> {
         let malformed = |error: &dyn std::fmt::Display| DecodeError::Malformed(error.to_string());
         let mut headers = HeaderMap::with_capacity(self.headers.len());
@@ -75,8 +76,8 @@ impl EncodedResponse<'_> {
     }
 }
 
-/// Summarizes a sealed response from its first bytes; `None` if they end before the body.
-/// The checksum, which is at the end, is not verified.
+/// Returns status and body length of a sealed response from its first bytes, or `None` if the bytes end before the
+/// body. Does not verify the checksum, which is at the end.
 pub(in crate::store) fn summary_of_start(
     bytes: &[u8],
 ) -> Result<Option<ResponseSummary>, DecodeError> {
@@ -99,16 +100,16 @@ fn summary(status: u16, body_bytes: usize) -> Result<ResponseSummary, DecodeErro
     Ok(ResponseSummary { status, body_bytes })
 }
 
-/// Encodes a value that is stored under `name`.
+/// Encodes a value to be stored under `name`, with version and checksum.
 pub(in crate::store) fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
     let mut bytes = postcard::to_extend(value, vec![VERSION])
-        .expect("numbers, texts and bytes can always be written");
+        .expect("postcard encodes numbers, strings and bytes");
     let checksum = checksum(name, &bytes);
     bytes.extend_from_slice(&checksum);
     bytes
 }
 
-/// Decodes a value that is stored under `name`.
+/// Decodes a value that is stored under `name`, and verifies its version and checksum.
 pub(in crate::store) fn open<'a, T: Deserialize<'a>>(
     name: &[u8],
     bytes: &'a [u8],
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_of_a_sealed_response_tells_its_status_and_size() {
+    fn status_and_size_are_read_from_the_start_of_a_sealed_response() {
         let mut headers = HeaderMap::new();
         headers.append("x-a", HeaderValue::from_bytes(b"\xff").unwrap());
         headers.append("x-b", HeaderValue::from_static("2"));
@@ -167,13 +168,13 @@ mod tests {
             let mut bytes = EncodedResponse::of(&response, |written| seal(b"k", &written));
             bytes.truncate(bytes.len() - CHECKSUM);
             bytes[0] = version;
-            // As the other version would have written it.
+            // The checksum is valid, as if the other version had written the value.
             bytes.extend_from_slice(&checksum(b"k", &bytes));
             let opened = open::<EncodedResponse<'_>>(b"k", &bytes).err().unwrap();
             let summary = summary_of_start(&bytes).unwrap_err();
             for error in [opened, summary] {
                 let message = error.to_string();
-                let expected = format!("it has format {version}, and this version");
+                let expected = format!("format {version} is not supported, this version");
                 assert!(message.starts_with(&expected), "{message}");
             }
         }

@@ -1,7 +1,7 @@
-//! Executions in flight in this process, and those whose end could not be stored.
+//! Executions in flight in this process, and those whose outcome could not be stored.
 //!
-//! The disk and Redis stores check this table before they ask the writer or the server, so a duplicate on the same
-//! gateway waits without I/O. The memory store needs no such table: its records are the table.
+//! The disk and Redis stores check this table before any I/O. So a duplicate on the same gateway waits without I/O.
+//! The memory store needs no such table, because its records are in memory.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -20,24 +20,25 @@ const SHARDS: usize = 32;
 
 /// Executions in flight in this process.
 pub(in crate::store) struct InFlightTable {
-    shards: Box<[Mutex<HashMap<RecordId, Held>>]>,
-    picks_shard: RandomState,
+    shards: Box<[Mutex<HashMap<RecordId, InFlightEntry>>]>,
+    shard_hasher: RandomState,
 }
 
-enum Held {
+enum InFlightEntry {
     Running(Box<InFlightExecution>),
-    /// The claim is stored and its end could not be stored. The key is unknown until the store works again.
-    Lost(Lost),
+    /// The claim is stored, but its outcome could not be stored. The key is unknown until the store works again.
+    Lost(LostExecution),
 }
 
-/// An execution whose end could not be stored.
-struct Lost {
+/// An execution whose outcome could not be stored.
+struct LostExecution {
+    /// Number of its claim.
     number: u64,
     fingerprint: Fingerprint,
     since: Moment,
 }
 
-impl Held {
+impl InFlightEntry {
     fn view(&self) -> RecordView<'_, Moment> {
         match self {
             Self::Running(execution) => execution.view(),
@@ -48,7 +49,7 @@ impl Held {
         }
     }
 
-    /// Whether this is the claim of `token`, and not a later one of the same record.
+    /// Returns whether this is the claim of `token`, and not a later claim of the same key.
     fn is_of(&self, token: &ClaimToken) -> bool {
         match self {
             Self::Running(execution) => execution.token.number == token.number,
@@ -61,86 +62,88 @@ impl Default for InFlightTable {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            picks_shard: RandomState::new(),
+            shard_hasher: RandomState::new(),
         }
     }
 }
 
 impl InFlightTable {
-    fn shard(&self, id: RecordId) -> MutexGuard<'_, HashMap<RecordId, Held>> {
-        let hash = self.picks_shard.hash_one(id);
-        let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
+    fn shard(&self, id: RecordId) -> MutexGuard<'_, HashMap<RecordId, InFlightEntry>> {
+        let hash = self.shard_hasher.hash_one(id);
+        let index = usize::try_from(hash % SHARDS as u64).expect("SHARDS fits a usize");
         self.shards[index].lock()
     }
 
-    /// Returns the result of a claim on a key whose execution is in flight or lost; `None` if there is none.
-    pub(in crate::store) fn meet(&self, request: &ClaimRequest) -> Option<Claim> {
+    /// Returns the result of a claim on a key whose execution is in flight or lost, or `None` for any other key.
+    pub(in crate::store) fn check(&self, request: &ClaimRequest) -> Option<Claim> {
         let mut shard = self.shard(request.id);
-        let held = shard.get_mut(&request.id)?;
+        let entry = shard.get_mut(&request.id)?;
         Some(
-            match (decide_claim(Some(held.view()), request, request.at), held) {
-                (ClaimDecision::InFlight, Held::Running(execution)) => {
+            match (decide_claim(Some(entry.view()), request, request.at), entry) {
+                (ClaimDecision::InFlight, InFlightEntry::Running(execution)) => {
                     Claim::InFlight(execution.join())
                 }
-                // A lost execution also rejects a claim with `on_unknown = "release"`, which could not be stored.
-                (meeting, _) => meeting.rejection(),
+                // With `on_unknown = "release"`, a lost execution rejects too: the new claim could not be stored.
+                (decision, _) => decision.rejection(),
             },
         )
     }
 
-    /// Adds an execution that begins.
+    /// Adds an execution.
     pub(in crate::store) fn begin(&self, execution: InFlightExecution) {
         let id = execution.token.request.id;
-        let held = Held::Running(Box::new(execution));
-        self.shard(id).insert(id, held);
+        let entry = InFlightEntry::Running(Box::new(execution));
+        self.shard(id).insert(id, entry);
     }
 
-    /// Ends an execution and passes `outcome` to its waiters. Has no effect on a later claim of the same record.
+    /// Removes an execution and passes `outcome` to its waiters. Has no effect on a later claim of the same key.
     pub(in crate::store) fn end(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
         let id = token.request.id;
-        let held = match self.shard(id).entry(id) {
-            Entry::Occupied(held) if held.get().is_of(token) => held.remove(),
+        let entry = match self.shard(id).entry(id) {
+            Entry::Occupied(entry) if entry.get().is_of(token) => entry.remove(),
             _ => return,
         };
-        if let Held::Running(execution) = held {
+        if let InFlightEntry::Running(execution) = entry {
             execution.end(outcome);
         }
     }
 
-    /// Ends an execution whose end cannot be stored: its key is unknown. Has no effect if it has already ended.
+    /// Marks the key of an execution as unknown, because its outcome cannot be stored. Has no effect if the execution
+    /// has already ended.
     pub(in crate::store) fn lose(&self, token: &ClaimToken, now: Moment) {
         let request = &token.request;
-        let lost = Held::Lost(Lost {
+        let lost = InFlightEntry::Lost(LostExecution {
             number: token.number,
             fingerprint: request.fingerprint,
             since: now,
         });
-        let held = match self.shard(request.id).get_mut(&request.id) {
-            Some(held) if held.is_of(token) => std::mem::replace(held, lost),
+        let entry = match self.shard(request.id).get_mut(&request.id) {
+            Some(entry) if entry.is_of(token) => std::mem::replace(entry, lost),
             _ => return,
         };
-        if let Held::Running(execution) = held {
+        if let InFlightEntry::Running(execution) = entry {
             execution.end(ExecutionOutcome::Unknown);
         }
     }
 
-    /// Whether an execution of `id` is in flight.
+    /// Returns whether an execution of `id` is in flight.
     pub(in crate::store) fn is_running(&self, id: RecordId) -> bool {
-        matches!(self.shard(id).get(&id), Some(Held::Running(_)))
+        matches!(self.shard(id).get(&id), Some(InFlightEntry::Running(_)))
     }
 
-    /// Removes lost executions whose end is stored now: all but those in `claimed`, whose claim is still stored.
+    /// Removes the lost executions whose outcome has been stored since. Those in `claimed` stay: the store still has
+    /// their claims.
     pub(in crate::store) fn clear_lost(&self, claimed: &HashSet<RecordId>) {
         for shard in &self.shards {
-            shard
-                .lock()
-                .retain(|id, held| matches!(held, Held::Running(_)) || claimed.contains(id));
+            shard.lock().retain(|id, entry| {
+                matches!(entry, InFlightEntry::Running(_)) || claimed.contains(id)
+            });
         }
     }
 
     /// Counts the executions in flight.
     pub(in crate::store) fn len(&self) -> u64 {
-        let running = |held: &&Held| matches!(held, Held::Running(_));
+        let running = |entry: &&InFlightEntry| matches!(entry, InFlightEntry::Running(_));
         let counts = self
             .shards
             .iter()
@@ -155,19 +158,21 @@ impl InFlightTable {
         scope: Option<ScopeHash>,
         now: Moment,
     ) -> Vec<RecordInfo> {
-        let is_asked_for =
+        let is_selected =
             |id: &RecordId| id.key == key && scope.is_none_or(|scope| id.scope == scope);
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
-            let held = shard.iter().filter(|(id, _)| is_asked_for(id));
-            found.extend(held.map(|(&id, held)| {
-                let (state, since, fingerprint) = match held {
-                    Held::Running(execution) => {
+            let entry = shard.iter().filter(|(id, _)| is_selected(id));
+            found.extend(entry.map(|(&id, entry)| {
+                let (state, since, fingerprint) = match entry {
+                    InFlightEntry::Running(execution) => {
                         let fingerprint = execution.token.request.fingerprint;
                         (RecordState::InProgress, execution.since, fingerprint)
                     }
-                    Held::Lost(lost) => (RecordState::Unknown, lost.since, lost.fingerprint),
+                    InFlightEntry::Lost(lost) => {
+                        (RecordState::Unknown, lost.since, lost.fingerprint)
+                    }
                 };
                 RecordInfo {
                     id,
@@ -214,15 +219,15 @@ mod tests {
         assert!(in_flight.is_running(late.request.id));
         in_flight.lose(&late, Moment::default());
         assert!(matches!(
-            in_flight.meet(&late.request),
+            in_flight.check(&late.request),
             Some(Claim::Unknown)
         ));
         in_flight.end(&early, ExecutionOutcome::Unknown);
-        assert!(in_flight.meet(&late.request).is_some());
+        assert!(in_flight.check(&late.request).is_some());
         in_flight.end(&late, ExecutionOutcome::Unknown);
-        assert!(in_flight.meet(&late.request).is_none());
-        // What has ended cannot be lost any more.
+        assert!(in_flight.check(&late.request).is_none());
+        // An execution that has ended cannot be lost.
         in_flight.lose(&late, Moment::default());
-        assert!(in_flight.meet(&late.request).is_none());
+        assert!(in_flight.check(&late.request).is_none());
     }
 }

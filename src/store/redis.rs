@@ -1,15 +1,15 @@
 //! Buckets and records in Redis or Valkey, shared by a fleet of gateways.
 //!
 //! Every operation that must be atomic is a script, and all scripts use the clock of Redis, so the clocks of gateways
-//! need not agree. A request with limits is one round trip, however many limits it has. A request with a key is one
-//! to claim the key and one to store the record.
+//! need not agree. A request with limits needs one round trip, however many limits it has. A request with a key needs
+//! one round trip to claim the key and one to store the record.
 //!
 //! Every call has a deadline. A circuit breaker stops calls to a Redis that fails, and the [monitor](health) closes
-//! it after a successful probe. What requests get meanwhile is decided by the `on_store_error` of each limit, and
-//! requests with a key are rejected.
+//! it after a successful probe. While it is open, the `on_store_error` of each limit decides, and requests with an
+//! idempotency key are rejected.
 //!
 //! On a cluster the records of one scope are in one slot, so that a claim is atomic there too. The buckets of one
-//! request can be in several slots, and are charged one slot at a time.
+//! request can be in several slots. One script per slot charges them, and rejected requests are refunded.
 
 pub(crate) mod buckets;
 mod client;
@@ -30,7 +30,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use self::buckets::RedisBuckets;
-use self::client::{Client, ClientState};
+use self::client::{ClientState, RedisClient};
 use self::connection::Endpoint;
 use self::health::Monitor;
 use self::records::RedisRecords;
@@ -39,30 +39,31 @@ use crate::clock::Clock;
 use crate::hash_keys::HashKeySource;
 use crate::store::{Health, Part};
 
-pub(crate) use health::Unfit;
+pub(crate) use health::UnusableServer;
 
-/// How long startup waits for the first probe. After that the gateway starts without Redis.
+/// Longest wait for the first probe at startup. After it, the gateway starts without Redis.
 const FIRST_PROBE: Duration = Duration::from_secs(2);
 
-/// How long shutdown waits for tracked tasks.
+/// Longest wait for tracked tasks at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
-/// A Redis with its monitor thread. Clones share both; dropping the last clone stops the thread.
+/// A Redis server or cluster with its monitor thread. Clones share both. Dropping the last clone stops the thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Redis(Arc<Running>);
+pub(crate) struct Redis(Arc<MonitoredRedis>);
 
 #[derive(Debug)]
-struct Running {
+struct MonitoredRedis {
     state: Arc<ClientState>,
     done: CancellationToken,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Why a gateway cannot start with this Redis. An unreachable Redis is no error: the gateway starts without it.
+/// Why the gateway cannot start with the configured Redis. An unreachable Redis is not an error: the gateway starts
+/// without it.
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum RedisOpenError {
     /// The file of CA certificates cannot be read.
-    #[error("cannot read the certificates in {path}")]
+    #[error("cannot read the CA certificates of `store.ca_file` in {path}")]
     Certificates {
         /// The path of the file.
         path: String,
@@ -71,35 +72,36 @@ pub enum OpenError {
         error: io::Error,
     },
     /// The Redis library rejects the settings.
-    #[error("cannot set up a client for Redis")]
+    #[error("cannot create a Redis client from the settings in [store]")]
     Settings(#[source] redis::RedisError),
-    /// The server was reached and cannot be used.
-    #[error("the Redis at {nodes} cannot be used: {unfit}")]
-    Unfit {
+    /// A server responds, but cannot be used.
+    #[error("the Redis at {nodes} cannot be used: {reason}")]
+    UnusableServer {
         /// The configured addresses.
         nodes: String,
         /// The reason, with a remedy.
-        unfit: Unfit,
+        reason: UnusableServer,
     },
     /// The monitor thread cannot be started.
-    #[error("cannot start a thread for the store")]
+    #[error("cannot start the monitor thread of the Redis store")]
     Thread(#[source] io::Error),
 }
 
 impl Redis {
-    /// Starts to use the Redis of `settings`, for idempotency keys too if `keyed`. Waits up to 2 s for the first probe.
+    /// Starts the monitor of the Redis in `settings`, and waits up to 2 s for the first probe. If `keyed`, Redis also
+    /// stores idempotency records.
     pub(crate) fn open(
         settings: RedisSettings,
         keyed: bool,
         clock: Clock,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, RedisOpenError> {
         let nodes = settings.nodes.to_string();
-        // Before the runtime is built: dropping a runtime inside another one panics.
+        // Created before the runtime: an error here must not drop the runtime, which panics inside another runtime.
         let endpoint = Endpoint::new(&settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(OpenError::Thread)?;
+            .map_err(RedisOpenError::Thread)?;
         let background = runtime.handle().clone();
         let state = Arc::new(ClientState::new(settings, endpoint, clock, background));
         let done = CancellationToken::new();
@@ -111,28 +113,28 @@ impl Redis {
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = monitor.watch(first) => {}
+                        () = monitor.run(first) => {}
                         () = ended.cancelled() => {}
                     }
                     ends.tracked.close();
-                    // A claim that is not ended by then lapses with its lease.
+                    // The lease of a claim that has not ended by then expires, and its key becomes unknown.
                     let _ = tokio::time::timeout(SHUTDOWN, ends.tracked.wait()).await;
                 });
                 runtime.shutdown_background();
             })
-            .map_err(OpenError::Thread)?;
-        let redis = Self(Arc::new(Running {
+            .map_err(RedisOpenError::Thread)?;
+        let redis = Self(Arc::new(MonitoredRedis {
             state,
             done,
             thread: Mutex::new(Some(thread)),
         }));
         match probed.recv_timeout(FIRST_PROBE) {
-            Ok(Err(unfit)) => Err(OpenError::Unfit { nodes, unfit }),
+            Ok(Err(reason)) => Err(RedisOpenError::UnusableServer { nodes, reason }),
             Ok(Ok(())) | Err(_) => Ok(redis),
         }
     }
 
-    /// Returns the keys for hashes, which follow the secret of the fleet.
+    /// Returns the hash keys, which are derived from the secret of the fleet.
     pub(crate) fn hash_keys(&self) -> HashKeySource {
         self.0.state.hash_keys()
     }
@@ -147,7 +149,7 @@ impl Redis {
         [Part::Limits, Part::Records].map(|part| self.0.state.breaker(part).health())
     }
 
-    /// Returns the buckets in this Redis. While it does not respond, up to `max_clients` are tracked in memory.
+    /// Returns the buckets in this Redis. While Redis does not respond, up to `max_clients` buckets are in memory.
     pub(crate) fn buckets(&self, max_clients: usize) -> RedisBuckets {
         RedisBuckets::new(self, max_clients)
     }
@@ -158,12 +160,12 @@ impl Redis {
     }
 
     /// Returns a client with its own connection.
-    fn client(&self, part: Part) -> Client {
-        Client::new(Arc::clone(&self.0.state), part)
+    fn client(&self, part: Part) -> RedisClient {
+        RedisClient::new(Arc::clone(&self.0.state), part)
     }
 }
 
-impl Running {
+impl MonitoredRedis {
     fn close(&self) {
         self.done.cancel();
         let thread = self.thread.lock().take();
@@ -172,12 +174,12 @@ impl Running {
             && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that looks after Redis has crashed");
+            tracing::error!("Redis monitor thread panicked");
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for MonitoredRedis {
     fn drop(&mut self) {
         self.close();
     }

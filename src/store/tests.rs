@@ -1,46 +1,48 @@
 //! Tests that every store passes.
 //!
-//! Records of idempotency keys: `behaviours` has the guarantees one by one, `history` compares random histories with a
-//! model that does not know how a store works, `claims` compares the scripts of Redis with the function that decides for
-//! the other stores, `fleet` has several gateways on one store, and `damage`, `full_disk` and `space` are about the store
-//! on disk. Buckets: `buckets` runs against every store, and `properties` against the one in memory. A new store is one
-//! more line in [`bench::Kind`] and in the lists below.
+//! - Records, all stores: `behaviours` tests each guarantee, `history` compares random histories with a model.
+//! - Records in Redis: `claim_script` compares the claim script with the function that decides for the other stores,
+//!   and `two_gateways` has two gateways on one server.
+//! - Records on disk: `disk_damage`, `disk_space` and `full_disk`.
+//! - Buckets: `buckets` tests all stores, and `properties` the one in memory.
+//!
+//! For a new store, add a variant to [`record_fixture::StoreKind`] and a line to the lists below.
 
 mod behaviours;
-mod bench;
 mod buckets;
-mod claims;
-mod damage;
-mod fleet;
+mod claim_script;
+mod disk_damage;
+mod disk_space;
 mod full_disk;
 mod history;
 mod properties;
+mod record_fixture;
 #[path = "../../tests/support/redis.rs"]
 #[allow(
     dead_code,
     unused_imports,
-    reason = "other tests and a bench use the rest"
+    reason = "other tests and a benchmark use the rest"
 )]
 pub(crate) mod redis;
 mod server;
-mod space;
+mod two_gateways;
 
-/// Makes a test of each behaviour for a store.
+/// Generates a test of each behaviour for one store.
 macro_rules! on {
     ($store:ident, $kind:ident, [$($behaviour:ident,)*]) => {
         mod $store {
             $(
                 #[tokio::test]
                 async fn $behaviour() {
-                    crate::store::tests::behaviours::$behaviour(crate::store::tests::bench::Kind::$kind).await;
+                    crate::store::tests::behaviours::$behaviour(crate::store::tests::record_fixture::StoreKind::$kind).await;
                 }
             )*
         }
     };
 }
 
-/// The promises of stores of any kind, and of those that bound themselves how much they hold: in Redis it is
-/// Redis that does that.
+/// Generates the tests of `any` for all stores, and those of `bounded` for the stores with a `StoreCapacity`. The
+/// capacity of Redis is its `maxmemory`.
 macro_rules! on_each_store {
     (any: $any:tt, bounded: $bounded:tt) => {
         mod any {
@@ -59,35 +61,35 @@ macro_rules! on_each_store {
 
 on_each_store! {
     any: [
-        of_any_number_of_claims_exactly_one_wins,
-        a_completed_key_is_answered_from_its_record,
-        one_key_is_another_in_another_scope,
-        a_key_stands_for_one_request_whatever_became_of_it,
-        those_who_wait_are_told_the_answer,
-        a_released_key_can_be_claimed_again_and_those_who_wait_get_its_answer,
-        those_who_wait_for_an_answer_that_is_not_kept_are_told_so,
+        exactly_one_of_many_concurrent_claims_wins,
+        a_claim_of_a_completed_key_gets_a_replay,
+        the_same_key_in_two_scopes_has_two_records,
+        another_request_with_a_used_key_is_a_mismatch_in_every_state,
+        waiters_receive_the_response,
+        a_released_key_can_be_claimed_again_and_waiters_receive_its_response,
+        waiters_receive_a_tombstone_if_the_response_is_not_stored,
         a_permit_dropped_before_the_request_was_sent_frees_its_key,
-        a_permit_dropped_afterwards_leaves_its_key_unknown,
-        an_unknown_key_is_held_or_released_as_the_route_says,
-        whoever_stops_waiting_leaves_nothing_behind,
-        every_record_expires_after_its_time_and_none_in_progress_does,
-        a_scope_has_so_many_keys_and_no_more,
-        a_scope_whose_keys_have_expired_is_not_full_whatever_else_has,
+        a_permit_dropped_after_the_request_was_sent_makes_its_key_unknown,
+        on_unknown_decides_whether_an_unknown_key_can_be_claimed,
+        a_waiter_that_stops_waiting_has_no_effect,
+        records_expire_after_their_ttl_except_those_in_progress,
+        a_full_scope_rejects_new_keys,
+        a_scope_whose_keys_have_expired_is_not_full_while_many_others_expire,
         a_key_is_found_in_every_scope,
         only_an_unknown_key_can_be_freed,
-        a_request_whose_caller_left_claims_nothing,
-        a_client_with_its_share_claims_no_new_key,
-        a_freed_key_is_no_longer_part_of_the_share,
-        an_expired_key_is_no_longer_part_of_the_share,
-        a_key_counts_for_the_client_that_takes_it_over,
+        a_cancelled_claim_leaves_its_key_free,
+        a_client_that_holds_its_share_cannot_claim_a_new_key,
+        a_freed_key_does_not_count_towards_the_share,
+        an_expired_key_does_not_count_towards_the_share,
+        a_key_counts_for_the_client_that_claims_it_after_an_unknown_outcome,
         an_expired_key_counts_for_the_client_that_claims_it_again,
-        a_claim_that_is_not_won_is_not_part_of_the_share,
-        a_claim_whose_caller_left_is_not_part_of_the_share,
+        a_claim_that_is_not_won_does_not_count_towards_the_share,
+        a_cancelled_claim_does_not_count_towards_the_share,
     ],
     bounded: [
-        a_full_store_takes_no_new_keys_until_some_expire,
-        answers_that_do_not_fit_leave_tombstones,
-        a_client_that_is_alone_uses_most_of_the_store,
-        a_tombstone_is_part_of_the_share,
+        a_full_store_rejects_new_keys_until_some_expire,
+        responses_beyond_max_bytes_become_tombstones,
+        a_single_client_can_use_most_of_the_store,
+        a_tombstone_counts_towards_the_share,
     ]
 }

@@ -1,4 +1,4 @@
-//! The API behind the gateways, which counts what it does and never does the same twice.
+//! The upstream API. It counts executions, and each execution has a different response.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::harness::{Answer, Received, Reply, Upstream};
 /// The header that carries the number of an execution.
 const EXECUTION: &str = "x-execution";
 
-/// An API that listens until dropped.
+/// An API server that listens until it is dropped.
 pub(crate) struct Api {
     upstream: Upstream,
     executions: Arc<Executions>,
-    held: watch::Sender<Held>,
+    withheld: watch::Sender<Withheld>,
 }
 
-/// What the API keeps to itself for now.
+/// The part of its responses that the API does not send yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum Withheld {
     Nothing,
-    /// The bodies of its answers; their heads are sent.
+    /// The bodies. The heads are sent.
     Bodies,
-    /// Its answers.
-    Answers,
+    /// The complete responses.
+    Responses,
 }
 
 #[derive(Default)]
@@ -39,9 +39,9 @@ struct Executions {
     all: AtomicUsize,
 }
 
-/// What is the same in an answer and in every replay of it.
+/// A response of the API, without the parts that differ in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Print {
+pub(crate) struct ApiResponse {
     status: u16,
     headers: Vec<(String, Vec<u8>)>,
     body: Bytes,
@@ -49,44 +49,45 @@ pub(crate) struct Print {
 
 impl Api {
     pub(crate) fn start() -> Self {
-        Self::holding(Held::Nothing)
+        Self::holding(Withheld::Nothing)
     }
 
-    pub(crate) fn holding(held: Held) -> Self {
-        let held = watch::Sender::new(held);
+    /// Starts an API that withholds `withheld`.
+    pub(crate) fn holding(withheld: Withheld) -> Self {
+        let withheld = watch::Sender::new(withheld);
         let executions = Arc::<Executions>::default();
-        let (gate, count) = (held.subscribe(), Arc::clone(&executions));
+        let (gate, count) = (withheld.subscribe(), Arc::clone(&executions));
         let upstream = Upstream::with(move |received| {
             let number = count.begin(&received);
-            answer(received, number, gate.clone())
+            respond(received, number, gate.clone())
         });
         Self {
             upstream,
             executions,
-            held,
+            withheld,
         }
     }
 
-    /// Keeps this to itself from now on, and lets go of what it held beyond that.
-    pub(crate) fn hold(&self, held: Held) {
-        self.held.send_replace(held);
+    /// Withholds `withheld` from now on, and sends everything else.
+    pub(crate) fn hold(&self, withheld: Withheld) {
+        self.withheld.send_replace(withheld);
     }
 
     pub(crate) fn url(&self) -> String {
         self.upstream.url()
     }
 
-    /// How often a key was carried out, or has begun to be.
+    /// Returns the number of executions of a key, including those in flight.
     pub(crate) fn times(&self, key: &str) -> usize {
         self.executions.by_key.lock().get(key).map_or(0, |it| *it)
     }
 
-    /// All that was ever carried out, with a key or without.
+    /// Returns the number of all executions, with or without a key.
     pub(crate) fn count(&self) -> usize {
         self.executions.all.load(Ordering::SeqCst)
     }
 
-    /// Keys that were carried out more than once.
+    /// Returns the keys that were executed more than once.
     pub(crate) fn repeated(&self) -> Vec<String> {
         let by_key = self.executions.by_key.lock();
         let repeated = by_key.iter().filter(|(_, times)| **times > 1);
@@ -95,7 +96,7 @@ impl Api {
 }
 
 impl Executions {
-    /// Counts an execution, and says which it is.
+    /// Counts an execution, and returns its number.
     fn begin(&self, received: &Received) -> usize {
         let key = received.header("idempotency-key");
         if !key.is_empty() {
@@ -105,41 +106,41 @@ impl Executions {
     }
 }
 
-async fn answer(received: Received, number: usize, mut gate: watch::Receiver<Held>) -> Reply {
-    // Whoever drops the gate leaves it open.
-    drop(gate.wait_for(|held| *held != Held::Answers).await);
+async fn respond(received: Received, number: usize, mut gate: watch::Receiver<Withheld>) -> Reply {
+    // An error means that the API was dropped. Nothing is withheld then.
+    drop(gate.wait_for(|it| *it != Withheld::Responses).await);
     let key = received.header("idempotency-key");
     let (mut rest, body) = Channel::new(1);
     tokio::spawn(async move {
-        drop(gate.wait_for(|held| *held == Held::Nothing).await);
-        let said = format!("`{key}` was execution {number}");
-        // A gateway that is gone needs no answer.
-        let _ = rest.send_data(Bytes::from(said)).await;
+        drop(gate.wait_for(|it| *it == Withheld::Nothing).await);
+        let content = format!("`{key}` was execution {number}");
+        // The gateway may have closed the connection.
+        let _ = rest.send_data(Bytes::from(content)).await;
     });
     let mut reply = Response::new(body.boxed_unsync());
-    let status = 200 + u16::try_from(number % 3).expect("small");
-    *reply.status_mut() = status.try_into().expect("a status");
+    let status = 200 + u16::try_from(number % 3).expect("0 to 2");
+    *reply.status_mut() = status.try_into().expect("200 to 202");
     reply.headers_mut().insert(EXECUTION, number.into());
     reply
 }
 
-impl Print {
-    /// The print of an answer that came from the API, at whatever time; none if it is the gateway's own.
-    pub(crate) fn of(answer: &Answer) -> Option<Self> {
-        // Each request has an id of its own.
+impl ApiResponse {
+    /// Returns the response of the API in `response`, or `None` if the gateway generated the response.
+    pub(crate) fn of(response: &Answer) -> Option<Self> {
+        // These headers differ in a replay.
         let same = |name: &str| !["idempotent-replayed", "x-request-id"].contains(&name);
-        let headers = answer.headers.iter();
+        let headers = response.headers.iter();
         let headers = headers.filter(|(name, _)| same(name.as_str()));
-        answer.has(EXECUTION).then(|| Self {
-            status: answer.status,
+        response.has(EXECUTION).then(|| Self {
+            status: response.status,
             headers: headers
                 .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
                 .collect(),
-            body: answer.body.clone(),
+            body: response.body.clone(),
         })
     }
 
-    /// Which execution it is the answer of.
+    /// Returns the number of the execution.
     pub(crate) fn execution(&self) -> usize {
         let mut headers = self.headers.iter();
         let (_, number) = headers.find(|(name, _)| name == EXECUTION).unwrap();

@@ -1,16 +1,16 @@
-//! Gateways whose clocks are five minutes apart: Redis's own clock is the only one that counts.
+//! Gateways whose clocks differ by five minutes. Only the clock of Redis matters.
 
 use std::time::Duration;
 
-use crate::api::{Api, Held};
+use crate::api::{Api, Withheld};
 use crate::gateways::{Gateway, Setup, is_in_flight};
 use crate::harness::eventually;
 use crate::redis::{RedisServer, ahead_variables};
 
 const APART: Duration = Duration::from_mins(5);
 
-/// What a request was told: whether it was admitted, how long to wait, what is left.
-type Told = (bool, u64, String);
+/// The response to a limited request: whether it was admitted, `Retry-After`, and `RateLimit`.
+type LimitResponse = (bool, u64, String);
 
 fn start_ahead(setup: &Setup) -> Gateway {
     let variables = ahead_variables(APART);
@@ -21,56 +21,60 @@ fn start_ahead(setup: &Setup) -> Gateway {
     setup.start_in(&variables)
 }
 
-/// A client that asks one gateway after the other: all its burst at once, and then as often as it is told to.
-async fn alternate(gateways: [&Gateway; 2]) -> Vec<Told> {
-    let mut told = Vec::new();
+/// Sends requests to the gateways in turn: the burst immediately, then one after each `Retry-After`.
+async fn alternate(gateways: [&Gateway; 2]) -> Vec<LimitResponse> {
+    let mut responses = Vec::new();
     let mut wait = 0;
     for number in 0..12 {
-        // As long as the gateway said, and no luck is needed then.
+        // After `Retry-After`, the next request is admitted.
         if number > 5 && number % 2 == 0 {
             tokio::time::sleep(Duration::from_secs(wait)).await;
         }
-        let answer = gateways[number % 2].get().await;
-        let admitted = answer.status < 300;
-        assert!(admitted || answer.status == 429, "{answer:?}");
-        wait = if admitted { 0 } else { answer.retry_after() };
-        told.push((admitted, wait, answer.header("ratelimit")));
+        let response = gateways[number % 2].get().await;
+        let admitted = response.status < 300;
+        assert!(admitted || response.status == 429, "{response:?}");
+        wait = if admitted { 0 } else { response.retry_after() };
+        responses.push((admitted, wait, response.header("ratelimit")));
     }
-    told
+    responses
 }
 
 #[tokio::test]
-async fn a_client_of_two_gateways_is_admitted_as_by_one() {
+async fn two_gateways_with_different_clocks_admit_like_one() {
     let api = Api::start();
     let (redis, other_redis) = (RedisServer::start(), RedisServer::start());
     let limit = "rate = \"1/2s\"\nburst = 3";
-    let setup = Setup::before(&api, &redis.url()).limit(limit);
-    let (right, ahead) = (setup.start(), start_ahead(&setup));
-    let alone = Setup::before(&api, &other_redis.url()).limit(limit).start();
-    let (two, one) = tokio::join!(alternate([&right, &ahead]), alternate([&alone, &alone]));
+    let setup = Setup::new(&api, &redis.url()).limit(limit);
+    let (correct, ahead) = (setup.start(), start_ahead(&setup));
+    let alone = Setup::new(&api, &other_redis.url()).limit(limit).start();
+    let (two, one) = tokio::join!(alternate([&correct, &ahead]), alternate([&alone, &alone]));
     assert_eq!(two, one);
     let admitted: Vec<_> = two.iter().map(|(admitted, ..)| *admitted).collect();
-    let burst_and_then_one_a_wait = [
+    // A burst of four, then one admission after each wait.
+    let expected = [
         true, true, true, true, false, false, true, false, true, false, true, false,
     ];
-    assert_eq!(admitted, burst_and_then_one_a_wait, "{two:?}");
+    assert_eq!(admitted, expected, "{two:?}");
     ahead.stop();
 }
 
 #[tokio::test]
-async fn claims_and_records_are_kept_for_as_long_as_they_should_be() {
-    let (api, redis) = (Api::holding(Held::Answers), RedisServer::start());
-    let setup = Setup::before(&api, &redis.url()).keyed("ttl = \"1h\", in_flight = \"conflict\"");
-    let (right, ahead) = (setup.start(), start_ahead(&setup));
-    for (number, [first, other]) in [[&ahead, &right], [&right, &ahead]].into_iter().enumerate() {
-        api.hold(Held::Answers);
+async fn claims_and_records_expire_by_the_clock_of_redis() {
+    let (api, redis) = (Api::holding(Withheld::Responses), RedisServer::start());
+    let setup = Setup::new(&api, &redis.url()).keyed("ttl = \"1h\", in_flight = \"conflict\"");
+    let (correct, ahead) = (setup.start(), start_ahead(&setup));
+    for (number, [first, other]) in [[&ahead, &correct], [&correct, &ahead]]
+        .into_iter()
+        .enumerate()
+    {
+        api.hold(Withheld::Responses);
         let key = format!("key-{number}");
-        let asked = tokio::spawn(first.paying(&key).send());
-        eventually("it has begun", async || api.times(&key) == 1).await;
-        let refused = other.pay(&key).await;
-        assert!(is_in_flight(&refused), "{refused:?}");
-        api.hold(Held::Nothing);
-        assert!(!asked.await.unwrap().is_replay());
+        let first_response = tokio::spawn(first.pay_request(&key).send());
+        eventually("the execution has begun", async || api.times(&key) == 1).await;
+        let rejected = other.pay(&key).await;
+        assert!(is_in_flight(&rejected), "{rejected:?}");
+        api.hold(Withheld::Nothing);
+        assert!(!first_response.await.unwrap().is_replay());
         let replayed = other.replay(&key).await;
         assert_eq!(first.replay(&key).await, replayed);
     }
@@ -79,10 +83,10 @@ async fn claims_and_records_are_kept_for_as_long_as_they_should_be() {
         let left = redis.command(&["PTTL".to_owned(), name.text()]);
         Duration::from_millis(u64::try_from(left.int()).unwrap_or(0))
     });
-    let kept: Vec<_> = left.filter(|it| *it > Duration::from_mins(1)).collect();
-    assert!(kept.len() >= 2, "{kept:?}");
-    for left in kept {
-        // Claims are there for their lease on top of it.
+    let expiries: Vec<_> = left.filter(|it| *it > Duration::from_mins(1)).collect();
+    assert!(expiries.len() >= 2, "{expiries:?}");
+    for left in expiries {
+        // The expiry of a claim also includes its lease.
         let hour = Duration::from_mins(59)..Duration::from_mins(62);
         assert!(hour.contains(&left), "{left:?}");
     }

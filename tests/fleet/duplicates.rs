@@ -1,49 +1,49 @@
-//! Crowds with the same key, half of them at each of two gateways: one execution, and one answer for all.
+//! Many requests with the same key at two gateways: one execution, and the same response for all.
 
 use std::collections::HashMap;
 
-use crate::api::{Api, Held, Print};
+use crate::api::{Api, ApiResponse, Withheld};
 use crate::gateways::{Gateway, Setup};
 use crate::harness::{Answer, eventually};
 use crate::redis::{RedisCluster, RedisServer};
 
-/// Streams of one connection.
+/// Number of HTTP/2 streams of one connection.
 const STREAMS: usize = 250;
 
-struct Crowd {
-    /// How many keys there are.
+/// Number of keys and requests of a test.
+struct DuplicateLoad {
     keys: usize,
-    /// How many of them at the same time.
-    at_once: usize,
-    /// How many requests each has.
+    /// Number of keys that are in flight at the same time.
+    concurrent_keys: usize,
+    /// Number of requests for each key.
     duplicates: usize,
 }
 
-impl Crowd {
-    /// Has all keys asked for at both gateways.
-    async fn come(&self, api: &Api, gateways: &[Gateway; 2]) {
+impl DuplicateLoad {
+    /// Sends all requests, half to each gateway, and checks the responses.
+    async fn run(&self, api: &Api, gateways: &[Gateway; 2]) {
         let keys: Vec<_> = (0..self.keys).map(|key| format!("key-{key}")).collect();
-        for (round, keys) in keys.chunks(self.at_once).enumerate() {
-            let done = round * self.at_once;
-            let answers = self.rush(api, gateways, keys, done).await;
-            for (key, answers) in answers {
-                assert_eq!(answers.len(), self.duplicates);
-                let first: Vec<_> = answers.iter().filter(|it| !it.is_replay()).collect();
-                assert_eq!(first.len(), 1, "all but one are replays: {key}");
-                let print = Print::of(first[0]).expect("an answer of the API");
-                for answer in &answers {
-                    assert_eq!(Print::of(answer).as_ref(), Some(&print), "{key}");
+        for (round, keys) in keys.chunks(self.concurrent_keys).enumerate() {
+            let done = round * self.concurrent_keys;
+            let responses = self.send_concurrently(api, gateways, keys, done).await;
+            for (key, responses) in responses {
+                assert_eq!(responses.len(), self.duplicates);
+                let first: Vec<_> = responses.iter().filter(|it| !it.is_replay()).collect();
+                assert_eq!(first.len(), 1, "one response is not a replay: {key}");
+                let content = ApiResponse::of(first[0]).expect("a response of the API");
+                for response in &responses {
+                    assert_eq!(ApiResponse::of(response).as_ref(), Some(&content), "{key}");
                 }
-                // Later ones find it wherever they come.
+                // Later requests get a replay at both gateways.
                 for gateway in gateways {
-                    let late = gateway.paying(&key).header("Authorization", &key);
+                    let late = gateway.pay_request(&key).header("Authorization", &key);
                     let late = late.send().await;
                     assert!(late.is_replay(), "{late:?}");
-                    assert_eq!(Print::of(&late), Some(print.clone()), "{key}");
+                    assert_eq!(ApiResponse::of(&late), Some(content.clone()), "{key}");
                 }
             }
         }
-        assert_eq!(api.count(), self.keys, "one execution a key");
+        assert_eq!(api.count(), self.keys, "one execution per key");
         assert_eq!(api.repeated(), Vec::<String>::new());
         let mut executed = [0; 2];
         for (executed, gateway) in executed.iter_mut().zip(gateways) {
@@ -53,15 +53,15 @@ impl Crowd {
         assert_eq!(executed.iter().sum::<u64>(), self.keys as u64);
     }
 
-    /// Sends all requests with these keys, and lets the API answer when all the others wait.
-    async fn rush(
+    /// Sends all requests for `keys`. The API responds when all duplicates wait. `done` keys were sent before.
+    async fn send_concurrently(
         &self,
         api: &Api,
         gateways: &[Gateway; 2],
         keys: &[String],
         done: usize,
     ) -> HashMap<String, Vec<Answer>> {
-        api.hold(Held::Answers);
+        api.hold(Withheld::Responses);
         let mut connections = Vec::new();
         for _ in 0..(keys.len() * self.duplicates).div_ceil(2 * STREAMS) {
             for gateway in gateways {
@@ -69,26 +69,26 @@ impl Crowd {
                 connections.push((client.clone(), client.keep_alive().await));
             }
         }
-        let mut asked = Vec::new();
+        let mut tasks = Vec::new();
         for number in 0..self.duplicates {
             for key in keys {
-                let (client, connection) = &connections[asked.len() % connections.len()];
+                let (client, connection) = &connections[tasks.len() % connections.len()];
                 let mut stream = connection.stream_beside();
-                // Each is somebody else's, so they lie all over a cluster.
-                let asking = client.post("/pay").key(key).header("Authorization", key);
-                let asking = asking.body("amount=1");
+                // Each key has its own scope, so the keys are on all servers of a cluster.
+                let request = client.post("/pay").key(key).header("Authorization", key);
+                let request = request.body("amount=1");
                 let key = key.clone();
-                asked.push(tokio::spawn(
-                    async move { (key, stream.send(asking).await) },
+                tasks.push(tokio::spawn(
+                    async move { (key, stream.send(request).await) },
                 ));
             }
-            // Whoever comes first is not always the same.
+            // Changes which gateway receives a key first.
             if number % 2 == 0 {
                 connections.rotate_left(1);
             }
         }
         let waiting = ((done + keys.len()) * (self.duplicates - 1)) as u64;
-        eventually("all but the first wait", async || {
+        eventually("all duplicates wait", async || {
             let waited = [
                 gateways[0].outcomes("waited").await,
                 gateways[1].outcomes("waited").await,
@@ -96,17 +96,17 @@ impl Crowd {
             waited[0] + waited[1] == waiting && waited[0] > 0 && waited[1] > 0
         })
         .await;
-        api.hold(Held::Nothing);
-        let mut answers = HashMap::<_, Vec<_>>::new();
-        for asked in asked {
-            let (key, answer) = asked.await.expect("an answer");
-            answers.entry(key).or_default().push(answer);
+        api.hold(Withheld::Nothing);
+        let mut responses = HashMap::<_, Vec<_>>::new();
+        for task in tasks {
+            let (key, response) = task.await.expect("the task completes");
+            responses.entry(key).or_default().push(response);
         }
-        answers
+        responses
     }
 }
 
-fn ready(setup: Setup) -> [Gateway; 2] {
+fn start(setup: Setup) -> [Gateway; 2] {
     let setup = setup
         .server("h2_max_streams = 256")
         .keyed("wait_timeout = \"1m\"");
@@ -114,25 +114,25 @@ fn ready(setup: Setup) -> [Gateway; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_five_hundred_duplicates_at_two_gateways_one_is_carried_out() {
+async fn one_of_500_duplicates_at_two_gateways_is_executed() {
     let (api, redis) = (Api::start(), RedisServer::start());
-    let gateways = ready(Setup::before(&api, &redis.url()));
-    let crowd = Crowd {
+    let gateways = start(Setup::new(&api, &redis.url()));
+    let load = DuplicateLoad {
         keys: 100,
-        at_once: 10,
+        concurrent_keys: 10,
         duplicates: 500,
     };
-    crowd.come(&api, &gateways).await;
+    load.run(&api, &gateways).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_hundred_duplicates_on_a_cluster_one_is_carried_out() {
+async fn one_of_100_duplicates_on_a_cluster_is_executed() {
     let (api, redis) = (Api::start(), RedisCluster::start());
-    let gateways = ready(Setup::on_cluster(&api, &redis.urls()));
-    let crowd = Crowd {
+    let gateways = start(Setup::on_cluster(&api, &redis.urls()));
+    let load = DuplicateLoad {
         keys: 20,
-        at_once: 10,
+        concurrent_keys: 10,
         duplicates: 100,
     };
-    crowd.come(&api, &gateways).await;
+    load.run(&api, &gateways).await;
 }

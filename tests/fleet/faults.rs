@@ -1,110 +1,112 @@
-//! What happens to a Redis while two gateways are at work with it.
+//! Faults of Redis while two gateways are under load.
 
-mod scene;
+mod fault_test;
 
 use std::cell::Cell;
 use std::time::Duration;
 
-use self::scene::Scene;
+use self::fault_test::FaultTest;
 use crate::redis::{Options, RedisCluster, RedisServer};
-use crate::slow::SlowWay;
+use crate::slow_proxy::SlowProxy;
 
-/// How long the trouble lasts after it has shown.
-const TROUBLE: Duration = Duration::from_millis(1_500);
+/// Duration of a fault.
+const FAULT: Duration = Duration::from_millis(1_500);
 
 fn durable() -> RedisServer {
     RedisServer::options().append_only().start()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_is_killed_and_comes_back() {
-    let scene = Scene::with(durable());
-    let endured = scene.endure(RedisServer::kill, TROUBLE, RedisServer::restart);
-    let seen = endured.await;
-    scene.both_noticed();
-    scene.both_said_little();
-    scene.both_say("Redis does not keep idempotency keys");
-    scene.both_say("Redis was restarted");
-    scene.kept_all(&seen).await;
+async fn gateways_recover_after_redis_crashes_and_restarts() {
+    let test = FaultTest::with(durable());
+    let run = test.run_with_fault(RedisServer::kill, FAULT, RedisServer::restart);
+    let observed = run.await;
+    test.assert_noticed();
+    test.assert_few_messages();
+    test.wait_for_logs("Redis cannot be used for idempotency records");
+    test.wait_for_logs("Redis restarted");
+    test.assert_executed_once(&observed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_stands_still_and_goes_on() {
-    let scene = Scene::with(RedisServer::start());
-    let endured = scene.endure(RedisServer::freeze, TROUBLE, RedisServer::thaw);
-    let seen = endured.await;
-    scene.both_noticed();
-    scene.both_said_little();
-    scene.kept_all(&seen).await;
-    for gateway in &*scene.gateways {
-        assert!(!gateway.log().contains("Redis was restarted"));
+async fn gateways_recover_after_redis_freezes() {
+    let test = FaultTest::with(RedisServer::start());
+    let run = test.run_with_fault(RedisServer::freeze, FAULT, RedisServer::thaw);
+    let observed = run.await;
+    test.assert_noticed();
+    test.assert_few_messages();
+    test.assert_executed_once(&observed).await;
+    for gateway in &*test.gateways {
+        assert!(!gateway.log().contains("Redis restarted"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_is_full_and_has_room_again() {
-    let scene = Scene::with(RedisServer::start());
-    let endured = scene.endure(RedisServer::fill, TROUBLE, RedisServer::unfill);
-    let seen = endured.await;
-    scene.both_noticed();
-    scene.both_said_little();
-    scene.kept_all(&seen).await;
+async fn gateways_recover_after_redis_runs_out_of_memory() {
+    let test = FaultTest::with(RedisServer::start());
+    let run = test.run_with_fault(RedisServer::fill, FAULT, RedisServer::unfill);
+    let observed = run.await;
+    test.assert_noticed();
+    test.assert_few_messages();
+    test.assert_executed_once(&observed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_takes_no_writes_and_takes_them_again() {
-    let scene = Scene::with(RedisServer::start());
+async fn gateways_recover_after_redis_rejects_writes() {
+    let test = FaultTest::with(RedisServer::start());
     let replicas = |wanted: &'static str| {
         move |redis: &RedisServer| {
             redis.command(&["CONFIG", "SET", "min-replicas-to-write", wanted]);
         }
     };
-    let seen = scene.endure(replicas("1"), TROUBLE, replicas("0")).await;
-    scene.both_noticed();
-    scene.both_said_little();
-    scene.both_say("Redis does not keep idempotency keys");
-    scene.kept_all(&seen).await;
+    let observed = test
+        .run_with_fault(replicas("1"), FAULT, replicas("0"))
+        .await;
+    test.assert_noticed();
+    test.assert_few_messages();
+    test.wait_for_logs("Redis cannot be used for idempotency records");
+    test.assert_executed_once(&observed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_is_restarted_with_all_it_had() {
-    let scene = Scene::with(durable());
-    let endured = scene.endure(RedisServer::kill, Duration::ZERO, RedisServer::restart);
-    let seen = endured.await;
-    scene.both_say("Redis was restarted");
-    scene.kept_all(&seen).await;
+async fn no_key_executes_twice_when_redis_restarts_with_its_data() {
+    let test = FaultTest::with(durable());
+    let run = test.run_with_fault(RedisServer::kill, Duration::ZERO, RedisServer::restart);
+    let observed = run.await;
+    test.wait_for_logs("Redis restarted");
+    test.assert_executed_once(&observed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_is_restarted_without_anything() {
-    let scene = Scene::with(durable());
-    let endured = scene.endure(
+async fn only_keys_that_redis_lost_execute_again() {
+    let test = FaultTest::with(durable());
+    let run = test.run_with_fault(
         RedisServer::kill,
         Duration::ZERO,
         RedisServer::restart_empty,
     );
-    let seen = endured.await;
-    scene.both_say("Redis was restarted");
-    // A key is carried out again only if it was before what was known of it was lost.
-    let mut again = 0;
-    for (key, answers) in &seen.tally.answers {
-        let times = scene.api.times(key);
-        assert!(times <= 2, "{key} was carried out {times} times");
-        let (first, _) = answers[0];
-        assert!(times == 1 || first < seen.healed, "{key}");
-        again += usize::from(times == 2);
-        let after = answers.iter().filter(|(at, _)| *at > seen.healed);
-        let after: Vec<_> = after.map(|(_, print)| print).collect();
+    let observed = run.await;
+    test.wait_for_logs("Redis restarted");
+    // A key executes twice only if its first execution was before the restart.
+    let mut repeated = 0;
+    for (key, responses) in &observed.results.responses {
+        let times = test.api.times(key);
+        assert!(times <= 2, "{key} was executed {times} times");
+        let (first, _) = responses[0];
+        assert!(times == 1 || first < observed.recovered, "{key}");
+        repeated += usize::from(times == 2);
+        let after = responses.iter().filter(|(at, _)| *at > observed.recovered);
+        let after: Vec<_> = after.map(|(_, content)| content).collect();
         assert!(after.windows(2).all(|pair| pair[0] == pair[1]), "{key}");
     }
-    assert!(again > 0, "what was lost was asked for again");
+    assert!(repeated > 0, "no lost key was sent again");
 }
 
-/// As a failover looks to whoever still asks the old primary.
+/// A failover, for gateways that still call the old primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_is_made_a_replica_and_a_primary_again() {
-    let scene = Scene::with(RedisServer::start());
-    let other = RedisServer::options().replica_of(&scene.redis).start();
+async fn gateways_recover_after_redis_is_a_replica_for_a_time() {
+    let test = FaultTest::with(RedisServer::start());
+    let other = RedisServer::options().replica_of(&test.redis).start();
     let demote = |redis: &RedisServer| {
         other.command(&["REPLICAOF", "NO", "ONE"]);
         let port = other.port().to_string();
@@ -113,26 +115,26 @@ async fn redis_is_made_a_replica_and_a_primary_again() {
     let promote = |redis: &RedisServer| {
         redis.command(&["REPLICAOF", "NO", "ONE"]);
     };
-    scene.endure(demote, TROUBLE, promote).await;
-    scene.both_noticed();
-    scene.both_say("must name the primary");
+    test.run_with_fault(demote, FAULT, promote).await;
+    test.assert_noticed();
+    test.wait_for_logs("must name the primary");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_is_too_slow_for_limits_and_not_for_keys() {
+async fn a_redis_too_slow_for_limits_still_serves_keys() {
     let redis = RedisServer::start();
-    let way = SlowWay::to(redis.port()).await;
-    let scene = Scene::by_way_of(&way.url(), redis);
-    let slow = |_: &RedisServer| way.take(Duration::from_millis(100));
-    let quick = |_: &RedisServer| way.take(Duration::ZERO);
-    let seen = scene.endure(slow, TROUBLE, quick).await;
-    scene.both_noticed();
-    let refused = seen.tally.keyed.iter().find(|it| !it.is_done());
-    assert!(refused.is_none(), "{refused:?}");
-    scene.kept_all(&seen).await;
+    let proxy = SlowProxy::to(redis.port()).await;
+    let test = FaultTest::through(&proxy.url(), redis);
+    let slow = |_: &RedisServer| proxy.set_delay(Duration::from_millis(100));
+    let fast = |_: &RedisServer| proxy.set_delay(Duration::ZERO);
+    let observed = test.run_with_fault(slow, FAULT, fast).await;
+    test.assert_noticed();
+    let rejected = observed.results.keyed.iter().find(|it| !it.is_success());
+    assert!(rejected.is_none(), "{rejected:?}");
+    test.assert_executed_once(&observed).await;
 }
 
-/// The node that has the most: the keys of all clients are one scope's, and so on one node.
+/// Returns the index of the node with the most keys. The keys of all clients have one scope, and so are on one node.
 fn busiest(cluster: &RedisCluster) -> usize {
     let sizes = cluster.nodes().iter();
     let sizes = sizes.map(|node| node.command(&["DBSIZE"]).int());
@@ -141,22 +143,22 @@ fn busiest(cluster: &RedisCluster) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_of_a_cluster_stands_still_and_goes_on() {
-    let scene = Scene::on(RedisCluster::start());
+async fn gateways_recover_after_a_cluster_node_freezes() {
+    let test = FaultTest::on(RedisCluster::start());
     let node = Cell::new(0);
     let freeze = |cluster: &RedisCluster| {
         node.set(busiest(cluster));
         cluster.nodes()[node.get()].freeze();
     };
     let thaw = |cluster: &RedisCluster| cluster.nodes()[node.get()].thaw();
-    let seen = scene.endure(freeze, TROUBLE, thaw).await;
-    scene.both_noticed();
-    scene.kept_all(&seen).await;
+    let observed = test.run_with_fault(freeze, FAULT, thaw).await;
+    test.assert_noticed();
+    test.assert_executed_once(&observed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_of_a_cluster_is_killed_and_comes_back() {
-    let scene = Scene::on(RedisCluster::with(Options::default().append_only()));
+async fn gateways_recover_after_a_cluster_node_crashes_and_restarts() {
+    let test = FaultTest::on(RedisCluster::with(Options::default().append_only()));
     let node = Cell::new(0);
     let kill = |cluster: &RedisCluster| {
         node.set(busiest(cluster));
@@ -166,7 +168,7 @@ async fn a_node_of_a_cluster_is_killed_and_comes_back() {
         cluster.nodes()[node.get()].restart();
         cluster.settle();
     };
-    let seen = scene.endure(kill, Duration::ZERO, restart).await;
-    scene.both_say("Redis was restarted");
-    scene.kept_all(&seen).await;
+    let observed = test.run_with_fault(kill, Duration::ZERO, restart).await;
+    test.wait_for_logs("Redis restarted");
+    test.assert_executed_once(&observed).await;
 }

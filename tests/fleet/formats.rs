@@ -1,4 +1,4 @@
-//! A Redis whose records another version of the gateway has written in another format.
+//! Records in Redis that another version of the gateway wrote in another format.
 
 use crate::api::Api;
 use crate::gateways::{Gateway, Setup, is_unavailable};
@@ -8,7 +8,7 @@ use crate::redis::{RedisServer, Reply};
 /// The format that this version writes.
 const FORMAT: &str = "2";
 
-/// Returns all keys of the fleet that match `pattern`.
+/// Returns all Redis keys that match `pattern`.
 fn keys(redis: &RedisServer, pattern: &str) -> Vec<Vec<u8>> {
     let found = redis.command(&["KEYS", pattern]).array();
     let bytes = found.into_iter().map(|key| match key {
@@ -24,9 +24,9 @@ fn delete_all(redis: &RedisServer) {
     }
 }
 
-/// Writes a store of format 1: a secret without a format, and the record of `old` with a fingerprint of 16 bytes.
-async fn plant_format_1(api: &Api, redis: &RedisServer) {
-    let gateway = Setup::before(api, &redis.url()).start();
+/// Writes records of format 1: a secret without a format, and the record of `old` with a fingerprint of 16 bytes.
+async fn write_format_1(api: &Api, redis: &RedisServer) {
+    let gateway = Setup::new(api, &redis.url()).start();
     gateway.execute("old").await;
     gateway.stop();
     redis.command(&["DEL", "tidegate:{fleet}:format"]);
@@ -36,10 +36,10 @@ async fn plant_format_1(api: &Api, redis: &RedisServer) {
     assert_eq!(shortened, Reply::Int(0));
 }
 
-/// Keys are rejected, limits are not degraded, and one line of the log has the remedy.
-async fn rejects_keys(gateway: &Gateway, api: &Api, format: u32) {
+/// Asserts that keys are rejected, that limits are not degraded, and that one line of the log has the remedy.
+async fn assert_keys_rejected(gateway: &Gateway, api: &Api, format: u32) {
     let reason = format!("format {format}");
-    gateway.says(&reason);
+    gateway.wait_for_log(&reason);
     for key in ["old", "new"] {
         let before = api.times(key);
         let response = gateway.pay(key).await;
@@ -60,8 +60,8 @@ async fn rejects_keys(gateway: &Gateway, api: &Api, format: u32) {
     assert_eq!(reports, 1, "{log}");
 }
 
-/// A deleted prefix is used again without a restart.
-async fn recovers_when_deleted(gateway: &Gateway, api: &Api, redis: &RedisServer) {
+/// Deletes the prefix, and asserts that the gateway uses it again without a restart.
+async fn assert_recovery_after_delete(gateway: &Gateway, api: &Api, redis: &RedisServer) {
     delete_all(redis);
     eventually("the records are used", async || {
         gateway.readiness().await == "ready\n"
@@ -77,53 +77,53 @@ async fn recovers_when_deleted(gateway: &Gateway, api: &Api, redis: &RedisServer
 #[tokio::test]
 async fn records_of_format_1_are_not_used_until_they_are_deleted() {
     let (api, redis) = (Api::start(), RedisServer::start());
-    plant_format_1(&api, &redis).await;
-    let gateway = Setup::before(&api, &redis.url()).start();
-    rejects_keys(&gateway, &api, 1).await;
-    recovers_when_deleted(&gateway, &api, &redis).await;
+    write_format_1(&api, &redis).await;
+    let gateway = Setup::new(&api, &redis.url()).start();
+    assert_keys_rejected(&gateway, &api, 1).await;
+    assert_recovery_after_delete(&gateway, &api, &redis).await;
 }
 
 #[tokio::test]
 async fn records_of_a_later_format_are_not_used_until_they_are_deleted() {
     let (api, redis) = (Api::start(), RedisServer::start());
-    let setup = Setup::before(&api, &redis.url());
+    let setup = Setup::new(&api, &redis.url());
     let gateway = setup.start();
     gateway.execute("old").await;
     redis.command(&["SET", "tidegate:{fleet}:format", "3"]);
-    // The gateway that runs notices it as well as the one that starts.
+    // Both the running gateway and a new one detect the format.
     eventually("the format is checked again", async || {
         gateway.readiness().await != "ready\n"
     })
     .await;
-    rejects_keys(&gateway, &api, 3).await;
+    assert_keys_rejected(&gateway, &api, 3).await;
     let second = setup.start();
-    rejects_keys(&second, &api, 3).await;
-    recovers_when_deleted(&gateway, &api, &redis).await;
+    assert_keys_rejected(&second, &api, 3).await;
+    assert_recovery_after_delete(&gateway, &api, &redis).await;
 }
 
 #[tokio::test]
 async fn another_format_is_reported_when_redis_is_first_reached() {
     let api = Api::start();
     let redis = RedisServer::options().append_only().start();
-    plant_format_1(&api, &redis).await;
+    write_format_1(&api, &redis).await;
     redis.kill();
-    let gateway = Setup::before(&api, &redis.url()).start();
-    gateway.says("Connection refused");
+    let gateway = Setup::new(&api, &redis.url()).start();
+    gateway.wait_for_log("Connection rejected");
     redis.restart();
-    gateway.says("format 1");
+    gateway.wait_for_log("format 1");
     eventually("limits work", async || {
         gateway.readiness().await.lines().count() == 1
     })
     .await;
-    rejects_keys(&gateway, &api, 1).await;
+    assert_keys_rejected(&gateway, &api, 1).await;
 }
 
 #[tokio::test]
-async fn another_format_does_not_matter_without_keyed_routes() {
+async fn another_format_has_no_effect_without_idempotency() {
     let (api, redis) = (Api::start(), RedisServer::start());
-    plant_format_1(&api, &redis).await;
-    let gateway = Setup::before(&api, &redis.url()).keyless().start();
-    gateway.says("the store is Redis");
+    write_format_1(&api, &redis).await;
+    let gateway = Setup::new(&api, &redis.url()).keyless().start();
+    gateway.wait_for_log("connected to Redis");
     let response = gateway.get().await;
     assert!((200..300).contains(&response.status), "{response:?}");
     assert_eq!(gateway.readiness().await, "ready\n");

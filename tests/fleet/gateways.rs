@@ -1,4 +1,4 @@
-//! Gateways of one fleet, each a process of its own.
+//! Gateway processes of one fleet.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::api::{Api, Print};
+use crate::api::{Api, ApiResponse};
 use crate::harness::{Answer, Asking, Client, Process, eventually};
 
-/// The longest a gateway may take to start, with its Redis or without.
-const START: Duration = Duration::from_secs(3);
+/// Longest startup of a gateway, with or without its Redis.
+const STARTUP: Duration = Duration::from_secs(3);
 
-/// How gateways are set up: `/pay` takes keys, and everything else is limited.
+/// Configuration of a gateway. Requests to `/pay` can have a key, and all others are limited.
 #[derive(Clone)]
 pub(crate) struct Setup {
     store: String,
@@ -22,7 +22,7 @@ pub(crate) struct Setup {
     idempotency: Option<String>,
 }
 
-/// A gateway that runs until dropped.
+/// A gateway process that runs until it is dropped.
 pub(crate) struct Gateway {
     process: Process,
     client: Client,
@@ -31,17 +31,17 @@ pub(crate) struct Gateway {
 }
 
 impl Setup {
-    /// Gateways before `api` that share the Redis at this URL.
-    pub(crate) fn before(api: &Api, redis: &str) -> Self {
-        Self::on(api, &format!("{redis:?}"))
+    /// Configures a gateway in front of `api` with the Redis at the URL `redis`.
+    pub(crate) fn new(api: &Api, redis: &str) -> Self {
+        Self::with_url(api, &format!("{redis:?}"))
     }
 
-    /// Gateways before `api` that share the cluster of these nodes.
+    /// Configures a gateway in front of `api` with the cluster of `nodes`.
     pub(crate) fn on_cluster(api: &Api, nodes: &[String]) -> Self {
-        Self::on(api, &format!("{nodes:?}"))
+        Self::with_url(api, &format!("{nodes:?}"))
     }
 
-    fn on(api: &Api, url: &str) -> Self {
+    fn with_url(api: &Api, url: &str) -> Self {
         Self {
             store: format!("url = {url}"),
             server: String::new(),
@@ -51,37 +51,37 @@ impl Setup {
         }
     }
 
-    /// One more line of `[store]`.
+    /// Adds a line to `[store]`.
     pub(crate) fn store(mut self, line: &str) -> Self {
         self.store = format!("{}\n{line}", self.store);
         self
     }
 
-    /// One more line of `[server]`.
+    /// Adds a line to `[server]`.
     pub(crate) fn server(mut self, line: &str) -> Self {
         self.server = format!("{}\n{line}", self.server);
         self
     }
 
-    /// One more line of the upstream's section.
+    /// Adds a line to `[upstream.api]`.
     pub(crate) fn upstream(mut self, line: &str) -> Self {
         self.upstream = format!("{}\n{line}", self.upstream);
         self
     }
 
-    /// What the limit is, instead of one that nobody reaches.
+    /// Sets the limit. The default is never reached.
     pub(crate) fn limit(mut self, lines: &str) -> Self {
         lines.clone_into(&mut self.limit);
         self
     }
 
-    /// What is said about keys, such as `on_unknown = "release"`.
+    /// Sets the `idempotency` table of `/pay`, such as `on_unknown = "release"`.
     pub(crate) fn keyed(mut self, settings: &str) -> Self {
         self.idempotency = Some(settings.to_owned());
         self
     }
 
-    /// Nothing takes keys.
+    /// Disables idempotency keys.
     pub(crate) fn keyless(mut self) -> Self {
         self.idempotency = None;
         self
@@ -107,7 +107,7 @@ impl Setup {
         )
     }
 
-    /// Runs `tidegate serve` without waiting for anything.
+    /// Runs `tidegate serve` with these environment variables, and does not wait until it listens.
     pub(crate) fn launch(&self, variables: &[(&str, &str)]) -> (Process, TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("tidegate.toml");
@@ -117,18 +117,22 @@ impl Setup {
         (process, dir)
     }
 
-    /// Starts a gateway and waits until it can be asked, which must not take long.
+    /// Starts a gateway and waits until it listens.
     pub(crate) fn start(&self) -> Gateway {
         self.start_in(&[])
     }
 
-    /// The same with these variables.
+    /// Starts a gateway with these environment variables and waits until it listens.
     pub(crate) fn start_in(&self, variables: &[(&str, &str)]) -> Gateway {
         let began = Instant::now();
         let (process, dir) = self.launch(variables);
         let (client, admin) = (process.client(), process.admin());
         let took = began.elapsed();
-        assert!(took < START, "it took {took:?}: {:#?}", process.lines());
+        assert!(
+            took < STARTUP,
+            "startup took {took:?}: {:#?}",
+            process.lines()
+        );
         Gateway {
             process,
             client,
@@ -139,46 +143,46 @@ impl Setup {
 }
 
 impl Gateway {
-    /// A client of its own, for what is not said here.
+    /// Returns a client of the gateway.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Where it listens.
+    /// Returns the address that the gateway listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.process.address()
     }
 
-    /// A request with a key.
-    pub(crate) fn paying(&self, key: &str) -> Asking {
+    /// Returns a request to `/pay` with a key.
+    pub(crate) fn pay_request(&self, key: &str) -> Asking {
         self.client.post("/pay").key(key).body("amount=1")
     }
 
-    /// The answer to a request with a key.
+    /// Sends a request to `/pay` with a key.
     pub(crate) async fn pay(&self, key: &str) -> Answer {
-        self.paying(key).send().await
+        self.pay_request(key).send().await
     }
 
-    /// The answer to a request that is limited and has no key.
+    /// Sends a limited request without a key.
     pub(crate) async fn get(&self) -> Answer {
         self.client.get("/any").send().await
     }
 
-    /// Asks for a key that was never carried out, and has it carried out.
-    pub(crate) async fn execute(&self, key: &str) -> Print {
-        let answer = self.pay(key).await;
-        assert!(!answer.is_replay(), "{answer:?}");
-        Print::of(&answer).unwrap_or_else(|| panic!("{answer:?}\n{}", self.log()))
+    /// Sends a new key, and returns the response of the API.
+    pub(crate) async fn execute(&self, key: &str) -> ApiResponse {
+        let response = self.pay(key).await;
+        assert!(!response.is_replay(), "{response:?}");
+        ApiResponse::of(&response).unwrap_or_else(|| panic!("{response:?}\n{}", self.log()))
     }
 
-    /// Asks for a key that was carried out before, and is told so.
-    pub(crate) async fn replay(&self, key: &str) -> Print {
-        let answer = self.pay(key).await;
-        assert!(answer.is_replay(), "{answer:?}\n{}", self.log());
-        Print::of(&answer).unwrap_or_else(|| panic!("{answer:?}\n{}", self.log()))
+    /// Sends a completed key, and returns the replayed response of the API.
+    pub(crate) async fn replay(&self, key: &str) -> ApiResponse {
+        let response = self.pay(key).await;
+        assert!(response.is_replay(), "{response:?}\n{}", self.log());
+        ApiResponse::of(&response).unwrap_or_else(|| panic!("{response:?}\n{}", self.log()))
     }
 
-    /// The sum of all samples whose line begins with this, but for `tidegate_`.
+    /// Returns the sum of all metric samples whose line begins with `tidegate_` and `sample`.
     pub(crate) async fn metric(&self, sample: &str) -> u64 {
         let text = self.admin.get("/metrics").send().await.text();
         let sample = format!("tidegate_{sample}");
@@ -187,52 +191,52 @@ impl Gateway {
         values.sum()
     }
 
-    /// How many requests with a key had this outcome.
+    /// Returns the number of requests with a key that had this outcome.
     pub(crate) async fn outcomes(&self, outcome: &str) -> u64 {
         let sample = format!("idempotency_requests_total{{route=\"keyed\",outcome=\"{outcome}\"}}");
         self.metric(&sample).await
     }
 
-    /// What it says of itself.
+    /// Returns the text of `/readyz`.
     pub(crate) async fn readiness(&self) -> String {
         self.admin.get("/readyz").send().await.text()
     }
 
-    /// Waits until the heads of so many answers have come to it.
-    pub(crate) async fn has_heads(&self, heads: u64) {
-        eventually("the head of an answer", async || {
+    /// Waits until the gateway has received the heads of this many upstream responses.
+    pub(crate) async fn wait_for_heads(&self, heads: u64) {
+        eventually("the gateway receives the head of a response", async || {
             self.metric("upstream_latency_seconds_count").await == heads
         })
         .await;
     }
 
-    /// All it has written.
+    /// Returns the log so far.
     pub(crate) fn log(&self) -> String {
         self.process.lines().join("\n")
     }
 
-    /// Waits until it has written this.
-    pub(crate) fn says(&self, part: &str) {
+    /// Waits until a line of the log contains `part`.
+    pub(crate) fn wait_for_log(&self, part: &str) {
         self.process.line_with(part);
     }
 
-    /// Stops it where it stands: connections stay open, and nothing is answered.
+    /// Suspends the process. Its connections stay open.
     pub(crate) fn freeze(&self) {
         self.process.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes the process.
     pub(crate) fn thaw(&self) {
         self.process.signal(Signal::CONT);
     }
 
-    /// Has it come to its end, as it does when it is told to.
+    /// Shuts the gateway down with SIGTERM, and asserts that it succeeds.
     pub(crate) fn stop(mut self) {
         self.process.signal(Signal::TERM);
         assert!(self.process.end().success(), "{}", self.log());
     }
 
-    /// Kills it, as a crash would.
+    /// Kills the process, as in a crash.
     pub(crate) fn kill(&mut self) {
         self.process.signal(Signal::KILL);
         self.process.end();
@@ -241,31 +245,31 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        let panicked = self.log().contains("panicked at");
+        let has_panicked = self.log().contains("panicked at");
         if !std::thread::panicking() {
-            assert!(!panicked, "{}", self.log());
+            assert!(!has_panicked, "{}", self.log());
         }
     }
 }
 
-/// Whether an answer is the gateway's own refusal of this kind.
-pub(crate) fn is_problem(answer: &Answer, status: u16, kind: &str) -> bool {
-    answer.status == status
-        && answer.header("content-type") == "application/problem+json"
-        && answer.problem() == kind
+/// Returns whether the response is a problem document of this type.
+pub(crate) fn is_problem(response: &Answer, status: u16, kind: &str) -> bool {
+    response.status == status
+        && response.header("content-type") == "application/problem+json"
+        && response.problem() == kind
 }
 
-/// That a request with a key was refused because the store is of no use.
-pub(crate) fn is_unavailable(answer: &Answer) -> bool {
-    is_problem(answer, 503, "store-unavailable") && answer.retry_after() >= 1
+/// Returns whether a request was rejected because the store is unavailable.
+pub(crate) fn is_unavailable(response: &Answer) -> bool {
+    is_problem(response, 503, "store-unavailable") && response.retry_after() >= 1
 }
 
-/// That nobody knows what became of a key.
-pub(crate) fn is_unknown(answer: &Answer) -> bool {
-    is_problem(answer, 409, "idempotency-outcome-unknown")
+/// Returns whether a request was rejected because the outcome of its key is unknown.
+pub(crate) fn is_unknown(response: &Answer) -> bool {
+    is_problem(response, 409, "idempotency-outcome-unknown")
 }
 
-/// That a key is being carried out.
-pub(crate) fn is_in_flight(answer: &Answer) -> bool {
-    is_problem(answer, 409, "idempotency-in-flight") && answer.retry_after() >= 1
+/// Returns whether a request was rejected because its key is in flight.
+pub(crate) fn is_in_flight(response: &Answer) -> bool {
+    is_problem(response, 409, "idempotency-in-flight") && response.retry_after() >= 1
 }

@@ -1,10 +1,5 @@
-//! What these tests are written in: the parts of the gateway tests' harness that are of use here.
-//!
-//! Not all of them are used, and that is fine.
-#![allow(
-    dead_code,
-    reason = "the harness is that of the gateway's tests, which use all of it"
-)]
+//! The parts of the harness in `tests/gateway` that these tests use.
+#![allow(dead_code, reason = "`tests/gateway` uses the rest")]
 
 #[path = "../gateway/harness/certificates.rs"]
 mod certificates;
@@ -22,14 +17,14 @@ pub(crate) use client::{Answer, Asking, Client};
 pub(crate) use process::Process;
 pub(crate) use upstream::{Received, Reply, Upstream};
 
-/// How long anything may take that is bound to happen; far more than a busy machine needs.
+/// Timeout of any expected event; far longer than a busy machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits until `condition` holds, and says how long that took.
+/// Waits until `condition` is true, and returns how long that took.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !condition().await {
-        assert!(began.elapsed() < PATIENCE, "never happened: {what}");
+        assert!(began.elapsed() < PATIENCE, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     began.elapsed()

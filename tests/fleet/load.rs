@@ -1,4 +1,4 @@
-//! Traffic that goes on whatever happens, and what came of it.
+//! Continuous requests to two gateways, and their results.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,40 +8,40 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Print;
+use crate::api::ApiResponse;
 use crate::gateways::{Gateway, is_in_flight, is_unavailable, is_unknown};
 use crate::harness::Answer;
 
-/// Clients of each kind at each gateway.
+/// Number of clients with keys and of clients without, at each gateway.
 const CLIENTS: usize = 2;
 
-/// Between two requests of a client.
+/// Pause between two requests of a client.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// Clients that ask two gateways again and again, some without keys and some with.
+/// Clients that send requests to two gateways, some with keys and some without.
 pub(crate) struct Load {
     traffic: Traffic,
     clients: JoinSet<()>,
 }
 
-/// What all clients share.
+/// State that all clients share.
 #[derive(Clone)]
 struct Traffic {
     gateways: Arc<[Gateway; 2]>,
-    tally: Arc<Mutex<Tally>>,
+    results: Arc<Mutex<LoadResults>>,
     stop: CancellationToken,
 }
 
-/// What came of all that was asked.
+/// Results of all requests.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct LoadResults {
     pub(crate) plain: Vec<Sample>,
     pub(crate) keyed: Vec<Sample>,
-    /// Every answer of the API to a key, with the time it had come.
-    pub(crate) answers: HashMap<String, Vec<(Instant, Print)>>,
+    /// Each response of the API to a key, with the time of its arrival.
+    pub(crate) responses: HashMap<String, Vec<(Instant, ApiResponse)>>,
 }
 
-/// One exchange.
+/// One request without its content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) began: Instant,
@@ -50,102 +50,102 @@ pub(crate) struct Sample {
 }
 
 impl Load {
-    /// Begins, and does not end before it is told to.
-    pub(crate) fn on(gateways: &Arc<[Gateway; 2]>) -> Self {
+    /// Starts the clients.
+    pub(crate) fn start(gateways: &Arc<[Gateway; 2]>) -> Self {
         let traffic = Traffic {
             gateways: Arc::clone(gateways),
-            tally: Arc::default(),
+            results: Arc::default(),
             stop: CancellationToken::new(),
         };
         let mut clients = JoinSet::new();
         for number in 0..CLIENTS {
             for home in 0..2 {
-                clients.spawn(traffic.clone().ask_plainly(home));
+                clients.spawn(traffic.clone().send_without_keys(home));
                 let name = format!("client-{home}-{number}");
-                clients.spawn(traffic.clone().ask_with_keys(home, name));
+                clients.spawn(traffic.clone().send_with_keys(home, name));
             }
         }
         Self { traffic, clients }
     }
 
-    /// Ends it; what was underway comes to its end.
-    pub(crate) async fn end(mut self) -> Tally {
+    /// Stops the clients after their current requests, and returns the results.
+    pub(crate) async fn stop(mut self) -> LoadResults {
         self.traffic.stop.cancel();
         while let Some(ended) = self.clients.join_next().await {
-            ended.expect("every request was answered as it may be");
+            ended.expect("every response is as expected");
         }
-        std::mem::take(&mut *self.traffic.tally.lock())
+        std::mem::take(&mut *self.traffic.results.lock())
     }
 }
 
 impl Traffic {
-    async fn ask_plainly(self, home: usize) {
+    async fn send_without_keys(self, home: usize) {
         let client = self.gateways[home].client();
         let mut connection = client.keep_alive().await;
         while !self.stop.is_cancelled() {
             let began = Instant::now();
-            let answer = connection.send(client.get("/any")).await;
-            let sample = Sample::of(began, &answer);
-            self.tally.lock().plain.push(sample);
+            let response = connection.send(client.get("/any")).await;
+            let sample = Sample::of(began, &response);
+            self.results.lock().plain.push(sample);
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Asks for a new key at one gateway, for the same at the other, and for one of old.
-    async fn ask_with_keys(self, home: usize, name: String) {
+    /// Sends a new key to one gateway, the same key to the other, and then an earlier key.
+    async fn send_with_keys(self, home: usize, name: String) {
         let gateways = [&self.gateways[home], &self.gateways[1 - home]];
         let clients = gateways.map(Gateway::client);
         let mut connections = [clients[0].keep_alive().await, clients[1].keep_alive().await];
         for number in 0_usize.. {
-            let old = fastrand::usize(..=number);
-            for (at, number) in [(0, number), (1, number), (number % 2, old)] {
+            let earlier = fastrand::usize(..=number);
+            for (at, number) in [(0, number), (1, number), (number % 2, earlier)] {
                 if self.stop.is_cancelled() {
                     return;
                 }
                 let key = format!("{name}-{number}");
                 let began = Instant::now();
-                let asking = clients[at].post("/pay").key(&key).body("amount=1");
-                let answer = connections[at].send(asking).await;
-                self.tally.lock().note(key, began, &answer);
+                let request = clients[at].post("/pay").key(&key).body("amount=1");
+                let response = connections[at].send(request).await;
+                self.results.lock().add(key, began, &response);
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-impl Tally {
-    fn note(&mut self, key: String, began: Instant, answer: &Answer) {
-        self.keyed.push(Sample::of(began, answer));
-        match Print::of(answer) {
-            None => assert!(is_fair(answer), "{key}: {answer:?}"),
-            Some(print) => {
-                let answers = self.answers.entry(key).or_default();
-                answers.push((Instant::now(), print));
+impl LoadResults {
+    fn add(&mut self, key: String, began: Instant, response: &Answer) {
+        self.keyed.push(Sample::of(began, response));
+        match ApiResponse::of(response) {
+            None => assert!(is_expected_rejection(response), "{key}: {response:?}"),
+            Some(content) => {
+                let responses = self.responses.entry(key).or_default();
+                responses.push((Instant::now(), content));
             }
         }
     }
 }
 
-/// Whether a request with a key may be refused like this when its store is in trouble.
-fn is_fair(answer: &Answer) -> bool {
-    is_unavailable(answer) || is_in_flight(answer) || is_unknown(answer)
+/// Returns whether this is an expected rejection of a request with a key while the store fails.
+fn is_expected_rejection(response: &Answer) -> bool {
+    is_unavailable(response) || is_in_flight(response) || is_unknown(response)
 }
 
 impl Sample {
-    fn of(began: Instant, answer: &Answer) -> Self {
+    fn of(began: Instant, response: &Answer) -> Self {
         Self {
             began,
             took: began.elapsed(),
-            status: answer.status,
+            status: response.status,
         }
     }
 
-    pub(crate) fn is_done(&self) -> bool {
+    pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 }
 
-/// The duration that 99 of 100 do not exceed, of what began from one moment to another; and the longest.
+/// Returns the 99th percentile and the maximum of the durations of requests that began between `from` and `to`.
 pub(crate) fn p99(samples: &[Sample], from: Instant, to: Instant) -> (Duration, Duration) {
     let within = samples.iter().filter(|it| (from..to).contains(&it.began));
     let mut took: Vec<_> = within.map(|it| it.took).collect();

@@ -1,32 +1,34 @@
-//! Gateways that share a Redis: several of them on one server or one cluster, and what can happen to it.
+//! Tests of gateways that share a Redis server or a Redis cluster.
 //!
-//! Gateways, servers and sockets are real, and so is what happens to them. `duplicates` come to all gateways
-//! at once; `frozen` is about one that stands still or dies, and `clocks` about one whose clock is wrong;
-//! `faults` are what happens to Redis under `load`; `reached` and `bad_input` are about getting to it at
-//! all. `servers` is about the servers that the others are tested against: that they do what a test asks
-//! for.
+//! Gateways, servers and sockets are real.
+//!
+//! - `duplicates`: many requests with the same key at two gateways
+//! - `frozen_gateway`: a gateway that freezes or crashes
+//! - `clocks`: a gateway whose clock is wrong
+//! - `faults`: faults of Redis under load
+//! - `connecting`: startup without Redis, replicas, TLS, ACL users
+//! - `unusable_redis`: a Redis that the gateway cannot use
+//! - `formats`: records that another version of the gateway wrote
+//! - `client_share`: `max_keys_per_client`
+//! - `test_servers`: tests of the servers that the other tests use
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "../support/redis.rs"]
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "what is shared with other tests is not all used here"
-)]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 mod redis;
 
 mod api;
-mod bad_input;
+mod client_share;
 mod clocks;
+mod connecting;
 mod duplicates;
 mod faults;
 mod formats;
-mod frozen;
+mod frozen_gateway;
 mod gateways;
 mod harness;
 mod load;
-mod reached;
-mod servers;
-mod shares;
-mod slow;
+mod slow_proxy;
+mod test_servers;
+mod unusable_redis;

@@ -35,7 +35,7 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreS
         Backend::Disk { .. } => DEFAULT_DISK_BYTES,
     };
     StoreSettings {
-        room: StoreCapacity {
+        capacity: StoreCapacity {
             max_keys: plain(section.max_keys.as_ref(), default.max_keys),
             max_bytes: section
                 .max_bytes
@@ -49,7 +49,7 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreS
 /// Bytes the answers of all keys may take, as far as the gateway has a say in it.
 pub(super) fn bytes_for_answers(store: &StoreSettings) -> u64 {
     match store.backend {
-        Backend::Memory | Backend::Disk { .. } => store.room.max_bytes,
+        Backend::Memory | Backend::Disk { .. } => store.capacity.max_bytes,
         Backend::Redis(_) => u64::MAX,
     }
 }
@@ -171,22 +171,22 @@ mod tests {
     fn memory_is_smaller_than_disk_unless_somebody_says_otherwise() {
         let memory = settings("");
         assert_eq!(memory, StoreSettings::default());
-        assert_eq!(memory.room.max_bytes, 256 << 20);
+        assert_eq!(memory.capacity.max_bytes, 256 << 20);
 
         let disk = settings("backend = \"disk\"\npath = \"data/gate\"");
         let path = PathBuf::from("data/gate");
         assert_eq!(disk.backend, Backend::Disk { path });
-        let room = StoreCapacity {
+        let capacity = StoreCapacity {
             max_keys: 1_000_000,
             max_bytes: 4 << 30,
         };
-        assert_eq!(disk.room, room);
+        assert_eq!(disk.capacity, capacity);
 
         let told = settings("max_keys = 7\nmax_bytes = \"1KiB\"");
-        let room = StoreCapacity {
+        let capacity = StoreCapacity {
             max_keys: 7,
             max_bytes: 1024,
         };
-        assert_eq!(told.room, room);
+        assert_eq!(told.capacity, capacity);
     }
 }

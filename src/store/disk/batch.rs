@@ -135,7 +135,7 @@ impl<'a> Batch<'a> {
     }
 
     fn claim(&mut self, request: &ClaimRequest) -> Result<Claim, StoreError> {
-        if let Some(claim) = self.shared.in_flight.meet(request) {
+        if let Some(claim) = self.shared.in_flight.check(request) {
             return Ok(claim);
         }
         let stored = self.engine.record(request.id)?;
@@ -162,7 +162,7 @@ impl<'a> Batch<'a> {
                 self.shared.recent.insert(request.id, recent);
                 return Ok(Claim::Replay(response));
             }
-            (meeting, _) => return Ok(meeting.rejection()),
+            (decision, _) => return Ok(decision.rejection()),
         };
         let Some(owner) = self.owner.upgrade() else {
             return Err(StoreError::new("the store is being closed"));

@@ -250,7 +250,7 @@ impl Writer {
         let reason = reason.clone();
         match op {
             Op::Claim(request, ack) => {
-                let claim = self.shared.in_flight.meet(&request).ok_or(reason);
+                let claim = self.shared.in_flight.check(&request).ok_or(reason);
                 drop(ack.send(claim));
             }
             Op::End(end) if end.outcome.is_executed() => self.waiting_completions.push_back(end),

@@ -1,14 +1,15 @@
-//! Buckets in Redis, the same for all gateways of a fleet.
+//! Buckets in Redis, shared by all gateways of a fleet.
 //!
-//! One script makes all charges of a request, by Redis's clock: one round trip, and one atomic step. On a cluster it
-//! is one script for each slot that has some of the buckets, all at the same time. If one rejects, the charges of the
-//! others are refunded. Until then another request may be rejected for them, but none is ever admitted beyond a
-//! quota. A client that disconnects in between has spent its charges, as during a delay.
+//! One script makes all charges of a request atomically, in one round trip and by the clock of Redis. On a cluster, one
+//! script runs for each slot that has buckets of the request, all at the same time. If one script rejects, the charges
+//! of the others are refunded. Until the refund, these charges can cause the rejection of another request, but no
+//! request is admitted beyond a quota. A client that disconnects before the refund has spent its tokens, as during a
+//! delay.
 //!
-//! Two things are kept beside Redis. [`Rejections`] rejects clients that retry too early without a call. [`Fallback`]
-//! observes every state that Redis returns in local buckets, and decides with them where Redis does not respond. So
-//! each gateway admits at most the quota in any interval, whether Redis responds or not. All gateways together do
-//! while Redis responds to all of them.
+//! The gateway has two tables in memory. With [`Rejections`], it rejects a client that retries too early without a call
+//! to Redis. [`LocalFallback`] copies every bucket state that Redis returns to local buckets, and decides with them
+//! while Redis does not respond. So each gateway admits at most the quota in any interval, whether Redis responds or
+//! not. While Redis responds to all gateways, all of them together admit at most the quota.
 
 mod calls;
 mod fallback;
@@ -22,10 +23,10 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use self::calls::{ChargeReply, Group, Groups};
-use self::fallback::{Fallback, States};
+use self::fallback::{LocalFallback, States};
 use self::rejections::{Observation, Rejections};
 use super::Redis;
-use super::client::Client;
+use super::client::RedisClient;
 use super::script::Call;
 use super::settings::Nodes;
 use crate::clock::Moment;
@@ -34,32 +35,32 @@ use crate::store::memory::MemoryBuckets;
 use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{Buckets, Charge, ChargeOutcome, ChargeResult};
 
-/// How long a rejection by a cluster is cached. It may be due to a charge that is about to be refunded.
-const TRUST_IN_CLUSTER: Duration = Duration::from_secs(1);
+/// Lifetime of a cached rejection by a cluster. The rejection may be due to a charge that is refunded later.
+const CLUSTER_REJECTION_TTL: Duration = Duration::from_secs(1);
 
-/// How long a rejection by a single server is cached, in case an operator empties Redis or sets its clock.
-const TRUST_IN_SERVER: Duration = Duration::from_secs(10);
+/// Lifetime of a cached rejection by a single server, because an operator may empty Redis or set its clock.
+const SERVER_REJECTION_TTL: Duration = Duration::from_secs(10);
 
-/// All buckets of a fleet. A clone has its own connection and shares the rest.
+/// All buckets of a fleet. Each clone has its own connection and shares the rest.
 #[derive(Debug)]
 pub(crate) struct RedisBuckets {
     redis: Redis,
-    client: Client,
-    /// For refunds, which continue when their request is dropped.
-    refunds: Client,
+    client: RedisClient,
+    /// Redis client for refunds, which continue after their request is dropped.
+    refunds: RedisClient,
     rejections: Arc<Rejections>,
-    fallback: Arc<Fallback>,
+    fallback: Arc<LocalFallback>,
 }
 
 /// The charges of a request: first the enforced ones, then those of shadow limits.
 #[derive(Clone, Copy, Debug)]
-struct Charges<'a> {
+struct RequestCharges<'a> {
     all: &'a [Charge<'a>],
     /// The number of enforced charges.
     enforced: usize,
 }
 
-impl<'a> Charges<'a> {
+impl<'a> RequestCharges<'a> {
     fn enforced(&self) -> &'a [Charge<'a>] {
         &self.all[..self.enforced]
     }
@@ -73,7 +74,7 @@ impl<'a> Charges<'a> {
 type Replies = SmallVec<[Option<ChargeReply>; 1]>;
 
 impl RedisBuckets {
-    /// Returns the buckets in `redis`, with local ones for `max_clients`.
+    /// Returns the buckets in `redis`, with at most `max_clients` local buckets.
     pub(super) fn new(redis: &Redis, max_clients: usize) -> Self {
         let clock = redis.0.state.clock.clone();
         Self {
@@ -81,17 +82,22 @@ impl RedisBuckets {
             client: redis.client(Part::Limits),
             refunds: redis.client(Part::Limits),
             rejections: Arc::new(Rejections::new()),
-            fallback: Arc::new(Fallback::new(max_clients, clock)),
+            fallback: Arc::new(LocalFallback::new(max_clients, clock)),
         }
     }
 
-    /// Returns the buckets that decide where Redis does not respond.
+    /// Returns the local buckets, which decide while Redis does not respond.
     pub(crate) fn local(&self) -> &MemoryBuckets {
         &self.fallback.local
     }
 
-    /// Charges all groups, after reporting what their buckets owe at least.
-    async fn call(&self, charges: &Charges<'_>, groups: &Groups, owed: &[Duration]) -> Replies {
+    /// Charges all groups. Reports to Redis what each bucket owes at least.
+    async fn call(
+        &self,
+        charges: &RequestCharges<'_>,
+        groups: &Groups,
+        owed: &[Duration],
+    ) -> Replies {
         let call = async |group: &Group| {
             let call = group.charge(charges, owed);
             let reply = self.client.run::<ChargeReply>(&call).await.ok();
@@ -103,27 +109,28 @@ impl RedisBuckets {
         }
     }
 
-    /// Updates the local buckets and the cached rejections with the states that Redis returned; `seen` has their times.
-    fn learn(
+    /// Updates the local buckets and the cached rejections with the states that Redis returned before and after the
+    /// charges. `seen` has the times of call and reply.
+    fn observe(
         &self,
-        charges: &Charges<'_>,
+        charges: &RequestCharges<'_>,
         (before, after): (&States, &States),
-        judgement: &ChargeResult,
+        result: &ChargeResult,
         seen: Observation,
     ) {
-        let rejected = matches!(judgement.decision.outcome, ChargeOutcome::Rejected { .. });
+        let rejected = matches!(result.decision.outcome, ChargeOutcome::Rejected { .. });
         for (index, charge) in charges.all.iter().enumerate() {
             let (Some(before), Some(after)) = (before[index], after[index]) else {
                 continue;
             };
-            // Redis computed this debt at some time between the call and its reply. Locally it counts from the reply,
-            // so that a bucket which this gateway goes on with owes no less than in Redis.
+            // Redis computed this debt at some time between the call and its reply. Locally the debt counts from the
+            // reply, so that the local bucket owes no less than the bucket in Redis.
             let full_at = seen.replied.after(after.since(seen.called));
             let local = &self.fallback.local;
             local.observe(charge.limit.id, charge.bucket, full_at);
             let rejected = match index.checked_sub(charges.enforced) {
                 None => rejected,
-                Some(watched) => judgement.exceeded.contains(&watched),
+                Some(watched) => result.exceeded.contains(&watched),
             };
             let owing = |full_at: Moment| Observation {
                 owed: full_at.since(seen.called),
@@ -137,9 +144,9 @@ impl RedisBuckets {
         }
     }
 
-    /// Refunds the charges of a request that is not admitted. The request waits for it, so that the client's next
-    /// request finds it done. It is done also if the client disconnects.
-    async fn refund(&self, charges: &Charges<'_>, groups: &Groups, replies: &Replies) {
+    /// Refunds the charges of a rejected request. The response waits for the refund, so that the refund precedes the
+    /// next request of the client. The refund continues if the client disconnects.
+    async fn refund(&self, charges: &RequestCharges<'_>, groups: &Groups, replies: &Replies) {
         let state = self.client.state();
         let mut calls: Vec<Call> = Vec::new();
         for (group, reply) in groups.iter().zip(replies) {
@@ -156,7 +163,7 @@ impl RedisBuckets {
         let (done, finished) = oneshot::channel::<()>();
         let client = self.refunds.clone();
         state.spawn_tracked(async move {
-            // A refund that fails costs its client these tokens until the bucket has refilled.
+            // If a refund fails, the client has lost these tokens until the bucket has refilled.
             join_all(calls.iter().map(|call| client.run::<u8>(call))).await;
             drop(done);
         });
@@ -168,7 +175,7 @@ impl Buckets for RedisBuckets {
     async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> ChargeResult {
         let all = enforced.iter().chain(watched).map(calls::per_quota);
         let all: SmallVec<[Charge<'_>; USUAL_LIMITS]> = all.collect();
-        let charges = Charges {
+        let charges = RequestCharges {
             all: &all,
             enforced: enforced.len(),
         };
@@ -177,9 +184,9 @@ impl Buckets for RedisBuckets {
         let called = state.clock.now();
         // While the breaker is open, the `on_store_error` of each limit decides.
         if !state.breaker(Part::Limits).is_open()
-            && let Some(judgement) = self.rejections.judge(&charges, epoch, called)
+            && let Some(result) = self.rejections.lookup(&charges, epoch, called)
         {
-            return judgement;
+            return result;
         }
 
         let is_cluster = matches!(state.settings.nodes, Nodes::Cluster(_));
@@ -193,9 +200,9 @@ impl Buckets for RedisBuckets {
             called,
             replied: state.clock.now(),
             until: called.after(if is_cluster {
-                TRUST_IN_CLUSTER
+                CLUSTER_REJECTION_TTL
             } else {
-                TRUST_IN_SERVER
+                SERVER_REJECTION_TTL
             }),
             owed: Duration::ZERO,
         };
@@ -209,20 +216,20 @@ impl Buckets for RedisBuckets {
                 self.fallback.reported(all[index].bucket, reported);
             }
         }
-        let (judgement, after) = self.fallback.judge(&charges, &before, called);
+        let (result, after) = self.fallback.decide_all(&charges, &before, called);
         debug_assert!(
             groups.len() > 1
                 || replies
                     .iter()
                     .flatten()
-                    .all(|reply| reply.admitted == judgement.decision.is_admitted()),
-            "the script and `decide` come to one decision: {replies:?}, {judgement:?}"
+                    .all(|reply| reply.admitted == result.decision.is_admitted()),
+            "the script and `decide` must agree: {replies:?}, {result:?}"
         );
-        self.learn(&charges, (&before, &after), &judgement, seen);
-        if !judgement.decision.is_admitted() {
+        self.observe(&charges, (&before, &after), &result, seen);
+        if !result.decision.is_admitted() {
             self.refund(&charges, &groups, &replies).await;
         }
-        judgement
+        result
     }
 
     fn try_charge(&self, _: &[Charge<'_>], _: &[Charge<'_>]) -> Option<ChargeResult> {
@@ -234,7 +241,7 @@ impl Clone for RedisBuckets {
     fn clone(&self) -> Self {
         Self {
             redis: self.redis.clone(),
-            client: self.client.another(),
+            client: self.client.with_own_connection(),
             refunds: self.refunds.clone(),
             rejections: Arc::clone(&self.rejections),
             fallback: Arc::clone(&self.fallback),

@@ -1,12 +1,14 @@
-//! A client of Redis: one connection that is replaced when it is lost, deadlines, and reports to the circuit breaker.
+//! A Redis client with one connection, which it replaces when the connection is lost. Each call has a deadline and
+//! reports its result to the circuit breaker.
 //!
-//! All requests of a worker share one multiplexed connection. It lives on the runtime that uses the client, so no
-//! request crosses threads, and a clone of a store opens its own. A task of its own connects, because that takes
-//! several round trips, more than the deadline of a limit: the task continues when the request has timed out. All
-//! requests that arrive meanwhile wait for this attempt and share its failure.
+//! All requests of a worker share one multiplexed connection. The connection runs on the runtime that uses the client,
+//! so no request crosses threads. Each clone of a store opens its own connection. Connecting takes several round trips,
+//! more than the deadline of a limit allows. A separate task therefore connects, and continues after the request timed
+//! out. All requests that arrive in the meantime wait for this attempt and share its failure.
 //!
-//! `redis::aio::ConnectionManager` was rejected: it has no step between connecting and the first command, where the
-//! fleet secret is checked, it supports no clusters, and it neither repeats a command nor reconnects after a timeout.
+//! `redis::aio::ConnectionManager` is not used. It has no step between connecting and the first command, where this
+//! client checks the fleet secret. It supports no clusters, and it neither repeats a command nor reconnects after a
+//! timeout.
 
 use std::future::Future;
 use std::io;
@@ -24,7 +26,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, Endpoint, in_time};
+use super::connection::{Endpoint, RedisConnection, with_timeout};
 use super::error::CallError;
 use super::health::StoreBreaker;
 use super::script::{CONFIRM, Call};
@@ -41,13 +43,13 @@ pub(super) struct ClientState {
     pub(super) endpoint: Endpoint,
     limits: StoreBreaker,
     records: StoreBreaker,
-    /// The secret of the fleet; one of our own until Redis has returned it.
+    /// Keys derived from the secret of the fleet; from a random secret until Redis has returned it.
     hash_keys: Arc<RwLock<HashKeys>>,
-    /// Number of times that Redis was found restarted or replaced. Connections of an earlier epoch are not used.
+    /// Number of detected restarts or replacements of Redis. Connections of an earlier epoch are not used.
     epoch: AtomicU64,
     /// Wakes the monitor before its next probe is due.
     pub(super) probe_requested: Notify,
-    /// The runtime of the monitor, for tasks that are no part of a request.
+    /// The runtime of the monitor, for tasks that no request waits for.
     background: Handle,
     /// Tasks that shutdown waits for.
     pub(super) tracked: TaskTracker,
@@ -97,11 +99,12 @@ impl ClientState {
         self.hash_keys.read().secret
     }
 
-    pub(super) fn adopt(&self, secret: Secret) {
+    pub(super) fn set_secret(&self, secret: Secret) {
         *self.hash_keys.write() = secret.into();
     }
 
-    /// Returns the key of a value that all gateways share. All of them are in one slot, so one script can use them.
+    /// Returns the Redis key of a value that all gateways share. All these keys are in one slot, so one script can use
+    /// them.
     pub(super) fn fleet_key(&self, name: &str) -> String {
         format!("{}:{{fleet}}:{name}", self.settings.prefix)
     }
@@ -115,7 +118,7 @@ impl ClientState {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Makes the monitor probe Redis now.
+    /// Wakes the monitor, which then probes Redis.
     pub(super) fn request_probe(&self) {
         self.probe_requested.notify_one();
     }
@@ -130,17 +133,17 @@ impl ClientState {
         self.background.spawn(task);
     }
 
-    /// Connects to the Redis that the monitor has probed. A server with another fleet secret, or without one, is not
-    /// used before the monitor has probed it.
-    async fn connect(&self) -> Result<Connection, CallError> {
+    /// Connects, and checks the fleet secret. Fails if the secret differs from the one that the monitor has read: the
+    /// monitor must probe that server first.
+    async fn connect(&self) -> Result<RedisConnection, CallError> {
         let mut connection = self.endpoint.connect().await?;
         let mut get = redis::cmd("GET");
         get.arg(self.fleet_key("secret"));
         let stored = get.query_async(&mut connection);
-        let stored: Option<Vec<u8>> = in_time(self.timeout(Part::Records), stored).await?;
+        let stored: Option<Vec<u8>> = with_timeout(self.timeout(Part::Records), stored).await?;
         if stored.as_deref() != Some(self.secret().as_bytes()) {
             self.request_probe();
-            let reason = "it has another fleet secret, so it was emptied or replaced";
+            let reason = "Redis has another fleet secret: it lost its data or was replaced";
             return Err(CallError::ConnectionLost(reason.into()));
         }
         Ok(connection)
@@ -149,20 +152,20 @@ impl ClientState {
 
 /// Calls Redis for one part of the store. Clones share the connection.
 #[derive(Clone, Debug)]
-pub(super) struct Client {
+pub(super) struct RedisClient {
     state: Arc<ClientState>,
     part: Part,
-    current: Arc<Mutex<Option<Connecting>>>,
+    current: Arc<Mutex<Option<ConnectionAttempt>>>,
 }
 
 /// An attempt to connect and, when it has succeeded, its connection.
 #[derive(Clone, Debug)]
-struct Connecting {
+struct ConnectionAttempt {
     epoch: u64,
-    connection: Shared<BoxFuture<'static, Result<Connection, CallError>>>,
+    connection: Shared<BoxFuture<'static, Result<RedisConnection, CallError>>>,
 }
 
-impl Client {
+impl RedisClient {
     /// Returns a client that connects on its first call.
     pub(super) fn new(state: Arc<ClientState>, part: Part) -> Self {
         Self {
@@ -173,7 +176,7 @@ impl Client {
     }
 
     /// Returns a client of the same Redis and part with its own connection.
-    pub(super) fn another(&self) -> Self {
+    pub(super) fn with_own_connection(&self) -> Self {
         Self::new(Arc::clone(&self.state), self.part)
     }
 
@@ -195,7 +198,7 @@ impl Client {
         }
     }
 
-    /// Runs a script on which no request depends. A failure is counted in the metrics, and does not open the breaker.
+    /// Runs a script on which no request depends. Counts a failure in the metrics, but does not open the breaker.
     pub(super) async fn run_optional<T: FromRedisValue>(&self, call: &Call) -> Option<T> {
         self.check().ok()?;
         let reason = match self.run_within(self.timeout(), call, true).await {
@@ -210,18 +213,18 @@ impl Client {
         None
     }
 
-    /// Returns a connection that has just replied, for commands that are not scripts.
-    pub(super) async fn connection(&self) -> Result<Connection, CallError> {
+    /// Returns a connection that has replied to a PING, for commands that are not scripts.
+    pub(super) async fn connection(&self) -> Result<RedisConnection, CallError> {
         let mut ping = redis::pipe();
         ping.cmd("PING").ignore();
         let (connection, ()) = self.query(&ping, self.timeout()).await?;
         Ok(connection)
     }
 
-    /// Waits until `wanted` replicas have `record`, and returns how many do.
+    /// Waits until `wanted` replicas have `record`, and returns the number of replicas that have it.
     ///
-    /// WAIT counts from the last write of its own connection, so this connection writes the expiry of `record` again.
-    /// WAIT also holds up later commands on its connection, so the connection is used for nothing else.
+    /// WAIT covers only writes on its own connection, so this connection sets the expiry of `record` again. WAIT also
+    /// blocks later commands on its connection, so the connection is used for nothing else.
     pub(super) async fn wait_for_replicas(
         &self,
         record: &str,
@@ -231,20 +234,22 @@ impl Client {
         let millis = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         let mut pipeline = redis::pipe();
         // On a cluster, the key of the first command selects the server for both.
-        pipeline.add_command(CONFIRM.on(&[record]).with_text());
+        pipeline.add_command(CONFIRM.call(&[record]).with_text());
         pipeline.cmd("WAIT").arg(wanted.get()).arg(millis);
         // WAIT alone can take `within`.
         let (_, (exists, have)) = self.query::<(bool, u32)>(&pipeline, within * 2).await?;
         if exists {
             Ok(have)
         } else {
-            Err(CallError::Failed("the record is gone".into()))
+            Err(CallError::Failed("the record is no longer in Redis".into()))
         }
     }
 
-    /// Runs a script, once more on a new connection if the connection is lost: servers close idle connections.
+    /// Runs a script. Repeats it once on a new connection if the connection is lost, because servers close idle
+    /// connections.
     ///
-    /// Every script may run twice. A repeated charge costs its client tokens; the others recognise their own effect.
+    /// So every script may run twice. A repeated charge costs the client tokens. The other scripts detect that they
+    /// have already run.
     async fn run_within(
         &self,
         within: Duration,
@@ -255,7 +260,7 @@ impl Client {
         let late = |_| CallError::Timeout(within);
         let mut retried = false;
         loop {
-            // A call that finds a connection needs one timer, not two.
+            // With an open connection, the call needs one timer and not two.
             let connected = match self.connect().now_or_never() {
                 Some(connected) => connected,
                 None => timeout_at(deadline, self.connect()).await.map_err(late)?,
@@ -263,20 +268,21 @@ impl Client {
             let (used, mut connection) = connected?;
             let reply = timeout_at(deadline, call.run(&mut connection)).await;
             match reply.map_err(late).and_then(|reply| Ok(reply?)) {
-                // Other requests keep the connection if only an optional script is slow.
+                // A slow optional script does not close the connection of the other requests.
                 Err(error @ CallError::Timeout(_)) if is_optional => return Err(error),
-                Err(error) if self.retries(&used, &error, &mut retried) => {}
+                Err(error) if self.should_retry(&used, &error, &mut retried) => {}
                 done => return done,
             }
         }
     }
 
-    /// Runs commands that may run twice, with `within` for each attempt after connecting. Returns the connection too.
+    /// Runs commands, twice if the connection is lost. Each attempt has the timeout `within` after connecting. Returns
+    /// the connection too.
     async fn query<T: FromRedisValue>(
         &self,
         commands: &Pipeline,
         within: Duration,
-    ) -> Result<(Connection, T), CallError> {
+    ) -> Result<(RedisConnection, T), CallError> {
         self.check()?;
         let mut retried = false;
         loop {
@@ -286,17 +292,17 @@ impl Client {
             let reply = reply.map_err(|_| CallError::Timeout(within));
             match reply.and_then(|reply: Result<T, RedisError>| Ok(reply?)) {
                 Ok(reply) => return Ok((connection, reply)),
-                Err(error) if self.retries(&used, &error, &mut retried) => {}
-                // A slow replica is no failure of the server.
+                Err(error) if self.should_retry(&used, &error, &mut retried) => {}
+                // A slow replica is not a failure of the server.
                 Err(error @ CallError::Timeout(_)) => return Err(error),
                 Err(error) => return Err(self.failed(error)),
             }
         }
     }
 
-    /// Returns the connection, and the attempt that it comes from.
-    async fn connect(&self) -> Result<(Connecting, Connection), CallError> {
-        let used = self.connecting();
+    /// Returns the connection and the attempt that opened it.
+    async fn connect(&self) -> Result<(ConnectionAttempt, RedisConnection), CallError> {
+        let used = self.current_attempt();
         let connected = match used.connection.peek() {
             Some(connected) => connected.clone(),
             None => used.connection.clone().await,
@@ -304,49 +310,56 @@ impl Client {
         match connected {
             Ok(connection) => Ok((used, connection)),
             Err(error) => {
-                self.forget(&used);
+                self.discard(&used);
                 Err(error)
             }
         }
     }
 
     /// Returns the current attempt to connect, or starts one.
-    fn connecting(&self) -> Connecting {
+    fn current_attempt(&self) -> ConnectionAttempt {
         let epoch = self.state.epoch();
         let mut current = self.current.lock();
         if let Some(known) = current.as_ref().filter(|known| known.epoch == epoch) {
             return known.clone();
         }
         let (state, slot) = (Arc::clone(&self.state), Arc::clone(&self.current));
-        let connecting = tokio::spawn(async move {
+        let attempt = tokio::spawn(async move {
             let connection = state.connect().await;
             if connection.is_err() {
-                // All requests that wait for it may have timed out. The next one connects anew.
+                // All requests that waited may have timed out. The next request starts a new attempt.
                 slot.lock().take_if(|current| current.epoch == epoch);
             }
             connection
         });
         let cancelled = |error| Err(RedisError::from(io::Error::other(error)).into());
-        let connection = connecting.map(move |done| done.unwrap_or_else(cancelled));
+        let connection = attempt.map(move |done| done.unwrap_or_else(cancelled));
         let connection = connection.boxed().shared();
-        current.insert(Connecting { epoch, connection }).clone()
+        current
+            .insert(ConnectionAttempt { epoch, connection })
+            .clone()
     }
 
-    /// Drops a connection, unless another has replaced it since.
-    fn forget(&self, used: &Connecting) {
-        let is_used = |current: &mut Connecting| current.connection.ptr_eq(&used.connection);
+    /// Drops a connection, unless another connection has replaced it.
+    fn discard(&self, used: &ConnectionAttempt) {
+        let is_used = |current: &mut ConnectionAttempt| current.connection.ptr_eq(&used.connection);
         self.current.lock().take_if(is_used);
     }
 
-    /// Returns whether to repeat what failed with `error`. Drops a connection that was lost, or that timed out: its
-    /// other end may be gone without a reset.
-    fn retries(&self, used: &Connecting, error: &CallError, retried: &mut bool) -> bool {
+    /// Returns whether to repeat the call that failed with `error`. Drops the connection if it is lost or timed out:
+    /// after a timeout, the server may be gone without a TCP reset.
+    fn should_retry(
+        &self,
+        used: &ConnectionAttempt,
+        error: &CallError,
+        retried: &mut bool,
+    ) -> bool {
         let is_lost = matches!(error, CallError::ConnectionLost(_));
         if is_lost || matches!(error, CallError::Timeout(_)) {
-            self.forget(used);
+            self.discard(used);
         }
         if is_lost {
-            // Redis may have been restarted without its data.
+            // Redis may have restarted without its data.
             self.state.request_probe();
         }
         is_lost && !std::mem::replace(retried, true)
@@ -364,7 +377,7 @@ impl Client {
     fn failed(&self, error: CallError) -> CallError {
         let breaker = self.breaker();
         let opened = match error {
-            // A full Redis can still replay records and end claims.
+            // Without free memory, Redis can still replay records and end claims.
             CallError::Full(_) if self.part == Part::Records => false,
             CallError::ConnectionLost(_) => breaker.failed(&error) | breaker.open(&error),
             _ => breaker.failed(&error),
@@ -391,8 +404,8 @@ mod tests {
     use super::super::script::CHARGE;
     use super::*;
 
-    /// A client of a server that accepts connections and never replies. Connecting fails after 300 ms.
-    fn unresponsive() -> (TcpListener, Client) {
+    /// Returns a client of a server that accepts connections and never replies. Connecting fails after 300 ms.
+    fn unresponsive() -> (TcpListener, RedisClient) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let settings = RedisSettings {
@@ -401,27 +414,31 @@ mod tests {
         };
         let endpoint = Endpoint::new(&settings).unwrap();
         let state = ClientState::new(settings, endpoint, Clock::real(), Handle::current());
-        (listener, Client::new(Arc::new(state), Part::Limits))
+        (listener, RedisClient::new(Arc::new(state), Part::Limits))
     }
 
     #[tokio::test]
-    async fn a_failed_attempt_is_dropped_also_if_all_requests_have_timed_out() {
+    async fn a_failed_attempt_to_connect_is_dropped_after_all_requests_timed_out() {
         let (_listener, client) = unresponsive();
         let within = Duration::from_millis(10);
         let error = client
-            .run_within(within, &CHARGE.on(&["bucket"]), false)
+            .run_within(within, &CHARGE.call(&["bucket"]), false)
             .await;
         assert!(matches!(error, Err(CallError::Timeout(it)) if it == within));
-        let attempt = client.current.lock().clone().expect("it continues");
+        let attempt = client
+            .current
+            .lock()
+            .clone()
+            .expect("the attempt continues");
         let error = attempt.connection.await.map(|_| ()).unwrap_err();
         assert!(matches!(error, CallError::ConnectionLost(_)), "{error}");
         assert!(client.current.lock().is_none());
     }
 
     #[tokio::test]
-    async fn requests_that_arrive_while_connecting_share_one_attempt_and_its_failure() {
+    async fn requests_that_arrive_during_an_attempt_to_connect_share_its_failure() {
         let (listener, client) = unresponsive();
-        let call = CHARGE.on(&["bucket"]);
+        let call = CHARGE.call(&["bucket"]);
         let run = || client.run_within(Duration::from_secs(30), &call, false);
         let (first, second) = tokio::join!(run(), run());
         for error in [first.unwrap_err(), second.unwrap_err()] {

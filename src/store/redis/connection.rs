@@ -16,19 +16,19 @@ use redis::{
     Value,
 };
 
-use super::OpenError;
-use super::settings::{Node, Nodes, RedisSettings};
+use super::RedisOpenError;
+use super::settings::{Nodes, RedisNode, RedisSettings};
 
-/// A server of a connection; `Random` for the only server of a connection without a cluster.
-pub(super) use redis::cluster_routing::SingleNodeRoutingInfo as Server;
+/// A server of a connection. `Random` is the only server of a connection without a cluster.
+pub(super) use redis::cluster_routing::SingleNodeRoutingInfo as ServerRoute;
 
-/// Number of times that a cluster is queried again after a redirection.
+/// Maximum number of redirections that a call to a cluster follows.
 const REDIRECTIONS: u32 = 3;
 
-/// Shortest and longest pause after a redirection, in milliseconds. The cluster is moving keys then.
+/// Shortest and longest pause after a redirection, in milliseconds. A cluster redirects while it moves keys.
 const REDIRECTION_PAUSE: (u64, u64) = (2, 16);
 
-/// Idle time before the first TCP keepalive probe, and between two of them.
+/// Idle time before the first TCP keepalive probe, and interval between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The configured servers, with credentials and TLS.
@@ -37,23 +37,23 @@ pub(super) struct Endpoint {
     /// The only server, or the configured nodes of the cluster. Never empty.
     nodes: Vec<redis::Client>,
     cluster: Option<ClusterClient>,
-    /// Bound of the time to connect or to subscribe.
+    /// Timeout of connecting and of subscribing.
     timeout: Duration,
 }
 
-/// A multiplexed connection; its clones share the sockets.
+/// A multiplexed connection. Clones share the sockets.
 #[derive(Clone)]
-pub(super) enum Connection {
+pub(super) enum RedisConnection {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
 impl Endpoint {
-    pub(super) fn new(settings: &RedisSettings) -> Result<Self, OpenError> {
-        // The Redis library uses the default TLS provider of the process, which must be set if several are linked.
+    pub(super) fn new(settings: &RedisSettings) -> Result<Self, RedisOpenError> {
+        // The Redis library uses the default TLS provider of the process, which must be set because several are linked.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let read = |path: &std::path::PathBuf| {
-            std::fs::read(path).map_err(|error| OpenError::Certificates {
+            std::fs::read(path).map_err(|error| RedisOpenError::Certificates {
                 path: path.display().to_string(),
                 error,
             })
@@ -62,54 +62,57 @@ impl Endpoint {
             client_tls: None,
             root_cert: settings.ca_file.as_ref().map(read).transpose()?,
         };
-        Self::with(settings, &certificates).map_err(OpenError::Settings)
+        Self::with(settings, &certificates).map_err(RedisOpenError::Settings)
     }
 
     fn with(settings: &RedisSettings, certificates: &TlsCertificates) -> Result<Self, RedisError> {
         let nodes = settings.nodes.all().iter();
         Ok(Self {
             nodes: nodes
-                .map(|node| single(node, settings, certificates.clone()))
+                .map(|node| single_client(node, settings, certificates.clone()))
                 .collect::<Result<_, _>>()?,
             cluster: match &settings.nodes {
                 Nodes::Single(_) => None,
-                Nodes::Cluster(nodes) => Some(cluster(nodes, settings, certificates.clone())?),
+                Nodes::Cluster(nodes) => {
+                    Some(cluster_client(nodes, settings, certificates.clone())?)
+                }
             },
             timeout: settings.records_timeout,
         })
     }
 
-    /// Opens a connection for messages on `channel`. The stream ends when the connection is lost.
+    /// Opens a connection and subscribes to `channel`. The stream ends when the connection is lost.
     pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
-        // Each node of a cluster delivers all messages. A random one, in case one of them is down.
-        let node = fastrand::choice(&self.nodes).expect("there is a node");
+        // Each node of a cluster delivers all messages. The choice is random, so that the next attempt probably avoids
+        // a node that is down.
+        let node = fastrand::choice(&self.nodes).expect("`nodes` is not empty");
         let subscribe = async {
             let mut subscription = node.get_async_pubsub().await?;
             subscription.subscribe(channel).await?;
             Ok(subscription.into_on_message())
         };
-        in_time(self.timeout, subscribe).await
+        with_timeout(self.timeout, subscribe).await
     }
 
-    pub(super) async fn connect(&self) -> Result<Connection, RedisError> {
+    pub(super) async fn connect(&self) -> Result<RedisConnection, RedisError> {
         if let Some(cluster) = &self.cluster {
-            let connection = in_time(self.timeout, cluster.get_async_connection()).await;
-            return connection.map(Connection::Cluster);
+            let connection = with_timeout(self.timeout, cluster.get_async_connection()).await;
+            return connection.map(RedisConnection::Cluster);
         }
-        // Each call has its own deadline.
+        // Each call has its own deadline, so the connection needs no response timeout.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(None);
         let connection = self.nodes[0].get_multiplexed_async_connection_with_config(&config);
-        connection.await.map(Connection::Single)
+        connection.await.map(RedisConnection::Single)
     }
 }
 
-impl Connection {
-    /// Returns all servers that hold data of their own.
-    pub(super) async fn servers(&mut self) -> Result<Vec<Server>, RedisError> {
+impl RedisConnection {
+    /// Returns all primaries.
+    pub(super) async fn servers(&mut self) -> Result<Vec<ServerRoute>, RedisError> {
         let Self::Cluster(connection) = self else {
-            return Ok(vec![Server::Random]);
+            return Ok(vec![ServerRoute::Random]);
         };
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
@@ -118,17 +121,17 @@ impl Connection {
         primaries.sort();
         primaries.dedup();
         if primaries.is_empty() {
-            let unfit = "a cluster that does not say where its servers are";
-            return Err((redis::ErrorKind::Client, unfit).into());
+            let reason = "CLUSTER SLOTS returned no servers";
+            return Err((redis::ErrorKind::Client, reason).into());
         }
-        let server = |(host, port)| Server::ByAddress { host, port };
+        let server = |(host, port)| ServerRoute::ByAddress { host, port };
         Ok(primaries.into_iter().map(server).collect())
     }
 
     /// Runs a command on one of the [`servers`](Self::servers).
     pub(super) async fn query_server(
         &mut self,
-        server: &Server,
+        server: &ServerRoute,
         command: Cmd,
     ) -> Result<Value, RedisError> {
         match self {
@@ -143,7 +146,7 @@ impl Connection {
 }
 
 /// Fails with [`io::ErrorKind::TimedOut`] if `step` takes longer than `within`.
-pub(super) async fn in_time<T>(
+pub(super) async fn with_timeout<T>(
     within: Duration,
     step: impl Future<Output = Result<T, RedisError>>,
 ) -> Result<T, RedisError> {
@@ -153,7 +156,7 @@ pub(super) async fn in_time<T>(
         .unwrap_or_else(late)
 }
 
-/// Returns host and port of the primary of a range of slots: the server after the first and the last slot.
+/// Returns host and port of the primary in an entry of CLUSTER SLOTS: the third element, after the first and last slot.
 fn primary(range: Value) -> Option<(String, u16)> {
     let Value::Array(range) = range else {
         return None;
@@ -167,8 +170,8 @@ fn primary(range: Value) -> Option<(String, u16)> {
     Some((host, port))
 }
 
-/// Returns socket options without Nagle's algorithm, and with detection of a server that is gone without a reset.
-fn tcp(settings: &RedisSettings) -> TcpSettings {
+/// Returns socket options that disable Nagle's algorithm and detect a server that is gone without a TCP reset.
+fn tcp_settings(settings: &RedisSettings) -> TcpSettings {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE)
         .with_interval(KEEPALIVE);
@@ -178,12 +181,12 @@ fn tcp(settings: &RedisSettings) -> TcpSettings {
         .set_user_timeout(settings.records_timeout * 4)
 }
 
-fn single(
-    node: &Node,
+fn single_client(
+    node: &RedisNode,
     settings: &RedisSettings,
     certificates: TlsCertificates,
 ) -> Result<redis::Client, RedisError> {
-    let info = info(node, settings)?;
+    let info = connection_info(node, settings)?;
     if node.tls {
         redis::Client::build_with_tls(info, certificates)
     } else {
@@ -191,21 +194,24 @@ fn single(
     }
 }
 
-fn cluster(
-    nodes: &[Node],
+fn cluster_client(
+    nodes: &[RedisNode],
     settings: &RedisSettings,
     certificates: TlsCertificates,
 ) -> Result<ClusterClient, RedisError> {
-    let infos: Result<Vec<_>, _> = nodes.iter().map(|node| info(node, settings)).collect();
-    let (soonest, latest) = REDIRECTION_PAUSE;
+    let infos: Result<Vec<_>, _> = nodes
+        .iter()
+        .map(|node| connection_info(node, settings))
+        .collect();
+    let (shortest, longest) = REDIRECTION_PAUSE;
     let mut builder = ClusterClient::builder(infos?)
         .use_protocol(ProtocolVersion::RESP3)
         .retries(REDIRECTIONS)
-        .min_retry_wait(soonest)
-        .max_retry_wait(latest)
+        .min_retry_wait(shortest)
+        .max_retry_wait(longest)
         .connection_timeout(settings.records_timeout)
         .response_timeout(settings.records_timeout)
-        .tcp_settings(tcp(settings));
+        .tcp_settings(tcp_settings(settings));
     if nodes.iter().any(|node| node.tls) {
         builder = builder.certs(certificates);
     }
@@ -213,7 +219,10 @@ fn cluster(
 }
 
 /// Returns the address of `node` with its credentials.
-fn info(node: &Node, settings: &RedisSettings) -> Result<ConnectionInfo, RedisError> {
+fn connection_info(
+    node: &RedisNode,
+    settings: &RedisSettings,
+) -> Result<ConnectionInfo, RedisError> {
     let host = node.host.to_string();
     let address = if node.tls {
         ConnectionAddr::TcpTls {
@@ -238,10 +247,10 @@ fn info(node: &Node, settings: &RedisSettings) -> Result<ConnectionInfo, RedisEr
     let info = address.into_connection_info()?;
     Ok(info
         .set_redis_settings(login)
-        .set_tcp_settings(tcp(settings)))
+        .set_tcp_settings(tcp_settings(settings)))
 }
 
-impl ConnectionLike for Connection {
+impl ConnectionLike for RedisConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
             Self::Single(connection) => connection.req_packed_command(cmd),
@@ -275,8 +284,8 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Connection(..)")
+        f.write_str("RedisConnection(..)")
     }
 }

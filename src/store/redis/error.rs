@@ -1,4 +1,4 @@
-//! Why a call to Redis failed, with a remedy where one is known.
+//! Errors of calls to Redis, with a remedy where one is known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +8,21 @@ use thiserror::Error;
 
 use crate::idempotency::StoreError;
 
-/// Why Redis did not execute a call.
+/// Remedy if the Redis user lacks a permission.
+const NO_PERMISSION: &str =
+    "; the Redis user of `store.user` lacks a permission, see its ACL rules";
+
+/// Why a call to Redis failed.
 #[derive(Clone, Debug, Error)]
 pub(super) enum CallError {
-    /// The circuit breaker is open, so nothing was sent.
-    #[error("Redis is not called since it failed: {0}")]
+    /// The circuit breaker is open, so the call was not sent.
+    #[error("Redis is unavailable, circuit breaker open: {0}")]
     Unavailable(Arc<str>),
-    /// No reply in time. Redis may have executed the call.
+    /// Redis did not reply before the deadline. It may have executed the call.
     #[error("Redis did not reply within {0:?}")]
     Timeout(Duration),
-    /// Redis has no memory left for a write.
-    #[error("Redis has no memory left: {0}")]
+    /// Redis rejected a write because it is at `maxmemory`.
+    #[error("Redis is out of memory: {0}")]
     Full(Arc<str>),
     /// There is no connection, or it was lost. Redis may have executed the call.
     #[error("{0}")]
@@ -44,7 +48,7 @@ impl From<RedisError> for CallError {
 impl From<CallError> for StoreError {
     fn from(error: CallError) -> Self {
         match error {
-            // The open breaker was logged.
+            // The breaker logged its reason when it opened.
             CallError::Unavailable(_) => Self::known(error),
             _ => Self::new(error),
         }
@@ -59,31 +63,31 @@ pub(super) fn is_lost(error: &RedisError) -> bool {
 /// Describes `error`, with a remedy if one is known.
 fn describe(error: &RedisError) -> String {
     if error.is_timeout() {
-        return "it did not answer in time".to_owned();
+        return "Redis timed out".to_owned();
     }
     if error.is_connection_refusal() {
         return format!("cannot connect: {error}");
     }
-    // A command that a script may not run has no code of its own.
+    // If the user has no permission for a command in a script, the error has no code.
     let denied_in_script = || {
         let detail = error.detail();
         detail.is_some_and(|it| it.contains("The user executing the script"))
     };
     let remedy = match error.code() {
-        Some("NOAUTH") => "; it requires a password: set `store.password_file`",
+        Some("NOAUTH") => "; Redis requires a password: set `store.password_file`",
         Some("WRONGPASS") => "; check `store.user` and `store.password_file`",
-        Some("NOPERM") => "; the user of `store.user` may not do this",
-        _ if denied_in_script() => "; the user of `store.user` may not do this",
-        Some("READONLY") => "; it is a replica: `store.url` must name the primary",
-        Some("OOM") => "; raise its `maxmemory`",
+        Some("NOPERM") => NO_PERMISSION,
+        _ if denied_in_script() => NO_PERMISSION,
+        Some("READONLY") => "; the server is a replica: `store.url` must name the primary",
+        Some("OOM") => "; raise `maxmemory` of Redis",
         _ if error.kind() == ErrorKind::AuthenticationFailed => {
             "; check `store.user` and `store.password_file`"
         }
-        _ if error.kind() == ErrorKind::Parse => "; whatever `store.url` names is not Redis",
+        _ if error.kind() == ErrorKind::Parse => "; the server at `store.url` is not Redis",
         _ => "",
     };
     let lost = if error.is_connection_dropped() {
-        "the connection was lost: "
+        "connection to Redis lost: "
     } else {
         ""
     };

@@ -1,8 +1,8 @@
-//! Health of Redis: a monitor probes it every second, and at once after a failed call.
+//! Health of Redis. A monitor probes Redis every second, and immediately after a failed call.
 //!
-//! Only the monitor closes the [circuit breakers](StoreBreaker). Before it does, it checks that Redis accepts writes
-//! and evicts no keys, and learns which run of the server this is, the secret of the fleet and the format of its
-//! records. It runs on its own thread, so slow requests do not delay a probe.
+//! Only the monitor closes the [circuit breakers](StoreBreaker). Before it closes one, it checks that Redis accepts
+//! writes and evicts no keys. A probe also reads the run ID of each server, the secret of the fleet and the format of
+//! its records. The monitor has its own thread, so slow requests do not delay a probe.
 
 mod breaker;
 mod probe;
@@ -15,31 +15,31 @@ use tokio::time::sleep;
 
 use self::probe::{FORMAT, Probe, ServerInfo};
 use super::client::ClientState;
-use super::connection::Connection;
+use super::connection::RedisConnection;
 use super::error::{CallError, is_lost};
 use crate::store::Part;
 
 pub(super) use self::breaker::StoreBreaker;
-pub(crate) use self::probe::Unfit;
+pub(crate) use self::probe::UnusableServer;
 
 /// Interval between two probes while all parts of the store work.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Interval after the first failed probe, ±20 %. It doubles with each further one.
+/// Interval after the first failed probe, ±20 %. It doubles with each further failed probe.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 
-/// Upper bound of the interval after a failed probe.
+/// Longest interval after a failed probe.
 const RETRY_LONGEST: Duration = Duration::from_millis(500);
 
-/// Pause before a requested probe, so that requests cannot cause more than 50 probes per second.
+/// Pause before a probe that a failed call requests, so that requests cause at most 50 probes per second.
 const REQUESTED_PAUSE: Duration = Duration::from_millis(20);
 
 /// Probes Redis, and opens and closes the circuit breakers.
 pub(super) struct Monitor {
     state: Arc<ClientState>,
-    /// Whether Redis stores idempotency keys.
+    /// Whether Redis stores idempotency records.
     keyed: bool,
-    connection: Option<Connection>,
+    connection: Option<RedisConnection>,
     /// Run IDs of the servers at the last probe; empty before the first one.
     runs: Vec<Arc<str>>,
 }
@@ -54,14 +54,14 @@ impl Monitor {
         }
     }
 
-    /// Probes Redis until it is dropped. Sends the first result to `first`.
-    pub(super) async fn watch(mut self, first: SyncSender<Result<(), Unfit>>) {
+    /// Probes Redis until the future is dropped. Sends the result of the first probe to `first`.
+    pub(super) async fn run(mut self, first: SyncSender<Result<(), UnusableServer>>) {
         let mut first = Some(first);
         let mut retry = RETRY_FIRST;
         loop {
             let works = self.check().await;
             if let Some(first) = first.take() {
-                // The receiver stops waiting after 2 s.
+                // The receiver stops waiting after 2 s, so sending can fail.
                 let _ = first.try_send(works.clone().map(|_| ()));
             }
             let next = if matches!(works, Ok(true)) {
@@ -79,9 +79,9 @@ impl Monitor {
         }
     }
 
-    /// Probes Redis once, and sets the breakers. Returns whether all parts of the store work, or an error if the
-    /// gateway cannot start with this Redis.
-    async fn check(&mut self) -> Result<bool, Unfit> {
+    /// Probes Redis once, and opens or closes the breakers. Returns whether all parts of the store work, or an error if
+    /// the gateway cannot start with this Redis.
+    async fn check(&mut self) -> Result<bool, UnusableServer> {
         let state = Arc::clone(&self.state);
         let (limits, records) = (state.breaker(Part::Limits), state.breaker(Part::Records));
         let probe = match self.probe().await {
@@ -93,16 +93,16 @@ impl Monitor {
             }
         };
         let servers = &probe.servers;
-        if let Some(unfit) = servers.iter().find_map(|it| it.check().err()) {
-            limits.open(&unfit);
-            records.open(&unfit);
-            return match unfit {
-                // A failover may be in progress.
-                Unfit::Replica => Ok(false),
-                _ => Err(unfit),
+        if let Some(unusable) = servers.iter().find_map(|it| it.check().err()) {
+            limits.open(&unusable);
+            records.open(&unusable);
+            return match unusable {
+                // A failover may be in progress, so the gateway starts.
+                UnusableServer::Replica => Ok(false),
+                _ => Err(unusable),
             };
         }
-        self.recognise(&probe);
+        self.update_epoch(&probe);
 
         let limits_work = match &probe.write {
             Ok(took) if *took <= state.timeout(Part::Limits) => limits.close(),
@@ -115,22 +115,22 @@ impl Monitor {
                 false
             }
         };
-        let unfit = servers.iter().find_map(|it| it.check_for_records().err());
-        let records_work = match (unfit, &probe.write) {
-            (Some(unfit), _) if self.keyed => {
-                records.open(&unfit);
-                return Err(unfit);
+        let unusable = servers.iter().find_map(|it| it.check_for_records().err());
+        let records_work = match (unusable, &probe.write) {
+            (Some(unusable), _) if self.keyed => {
+                records.open(&unusable);
+                return Err(unusable);
             }
             _ if probe.secret.is_none() => {
-                records.open(&"it keeps no secret of the fleet, and takes none");
+                records.open(&"Redis has no fleet secret and rejects the write of one");
                 false
             }
             _ if self.keyed && &*probe.format != FORMAT => {
-                // The gateway starts without its records: the limits do not depend on them.
-                records.open_permanently(&Unfit::Format(Arc::clone(&probe.format)));
+                // The gateway starts nevertheless: limits do not depend on records.
+                records.open_permanently(&UnusableServer::Format(Arc::clone(&probe.format)));
                 false
             }
-            // A full Redis still serves replays. One that accepts no writes cannot store claims.
+            // A Redis without free memory still serves replays. A Redis that rejects all writes cannot store claims.
             (_, Ok(_) | Err(CallError::Full(_))) => records.close(),
             (_, Err(error)) => {
                 records.open(error);
@@ -141,19 +141,19 @@ impl Monitor {
     }
 
     /// Begins an epoch if a server was restarted or replaced, and adopts the secret of the fleet.
-    fn recognise(&mut self, probe: &Probe) {
+    fn update_epoch(&mut self, probe: &Probe) {
         let run_id = |server: &ServerInfo| Arc::clone(&server.run_id);
         let mut runs: Vec<_> = probe.servers.iter().map(run_id).collect();
         runs.sort();
-        let others = runs.iter().filter(|run| !self.runs.contains(run));
-        let others: Vec<_> = others.collect();
+        let new_runs = runs.iter().filter(|run| !self.runs.contains(run));
+        let new_runs: Vec<_> = new_runs.collect();
         if self.runs.is_empty() {
             self.log_first_probe(probe);
-        } else if !others.is_empty() {
+        } else if !new_runs.is_empty() {
             tracing::warn!(
-                runs = ?others,
-                "Redis was restarted, or another one took its place: what it had not kept of limits and \
-                 idempotency keys is gone, and a request whose key is gone is carried out again"
+                runs = ?new_runs,
+                "Redis restarted or replaced by another server: limits and idempotency records that it did not persist \
+                 are lost, and a retry whose record is lost executes again"
             );
             self.state.begin_epoch();
         }
@@ -161,44 +161,43 @@ impl Monitor {
         if let Some(secret) = probe.secret
             && secret.as_bytes() != self.state.secret().as_bytes()
         {
-            self.state.adopt(secret);
+            self.state.set_secret(secret);
         }
     }
 
-    /// Logs a Redis that is reached for the first time, with warnings about its configuration.
+    /// Logs the servers after the first successful probe, and warns about their configuration.
     fn log_first_probe(&self, probe: &Probe) {
         let settings = &self.state.settings;
         let (nodes, servers) = (&settings.nodes, &probe.servers);
         if let Some(server) = servers.first() {
-            tracing::info!(%nodes, servers = servers.len(), "the store is Redis, {server}");
+            tracing::info!(%nodes, servers = servers.len(), "connected to Redis, {server}");
         }
         if !self.keyed && servers.iter().any(ServerInfo::evicts) {
             tracing::warn!(
-                "Redis may drop buckets when it is full, and their clients get a fresh burst then: set its \
-                 `maxmemory-policy` to `noeviction`"
+                "Redis can evict buckets when it is out of memory, and an evicted bucket is full again: set \
+                 `maxmemory-policy` of Redis to `noeviction`"
             );
         }
         if self.keyed && !servers.iter().all(ServerInfo::is_durable) {
             tracing::warn!(
-                "Redis may lose idempotency keys when it is killed, and their requests be carried out again: \
-                 set its `appendonly` to `yes` and its `appendfsync` to `always` where that must not be"
+                "Redis can lose acknowledged idempotency records in a crash, and their requests can execute again: set \
+                 `appendonly` of Redis to `yes` and `appendfsync` to `always` to prevent this"
             );
         }
         if self.keyed && probe.denies_publish {
-            let (user, prefix) = (settings.login().unwrap_or("default"), &settings.prefix);
+            let (user, prefix) = (settings.user_name().unwrap_or("default"), &settings.prefix);
             tracing::warn!(
-                "Redis user `{user}` may not publish on `{prefix}:*`: duplicates that wait on another gateway poll \
-                 every 250 ms; to notify them, run `ACL SETUSER {user} &{prefix}:* +@pubsub`"
+                "Redis user `{user}` has no permission to publish on `{prefix}:*`: duplicates that wait on another \
+                 gateway poll every 250 ms; to notify them, run `ACL SETUSER {user} &{prefix}:* +@pubsub`"
             );
         }
     }
 
-    /// Probes Redis on the connection of the last probe, and on a new one if that is lost: servers close connections
-    /// for many reasons.
+    /// Probes Redis on the connection of the last probe, or on a new connection if the server has closed it.
     async fn probe(&mut self) -> Result<Probe, CallError> {
-        let is_new = self.runs.is_empty();
+        let is_first = self.runs.is_empty();
         if let Some(mut connection) = self.connection.take() {
-            match Probe::run(&self.state, &mut connection, is_new).await {
+            match Probe::run(&self.state, &mut connection, is_first).await {
                 Err(error) if is_lost(&error) && !error.is_timeout() => {}
                 Err(error) => return Err(error.into()),
                 Ok(probe) => {
@@ -208,7 +207,7 @@ impl Monitor {
             }
         }
         let mut connection = self.state.endpoint.connect().await?;
-        let probe = Probe::run(&self.state, &mut connection, is_new).await?;
+        let probe = Probe::run(&self.state, &mut connection, is_first).await?;
         self.connection = Some(connection);
         Ok(probe)
     }

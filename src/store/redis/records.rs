@@ -1,33 +1,34 @@
 //! Records in Redis: one execution for a key across the fleet.
 //!
-//! A claim has a token of its own, and is valid for the time of its lease on the clock of Redis. The gateway that made it
-//! renews the lease while the execution runs. If the gateway dies, the lease ends and the key is unknown. A script that
-//! ends a claim names its token, so a gateway that was frozen for longer than its lease cannot end the claim of another
+//! Each claim has a unique token, and a lease on the clock of Redis. The gateway that made the claim renews the lease
+//! while the execution runs. If the gateway crashes, the lease expires and the key is unknown. A script that ends a
+//! claim passes the token, so a gateway that was frozen for longer than its lease cannot end the claim of another
 //! gateway. It can still complete its own unknown record.
 //!
-//! A claim whose reply was lost is released by its token: nothing was sent. A completion that cannot be recorded is
-//! repeated until the lease ends; if it is not recorded by then, the client does not receive the response.
+//! If the reply to a claim is lost, the gateway releases the claim by its token, because it has sent no request. If a
+//! response cannot be stored, the gateway retries until the lease expires. If the response is not stored by then, the
+//! client does not receive it.
 //!
-//! In memory are the executions of this process with their waiters, and the requests here that wait for an execution on
-//! another gateway.
+//! The gateway has two tables in memory: its own executions with their waiters, and the executions on other gateways
+//! that its requests wait for.
 
-mod clients;
+mod calls;
+mod claims;
+mod client_counts;
 mod leases;
-mod ledger;
 mod names;
+mod remote_executions;
 mod scan;
-mod steps;
-mod watches;
 
-pub(super) use self::names::Names;
+pub(super) use self::names::RecordNames;
 
 use std::fmt;
 use std::sync::Arc;
 
-use self::ledger::{Attempts, Ledger, Pending};
-use self::steps::{ClaimReply, Freed};
+use self::calls::{ClaimReply, FreeReply};
+use self::claims::{EndBackoff, GatewayClaims, PendingClaim};
 use super::Redis;
-use super::client::Client;
+use super::client::RedisClient;
 use super::error::CallError;
 use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ExecutionOutcome, KeyHash, Permit, RecordCounts, RecordId,
@@ -35,75 +36,75 @@ use crate::idempotency::{
 };
 use crate::store::{Health, Part};
 
-/// All records of a fleet, as one gateway sees them. A clone has a connection of its own.
+/// All records of a fleet. Each clone has its own connections.
 pub struct RedisRecords {
-    link: Client,
-    /// The connection that waits for replicas.
-    witness: Client,
-    ledger: Arc<Ledger>,
-    /// Looks after the Redis for as long as there are records.
+    client: RedisClient,
+    /// Redis client for WAIT, which blocks its connection.
+    replication: RedisClient,
+    claims: Arc<GatewayClaims>,
+    /// Keeps the monitor thread running.
     redis: Redis,
 }
 
 impl RedisRecords {
-    /// The records in `redis`.
+    /// Returns the records in `redis`, and starts the tasks that renew leases and observe other gateways.
     pub(super) fn new(redis: Redis) -> Self {
-        let core = &redis.0.state;
-        let ledger = Ledger::new(redis.client(Part::Records));
-        core.spawn(leases::renew(Arc::downgrade(&ledger), core.settings.lease));
-        core.spawn(watches::look(Arc::downgrade(&ledger)));
-        core.spawn(watches::listen(Arc::downgrade(&ledger)));
+        let state = &redis.0.state;
+        let claims = GatewayClaims::new(redis.client(Part::Records));
+        state.spawn(leases::renew(Arc::downgrade(&claims), state.settings.lease));
+        state.spawn(remote_executions::poll(Arc::downgrade(&claims)));
+        state.spawn(remote_executions::receive_messages(Arc::downgrade(&claims)));
         Self {
-            link: redis.client(Part::Records),
-            witness: redis.client(Part::Records),
-            ledger,
+            client: redis.client(Part::Records),
+            replication: redis.client(Part::Records),
+            claims,
             redis,
         }
     }
 
-    /// Returns the health of the Redis they are in: limits and records.
+    /// Returns the health of the Redis: of limits and of records.
     pub fn health(&self) -> [Health; 2] {
         self.redis.health()
     }
 
-    /// Returns when Redis has received the ends of all dropped permits.
+    /// Waits until Redis has received the outcomes of all dropped permits.
     #[cfg(test)]
     pub(crate) async fn settled(&self) {
-        while !self.ledger.core().tracked.is_empty() {
+        while !self.claims.state().tracked.is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     }
 
     /// Claims the key of `request` in Redis. The claim is `pending` until Redis has replied.
-    async fn request(
+    async fn claim_in_redis(
         &self,
         request: &ClaimRequest,
-        mut pending: Pending<'_>,
+        mut pending: PendingClaim<'_>,
     ) -> Result<Claim, StoreError> {
-        let ledger = &self.ledger;
-        let lease = ledger.core().settings.lease;
-        let owner = ledger.owner(pending.number);
-        let full = ledger.admit(&self.link, request, &mut pending).await;
-        let counted = ledger.max_keys_per_client().is_some();
-        let call = steps::claim(
-            &ledger.names(),
+        let claims = &self.claims;
+        let lease = claims.state().settings.lease;
+        let owner = claims.owner(pending.number);
+        let full = claims.admit(&self.client, request, &mut pending).await;
+        let counted = claims.max_keys_per_client().is_some();
+        let call = calls::claim(
+            &claims.names(),
             request,
             owner,
             lease,
             counted,
             full.is_some(),
         );
-        // Taken before the call, so that the lease ends here no later than in Redis.
-        let lapses = ledger.core().clock.now().after(lease);
-        let reply = match self.link.run::<ClaimReply>(&call).await {
+        // Computed before the call, so that the lease expires here no later than in Redis.
+        let lease_ends = claims.state().clock.now().after(lease);
+        let reply = match self.client.run::<ClaimReply>(&call).await {
             Ok(reply) => reply,
             Err(failure) => {
-                // In these cases Redis has stored no claim.
+                // After these errors Redis has certainly not stored the claim.
                 pending.is_open =
                     !matches!(failure, CallError::Unavailable(_) | CallError::Full(_));
                 return match failure {
                     CallError::Full(why) => {
-                        tracing::debug!(%why, "a key was refused");
+                        tracing::debug!(%why, "idempotency key rejected, Redis is out of memory");
                         Ok(Claim::StoreFull)
                     }
                     failure => Err(failure.into()),
@@ -111,122 +112,129 @@ impl RedisRecords {
             }
         };
         if let ClaimReply::Won(replaced) = reply {
-            self.replicated(request.id).await?;
+            self.wait_for_replicas(request.id).await?;
             pending.counted = None;
             if let Some(client) = replaced
                 && client != request.client
             {
-                ledger.uncount_later(client, request.id);
+                claims.spawn_uncount(client, request.id);
             }
         }
         pending.is_open = false;
         Ok(match reply {
-            ClaimReply::Won(_) => Claim::Won(ledger.win(request, pending.number, lapses)),
+            ClaimReply::Won(_) => Claim::Won(claims.win(request, pending.number, lease_ends)),
             ClaimReply::Replay(response) => {
-                Claim::Replay(steps::read_response(request.id, &response)?)
+                Claim::Replay(calls::decode_response(request.id, &response)?)
             }
-            ClaimReply::InFlight(owner) => Claim::InFlight(ledger.watches.join(request.id, owner)),
+            ClaimReply::InFlight(owner) => Claim::InFlight(claims.remote.join(request.id, owner)),
             ClaimReply::Mismatch(mismatch) => Claim::Mismatch(mismatch),
             ClaimReply::Unknown => Claim::Unknown,
             ClaimReply::Tombstone => Claim::Tombstone,
             ClaimReply::ScopeFull(min_wait) => Claim::ScopeFull { min_wait },
             ClaimReply::ClientFull => Claim::ClientFull {
-                limit: ledger
+                limit: claims
                     .max_keys_per_client()
                     .map_or(0, |most| most.get().into()),
                 min_wait: full.unwrap_or_default(),
             },
-            ClaimReply::CalledOff => return Err(StoreError::new("the claim was called off")),
+            ClaimReply::Cancelled => return Err(StoreError::new("the claim was cancelled")),
         })
     }
 
-    /// Waits until `wait_replicas` replicas have the record of `id`.
-    async fn replicated(&self, id: RecordId) -> Result<(), StoreError> {
-        let Some(wanted) = self.ledger.core().settings.wait_replicas else {
+    /// Waits until `wait_replicas` replicas have the record of `id`. Returns immediately without `wait_replicas`.
+    async fn wait_for_replicas(&self, id: RecordId) -> Result<(), StoreError> {
+        let Some(wanted) = self.claims.state().settings.wait_replicas else {
             return Ok(());
         };
-        let record = self.ledger.names().record(id);
-        let have = self.witness.wait_for_replicas(&record, wanted).await;
+        let record = self.claims.names().record(id);
+        let have = self.replication.wait_for_replicas(&record, wanted).await;
         match have? {
             have if have >= wanted.get() => Ok(()),
             have => Err(StoreError::new(format!(
-                "only {have} of {wanted} replicas have it"
+                "only {have} of {wanted} replicas have the record"
             ))),
         }
     }
 
-    /// Stores the record of an execution. Retries until it is stored or its claim has lapsed.
-    async fn record(
+    /// Stores the record of an execution. Retries until it is stored or the lease has expired.
+    async fn store_record(
         &self,
         token: &ClaimToken,
         outcome: &ExecutionOutcome,
     ) -> Result<(), StoreError> {
-        let ledger = &self.ledger;
-        let call = ledger.end_call(token, outcome);
-        let mut attempts = Attempts::default();
+        let claims = &self.claims;
+        let call = claims.end_call(token, outcome);
+        let mut backoff = EndBackoff::default();
         loop {
-            let why = match self.link.run::<bool>(&call).await {
+            let why = match self.client.run::<bool>(&call).await {
                 Ok(true) => {
-                    let (request, keep) = (&token.request, Some(token.request.settings.ttl));
+                    let (request, ttl) = (&token.request, Some(token.request.settings.ttl));
                     let (replicated, ()) = tokio::join!(
-                        self.replicated(request.id),
-                        ledger.recount(&self.link, request.client, request.id, keep),
+                        self.wait_for_replicas(request.id),
+                        claims.update_count(&self.client, request.client, request.id, ttl),
                     );
                     match replicated {
                         Ok(()) => return Ok(()),
                         Err(error) => error,
                     }
                 }
-                Ok(false) => return Err(StoreError::new("its key is somebody else's by now")),
+                Ok(false) => {
+                    let reason = "another claim has taken the key, because the lease expired";
+                    return Err(StoreError::new(reason));
+                }
                 Err(failure) => failure.into(),
             };
-            if ledger.has_lapsed(token) {
+            if claims.has_lease_expired(token) {
                 return Err(why);
             }
-            attempts.pause().await;
+            backoff.pause().await;
         }
     }
 }
 
 impl Records for RedisRecords {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
-        match self.ledger.in_flight.meet(request) {
-            Some(claim) => Ok(claim),
-            None => self.request(request, self.ledger.pending(request.id)).await,
+        if let Some(claim) = self.claims.in_flight.check(request) {
+            return Ok(claim);
         }
+        let pending = self.claims.pending(request.id);
+        self.claim_in_redis(request, pending).await
     }
 
     async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
-        // The permit is redeemed when Redis has the outcome: if this future is dropped before, the key is unknown.
+        // The permit is redeemed after Redis has the outcome. If this future is dropped earlier, the key is unknown.
         let token = *permit.token();
         if outcome.is_executed() {
-            let recorded = self.record(&token, &outcome).await;
+            let recorded = self.store_record(&token, &outcome).await;
             let _ = permit.into_token();
             let stored = recorded
                 .as_ref()
                 .map_or(ExecutionOutcome::Unknown, |()| outcome);
-            self.ledger.end(&token, stored);
+            self.claims.end(&token, stored);
             return recorded;
         }
-        let concluded = self.ledger.conclude(&self.link, &token, &outcome).await;
+        let ended = self
+            .claims
+            .end_in_redis(&self.client, &token, &outcome)
+            .await;
         let _ = permit.into_token();
-        if concluded.is_ok() {
-            self.ledger.end(&token, outcome);
+        if ended.is_ok() {
+            self.claims.end(&token, outcome);
         } else {
-            // The waiters here need not wait for Redis.
-            let left = match &outcome {
-                // Redis needs no response, so none is held until the lease ends.
+            // The waiters in this process receive the outcome without waiting for Redis.
+            let unstored = match &outcome {
+                // Redis does not need the response, so it need not stay in memory until the lease expires.
                 ExecutionOutcome::Released(_) => ExecutionOutcome::Released(None),
                 other => other.clone(),
             };
-            self.ledger.in_flight.end(&token, outcome);
-            let ledger = Arc::clone(&self.ledger);
-            self.ledger.core().spawn_tracked(async move {
-                ledger.conclude_or_lapse(&token, &left).await;
-                ledger.leases.let_go(&token);
+            self.claims.in_flight.end(&token, outcome);
+            let claims = Arc::clone(&self.claims);
+            self.claims.state().spawn_tracked(async move {
+                claims.end_with_retries(&token, &unstored).await;
+                claims.leases.remove(&token);
             });
         }
-        concluded
+        ended
     }
 
     async fn find(
@@ -235,30 +243,32 @@ impl Records for RedisRecords {
         scope: Option<ScopeHash>,
         most: usize,
     ) -> Result<Vec<RecordInfo>, StoreError> {
-        let names = self.ledger.names();
+        let names = self.claims.names();
         match scope {
-            // Its name is known, and nobody need be asked for it.
+            // Scope and key determine the name of the record, so no scan is needed.
             Some(scope) => {
-                let found = scan::look_at(&self.link, &names, RecordId { key, scope }).await?;
+                let found = scan::read(&self.client, &names, RecordId { key, scope }).await?;
                 Ok(found.into_iter().collect())
             }
-            None => scan::find(&self.link, &names, key, most).await,
+            None => scan::find(&self.client, &names, key, most).await,
         }
     }
 
     async fn response(&self, id: RecordId) -> Result<Option<Arc<StoredResponse>>, StoreError> {
-        scan::response(&self.link, &self.ledger.names(), id).await
+        scan::response(&self.client, &self.claims.names(), id).await
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
-        // The lease of a claim of this gateway may have lapsed while its execution runs.
-        if self.ledger.in_flight.is_running(id) {
+        // The lease of a claim of this gateway may have expired while its execution runs.
+        if self.claims.in_flight.is_running(id) {
             return Ok(false);
         }
-        let call = steps::free(&self.ledger.names(), id);
-        let freed: Freed = self.link.run(&call).await?;
+        let call = calls::free(&self.claims.names(), id);
+        let freed: FreeReply = self.client.run(&call).await?;
         if let Some(client) = freed.client {
-            self.ledger.recount(&self.link, client, id, None).await;
+            self.claims
+                .update_count(&self.client, client, id, None)
+                .await;
         }
         Ok(freed.was_unknown)
     }
@@ -269,25 +279,25 @@ impl Records for RedisRecords {
 
     fn counts(&self) -> RecordCounts {
         RecordCounts {
-            in_progress: self.ledger.in_flight.len(),
+            in_progress: self.claims.in_flight.len(),
             ..RecordCounts::default()
         }
     }
 }
 
 impl RedisRecords {
-    /// How much there is in all of Redis. Looks at every record, so not to be asked often.
+    /// Counts all records in Redis, by state. Reads every record, so do not call it often.
     pub async fn count(&self) -> Result<RecordCounts, StoreError> {
-        scan::count(&self.link, &self.ledger.names()).await
+        scan::count(&self.client, &self.claims.names()).await
     }
 }
 
 impl Clone for RedisRecords {
     fn clone(&self) -> Self {
         Self {
-            link: self.link.another(),
-            witness: self.witness.another(),
-            ledger: Arc::clone(&self.ledger),
+            client: self.client.with_own_connection(),
+            replication: self.replication.with_own_connection(),
+            claims: Arc::clone(&self.claims),
             redis: self.redis.clone(),
         }
     }

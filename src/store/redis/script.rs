@@ -1,15 +1,15 @@
 //! The scripts that run inside Redis.
 //!
-//! A script is one atomic step. It is called by its hash. A server that does not have it, because it was restarted,
-//! gets the call again with the text of the script. `redis::Script` was rejected: it copies each key and argument
-//! into a vector of its own before it writes the command.
+//! Redis executes a script atomically. A call passes the hash of the script. If the server does not have the script,
+//! for example after a restart, the call is repeated with the text of the script. `redis::Script` is not used: it
+//! copies each key and argument into its own vector before it writes the command.
 
 use std::sync::OnceLock;
 
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value};
 
-/// A script: its text and its hash.
+/// A Lua script and its SHA-1 hash.
 #[derive(Debug)]
 pub(super) struct Script {
     text: &'static str,
@@ -29,8 +29,8 @@ impl Script {
         Self { text, hash }
     }
 
-    /// Returns a call with these keys and without arguments. On a cluster, all keys must be in one slot.
-    pub(super) fn on<N: ToRedisArgs>(&'static self, keys: &[N]) -> Call {
+    /// Returns a call with `keys` and without arguments. On a cluster, all keys must be in one slot.
+    pub(super) fn call<N: ToRedisArgs>(&'static self, keys: &[N]) -> Call {
         let hash = || redis::Script::new(self.text).get_hash().to_owned();
         let mut command = redis::cmd("EVALSHA");
         command.arg(self.hash.get_or_init(hash)).arg(keys.len());
@@ -52,6 +52,7 @@ impl Call {
         self
     }
 
+    /// Runs the script on `connection`.
     pub(super) async fn run(
         &self,
         connection: &mut impl ConnectionLike,
@@ -64,11 +65,11 @@ impl Call {
         }
     }
 
-    /// Returns the call with the text of the script, for a server that may not have it.
+    /// Returns the call with the text of the script, for a server that may not have the script.
     pub(super) fn with_text(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(self.script.text);
-        // The first two are the name of the command and the hash.
+        // The first two arguments are the command name and the hash.
         for argument in self.command.args_iter().skip(2) {
             if let Arg::Simple(argument) = argument {
                 command.arg(argument);
@@ -78,27 +79,28 @@ impl Call {
     }
 }
 
-/// Checks that scripts can write. Stores the secret of the fleet if there is none, and returns it with the record format.
-pub(super) static PLANT: Script = Script::new(include_str!("lua/plant.lua"));
-/// Charges buckets.
+/// Checks that scripts can write. Stores the secret of the fleet and the record format if Redis has no secret, and
+/// returns the stored ones.
+pub(super) static PROBE: Script = Script::new(include_str!("lua/probe.lua"));
+/// Charges the buckets of a request.
 pub(super) static CHARGE: Script = Script::new(include_str!("lua/charge.lua"));
-/// Refunds charges.
+/// Refunds the charges of a rejected request.
 pub(super) static REFUND: Script = Script::new(include_str!("lua/refund.lua"));
-/// Counts a key of a client.
+/// Adds a key to the count of a client.
 pub(super) static ADMIT: Script = Script::new(include_str!("lua/admit.lua"));
-/// Changes the count of a key of a client.
+/// Changes the expiry of a key in the count of a client, or removes the key.
 pub(super) static RECOUNT: Script = Script::new(include_str!("lua/recount.lua"));
-/// Claims a key.
+/// Claims an idempotency key.
 pub(super) static CLAIM: Script = Script::new(include_str!("lua/claim.lua"));
-/// Ends a claim with a record.
+/// Ends a claim and stores its record.
 pub(super) static SETTLE: Script = Script::new(include_str!("lua/settle.lua"));
 /// Ends a claim without a record.
 pub(super) static RELEASE: Script = Script::new(include_str!("lua/release.lua"));
 /// Extends the lease of a claim.
 pub(super) static RENEW: Script = Script::new(include_str!("lua/renew.lua"));
 /// Reads a record.
-pub(super) static PEEK: Script = Script::new(include_str!("lua/peek.lua"));
-/// Writes a record again, unchanged, so that its connection can wait for replicas.
+pub(super) static READ: Script = Script::new(include_str!("lua/read.lua"));
+/// Sets the expiry of a record to its current value, so that WAIT on the same connection covers the record.
 pub(super) static CONFIRM: Script = Script::new(include_str!("lua/confirm.lua"));
 /// Frees a key whose outcome is unknown.
 pub(super) static FREE: Script = Script::new(include_str!("lua/free.lua"));

@@ -6,44 +6,44 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Default timeout of the decision on the limits of a request.
+/// Default timeout of the call that charges the limits of a request.
 pub(crate) const LIMITS_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Default timeout of one operation on a record.
 pub(crate) const RECORDS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Default prefix of all names in Redis.
+/// Default prefix of all keys in Redis.
 pub(crate) const PREFIX: &str = "tidegate";
 
 /// `[store]` of the configuration, with `backend = "redis"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RedisSettings {
-    /// The server, or nodes of the cluster.
+    /// Address of the server, or of nodes of the cluster.
     pub nodes: Nodes,
-    /// Prefix of all names in Redis. Gateways with the same prefix are one fleet.
+    /// Prefix of all keys in Redis. Gateways with the same prefix are one fleet.
     pub prefix: Arc<str>,
     /// The Redis user; overrides the user in the URLs.
     pub user: Option<Arc<str>>,
     /// The password of the user; overrides the password in the URLs.
     pub password: Option<Password>,
-    /// Certificates to trust instead of the system's, PEM; only with TLS.
+    /// File of CA certificates to trust instead of those of the system, in PEM; only with TLS.
     pub ca_file: Option<PathBuf>,
-    /// Timeout of the decision on the limits of a request.
+    /// Timeout of the call that charges the limits of a request.
     pub limits_timeout: Duration,
     /// Timeout of one operation on a record.
     pub records_timeout: Duration,
-    /// Duration of a claim that is not renewed, as after a crash of its gateway. The outcome of its key is unknown
-    /// after that. Longer than any execution that the deadlines of the upstreams allow.
+    /// Time after which a claim expires unless its gateway renews it. The key of an expired claim is unknown. The lease
+    /// is longer than any execution that the timeouts of the upstreams allow.
     pub lease: Duration,
-    /// Replicas that must have a claim before the request is sent, and a record before its response is.
+    /// Number of replicas that must have a claim before the request is sent, and a record before its response is sent.
     pub wait_replicas: Option<NonZeroU32>,
-    /// Keys that one client may have; `None` for no bound.
+    /// Maximum number of idempotency keys of one client; `None` for no bound.
     pub max_keys_per_client: Option<NonZeroU32>,
 }
 
 impl RedisSettings {
     /// Returns the name of the Redis user, if one is configured.
-    pub(super) fn login(&self) -> Option<&str> {
+    pub(super) fn user_name(&self) -> Option<&str> {
         let node = self
             .nodes
             .all()
@@ -52,11 +52,11 @@ impl RedisSettings {
         self.user.as_deref().or(node)
     }
 
-    /// Returns settings for a local server, with long timeouts because the machine may be busy with other tests.
+    /// Returns settings for a local server, with long timeouts because other tests may use the machine.
     #[cfg(test)]
     pub(super) fn for_test(port: u16) -> Self {
         Self {
-            nodes: Nodes::Single(Node {
+            nodes: Nodes::Single(RedisNode {
                 host: "127.0.0.1".into(),
                 port,
                 tls: false,
@@ -80,26 +80,26 @@ impl RedisSettings {
 /// Addresses of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Nodes {
-    /// One server without a cluster.
-    Single(Node),
-    /// Some nodes of a cluster, which return the others. Never empty, and all with TLS or all without.
-    Cluster(Vec<Node>),
+    /// A single server, not in cluster mode.
+    Single(RedisNode),
+    /// Nodes of a cluster, from which the client discovers the others. Never empty, and either all or none use TLS.
+    Cluster(Vec<RedisNode>),
 }
 
-/// Address of one server.
+/// Address and credentials of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct RedisNode {
     /// Host name or IP address, without brackets.
     pub host: Arc<str>,
     /// TCP port.
     pub port: u16,
     /// Whether connections use TLS.
     pub tls: bool,
-    /// Number of the database; 0 on a cluster.
+    /// Database number; 0 on a cluster.
     pub database: u32,
-    /// The user in its URL.
+    /// The user in the URL.
     pub user: Option<Arc<str>>,
-    /// The password in its URL.
+    /// The password in the URL.
     pub password: Option<Password>,
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Node {
 pub(crate) struct Password(Arc<str>);
 
 impl Password {
-    /// Returns the password, for the login to Redis only.
+    /// Returns the password. Only for authentication to Redis.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -126,7 +126,7 @@ impl fmt::Debug for Password {
     }
 }
 
-impl fmt::Display for Node {
+impl fmt::Display for RedisNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "rediss" } else { "redis" };
         if self.host.contains(':') {
@@ -139,7 +139,7 @@ impl fmt::Display for Node {
 
 impl Nodes {
     /// Returns all configured nodes.
-    pub(crate) fn all(&self) -> &[Node] {
+    pub(crate) fn all(&self) -> &[RedisNode] {
         match self {
             Self::Single(node) => std::slice::from_ref(node),
             Self::Cluster(nodes) => nodes,

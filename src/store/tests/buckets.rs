@@ -1,12 +1,12 @@
-//! What every store of buckets promises, asked of each of them; and what only one in Redis has to.
+//! Tests of stores of buckets. `behaviours` runs on every store, the other modules test the buckets in Redis.
 
 mod behaviours;
-mod bench;
+mod fixture;
 mod outages;
-mod shared;
+mod redis_buckets;
 mod traces;
 
-/// Makes a test of each behaviour for each store.
+/// Generates a test of each behaviour for each store.
 macro_rules! on_each_store {
     ($($behaviour:ident,)*) => {
         on_each_store!(@ memory, Memory, $($behaviour,)*);
@@ -18,7 +18,7 @@ macro_rules! on_each_store {
             $(
                 #[tokio::test]
                 async fn $behaviour() {
-                    super::behaviours::$behaviour(super::bench::Kind::$kind).await;
+                    super::behaviours::$behaviour(super::fixture::BucketStoreKind::$kind).await;
                 }
             )*
         }
@@ -26,14 +26,14 @@ macro_rules! on_each_store {
 }
 
 on_each_store! {
-    a_burst_passes_at_once_and_what_follows_waits_for_its_token,
-    whoever_waits_as_told_is_admitted,
-    all_limits_admit_or_none_is_charged,
-    each_limit_that_rejects_states_its_own_wait,
-    a_request_takes_what_it_costs,
-    a_cost_beyond_the_bucket_is_never_met,
-    a_delaying_limit_hands_out_slots_in_order,
-    a_watched_limit_is_counted_by_itself,
+    a_burst_is_admitted_immediately_and_the_next_request_waits_for_a_token,
+    a_client_that_waits_as_long_as_its_rejection_requires_is_admitted,
+    limits_are_charged_only_if_all_of_them_admit,
+    each_limit_that_rejects_has_its_own_wait,
+    a_request_takes_as_many_tokens_as_it_costs,
+    a_cost_beyond_the_size_of_the_bucket_is_never_admitted,
+    a_delaying_limit_assigns_slots_in_order,
+    a_shadow_limit_is_charged_independently,
     gateways_share_a_bucket,
-    a_crowd_gets_no_more_than_the_quota,
+    concurrent_clients_get_no_more_than_the_quota,
 }

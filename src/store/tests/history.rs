@@ -1,4 +1,4 @@
-//! Random histories, compared with a model that knows nothing of how a store works.
+//! Compares random histories of each store with a model that shares no code with the stores.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::idempotency::{
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
 
-use super::bench::{Bench, Kind, TTL, answer, claim_request, id};
-use super::server::Server;
+use super::record_fixture::{RecordFixture, StoreKind, TTL, claim_request, id, numbered_response};
+use super::server::StoreServer;
 
-/// One thing that happens.
+/// An event of a history. A number selects one of the executions in flight.
 #[derive(Clone, Debug)]
-enum Event {
+enum HistoryEvent {
     /// A request claims a key.
     Claim {
         key: u16,
@@ -25,65 +25,65 @@ enum Event {
         request: u8,
         on_unknown: OnUnknown,
     },
-    /// One of the executions underway goes on its way.
+    /// An execution is sent upstream.
     Send(usize),
-    /// One of the executions underway ends.
-    End(usize, How),
+    /// An execution ends.
+    End(usize, ExecutionEnd),
     /// An operator frees a key.
     Free { key: u16, scope: u8 },
     /// Time passes.
     Pass(Duration),
-    /// The process dies and is started again.
+    /// The process crashes and restarts.
     Crash,
 }
 
-/// How an execution ends.
+/// The end of an execution.
 #[derive(Clone, Copy, Debug)]
-enum How {
-    Completes,
-    Entombed,
+enum ExecutionEnd {
+    Completed,
+    Tombstone,
     Released,
     Unknown,
     Dropped,
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = HistoryEvent> {
     let key = 0_u16..3;
     let scope = 1_u8..3;
     let on_unknown = prop_oneof![4 => Just(OnUnknown::Hold), 1 => Just(OnUnknown::Release)];
-    let how = prop_oneof![
-        4 => Just(How::Completes),
-        1 => Just(How::Entombed),
-        2 => Just(How::Released),
-        2 => Just(How::Unknown),
-        2 => Just(How::Dropped),
+    let end = prop_oneof![
+        4 => Just(ExecutionEnd::Completed),
+        1 => Just(ExecutionEnd::Tombstone),
+        2 => Just(ExecutionEnd::Released),
+        2 => Just(ExecutionEnd::Unknown),
+        2 => Just(ExecutionEnd::Dropped),
     ];
     prop_oneof![
         12 => (key.clone(), scope.clone(), 0_u8..2, on_unknown).prop_map(
-            |(key, scope, request, on_unknown)| Event::Claim { key, scope, request, on_unknown }
+            |(key, scope, request, on_unknown)| HistoryEvent::Claim { key, scope, request, on_unknown }
         ),
-        4 => any::<usize>().prop_map(Event::Send),
-        8 => (any::<usize>(), how).prop_map(|(which, how)| Event::End(which, how)),
-        1 => (key, scope).prop_map(|(key, scope)| Event::Free { key, scope }),
-        3 => (0_u64..=70).prop_map(|minutes| Event::Pass(Duration::from_mins(minutes))),
-        1 => Just(Event::Crash),
+        4 => any::<usize>().prop_map(HistoryEvent::Send),
+        8 => (any::<usize>(), end).prop_map(|(which, end)| HistoryEvent::End(which, end)),
+        1 => (key, scope).prop_map(|(key, scope)| HistoryEvent::Free { key, scope }),
+        3 => (0_u64..=70).prop_map(|minutes| HistoryEvent::Pass(Duration::from_mins(minutes))),
+        1 => Just(HistoryEvent::Crash),
     ]
 }
 
-/// What the model knows of a key.
+/// The record of a key in the model, with the first byte of its fingerprint.
 #[derive(Clone, Debug)]
-enum Known {
+enum KnownRecord {
     InProgress(u8),
-    /// In this state until then; completed with this answer.
+    /// State, number of the response if completed, and expiry.
     Ended(u8, RecordState, Option<u16>, Moment),
 }
 
 #[derive(Default)]
-struct Model(HashMap<RecordId, Known>);
+struct RecordModel(HashMap<RecordId, KnownRecord>);
 
 /// The result that a claim must have.
 #[derive(Debug, PartialEq, Eq)]
-enum Expected {
+enum ExpectedClaim {
     Won,
     InFlight,
     Mismatch,
@@ -92,33 +92,38 @@ enum Expected {
     Tombstone,
 }
 
-impl Model {
+impl RecordModel {
     fn expire(&mut self, now: Moment) {
         self.0.retain(|_, known| match known {
-            Known::InProgress(_) => true,
-            Known::Ended(.., until) => *until > now,
+            KnownRecord::InProgress(_) => true,
+            KnownRecord::Ended(.., until) => *until > now,
         });
     }
 
-    fn claim(&mut self, claim_request: &ClaimRequest) -> Expected {
-        let asked = claim_request.fingerprint.request[0];
+    fn claim(&mut self, claim_request: &ClaimRequest) -> ExpectedClaim {
+        let request = claim_request.fingerprint.request[0];
         let expected = match self.0.get(&claim_request.id) {
-            None => Expected::Won,
-            Some(Known::InProgress(request) | Known::Ended(request, ..)) if *request != asked => {
-                Expected::Mismatch
+            None => ExpectedClaim::Won,
+            Some(KnownRecord::InProgress(known) | KnownRecord::Ended(known, ..))
+                if *known != request =>
+            {
+                ExpectedClaim::Mismatch
             }
-            Some(Known::InProgress(_)) => Expected::InFlight,
-            Some(Known::Ended(_, RecordState::Completed, number, _)) => {
-                Expected::Replay(number.expect("completed with an answer"))
+            Some(KnownRecord::InProgress(_)) => ExpectedClaim::InFlight,
+            Some(KnownRecord::Ended(_, RecordState::Completed, number, _)) => {
+                ExpectedClaim::Replay(number.expect("a completed record has a response"))
             }
-            Some(Known::Ended(_, RecordState::Tombstone, ..)) => Expected::Tombstone,
-            Some(Known::Ended(..)) if claim_request.settings.on_unknown == OnUnknown::Release => {
-                Expected::Won
+            Some(KnownRecord::Ended(_, RecordState::Tombstone, ..)) => ExpectedClaim::Tombstone,
+            Some(KnownRecord::Ended(..))
+                if claim_request.settings.on_unknown == OnUnknown::Release =>
+            {
+                ExpectedClaim::Won
             }
-            Some(Known::Ended(..)) => Expected::Unknown,
+            Some(KnownRecord::Ended(..)) => ExpectedClaim::Unknown,
         };
-        if expected == Expected::Won {
-            self.0.insert(claim_request.id, Known::InProgress(asked));
+        if expected == ExpectedClaim::Won {
+            self.0
+                .insert(claim_request.id, KnownRecord::InProgress(request));
         }
         expected
     }
@@ -131,18 +136,18 @@ impl Model {
         now: Moment,
     ) {
         let until = now.after(claim_request.settings.ttl);
-        let known = Known::Ended(claim_request.fingerprint.request[0], state, number, until);
+        let known = KnownRecord::Ended(claim_request.fingerprint.request[0], state, number, until);
         self.0.insert(claim_request.id, known);
     }
 
-    /// What is left after the process died.
+    /// Applies a crash of the process.
     fn crash(&mut self, durable: bool, now: Moment) {
         if !durable {
             self.0.clear();
         }
         for known in self.0.values_mut() {
-            if let Known::InProgress(request) = *known {
-                *known = Known::Ended(request, RecordState::Unknown, None, now.after(TTL));
+            if let KnownRecord::InProgress(request) = *known {
+                *known = KnownRecord::Ended(request, RecordState::Unknown, None, now.after(TTL));
             }
         }
     }
@@ -150,8 +155,8 @@ impl Model {
     fn counts(&self) -> [u64; 4] {
         RecordState::ALL.map(|state| {
             let known = self.0.values().filter(|known| match known {
-                Known::InProgress(_) => state == RecordState::InProgress,
-                Known::Ended(_, ended, ..) => *ended == state,
+                KnownRecord::InProgress(_) => state == RecordState::InProgress,
+                KnownRecord::Ended(_, ended, ..) => *ended == state,
             });
             known.count() as u64
         })
@@ -162,64 +167,67 @@ fn counts(counts: &RecordCounts) -> [u64; 4] {
     RecordState::ALL.map(|state| counts.of(state))
 }
 
-/// A store and its model, side by side.
-struct Trial {
-    kind: Kind,
-    bench: Bench,
-    model: Model,
-    underway: Vec<Permit>,
+/// A history that runs on a store and on the model.
+struct HistoryRun {
+    kind: StoreKind,
+    fixture: RecordFixture,
+    model: RecordModel,
+    in_flight: Vec<Permit>,
     waiting: Vec<(RecordId, Waiter)>,
-    /// Numbers answers, so that no two are the same.
-    answers: u16,
+    /// Number of responses so far, so that no two are equal.
+    responses: u16,
 }
 
-impl Trial {
-    async fn step(&mut self, event: &Event) {
-        let now = self.bench.clock.now();
+impl HistoryRun {
+    async fn step(&mut self, event: &HistoryEvent) {
+        let now = self.fixture.clock.now();
         self.model.expire(now);
         match *event {
-            Event::Claim {
+            HistoryEvent::Claim {
                 key,
                 scope,
                 request,
                 on_unknown,
             } => self.claim(key, scope, request, on_unknown).await,
-            Event::Send(which) => {
+            HistoryEvent::Send(which) => {
                 if let Some(which) = self.pick(which) {
-                    self.underway[which].mark_sent();
+                    self.in_flight[which].mark_sent();
                 }
             }
-            Event::End(which, how) => {
+            HistoryEvent::End(which, end) => {
                 if let Some(which) = self.pick(which) {
-                    self.end(which, how, now).await;
+                    self.end(which, end, now).await;
                 }
             }
-            Event::Free { key, scope } => {
+            HistoryEvent::Free { key, scope } => {
                 let id = id(key, scope);
                 let unknown = matches!(
                     self.model.0.get(&id),
-                    Some(Known::Ended(_, RecordState::Unknown, ..))
+                    Some(KnownRecord::Ended(_, RecordState::Unknown, ..))
                 );
-                assert_eq!(self.bench.records.free_unknown(id).await.unwrap(), unknown);
+                assert_eq!(
+                    self.fixture.records.free_unknown(id).await.unwrap(),
+                    unknown
+                );
                 if unknown {
                     self.model.0.remove(&id);
                 }
             }
-            Event::Pass(time) => self.bench.advance(time),
-            // There it is another gateway that takes over, when the claims have lapsed: a story of its own.
-            Event::Crash if self.kind.is_shared() => {}
-            Event::Crash => {
+            HistoryEvent::Pass(time) => self.fixture.advance(time),
+            // `two_gateways` tests crashes with Redis.
+            HistoryEvent::Crash if self.kind.is_shared() => {}
+            HistoryEvent::Crash => {
                 self.waiting.clear();
-                self.bench.crash(std::mem::take(&mut self.underway));
+                self.fixture.crash(std::mem::take(&mut self.in_flight));
                 self.model.crash(self.kind.is_durable(), now);
             }
         }
-        self.model.expire(self.bench.clock.now());
-        assert_eq!(counts(&self.bench.counts().await), self.model.counts());
+        self.model.expire(self.fixture.clock.now());
+        assert_eq!(counts(&self.fixture.counts().await), self.model.counts());
     }
 
     fn pick(&self, which: usize) -> Option<usize> {
-        which.checked_rem(self.underway.len())
+        which.checked_rem(self.in_flight.len())
     }
 
     async fn claim(&mut self, key: u16, scope: u8, request: u8, on_unknown: OnUnknown) {
@@ -231,14 +239,14 @@ impl Trial {
         };
         claim_request.settings.on_unknown = on_unknown;
         let expected = self.model.claim(&claim_request);
-        let got = match self.bench.claim(claim_request).await {
+        let got = match self.fixture.claim(claim_request).await {
             Claim::Won(permit) => {
-                self.underway.push(permit);
-                Expected::Won
+                self.in_flight.push(permit);
+                ExpectedClaim::Won
             }
             Claim::InFlight(waiting) => {
                 self.waiting.push((claim_request.id, waiting));
-                Expected::InFlight
+                ExpectedClaim::InFlight
             }
             Claim::Replay(replayed) => {
                 let number = replayed
@@ -246,12 +254,12 @@ impl Trial {
                     .find(|(name, _)| *name == "x-number")
                     .and_then(|(_, value)| std::str::from_utf8(&value).ok()?.parse().ok())
                     .unwrap();
-                assert_eq!(replayed, answer(number));
-                Expected::Replay(number)
+                assert_eq!(replayed, numbered_response(number));
+                ExpectedClaim::Replay(number)
             }
-            Claim::Mismatch(_) => Expected::Mismatch,
-            Claim::Unknown => Expected::Unknown,
-            Claim::Tombstone => Expected::Tombstone,
+            Claim::Mismatch(_) => ExpectedClaim::Mismatch,
+            Claim::Unknown => ExpectedClaim::Unknown,
+            Claim::Tombstone => ExpectedClaim::Tombstone,
             full @ (Claim::ScopeFull { .. } | Claim::ClientFull { .. } | Claim::StoreFull) => {
                 panic!("{full:?}")
             }
@@ -259,20 +267,20 @@ impl Trial {
         assert_eq!(got, expected);
     }
 
-    async fn end(&mut self, which: usize, how: How, now: Moment) {
-        let permit = self.underway.swap_remove(which);
+    async fn end(&mut self, which: usize, end: ExecutionEnd, now: Moment) {
+        let permit = self.in_flight.swap_remove(which);
         let claim_request = permit.token().request;
-        let records = &self.bench.records;
-        self.answers += 1;
-        let number = self.answers;
-        match how {
-            How::Completes => {
-                let outcome = ExecutionOutcome::Completed(answer(number));
+        let records = &self.fixture.records;
+        self.responses += 1;
+        let number = self.responses;
+        match end {
+            ExecutionEnd::Completed => {
+                let outcome = ExecutionOutcome::Completed(numbered_response(number));
                 records.end(permit, outcome).await.unwrap();
                 self.model
                     .end(&claim_request, RecordState::Completed, Some(number), now);
             }
-            How::Entombed => {
+            ExecutionEnd::Tombstone => {
                 records
                     .end(permit, ExecutionOutcome::Tombstone)
                     .await
@@ -280,14 +288,17 @@ impl Trial {
                 self.model
                     .end(&claim_request, RecordState::Tombstone, None, now);
             }
-            How::Released => {
+            ExecutionEnd::Released => {
                 records
-                    .end(permit, ExecutionOutcome::Released(Some(Ok(answer(number)))))
+                    .end(
+                        permit,
+                        ExecutionOutcome::Released(Some(Ok(numbered_response(number)))),
+                    )
                     .await
                     .unwrap();
                 self.model.0.remove(&claim_request.id);
             }
-            How::Unknown => {
+            ExecutionEnd::Unknown => {
                 records
                     .end(permit, ExecutionOutcome::Unknown)
                     .await
@@ -295,10 +306,10 @@ impl Trial {
                 self.model
                     .end(&claim_request, RecordState::Unknown, None, now);
             }
-            How::Dropped => {
+            ExecutionEnd::Dropped => {
                 let sent = permit.is_sent();
                 drop(permit);
-                self.bench.settle().await;
+                self.fixture.settle().await;
                 if sent {
                     self.model
                         .end(&claim_request, RecordState::Unknown, None, now);
@@ -307,30 +318,36 @@ impl Trial {
                 }
             }
         }
-        self.tell(claim_request.id, number).await;
+        self.check_waiters(claim_request.id, number).await;
     }
 
-    /// Those who waited are told what became of it, at once.
-    async fn tell(&mut self, id: RecordId, number: u16) {
-        let (told, others) = std::mem::take(&mut self.waiting)
+    /// Checks that the waiters for `id` receive its outcome.
+    async fn check_waiters(&mut self, id: RecordId, number: u16) {
+        let (waiters, others) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|(waited, _)| *waited == id);
         self.waiting = others;
-        for (_, waiting) in told {
-            match (waiting.ended().await, self.model.0.get(&id)) {
+        for (_, waiter) in waiters {
+            match (waiter.ended().await, self.model.0.get(&id)) {
                 (
-                    ExecutionOutcome::Completed(told),
-                    Some(Known::Ended(_, RecordState::Completed, ..)),
+                    ExecutionOutcome::Completed(received),
+                    Some(KnownRecord::Ended(_, RecordState::Completed, ..)),
                 ) => {
-                    assert_eq!(told, answer(number));
+                    assert_eq!(received, numbered_response(number));
                 }
-                (ExecutionOutcome::Released(told), None) => {
-                    assert!(told.is_none_or(|received| received.unwrap() == answer(number)));
+                (ExecutionOutcome::Released(response), None) => {
+                    assert!(
+                        response
+                            .is_none_or(|received| received.unwrap() == numbered_response(number))
+                    );
                 }
-                (ExecutionOutcome::Unknown, Some(Known::Ended(_, RecordState::Unknown, ..)))
+                (
+                    ExecutionOutcome::Unknown,
+                    Some(KnownRecord::Ended(_, RecordState::Unknown, ..)),
+                )
                 | (
                     ExecutionOutcome::Tombstone,
-                    Some(Known::Ended(_, RecordState::Tombstone, ..)),
+                    Some(KnownRecord::Ended(_, RecordState::Tombstone, ..)),
                 ) => {}
                 unexpected => panic!("{unexpected:?}"),
             }
@@ -338,25 +355,27 @@ impl Trial {
     }
 }
 
-fn holds(kind: Kind, events: &[Event]) {
-    holds_on(Bench::new(kind), events);
+/// Runs a history on a new store.
+fn check(kind: StoreKind, events: &[HistoryEvent]) {
+    check_on(RecordFixture::new(kind), events);
 }
 
-fn holds_on(bench: Bench, events: &[Event]) {
+/// Runs a history and compares the store with the model after each event.
+fn check_on(fixture: RecordFixture, events: &[HistoryEvent]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime.unwrap().block_on(async {
-        let mut trial = Trial {
-            kind: bench.kind,
-            bench,
-            model: Model::default(),
-            underway: Vec::new(),
+        let mut run = HistoryRun {
+            kind: fixture.kind,
+            fixture,
+            model: RecordModel::default(),
+            in_flight: Vec::new(),
             waiting: Vec::new(),
-            answers: 0,
+            responses: 0,
         };
         for event in events {
-            trial.step(event).await;
+            run.step(event).await;
         }
     });
 }
@@ -373,30 +392,30 @@ pub(crate) fn cases(cases: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(cases(2_000))]
     #[test]
-    fn every_history_in_memory_is_as_the_model_has_it(
+    fn histories_in_memory_match_the_model(
         events in proptest::collection::vec(any_event(), 1..80)
     ) {
-        holds(Kind::Memory, &events);
+        check(StoreKind::Memory, &events);
     }
 }
 
 proptest! {
     #![proptest_config(cases(100))]
     #[test]
-    fn every_history_on_disk_is_as_the_model_has_it(
+    fn histories_on_disk_match_the_model(
         events in proptest::collection::vec(any_event(), 1..80)
     ) {
-        holds(Kind::Disk, &events);
+        check(StoreKind::Disk, &events);
     }
 }
 
-/// Histories on one server, each under names of its own.
-fn every_history_is_as_the_model_has_it(kind: Kind) {
-    let server = Arc::new(Server::start(kind));
+/// Runs histories on one server, each with its own prefix.
+fn check_on_server(kind: StoreKind) {
+    let server = Arc::new(StoreServer::start(kind));
     let mut runner = TestRunner::new(cases(40));
     let histories = proptest::collection::vec(any_event(), 1..80);
     let outcome = runner.run(&histories, |events| {
-        holds_on(Bench::on(Arc::clone(&server)), &events);
+        check_on(RecordFixture::on(Arc::clone(&server)), &events);
         Ok(())
     });
     if let Err(error) = outcome {
@@ -405,30 +424,30 @@ fn every_history_is_as_the_model_has_it(kind: Kind) {
 }
 
 #[test]
-fn every_history_in_redis_is_as_the_model_has_it() {
-    every_history_is_as_the_model_has_it(Kind::Redis);
+fn histories_in_redis_match_the_model() {
+    check_on_server(StoreKind::Redis);
 }
 
-/// The model ends a record at its TTL; Redis ends it in the millisecond after.
+/// In the model a record expires at its TTL. In Redis it expires in the following millisecond.
 #[test]
-fn a_record_in_redis_ends_with_its_ttl() {
-    let server = Arc::new(Server::start(Kind::Redis));
+fn a_record_in_redis_expires_at_its_ttl() {
+    let server = Arc::new(StoreServer::start(StoreKind::Redis));
     let events = [
-        Event::Claim {
+        HistoryEvent::Claim {
             key: 1,
             scope: 1,
             request: 0,
             on_unknown: OnUnknown::Hold,
         },
-        Event::End(0, How::Completes),
-        Event::Pass(TTL),
+        HistoryEvent::End(0, ExecutionEnd::Completed),
+        HistoryEvent::Pass(TTL),
     ];
     for _ in 0..100 {
-        holds_on(Bench::on(Arc::clone(&server)), &events);
+        check_on(RecordFixture::on(Arc::clone(&server)), &events);
     }
 }
 
 #[test]
-fn every_history_in_a_cluster_is_as_the_model_has_it() {
-    every_history_is_as_the_model_has_it(Kind::Cluster);
+fn histories_in_a_cluster_match_the_model() {
+    check_on_server(StoreKind::Cluster);
 }

@@ -1,11 +1,11 @@
 //! Properties of buckets in memory that hold for every quota, every state and every order of events.
 //!
-//! `exactness` tests single decisions, `traces` compares whole histories with a model that counts tokens the other way
-//! round, `crowding` gives the store too little capacity, and `threads` has several threads charge the same buckets.
+//! `decisions` tests single decisions, `traces` compares histories with a model that counts tokens instead of time,
+//! `full_table` has more clients than the store can track, and `threads` has several threads charge the same buckets.
 //! Failing cases are stored in `tests/regressions`.
 
-mod crowding;
-mod exactness;
+mod decisions;
+mod full_table;
 mod model;
 mod threads;
 mod traces;
@@ -21,7 +21,7 @@ use crate::throttle::{
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-/// This many cases, with failures remembered.
+/// Returns a configuration with `cases` cases that stores failing cases.
 fn cases(cases: u32) -> ProptestConfig {
     let regressions = FileFailurePersistence::Direct("tests/regressions/properties.txt");
     ProptestConfig {
@@ -31,18 +31,18 @@ fn cases(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Any quota there is: intervals from a nanosecond to a year, bursts from none to 2³¹−1.
+/// Any valid quota: intervals from a nanosecond to a year, bursts from 0 to 2³¹−1.
 fn any_quota() -> impl Strategy<Value = Quota> {
     let count = (0_u32..32).prop_flat_map(|bits| 1..=u32::MAX >> (31 - bits));
     let period = (0_u32..55).prop_flat_map(|bits| 1..=1_u64 << bits);
     let burst = (0_u32..31).prop_flat_map(|bits| 0..=(1_u32 << bits) - 1);
-    (count, period, burst).prop_filter_map("a quota somebody can keep", |(count, period, burst)| {
+    (count, period, burst).prop_filter_map("a valid quota", |(count, period, burst)| {
         let count = NonZeroU32::new(count)?;
         Quota::new(count, Duration::from_nanos(period), burst).ok()
     })
 }
 
-/// A quota whose bucket is small enough to be drained and refilled many times in a short trace.
+/// A quota whose bucket a short trace can empty and refill many times.
 fn small_quota(scale: u64) -> impl Strategy<Value = Quota> {
     (1_u64..40, 0_u32..6).prop_map(move |(interval, burst)| {
         Quota::new(
@@ -54,7 +54,7 @@ fn small_quota(scale: u64) -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Refuses, or delays by up to `longest` nanoseconds.
+/// Rejects, or delays by up to `longest` nanoseconds.
 fn any_exceed(longest: u64) -> impl Strategy<Value = Exceed> {
     prop_oneof![
         Just(Exceed::Reject),
@@ -85,12 +85,12 @@ fn charge(limit: &Limit, bucket: BucketKey, cost: u32) -> Charge<'_> {
     }
 }
 
-fn standing_clock() -> Clock {
+fn virtual_clock() -> Clock {
     Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000))
 }
 
-fn admitted(verdict: &Decision) -> bool {
-    matches!(verdict.outcome, ChargeOutcome::Admitted { .. })
+fn admitted(decision: &Decision) -> bool {
+    matches!(decision.outcome, ChargeOutcome::Admitted { .. })
 }
 
 fn nanos(duration: Duration) -> u64 {

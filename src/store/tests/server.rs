@@ -1,41 +1,41 @@
-//! Servers that stores are kept in.
+//! Redis servers for the tests of stores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::store::redis::settings::{Node, Nodes, RedisSettings};
+use crate::store::redis::settings::{Nodes, RedisNode, RedisSettings};
 
-use super::bench::Kind;
+use super::record_fixture::StoreKind;
 use super::redis::{RedisCluster, RedisServer};
 
-/// Longer than any test lets pass: that claims lapse is a story of its own.
+/// Longer than any test advances the clock. The tests of leases set their own.
 const LEASE: Duration = Duration::from_hours(1_000);
 
-/// A server, or three of them, whose time moves when told.
-pub(crate) enum Server {
+/// A Redis server or a cluster of three, with a clock that tests can advance. The number counts the stores on it.
+pub(crate) enum StoreServer {
     Redis(RedisServer, AtomicU32),
     Cluster(RedisCluster, AtomicU32),
 }
 
-impl Server {
-    pub(crate) fn start(kind: Kind) -> Self {
+impl StoreServer {
+    pub(crate) fn start(kind: StoreKind) -> Self {
         let stores = AtomicU32::new(0);
         match kind {
-            Kind::Redis => Self::Redis(RedisServer::options().fake_time().start(), stores),
-            Kind::Cluster => Self::Cluster(RedisCluster::in_fake_time(), stores),
-            Kind::Memory | Kind::Disk => panic!("that needs no server"),
+            StoreKind::Redis => Self::Redis(RedisServer::options().fake_time().start(), stores),
+            StoreKind::Cluster => Self::Cluster(RedisCluster::in_fake_time(), stores),
+            StoreKind::Memory | StoreKind::Disk => panic!("this store has no server"),
         }
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> StoreKind {
         match self {
-            Self::Redis(..) => Kind::Redis,
-            Self::Cluster(..) => Kind::Cluster,
+            Self::Redis(..) => StoreKind::Redis,
+            Self::Cluster(..) => StoreKind::Cluster,
         }
     }
 
-    /// For a store with names of its own.
+    /// Returns settings for a store with a new prefix.
     pub(crate) fn settings(&self) -> RedisSettings {
         let (nodes, stores) = match self {
             Self::Redis(server, stores) => (Nodes::Single(node(server)), stores),
@@ -50,7 +50,7 @@ impl Server {
             user: None,
             password: None,
             ca_file: None,
-            // Tests share a machine with others; how long is too long is not what they are about.
+            // Long, because other tests may use the machine.
             limits_timeout: Duration::from_secs(5),
             records_timeout: Duration::from_secs(5),
             lease: LEASE,
@@ -67,9 +67,9 @@ impl Server {
     }
 }
 
-/// Returns how a gateway reaches `server`.
-pub(crate) fn node(server: &RedisServer) -> Node {
-    Node {
+/// Returns the address of `server`.
+pub(crate) fn node(server: &RedisServer) -> RedisNode {
+    RedisNode {
         host: Arc::from("127.0.0.1"),
         port: server.port(),
         tls: false,

@@ -10,7 +10,7 @@ use super::super::super::source::Span;
 use super::super::read_secret;
 use super::{lease, missing};
 use crate::store::redis::settings::{
-    LIMITS_TIMEOUT, Node, Nodes, PREFIX, Password, RECORDS_TIMEOUT, RedisSettings,
+    LIMITS_TIMEOUT, Nodes, PREFIX, Password, RECORDS_TIMEOUT, RedisNode, RedisSettings,
 };
 
 /// The keys of `[store]` that only Redis has, where they are given.
@@ -97,7 +97,7 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
     };
     // An empty list is what faults have left, and those were reported.
     let first = listed.first()?;
-    let same = |node: &Node| {
+    let same = |node: &RedisNode| {
         (&node.user, &node.password) == (&first.value.0.user, &first.value.0.password)
     };
     for Located {

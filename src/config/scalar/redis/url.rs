@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::super::Fault;
 use super::{PasswordText, UserText};
 use crate::config::secrets;
-use crate::store::redis::settings::{Node, Password};
+use crate::store::redis::settings::{Password, RedisNode};
 
 /// Where Redis listens if nobody says otherwise.
 const DEFAULT_PORT: u16 = 6379;
@@ -21,7 +21,7 @@ const FORM: &str = "write scheme, host, and any port and database: \"redis://127
 
 /// One server, or one node of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::config) struct RedisUrl(pub(in crate::config) Node);
+pub(in crate::config) struct RedisUrl(pub(in crate::config) RedisNode);
 
 impl FromStr for RedisUrl {
     type Err = Fault;
@@ -66,7 +66,7 @@ impl FromStr for RedisUrl {
             Some(path) => digits(path)
                 .ok_or_else(|| wrong("has a path that is not the number of a database", FORM))?,
         };
-        Ok(Self(Node {
+        Ok(Self(RedisNode {
             host: host.into(),
             port,
             tls,

@@ -123,8 +123,8 @@ impl RecordShard {
         now: Moment,
     ) -> Result<Claim, Availability> {
         let record = self.records.get_mut(&request.id);
-        let meeting = decide_claim(record.as_deref().map(MemoryRecord::view), request, now);
-        match (meeting, record) {
+        let decision = decide_claim(record.as_deref().map(MemoryRecord::view), request, now);
+        match (decision, record) {
             (ClaimDecision::Available(vacancy), _) => Err(vacancy),
             (ClaimDecision::InFlight, Some(MemoryRecord::InFlight(execution))) => {
                 Ok(Claim::InFlight(execution.join()))
@@ -134,7 +134,7 @@ impl RecordShard {
             {
                 Ok(Claim::Replay(response))
             }
-            (meeting, _) => Ok(meeting.rejection()),
+            (decision, _) => Ok(decision.rejection()),
         }
     }
 

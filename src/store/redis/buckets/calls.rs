@@ -1,15 +1,16 @@
-//! The script calls of a request: which buckets one script can charge, their names, the calls and their replies.
+//! The script calls that charge and refund the buckets of a request, and their replies.
 //!
-//! Each quota of a limit has its own buckets: a name includes the quota. While a change of a quota is rolled out,
-//! gateways with the old and the new one would otherwise share a bucket whose debt means a different number of
-//! tokens to each, and the quota that refills sooner would cancel debt of the other.
+//! The name of a bucket includes its quota, so each quota of a limit has its own buckets. Otherwise, gateways with the
+//! old and the new quota would share a bucket while a change is rolled out. Its debt would mean a different number of
+//! tokens to each of them, and the quota that refills sooner would cancel debt of the other.
 //!
-//! A single server decides all buckets of a request together. A cluster spreads them over slots, and a script
-//! works within one slot: there, the buckets of each slot are a group. Names have no hash tag: it would put the
-//! whole load of a busy client on one server, and the buckets that all clients share belong to no client.
+//! On a single server, one script charges all buckets of a request. A cluster spreads the buckets over slots, and a
+//! script can use keys of one slot only, so the buckets of each slot form a group. Names have no hash tag. A hash tag
+//! would put the load of a busy client on one server, and it cannot be chosen for buckets that all clients share.
 //!
-//! The scripts know no quotas. A call passes what a charge adds to a bucket, and the most that a bucket may owe after
-//! it. Its reply is decided here, by the same [`decide`](crate::throttle::decide) as for buckets in memory.
+//! The scripts have no notion of a quota. A call passes what a charge adds to the debt of a bucket, and the most that
+//! the bucket may owe after it. The gateway decides by the reply, with the same [`decide`](crate::throttle::decide) as
+//! for buckets in memory.
 
 use std::hash::Hasher as _;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use redis::{FromRedisValue, ParsingError, Value};
 use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
-use super::Charges;
+use super::RequestCharges;
 use crate::store::redis::script::{CHARGE, Call, REFUND};
 use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{BucketKey, Charge, Exceed};
@@ -27,21 +28,21 @@ use crate::throttle::{BucketKey, Charge, Exceed};
 /// Number of slots of a cluster.
 const SLOTS: u16 = 16_384;
 
-/// The longest debt, 136 years, which a number in a script can hold.
+/// The longest debt, 136 years. A number in a script can hold it.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Charges of a request that one script makes.
+/// The charges of a request that one script makes.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// Indexes among the charges of the request, the enforced ones first.
+    /// Indexes into the charges of the request, the enforced ones first.
     pub(super) indexes: SmallVec<[usize; USUAL_LIMITS]>,
     /// The number of enforced charges.
     pub(super) enforced: usize,
-    /// The names of the buckets.
+    /// The Redis keys of the buckets.
     pub(super) names: SmallVec<[String; USUAL_LIMITS]>,
 }
 
-/// On a single server there is one group.
+/// The groups of a request; one on a single server.
 pub(super) type Groups = SmallVec<[Group; 1]>;
 
 /// The reply of the script that charges one group.
@@ -51,12 +52,12 @@ pub(super) struct ChargeReply {
     pub(super) admitted: bool,
     /// The time of the charge by the clock of Redis, in seconds and microseconds since 1970.
     pub(super) at: (u64, u64),
-    /// The time until each bucket would have been full, before the charge.
+    /// The time from the charge until each bucket would have been full without the charge.
     pub(super) owed: SmallVec<[Duration; USUAL_LIMITS]>,
 }
 
 /// Returns the groups of `charges`: one for each slot on a cluster, otherwise one.
-pub(super) fn groups(charges: &Charges<'_>, prefix: &str, is_cluster: bool) -> Groups {
+pub(super) fn groups(charges: &RequestCharges<'_>, prefix: &str, is_cluster: bool) -> Groups {
     let mut groups = Groups::new();
     let mut slots: SmallVec<[u16; USUAL_LIMITS]> = SmallVec::new();
     for (index, charge) in charges.all.iter().enumerate() {
@@ -77,12 +78,12 @@ pub(super) fn groups(charges: &Charges<'_>, prefix: &str, is_cluster: bool) -> G
 }
 
 impl Group {
-    /// Returns the call that charges this group, after each bucket owes at least its entry in `owed`, which has one
-    /// for each charge of the request.
-    pub(super) fn charge(&self, charges: &Charges<'_>, owed: &[Duration]) -> Call {
-        let mut call = CHARGE.on(&self.names).arg(self.enforced);
+    /// Returns the call that charges this group. Before the charge, Redis raises the debt of each bucket to at least
+    /// its entry in `owed`, which has one entry for each charge of the request.
+    pub(super) fn charge(&self, charges: &RequestCharges<'_>, owed: &[Duration]) -> Call {
+        let mut call = CHARGE.call(&self.names).arg(self.enforced);
         for charge in self.indexes.iter().map(|&index| &charges.all[index]) {
-            call = with_time(with_time(call, most(charge)), cost(charge));
+            call = with_time(with_time(call, max_debt(charge)), added_debt(charge));
         }
         let owed = self.indexes.iter().map(|&index| owed[index]);
         if owed.clone().any(|owed| !owed.is_zero()) {
@@ -92,18 +93,23 @@ impl Group {
     }
 
     /// Returns the call that refunds the enforced charges of this group.
-    pub(super) fn refund(&self, charges: &Charges<'_>, reply: &ChargeReply, prefix: &str) -> Call {
+    pub(super) fn refund(
+        &self,
+        charges: &RequestCharges<'_>,
+        reply: &ChargeReply,
+        prefix: &str,
+    ) -> Call {
         let (seconds, micros) = reply.at;
-        // The braces put it in the slot of that bucket.
+        // The braces put the marker in the slot of the first bucket.
         let name = &self.names[0];
-        let once = format!("{prefix}:back:{{{name}}}:{:032x}", fastrand::u128(..));
-        let names: SmallVec<[&str; USUAL_LIMITS]> = std::iter::once(&once)
+        let marker = format!("{prefix}:back:{{{name}}}:{:032x}", fastrand::u128(..));
+        let names: SmallVec<[&str; USUAL_LIMITS]> = std::iter::once(&marker)
             .chain(&self.names[..self.enforced])
             .map(String::as_str)
             .collect();
-        let mut call = REFUND.on(&names).arg(seconds).arg(micros);
+        let mut call = REFUND.call(&names).arg(seconds).arg(micros);
         for (&index, &owed) in self.indexes[..self.enforced].iter().zip(&reply.owed) {
-            call = with_time(with_time(call, cost(&charges.all[index])), owed);
+            call = with_time(with_time(call, added_debt(&charges.all[index])), owed);
         }
         call
     }
@@ -114,7 +120,7 @@ fn with_time(call: Call, time: Duration) -> Call {
 }
 
 /// Returns the most that a bucket can owe after a charge.
-fn most(charge: &Charge<'_>) -> Duration {
+fn max_debt(charge: &Charge<'_>) -> Duration {
     let refill = charge.limit.quota.refill();
     match charge.limit.exceed {
         Exceed::Reject => refill,
@@ -122,26 +128,26 @@ fn most(charge: &Charge<'_>) -> Duration {
     }
 }
 
-/// Returns what a charge adds to the debt of a bucket.
-fn cost(charge: &Charge<'_>) -> Duration {
+/// Returns the time that a charge adds to the debt of a bucket.
+fn added_debt(charge: &Charge<'_>) -> Duration {
     let quota = charge.limit.quota;
     if charge.cost > quota.capacity() {
-        // No bucket holds this many tokens, so the script must reject the charge.
-        return most(charge) + Duration::from_secs(1);
+        // No bucket holds this many tokens, so the charge must exceed the maximum debt.
+        return max_debt(charge) + Duration::from_secs(1);
     }
     quota.interval() * charge.cost.get()
 }
 
 /// Returns `charge` with the bucket that belongs to its quota.
 ///
-/// Two quotas share a bucket only if a token takes the same time to come back and the bucket has the same bound:
-/// then the scripts treat it alike.
+/// Two quotas share a bucket only if their refill interval and their maximum debt are equal. The scripts treat such
+/// quotas alike.
 pub(super) fn per_quota<'a>(charge: &Charge<'a>) -> Charge<'a> {
     let mut quota = SipHasher13::new();
     quota.write(&charge.limit.quota.interval().as_nanos().to_le_bytes());
-    quota.write(&most(charge).as_nanos().to_le_bytes());
+    quota.write(&max_debt(charge).as_nanos().to_le_bytes());
     let Hash128 { h1, h2 } = quota.finish128();
-    // The bucket is a keyed hash already, so this is as unlikely to collide as any other bucket.
+    // The bucket is a keyed hash, so a collision is as unlikely as for any other bucket.
     let bucket = BucketKey {
         high: charge.bucket.high ^ h1,
         low: charge.bucket.low ^ h2,
@@ -163,10 +169,10 @@ impl FromRedisValue for ChargeReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let numbers = Vec::<u64>::from_redis_value(value)?;
         let [admitted, seconds, micros, owed @ ..] = &numbers[..] else {
-            return Err("a charge without its time".into());
+            return Err("the reply to a charge has no time".into());
         };
         let owed = owed.chunks_exact(2).map(|pair| {
-            let nanos = u32::try_from(pair[1]).map_err(|_| "more than a second of nanoseconds")?;
+            let nanos = u32::try_from(pair[1]).map_err(|_| "the nanoseconds exceed one second")?;
             Ok(Duration::new(pair[0], nanos))
         });
         Ok(Self {
@@ -214,7 +220,7 @@ mod tests {
             assert!(!buckets[..index].contains(bucket), "{index}");
         }
         assert_eq!(of(1, 1, 3, Exceed::Reject), of(2, 2, 3, Exceed::Reject));
-        // Gateways of any architecture and version find the same bucket.
+        // The name must not depend on the architecture or version of the gateway.
         assert_eq!(
             name("gate", buckets[0]),
             "gate:b:c451ddef8f8bf9a100f7efc471e96c8e"
@@ -223,7 +229,7 @@ mod tests {
 
     /// The expected slots are those of CLUSTER KEYSLOT.
     #[test]
-    fn names_are_in_the_slots_that_redis_puts_them_in() {
+    fn the_slot_of_a_name_is_the_one_that_redis_computes() {
         let slots = [("foo", 12_182), ("123456789", 12_739), ("user1000", 3_443)];
         for (name, expected) in slots {
             assert_eq!(slot(name.as_bytes()), expected, "{name}");
@@ -231,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_prefix_and_both_halves_in_full() {
+    fn the_name_of_a_bucket_is_the_prefix_and_both_halves_of_its_key() {
         let bucket = BucketKey {
             high: 0xab,
             low: u64::MAX,

@@ -1,20 +1,20 @@
-//! Decisions by the states that Redis returned, and by local buckets where it returned none.
+//! Decisions by the bucket states that Redis returned, and by local buckets if Redis returned none.
 //!
-//! A limit without a state from Redis is treated as its `on_store_error` says. All states decide together, those of
-//! Redis and those of local buckets, so that the wait of a rejection is the longest of all. Only if they admit are the
-//! local buckets charged, all or none: a rejected request costs nothing.
+//! If Redis returns no state for a limit, `on_store_error` of the limit applies. The states of Redis and those of local
+//! buckets decide together, so that the wait of a rejection is the longest of all. If all of them admit, the local
+//! buckets are charged, all or none. A rejected request costs nothing.
 //!
-//! Redis learns of local charges from the next request that it decides for the bucket. That request reports what the
-//! bucket owes here, and Redis counts the larger of both debts. So a gateway never admits more than the quota, however
-//! often Redis fails in between. A separate replay when Redis is back was rejected: requests would be decided before
-//! it has finished. Two gateways that charge one bucket without Redis do not add up: only the larger debt counts.
+//! The next request for the same bucket that reaches Redis reports the local debt, and Redis continues with the larger
+//! of both debts. So a gateway never admits more than the quota, however often Redis fails in between. The alternative,
+//! to report all local charges when Redis responds again, would decide requests before the report is complete. If two
+//! gateways charge one bucket without Redis, their debts do not add up: only the larger one counts.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::Charges;
+use super::RequestCharges;
 use crate::clock::{Clock, Moment};
 use crate::store::memory::{BuildIdentityHasher, MemoryBuckets};
 use crate::throttle::decision::USUAL_LIMITS;
@@ -22,24 +22,24 @@ use crate::throttle::{
     BucketKey, Charge, ChargeOutcome, ChargeResult, Decision, OnStoreError, decide,
 };
 
-/// Number of parts of the table of unreported charges, each with its own lock.
+/// Number of shards of the table of unreported charges, each with its own lock.
 const SHARDS: usize = 64;
 
-/// The times at which the buckets of a request are full, where Redis returned them.
+/// For each bucket of a request the time at which it is full, or `None` if Redis did not return it.
 pub(super) type States = SmallVec<[Option<Moment>; USUAL_LIMITS]>;
 
-/// Local buckets, and their charges that Redis does not know.
+/// Local buckets, and their charges that have not been reported to Redis.
 #[derive(Debug)]
-pub(super) struct Fallback {
+pub(super) struct LocalFallback {
     pub(super) local: MemoryBuckets,
     clock: Clock,
     unreported: Box<[Mutex<Unreported>]>,
 }
 
-/// Buckets with charges that Redis does not know, and the time at which each is full.
+/// Buckets with unreported charges, and the time at which each is full.
 type Unreported = HashMap<BucketKey, Moment, BuildIdentityHasher>;
 
-impl Fallback {
+impl LocalFallback {
     pub(super) fn new(max_clients: usize, clock: Clock) -> Self {
         Self {
             local: MemoryBuckets::new(max_clients, clock.clone()),
@@ -48,10 +48,10 @@ impl Fallback {
         }
     }
 
-    /// Decides all charges of a request. Returns also the states after the decision.
-    pub(super) fn judge(
+    /// Decides all charges of a request. Also returns the states after the decision.
+    pub(super) fn decide_all(
         &self,
-        charges: &Charges<'_>,
+        charges: &RequestCharges<'_>,
         before: &States,
         now: Moment,
     ) -> (ChargeResult, States) {
@@ -61,7 +61,7 @@ impl Fallback {
         let mut exceeded = SmallVec::new();
         for (index, (charge, state)) in charges.watched().iter().zip(watched).enumerate() {
             let charge = std::slice::from_ref(charge);
-            // Its `on_store_error` does not apply: a shadow limit admits and rejects nothing.
+            // `on_store_error` does not apply to a shadow limit, which admits and rejects nothing.
             let decision = match state {
                 Some(_) => self.decide(charge, std::slice::from_mut(state), now),
                 None => self.charge(charge),
@@ -73,8 +73,8 @@ impl Fallback {
         (ChargeResult { decision, exceeded }, after)
     }
 
-    /// Decides charges that are made together. If it admits, `states` become those after the charges. A limit with
-    /// `on_store_error = "open"` and without a state reads as full.
+    /// Decides charges that are made together. If the decision admits, `states` become those after the charges. The
+    /// reading of a limit with `on_store_error = "open"` and without a state is that of a full bucket.
     fn decide(
         &self,
         charges: &[Charge<'_>],
@@ -109,7 +109,7 @@ impl Fallback {
 
         counted.merge(&decide(&counted.charges, &mut full_at, now), &mut decision);
         if decision.is_admitted() && !local.charges.is_empty() {
-            // Another request may have charged them since their states were read: this decides.
+            // Another request may have charged them after their states were read, so this charge decides.
             local.merge(&self.charge(&local.charges), &mut decision);
         }
         if decision.is_admitted() {
@@ -124,7 +124,7 @@ impl Fallback {
 
     /// Makes all `charges` in the local buckets or none, and records them as unreported.
     ///
-    /// A bucket beyond `max_clients` is not recorded: its state is that of a bucket which it shares with other clients.
+    /// A charge beyond `max_clients` is not recorded: it is made in an overflow bucket, which several clients share.
     fn charge(&self, charges: &[Charge<'_>]) -> Decision {
         let decision = self.local.charge_now(charges);
         if decision.is_admitted() {
@@ -139,13 +139,13 @@ impl Fallback {
         decision
     }
 
-    /// Returns when `bucket` is full, or the start of the clock if Redis knows all its charges.
+    /// Returns when `bucket` is full, or the start of the clock if all its charges have been reported.
     pub(super) fn unreported(&self, bucket: BucketKey) -> Moment {
         let shard = self.shard(bucket).lock();
         shard.get(&bucket).copied().unwrap_or_default()
     }
 
-    /// Records that Redis knows that `bucket` is full at `full_at`. A later charge stays unreported.
+    /// Records that Redis has received the debt of `bucket` up to `full_at`. A later charge stays unreported.
     pub(super) fn reported(&self, bucket: BucketKey, full_at: Moment) {
         let mut shard = self.shard(bucket).lock();
         if shard.get(&bucket).is_some_and(|&known| known <= full_at) {
@@ -155,28 +155,28 @@ impl Fallback {
 
     /// Records that `bucket` was charged at `now` without Redis and is full at `full_at`.
     ///
-    /// Buckets that are full are removed before a shard grows. The local table tracks each bucket that is not, so the
-    /// size is bounded by `max_clients`.
+    /// Full buckets are removed before a shard grows. All other buckets are also in the local table, so `max_clients`
+    /// bounds the size.
     fn add(&self, bucket: BucketKey, full_at: Moment, now: Moment) {
         let mut shard = self.shard(bucket).lock();
         if shard.len() == shard.capacity() {
             shard.retain(|_, full_at| *full_at > now);
-            // At least as many again before the next removal, so that its cost per charge is constant.
-            let room = shard.len();
-            shard.reserve(room);
+            // Doubling the capacity keeps the cost of removals per charge constant.
+            let additional = shard.len();
+            shard.reserve(additional);
         }
         let known = shard.entry(bucket).or_default();
         *known = full_at.max(*known);
     }
 
     fn shard(&self, bucket: BucketKey) -> &Mutex<Unreported> {
-        // The other half of the key is the hash within the shard.
+        // The low half selects the shard. The high half is the hash within the shard.
         let shard = bucket.low % SHARDS as u64;
-        &self.unreported[usize::try_from(shard).expect("less than a usize")]
+        &self.unreported[usize::try_from(shard).expect("SHARDS fits a usize")]
     }
 }
 
-/// Some charges of a request, with their indexes among all of them.
+/// Some charges of a request, with their indexes in the request.
 #[derive(Default)]
 struct Subset<'a> {
     charges: SmallVec<[Charge<'a>; USUAL_LIMITS]>,
@@ -221,8 +221,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn fallback() -> Fallback {
-        Fallback::new(100, Clock::virtual_from(SystemTime::UNIX_EPOCH))
+    fn fallback() -> LocalFallback {
+        LocalFallback::new(100, Clock::virtual_from(SystemTime::UNIX_EPOCH))
     }
 
     fn bucket(high: u64) -> BucketKey {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_made_after_the_report_is_still_to_be_reported() {
+    fn a_charge_made_after_the_report_stays_unreported() {
         let fallback = fallback();
         assert_eq!(fallback.unreported(bucket(1)), at(0));
         fallback.add(bucket(1), at(100), at(0));
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(fallback.unreported(bucket(u64::MAX)), at(u64::MAX));
     }
 
-    /// On a cluster, one slot can respond and another be late.
+    /// On a cluster, the server of one slot can respond while another times out.
     #[test]
     fn a_rejection_waits_for_a_local_bucket_that_takes_longer_than_the_one_in_redis() {
         let fallback = fallback();
@@ -287,7 +287,7 @@ mod tests {
         let next: Vec<_> = decision.readings.iter().map(|it| it.next).collect();
         assert_eq!(next, [SECOND * 5, SECOND * 60]);
 
-        // Nothing was charged: the local bucket admits as soon as it would have without this request.
+        // The rejected request was not charged, so the local bucket admits after 60 s.
         clock.advance(SECOND * 60);
         let mut states = [Some(Moment::default()), None];
         let decision = fallback.decide(&charges, &mut states, clock.now());

@@ -1,18 +1,22 @@
-//! A cache of rejections: a client that retries too early is rejected without a call to Redis.
+//! A cache of rejections, so that a client that retries too early is rejected without a call to Redis.
 //!
-//! A bucket that rejected a charge cannot admit the same charge before a time that is known when it rejects,
-//! because charges only make a bucket owe more. Two bounds of the time at which it is full are cached, both on this
-//! gateway's monotonic clock. *No sooner* decides. It counts from before the call and is 0.1 % shorter than Redis's
-//! figure, because Redis's clock may run faster: the cache rejects no request that Redis would admit. *No later*
-//! is what the client receives, so that `Retry-After` is not early. A request between the two bounds goes to Redis.
+//! Charges only raise the debt of a bucket. So a bucket that rejects a charge cannot admit the same charge before a
+//! time that is known at the rejection. The cache has two bounds of the time at which the bucket is full, both on the
+//! monotonic clock of this gateway.
 //!
-//! *No later* holds only while no other gateway charges the bucket. That is certain for a bucket that rejects
-//! a cost of 1, and for no other: a larger cost leaves tokens for smaller ones, and a limit that did not itself
-//! reject the request can be charged on other routes. So the cache decides only requests with one enforced limit
-//! at a cost of 1. Shadow limits have no `Retry-After`, and *no sooner* is enough for them.
+//! - *No sooner* decides. It counts from before the call and is 0.1 % shorter than the figure of Redis, because the
+//!   clock of Redis may run faster. So the cache rejects no request that Redis would admit.
+//! - *No later* determines the `Retry-After` of the client, which must not be early.
 //!
-//! Entries hold for one run of Redis: after a restart without its data, every bucket is full. Where there
-//! is no capacity left, the cache is emptied.
+//! A request that arrives between the two bounds goes to Redis.
+//!
+//! *No later* is valid only while no other gateway charges the bucket. That is certain only for a bucket that rejects a
+//! cost of 1. A bucket that rejects a larger cost can have tokens for a smaller one. A limit that did not itself reject
+//! the request can be charged on other routes. So the cache decides only requests with one enforced limit at a cost
+//! of 1. Shadow limits have no `Retry-After`, so *no sooner* is enough for them.
+//!
+//! An entry is valid for one run of Redis: after a restart without its data, every bucket is full. An insertion into a
+//! full shard removes outdated entries, or all entries if most are current.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -20,43 +24,43 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Charges;
+use super::RequestCharges;
 use crate::clock::Moment;
 use crate::store::memory::BuildIdentityHasher;
 use crate::throttle::{BucketKey, Charge, ChargeOutcome, ChargeResult, Decision, decide};
 
-/// Number of parts, each with its own lock.
+/// Number of shards, each with its own lock.
 const SHARDS: usize = 64;
 
-/// Buckets in each shard.
+/// Maximum number of buckets in each shard.
 const CAPACITY: usize = 1_024;
 
-/// Part of a wait by which clocks may differ: 0.1 %.
+/// The clocks may differ by one part in this many: 0.1 %.
 const DRIFT: u32 = 1_000;
 
-/// Buckets that are known not to be full.
+/// Buckets that rejected a charge, with the debt that Redis returned.
 #[derive(Debug)]
-pub(super) struct Rejections(Box<[Mutex<Shard>]>);
+pub(super) struct Rejections(Box<[Mutex<RejectionShard>]>);
 
-type Shard = HashMap<BucketKey, Observation, BuildIdentityHasher>;
+type RejectionShard = HashMap<BucketKey, Observation, BuildIdentityHasher>;
 
-/// What a bucket owed by a reply of Redis.
+/// The debt of a bucket in a reply of Redis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Observation {
-    /// The run of Redis at the time of the call.
+    /// The epoch of Redis at the time of the call.
     pub(super) epoch: u64,
-    /// A time before the call.
+    /// Time just before the call.
     pub(super) called: Moment,
-    /// A time after the reply.
+    /// Time just after the reply.
     pub(super) replied: Moment,
-    /// When this is no longer trusted.
+    /// Expiry of this entry.
     pub(super) until: Moment,
-    /// The time until the bucket is full.
+    /// The time until the bucket is full, counted from the execution of the call.
     pub(super) owed: Duration,
 }
 
 impl Observation {
-    fn no_sooner(&self) -> Moment {
+    fn min_wait(&self) -> Moment {
         let least = self.owed.saturating_sub(self.owed / DRIFT);
         self.called.after(least)
     }
@@ -71,11 +75,12 @@ impl Rejections {
         Self((0..SHARDS).map(|_| Mutex::default()).collect())
     }
 
-    /// Returns the decision on a request if the cache is certain of it: its only enforced charge is rejected (or
-    /// there is none), and so is every watched one. A watched charge that is not rejected has to be made in Redis.
-    pub(super) fn judge(
+    /// Returns the decision on a request if the cache is certain of it, or `None` if Redis has to decide. The decision
+    /// is certain if every charge is rejected and at most one is enforced. A charge of a shadow limit that is not
+    /// rejected has to be made in Redis.
+    pub(super) fn lookup(
         &self,
-        charges: &Charges<'_>,
+        charges: &RequestCharges<'_>,
         epoch: u64,
         now: Moment,
     ) -> Option<ChargeResult> {
@@ -92,7 +97,7 @@ impl Rejections {
         })
     }
 
-    /// Returns the rejection of `charge` if it is certain.
+    /// Returns the rejection of `charge` if both bounds reject it.
     fn reject(&self, charge: &Charge<'_>, epoch: u64, now: Moment) -> Option<Decision> {
         let known = self
             .shard(charge.bucket)
@@ -104,11 +109,11 @@ impl Rejections {
             let decision = decide(std::slice::from_ref(charge), &mut [full_at], now);
             matches!(decision.outcome, ChargeOutcome::Rejected { .. }).then_some(decision)
         };
-        rejected(known.no_sooner())?;
+        rejected(known.min_wait())?;
         rejected(known.no_later())
     }
 
-    /// Adds a bucket that rejected a charge, as it was before the charge.
+    /// Adds a bucket that rejected a charge. `seen` is its state before the charge.
     pub(super) fn insert(&self, bucket: BucketKey, seen: Observation) {
         let mut shard = self.shard(bucket).lock();
         if shard
@@ -119,9 +124,9 @@ impl Rejections {
         }
         if shard.len() >= CAPACITY && !shard.contains_key(&bucket) {
             shard.retain(|_, it| {
-                it.epoch >= seen.epoch && it.no_sooner().min(it.until) > seen.replied
+                it.epoch >= seen.epoch && it.min_wait().min(it.until) > seen.replied
             });
-            // Otherwise each insertion would look through all of them.
+            // Otherwise each further insertion would scan the shard.
             if shard.len() > CAPACITY / 2 {
                 shard.clear();
             }
@@ -129,7 +134,7 @@ impl Rejections {
         shard.insert(bucket, seen);
     }
 
-    /// Updates a bucket after a charge, if it is cached. Clients that it rejected receive the new wait.
+    /// Updates a cached bucket after a charge, so that later rejections have the new wait.
     pub(super) fn update(&self, bucket: BucketKey, seen: Observation) {
         let mut shard = self.shard(bucket).lock();
         let known = shard.get_mut(&bucket);
@@ -138,10 +143,10 @@ impl Rejections {
         }
     }
 
-    fn shard(&self, bucket: BucketKey) -> &Mutex<Shard> {
-        // The other half of the key is the hash within the shard.
+    fn shard(&self, bucket: BucketKey) -> &Mutex<RejectionShard> {
+        // The low half selects the shard. The high half is the hash within the shard.
         let shard = bucket.low % SHARDS as u64;
-        &self.0[usize::try_from(shard).expect("less than a usize")]
+        &self.0[usize::try_from(shard).expect("SHARDS fits a usize")]
     }
 }
 
@@ -156,7 +161,7 @@ mod tests {
         Moment::from_nanos(millis * 1_000_000)
     }
 
-    /// An observation with the times of call and reply in milliseconds.
+    /// Returns an observation, with the times of call and reply in milliseconds.
     fn seen(owed: Duration, epoch: u64, called: u64, replied: u64) -> Observation {
         Observation {
             epoch,
@@ -174,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Returns the cached wait of a request with one limit, which has ten seconds for a token and no burst.
+    /// Returns the cached wait of a request with one limit, which has one token per 10 s and no burst.
     fn wait(rejections: &Rejections, number: u64, epoch: u64, now: Moment) -> Option<Duration> {
         let quota = Quota::new(NonZeroU32::MIN, SECOND * 10, 0).unwrap();
         let charge = Charge {
@@ -182,11 +187,11 @@ mod tests {
             bucket: bucket(number),
             cost: NonZeroU32::MIN,
         };
-        let charges = Charges {
+        let charges = RequestCharges {
             all: &[charge],
             enforced: 1,
         };
-        match rejections.judge(&charges, epoch, now)?.decision.outcome {
+        match rejections.lookup(&charges, epoch, now)?.decision.outcome {
             ChargeOutcome::Rejected { wait, .. } => Some(wait),
             other => panic!("{other:?}"),
         }
@@ -197,7 +202,7 @@ mod tests {
         let rejections = Rejections::new();
         rejections.insert(bucket(1), seen(SECOND * 10, 0, 1_000, 1_400));
         assert_eq!(wait(&rejections, 1, 0, at(1_400)), Some(SECOND * 10));
-        // It is full at some time between 11.0 s and 11.4 s, or 10 ms earlier by a faster clock.
+        // The bucket is full at some time between 11.0 s and 11.4 s, or 10 ms earlier by a faster clock.
         assert_eq!(
             wait(&rejections, 1, 0, at(10_989)),
             Some(SECOND * 411 / 1_000)
@@ -231,8 +236,8 @@ mod tests {
         };
         let decided = |all: &[Charge<'_>]| {
             let enforced = all.len();
-            let charges = Charges { all, enforced };
-            rejections.judge(&charges, 0, at(1)).is_some()
+            let charges = RequestCharges { all, enforced };
+            rejections.lookup(&charges, 0, at(1)).is_some()
         };
         assert!(decided(&[charge(1, 1)]));
         assert!(!decided(&[charge(1, 2)]));
@@ -275,7 +280,7 @@ mod tests {
         }
         let held: usize = rejections.0.iter().map(|it| it.lock().len()).sum();
         assert!(held as u64 <= most, "{held}");
-        // The last one is cached, whichever were dropped.
+        // The last insertion is cached, whichever entries were removed.
         assert!(wait(&rejections, most * 3 - 1, 0, at(1)).is_some());
     }
 }

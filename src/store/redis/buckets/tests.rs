@@ -1,4 +1,5 @@
-//! The script against `decide`, step by step, on a real server and by its own clock.
+//! Compares the charge script with `decide` after each request, on a real server and by its clock. Tests the refund
+//! script.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -21,9 +22,9 @@ fn buckets(server: &RedisServer) -> RedisBuckets {
     redis.buckets(1_000)
 }
 
-/// One request: which of the limits are enforced and which watched, its cost, and the wait before it.
+/// A request: indexes of its enforced limits and of its shadow limits, its cost, and the wait before it.
 #[derive(Clone, Debug)]
-struct Request {
+struct ModelRequest {
     enforced: Vec<usize>,
     watched: Vec<usize>,
     cost: u32,
@@ -57,25 +58,27 @@ fn limit() -> impl Strategy<Value = Limit> {
     })
 }
 
-fn request(limits: usize) -> impl Strategy<Value = Request> {
+fn request(limits: usize) -> impl Strategy<Value = ModelRequest> {
     let some = || prop::sample::subsequence((0..limits).collect::<Vec<_>>(), 0..=limits);
     let wait = prop_oneof![Just(0), Just(0), 0_u64..3_000];
-    (some(), some(), 1_u32..5, wait).prop_map(|(enforced, watched, cost, micros_before)| Request {
-        watched: watched
-            .into_iter()
-            .filter(|it| !enforced.contains(it))
-            .collect(),
-        enforced,
-        cost,
-        micros_before,
+    (some(), some(), 1_u32..5, wait).prop_map(|(enforced, watched, cost, micros_before)| {
+        ModelRequest {
+            watched: watched
+                .into_iter()
+                .filter(|it| !enforced.contains(it))
+                .collect(),
+            enforced,
+            cost,
+            micros_before,
+        }
     })
 }
 
-/// What every bucket holds, in nanoseconds since 1970, by arithmetic alone.
+/// The time at which each bucket is full, by the clock of Redis, computed with `decide`.
 #[derive(Default)]
-struct Model(HashMap<BucketKey, Moment>);
+struct BucketModel(HashMap<BucketKey, Moment>);
 
-impl Model {
+impl BucketModel {
     fn charge(&mut self, charges: &[Charge<'_>], now: Moment) -> Decision {
         let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = charges
             .iter()
@@ -88,7 +91,7 @@ impl Model {
         decision
     }
 
-    fn judge(&mut self, charges: &Charges<'_>, now: Moment) -> ChargeResult {
+    fn decide_all(&mut self, charges: &RequestCharges<'_>, now: Moment) -> ChargeResult {
         let decision = self.charge(charges.enforced(), now);
         let watched = charges.watched().iter().enumerate();
         let exceeded = watched
@@ -100,8 +103,8 @@ impl Model {
     }
 }
 
-/// Returns what each bucket of a request owes at least, if the gateway has charged none without Redis.
-fn nothing_owed(charges: &Charges<'_>) -> Vec<Duration> {
+/// Returns the unreported debts of a request whose buckets were never charged without Redis.
+fn nothing_owed(charges: &RequestCharges<'_>) -> Vec<Duration> {
     charges.all.iter().map(|_| Duration::ZERO).collect()
 }
 
@@ -110,7 +113,7 @@ fn moment((seconds, micros): (u64, u64)) -> Moment {
 }
 
 #[test]
-fn the_script_decides_as_the_arithmetic_does_at_every_step() {
+fn the_charge_script_and_decide_agree_on_every_request() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -127,7 +130,7 @@ fn the_script_decides_as_the_arithmetic_does_at_every_step() {
         ..Config::default()
     });
     let outcome = runner.run(&trace, |(limits, requests)| {
-        let mut model = Model::default();
+        let mut model = BucketModel::default();
         let client = fastrand::u64(..);
         for request in requests {
             sleep(Duration::from_micros(request.micros_before));
@@ -144,7 +147,7 @@ fn the_script_decides_as_the_arithmetic_does_at_every_step() {
             if all.is_empty() {
                 continue;
             }
-            let charges = Charges {
+            let charges = RequestCharges {
                 all: &all,
                 enforced: request.enforced.len(),
             };
@@ -157,22 +160,22 @@ fn the_script_decides_as_the_arithmetic_does_at_every_step() {
                 let full_at = model.0.get(&charge.bucket).copied().unwrap_or_default();
                 prop_assert_eq!(owed, full_at.since(now));
             }
-            // On whatever clock: what counts is how long it takes.
+            // `decide` needs only the durations, so the clock may start at any time.
             let base = Moment::from_nanos(fastrand::u64(..1 << 60));
             let before = reply.owed.iter().map(|&owed| Some(base.after(owed)));
             let fallback = &buckets.fallback;
-            let (judgement, _) = fallback.judge(&charges, &before.collect(), base);
-            let expected = model.judge(&charges, now);
+            let (result, _) = fallback.decide_all(&charges, &before.collect(), base);
+            let expected = model.decide_all(&charges, now);
             prop_assert_eq!(reply.admitted, expected.decision.is_admitted());
-            prop_assert_eq!(&judgement, &expected);
+            prop_assert_eq!(&result, &expected);
 
-            // Every bucket that is not full is kept until it is, and not for long after.
+            // Redis stores a bucket until it is full, and at most 3 ms longer.
             for (charge, name) in all.iter().zip(&groups[0].names) {
                 let full_at = model.0[&charge.bucket];
-                let kept = server.command(&["PEXPIRETIME", name]).int();
-                if kept >= 0 {
+                let expiry = server.command(&["PEXPIRETIME", name]).int();
+                if expiry >= 0 {
                     let full = i64::try_from(full_at.as_nanos().div_ceil(1_000_000)).unwrap();
-                    prop_assert!((full..full + 3).contains(&kept), "{full} {kept}");
+                    prop_assert!((full..full + 3).contains(&expiry), "{full} {expiry}");
                 } else {
                     prop_assert!(full_at <= now.after(Duration::from_millis(300)));
                 }
@@ -183,8 +186,8 @@ fn the_script_decides_as_the_arithmetic_does_at_every_step() {
     outcome.unwrap();
 }
 
-/// A bucket in Redis, to be charged and refunded one by one.
-struct Refunded {
+/// A bucket in Redis that tests charge and refund.
+struct RefundFixture {
     server: RedisServer,
     buckets: RedisBuckets,
     runtime: tokio::runtime::Runtime,
@@ -192,7 +195,7 @@ struct Refunded {
     bucket: BucketKey,
 }
 
-impl Refunded {
+impl RefundFixture {
     fn new() -> Self {
         let server = RedisServer::start();
         let interval = Duration::from_nanos(3_600_000_000_007);
@@ -209,13 +212,13 @@ impl Refunded {
         }
     }
 
-    fn with<T>(&self, work: impl AsyncFnOnce(&Charges<'_>, &Groups) -> T) -> T {
+    fn with<T>(&self, work: impl AsyncFnOnce(&RequestCharges<'_>, &Groups) -> T) -> T {
         let charge = Charge {
             limit: &self.limit,
             bucket: self.bucket,
             cost: NonZeroU32::new(2).unwrap(),
         };
-        let charges = Charges {
+        let charges = RequestCharges {
             all: &[charge],
             enforced: 1,
         };
@@ -234,7 +237,7 @@ impl Refunded {
         self.with(async |charges, groups| self.buckets.refund(charges, groups, replies).await);
     }
 
-    /// Repeats a refund, as after a lost reply.
+    /// Sends a refund twice, as after a lost reply.
     fn refund_twice(&self, replies: &Replies) {
         self.with(async |charges, groups| {
             let call = groups[0].refund(charges, replies[0].as_ref().unwrap(), PREFIX);
@@ -245,54 +248,54 @@ impl Refunded {
         });
     }
 
-    /// Returns when the bucket is full, in nanoseconds since 1970; 0 if it is.
+    /// Returns when the bucket is full, in nanoseconds since 1970; 0 if it is full now.
     fn full_at(&self) -> u128 {
         let name = calls::name(PREFIX, self.bucket);
         match self.server.command(&["GET", &name]) {
             Reply::Nil => 0,
-            kept => kept.text().parse().unwrap(),
+            stored => stored.text().parse().unwrap(),
         }
     }
 }
 
 #[test]
 fn a_refund_restores_a_bucket_without_later_charges() {
-    let it = Refunded::new();
-    let first = it.charge();
-    let before = it.full_at();
-    let second = it.charge();
-    assert_eq!(it.full_at(), before + 2 * 3_600_000_000_007);
-    it.refund(&second);
-    assert_eq!(it.full_at(), before);
-    it.refund(&first);
-    assert_eq!(it.full_at(), 0);
-    // One that is gone stays so.
-    it.refund(&first);
-    assert_eq!(it.full_at(), 0);
+    let fixture = RefundFixture::new();
+    let first = fixture.charge();
+    let before = fixture.full_at();
+    let second = fixture.charge();
+    assert_eq!(fixture.full_at(), before + 2 * 3_600_000_000_007);
+    fixture.refund(&second);
+    assert_eq!(fixture.full_at(), before);
+    fixture.refund(&first);
+    assert_eq!(fixture.full_at(), 0);
+    // A refund to a full bucket has no effect.
+    fixture.refund(&first);
+    assert_eq!(fixture.full_at(), 0);
 }
 
 #[test]
 fn a_repeated_refund_has_no_effect() {
-    let it = Refunded::new();
-    it.charge();
-    let second = it.charge();
-    let before = it.full_at();
-    let third = it.charge();
-    it.refund_twice(&third);
-    assert_eq!(it.full_at(), before);
-    it.refund_twice(&second);
-    assert_eq!(it.full_at() + 2 * 3_600_000_000_007, before);
+    let fixture = RefundFixture::new();
+    fixture.charge();
+    let second = fixture.charge();
+    let before = fixture.full_at();
+    let third = fixture.charge();
+    fixture.refund_twice(&third);
+    assert_eq!(fixture.full_at(), before);
+    fixture.refund_twice(&second);
+    assert_eq!(fixture.full_at() + 2 * 3_600_000_000_007, before);
 }
 
 #[test]
 fn a_refund_after_a_later_charge_shrinks_with_time() {
-    let it = Refunded::new();
-    let first = it.charge();
+    let fixture = RefundFixture::new();
+    let first = fixture.charge();
     sleep(Duration::from_millis(30));
-    it.charge();
-    let before = it.full_at();
-    it.refund(&first);
-    let back = before - it.full_at();
+    fixture.charge();
+    let before = fixture.full_at();
+    fixture.refund(&first);
+    let back = before - fixture.full_at();
     let cost = 2 * 3_600_000_000_007;
     let shrunk = Duration::from_nanos(u64::try_from(cost - back).unwrap());
     assert!(shrunk >= Duration::from_millis(30), "{shrunk:?}");
@@ -300,13 +303,13 @@ fn a_refund_after_a_later_charge_shrinks_with_time() {
 }
 
 #[test]
-fn a_bucket_owes_what_the_gateway_reports_if_that_is_more_also_after_a_rejection() {
-    let it = Refunded::new();
+fn a_bucket_owes_the_reported_debt_if_it_is_larger_even_if_the_request_is_rejected() {
+    let fixture = RefundFixture::new();
     let interval = Duration::from_nanos(3_600_000_000_007);
     let owing = |intervals: u32| {
-        it.with(async |charges, groups| {
+        fixture.with(async |charges, groups| {
             let owed = [interval * intervals];
-            it.buckets.call(charges, groups, &owed).await
+            fixture.buckets.call(charges, groups, &owed).await
         })
     };
     let state = |replies: &Replies| {
@@ -317,14 +320,14 @@ fn a_bucket_owes_what_the_gateway_reports_if_that_is_more_also_after_a_rejection
     let (admitted, owed) = state(&owing(3));
     assert!(
         admitted && owed > interval * 6,
-        "Redis knows of more: {owed:?}"
+        "the debt in Redis is larger: {owed:?}"
     );
     assert_eq!(state(&owing(10)), (false, interval * 10));
-    let (admitted, owed) = state(&it.charge());
+    let (admitted, owed) = state(&fixture.charge());
     assert!(!admitted && owed > interval * 9, "{owed:?}");
     assert_eq!(
         state(&owing(11)),
         (false, interval * 10),
-        "no more than a bucket can owe"
+        "the debt is bounded by the size of the bucket"
     );
 }

@@ -1,10 +1,10 @@
 //! The circuit breaker of one part of the store.
 //!
-//! Limits and records each have one, because they differ in their timeout and in what they require of Redis: a full
-//! Redis can still replay, and one that replies in 100 ms is too slow for limits only. Requests only open a breaker.
-//! The [monitor](super::Monitor) closes it after a successful probe, so no request is spent on probing. The breaker
-//! of upstream servers has other rules (a failure ratio, half-open requests, retry times), and a store must not
-//! depend on `upstream`, so they share no code.
+//! Limits and records each have one, because their timeouts and requirements differ. A Redis without free memory can
+//! still replay records. A Redis that replies in 100 ms is too slow for limits, but not for records. Requests only open
+//! a breaker. The [monitor](super::Monitor) closes it after a successful probe, so no request serves as a probe. The
+//! breaker of upstream servers has other rules (a failure ratio, half-open requests, retry times), and a store must not
+//! depend on `upstream`, so the two share no code.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use parking_lot::Mutex;
 use crate::store::redis::settings::Nodes;
 use crate::store::{Health, Part};
 
-/// Consecutive failures that open the breaker.
+/// Number of consecutive failures that open the breaker.
 const FAILURES: u32 = 3;
 
 /// A breaker that opens within this time after it closed has relapsed.
-const STEADY: Duration = Duration::from_secs(10);
+const RELAPSE_WINDOW: Duration = Duration::from_secs(10);
 
-/// Minimum open time after the first relapse. It doubles with each further one.
-const RELAPSE: Duration = Duration::from_millis(50);
+/// Minimum open time after the first relapse. It doubles with each further relapse.
+const MIN_OPEN: Duration = Duration::from_millis(50);
 
 /// Upper bound of the minimum open time.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST_MIN_OPEN: Duration = Duration::from_secs(1);
 
-/// Whether Redis is called for one part of the store.
+/// Circuit breaker for the calls of one part of the store.
 #[derive(Debug)]
 pub(crate) struct StoreBreaker {
     part: Part,
@@ -36,17 +36,18 @@ pub(crate) struct StoreBreaker {
     nodes: Arc<str>,
     open: AtomicBool,
     consecutive_failures: AtomicU32,
+    /// Number of failures since startup, for the metrics.
     all_failures: AtomicU64,
     history: Mutex<BreakerHistory>,
 }
 
 #[derive(Debug)]
 struct BreakerHistory {
-    /// Why the breaker is open; `None` if it is closed, or if Redis was never probed.
+    /// Why the breaker is open; `None` if it is closed, or before the first probe.
     reason: Option<Arc<str>>,
     opened: Instant,
     closed: Option<Instant>,
-    /// Consecutive relapses.
+    /// Number of consecutive relapses.
     relapses: u32,
 }
 
@@ -75,7 +76,7 @@ impl StoreBreaker {
     /// Returns why the breaker is open, or `None` if it is closed.
     pub(crate) fn degraded(&self) -> Option<Arc<str>> {
         let reason = || self.history.lock().reason.clone();
-        let unknown = || "it was never reached".into();
+        let unknown = || "Redis has not responded since startup".into();
         self.is_open().then(|| reason().unwrap_or_else(unknown))
     }
 
@@ -89,7 +90,7 @@ impl StoreBreaker {
 
     /// Reports a successful call.
     pub(crate) fn succeeded(&self) {
-        // Read first: a write by every call would move the cache line between the workers.
+        // Read first: if every call wrote, the cache line would move between the workers.
         if self.consecutive_failures.load(Ordering::Relaxed) != 0 {
             self.consecutive_failures.store(0, Ordering::Relaxed);
         }
@@ -111,12 +112,12 @@ impl StoreBreaker {
     pub(crate) fn open(&self, reason: &dyn fmt::Display) -> bool {
         let mut history = self.history.lock();
         let was_closed = !self.open.swap(true, Ordering::AcqRel);
-        // Before the first successful probe, the first reason is logged too.
+        // The breaker is open at startup, so the first reason is logged although the breaker does not change.
         if was_closed || history.reason.is_none() {
             let reason: Arc<str> = reason.to_string().into();
             self.log_degraded(&reason);
             let closed = history.closed;
-            let relapsed = closed.is_some_and(|closed| closed.elapsed() < STEADY);
+            let relapsed = closed.is_some_and(|closed| closed.elapsed() < RELAPSE_WINDOW);
             history.relapses = if relapsed { history.relapses + 1 } else { 0 };
             history.opened = Instant::now();
             history.reason = Some(reason);
@@ -124,7 +125,7 @@ impl StoreBreaker {
         was_closed
     }
 
-    /// Opens the breaker for a reason that lasts until an operator acts. It replaces any other reason.
+    /// Opens the breaker for a reason that only an operator can remove. Replaces any other reason.
     pub(super) fn open_permanently(&self, reason: &dyn fmt::Display) {
         let mut history = self.history.lock();
         if history.reason.as_deref() != Some(&*reason.to_string()) {
@@ -134,23 +135,25 @@ impl StoreBreaker {
         self.open(reason);
     }
 
-    /// Closes the breaker, unless it relapsed a short time ago. Returns whether it is closed.
+    /// Closes the breaker, unless the minimum open time after a relapse has not passed. Returns whether it is closed.
     pub(super) fn close(&self) -> bool {
         let mut history = self.history.lock();
         if !self.is_open() {
             return true;
         }
-        let least = RELAPSE.saturating_mul(1 << history.relapses.min(10));
-        if history.relapses > 0 && history.opened.elapsed() < least.min(LONGEST) {
+        let min_open = MIN_OPEN.saturating_mul(1 << history.relapses.min(10));
+        if history.relapses > 0 && history.opened.elapsed() < min_open.min(LONGEST_MIN_OPEN) {
             return false;
         }
         self.consecutive_failures.store(0, Ordering::Relaxed);
         self.open.store(false, Ordering::Release);
-        // The first time, nothing has failed before.
+        // At the first close after startup there may have been no failure to report.
         if history.reason.take().is_some() {
             match self.part {
-                Part::Limits => tracing::info!("Redis decides on limits again"),
-                Part::Records => tracing::info!("Redis keeps idempotency keys again"),
+                Part::Limits => tracing::info!("store recovered, limits use Redis again"),
+                Part::Records => {
+                    tracing::info!("store recovered, idempotency records use Redis again");
+                }
             }
             history.closed = Some(Instant::now());
         }
@@ -163,14 +166,12 @@ impl StoreBreaker {
             Part::Limits => tracing::error!(
                 nodes,
                 reason,
-                "the store is degraded: Redis does not decide on limits, and each is kept as its \
-                 `on_store_error` says"
+                "store degraded: Redis cannot be used for limits, the `on_store_error` of each limit applies"
             ),
             Part::Records => tracing::error!(
                 nodes,
                 reason,
-                "the store is degraded: Redis does not keep idempotency keys, and requests with one \
-                 are refused"
+                "store degraded: Redis cannot be used for idempotency records, requests with a key are rejected"
             ),
         }
     }
@@ -213,7 +214,7 @@ mod tests {
         assert!(breaker.is_open());
         assert_eq!(breaker.degraded().as_deref(), Some("late"));
         assert_eq!(breaker.health().failures, 13);
-        assert!(!breaker.failed(&"late"), "it is open already");
+        assert!(!breaker.failed(&"late"), "the breaker is already open");
     }
 
     #[test]
@@ -238,15 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_closed_in_vain_stays_open_permanently_a_while() {
+    fn a_breaker_that_relapses_stays_open_for_a_minimum_time() {
         let breaker = closed();
         breaker.open(&"gone");
         assert!(breaker.close());
         breaker.open(&"gone again");
         let since = Instant::now();
         while !breaker.close() {
-            assert!(since.elapsed() < LONGEST * 20, "never closed");
+            assert!(since.elapsed() < LONGEST_MIN_OPEN * 20, "never closed");
         }
-        assert!(since.elapsed() >= RELAPSE, "{:?}", since.elapsed());
+        assert!(since.elapsed() >= MIN_OPEN, "{:?}", since.elapsed());
     }
 }

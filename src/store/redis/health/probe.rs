@@ -1,4 +1,5 @@
-//! A probe of Redis: its INFO, the secret of the fleet, and whether a script can write, as requests require.
+//! A probe of Redis. It reads INFO and the secret of the fleet, and checks that a script can write, as requests
+//! require.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,46 +12,48 @@ use tokio::time::Instant;
 use crate::idempotency::Secret;
 use crate::store::Part;
 use crate::store::redis::client::ClientState;
-use crate::store::redis::connection::{Connection, Server, in_time};
+use crate::store::redis::connection::{RedisConnection, ServerRoute, with_timeout};
 use crate::store::redis::error::{CallError, is_lost};
-use crate::store::redis::records::Names;
-use crate::store::redis::script::PLANT;
+use crate::store::redis::records::RecordNames;
+use crate::store::redis::script::PROBE;
 
-/// The oldest version whose scripts can do what ours do.
+/// The oldest supported Redis version: the scripts use commands and flags that Redis 7.0 introduced.
 const OLDEST: (u32, u32) = (7, 0);
 
-/// The format of records in Redis, see `lua/claim.lua`. Format 1 had fingerprints of 16 bytes.
+/// The record format that this gateway uses, see `lua/claim.lua`. Format 1 had fingerprints of 16 bytes.
 pub(super) const FORMAT: &str = "2";
 
-/// The format of records without a stored format.
+/// The format of a fleet that has stored no format.
 const FORMAT_1: &str = "1";
 
-/// How long the key that a probe writes is stored, in milliseconds.
-const MARK: u32 = 10_000;
+/// Expiry of the key that a probe writes, in milliseconds.
+const TEST_KEY_TTL: u32 = 10_000;
 
-/// The stored secret and the stored format.
-type Planted = (Option<Vec<u8>>, Option<Vec<u8>>);
+/// The secret of the fleet and the record format, as stored in Redis.
+type FleetValues = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// The result of a probe.
 pub(super) struct Probe {
-    /// All servers that hold data of their own.
+    /// The primaries: all servers that hold data of their own.
     pub(super) servers: Vec<ServerInfo>,
-    /// The secret of the fleet; `None` if there is none and ours could not be stored.
+    /// The secret of the fleet; `None` if Redis has none and rejected the write of ours.
     pub(super) secret: Option<Secret>,
-    /// The format of the fleet's records.
+    /// The record format of the fleet.
     pub(super) format: Arc<str>,
-    /// How long a write took, or why it failed.
+    /// Duration of a write, or the reason why it failed.
     pub(super) write: Result<Duration, CallError>,
-    /// Whether the user has no right to publish on the channel of the fleet. Checked only on a new Redis.
+    /// Whether the Redis user has no permission to publish on the channel of the fleet. Checked only in the first
+    /// probe.
     pub(super) denies_publish: bool,
 }
 
 /// Properties of one server, from its INFO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerInfo {
-    /// Differs after every start of the server.
+    /// Random ID that the server generates at each start.
     pub(super) run_id: Arc<str>,
     version: Arc<str>,
+    /// The `maxmemory-policy` of the server.
     eviction: Arc<str>,
     is_replica: bool,
     append_only: bool,
@@ -60,62 +63,61 @@ pub(super) struct ServerInfo {
 
 /// Why a server cannot be used. Every message ends with a remedy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum Unfit {
-    /// Its scripts cannot do what ours do.
+pub enum UnusableServer {
+    /// The server is older than Redis 7.0.
     #[error(
-        "it is version {0}, and its scripts cannot do what is asked of them; use Redis 7.0, Valkey 7.2, or a \
-         later one"
+        "version {0} is too old for the scripts of the gateway; use Redis 7.0, Valkey 7.2 or later"
     )]
     TooOld(Arc<str>),
-    /// It evicts keys when its memory is full.
+    /// The server evicts keys when it is out of memory.
     #[error(
-        "its `maxmemory-policy` is `{0}`, so it would forget idempotency keys when it is full, and their \
-         requests be carried out again; run `CONFIG SET maxmemory-policy noeviction`, and write it in its \
-         configuration"
+        "the `maxmemory-policy` is `{0}`, so Redis would evict idempotency records when it is out of memory, and their \
+         requests could execute again; run `CONFIG SET maxmemory-policy noeviction` and add the setting to the \
+         configuration of Redis"
     )]
     Evicts(Arc<str>),
-    /// Another version of the gateway has written its records.
+    /// Another version of the gateway wrote the records in another format.
     #[error(
-        "its records are in format {0}, and this version uses format {FORMAT}; run the version that \
+        "the records are in format {0}, and this version uses format {FORMAT}; run the version that \
          wrote them until its keys have expired, then set another `prefix` or database in [store], or delete all keys of \
          the prefix while no gateway runs. If you do so earlier, keys that were used before can execute again"
     )]
     Format(Arc<str>),
-    /// It accepts no writes.
-    #[error("it is a replica and takes no writes; `store.url` must name the primary")]
+    /// The server is a replica and accepts no writes.
+    #[error("the server is a replica and accepts no writes; `store.url` must name the primary")]
     Replica,
 }
 
 impl Probe {
-    /// Probes Redis on `connection`, and its configuration too if Redis `is_new` to this gateway.
+    /// Probes Redis on `connection`. Reads its configuration too if `is_first`.
     ///
-    /// Each step has the timeout of records. A cluster fails the probe if one of its servers does: which keys that
-    /// server holds is not known before a call.
+    /// Each step has the timeout of records. A cluster fails the probe if one of its servers fails: any request may
+    /// need keys of that server.
     pub(super) async fn run(
         state: &ClientState,
-        connection: &mut Connection,
-        is_new: bool,
+        connection: &mut RedisConnection,
+        is_first: bool,
     ) -> Result<Self, RedisError> {
         let within = state.timeout(Part::Records);
         let mut servers = Vec::new();
-        for server in in_time(within, connection.servers()).await? {
-            servers.push(ServerInfo::query(connection, &server, is_new, within).await?);
+        for server in with_timeout(within, connection.servers()).await? {
+            servers.push(ServerInfo::query(connection, &server, is_first, within).await?);
         }
         let (secret, format) = (state.fleet_key("secret"), state.fleet_key("format"));
         let mut get = redis::cmd("MGET");
         let stored = get.arg(&secret).arg(&format).query_async(connection);
-        let stored: Planted = in_time(within, stored).await?;
+        let stored: FleetValues = with_timeout(within, stored).await?;
 
-        let plant = PLANT
-            .on(&[secret, state.fleet_key("mark"), format])
+        let write = PROBE
+            .call(&[secret, state.fleet_key("mark"), format])
             .arg(state.secret().as_bytes())
-            .arg(MARK)
+            .arg(TEST_KEY_TTL)
             .arg(FORMAT);
         let began = Instant::now();
-        let ((secret, format), write) = match in_time(within, plant.run(connection)).await {
-            Ok(planted) => (Planted::from_redis_value(planted)?, Ok(began.elapsed())),
+        let ((secret, format), write) = match with_timeout(within, write.run(connection)).await {
+            Ok(values) => (FleetValues::from_redis_value(values)?, Ok(began.elapsed())),
             Err(error) if is_lost(&error) => return Err(error),
-            // A full Redis still has its secret.
+            // Without free memory, Redis rejects the script but still has its secret.
             Err(error) => (stored, Err(error.into())),
         };
         let secret = secret.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
@@ -126,42 +128,42 @@ impl Probe {
                 String::from_utf8_lossy(&format).into()
             }),
             write,
-            denies_publish: is_new && denies_publish(state, connection).await,
+            denies_publish: is_first && denies_publish(state, connection).await,
         })
     }
 }
 
-/// Publishes an empty message, which gateways ignore, and returns whether the user has no right to.
-async fn denies_publish(state: &ClientState, connection: &mut Connection) -> bool {
+/// Publishes an empty message, which gateways ignore, and returns whether Redis denies it.
+async fn denies_publish(state: &ClientState, connection: &mut RedisConnection) -> bool {
     let prefix = &state.settings.prefix;
     let mut publish = redis::cmd("PUBLISH");
-    publish.arg(Names { prefix }.channel()).arg("");
+    publish.arg(RecordNames { prefix }.channel()).arg("");
     let published = publish.query_async::<Value>(connection);
     let denied = |error: RedisError| error.code() == Some("NOPERM");
-    let published = in_time(state.timeout(Part::Records), published);
+    let published = with_timeout(state.timeout(Part::Records), published);
     published.await.is_err_and(denied)
 }
 
 impl ServerInfo {
     async fn query(
-        connection: &mut Connection,
-        server: &Server,
-        is_new: bool,
+        connection: &mut RedisConnection,
+        server: &ServerRoute,
+        is_first: bool,
         within: Duration,
     ) -> Result<Self, RedisError> {
         let info = connection.query_server(server, redis::cmd("INFO"));
-        let mut info = Self::parse(&text(in_time(within, info).await?));
-        if is_new {
+        let mut info = Self::parse(&text(with_timeout(within, info).await?));
+        if is_first {
             let mut command = redis::cmd("CONFIG");
             command.arg("GET").arg("appendfsync");
-            let reply = in_time(within, connection.query_server(server, command)).await;
-            // The user may have no right to CONFIG.
+            let reply = with_timeout(within, connection.query_server(server, command)).await;
+            // The user may have no permission for CONFIG.
             info.syncs_always = reply.is_ok_and(contains_always);
         }
         Ok(info)
     }
 
-    /// Parses the reply to INFO.
+    /// Parses the reply to INFO. An absent field is empty.
     fn parse(info: &str) -> Self {
         let field = |name: &str| {
             info.lines()
@@ -171,7 +173,7 @@ impl ServerInfo {
         };
         Self {
             run_id: field("run_id").into(),
-            // Valkey sets this to the version of Redis that it is compatible with.
+            // In Valkey this is the Redis version that it is compatible with.
             version: field("redis_version").into(),
             eviction: field("maxmemory_policy").into(),
             is_replica: field("role") == "slave",
@@ -180,26 +182,26 @@ impl ServerInfo {
         }
     }
 
-    /// Fails if the server cannot be used at all.
-    pub(super) fn check(&self) -> Result<(), Unfit> {
+    /// Fails if the server can be used neither for limits nor for records.
+    pub(super) fn check(&self) -> Result<(), UnusableServer> {
         if self.version() < OLDEST {
-            return Err(Unfit::TooOld(Arc::clone(&self.version)));
+            return Err(UnusableServer::TooOld(Arc::clone(&self.version)));
         }
         if self.is_replica {
-            return Err(Unfit::Replica);
+            return Err(UnusableServer::Replica);
         }
         Ok(())
     }
 
-    /// Fails if the server cannot be used for idempotency keys.
-    pub(super) fn check_for_records(&self) -> Result<(), Unfit> {
+    /// Fails if the server cannot be used for idempotency records.
+    pub(super) fn check_for_records(&self) -> Result<(), UnusableServer> {
         if self.evicts() {
-            return Err(Unfit::Evicts(Arc::clone(&self.eviction)));
+            return Err(UnusableServer::Evicts(Arc::clone(&self.eviction)));
         }
         Ok(())
     }
 
-    /// Returns whether the server evicts keys when its memory is full.
+    /// Returns whether the server evicts keys when it is out of memory.
     pub(super) fn evicts(&self) -> bool {
         &*self.eviction != "noeviction"
     }
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!(&*info.run_id, "abc");
         assert_eq!(info.check(), Ok(()));
         assert_eq!(info.check_for_records(), Ok(()));
-        assert!(!info.is_durable(), "appendfsync is not known");
+        assert!(!info.is_durable(), "`appendfsync` has not been read");
         let syncs_always = true;
         let synced = ServerInfo {
             syncs_always,
@@ -265,15 +267,15 @@ mod tests {
     #[test]
     fn an_unusable_server_is_reported_with_a_remedy() {
         let old = ServerInfo::parse(&INFO.replace("7.2.4", "6.2.14"));
-        let unfit = old.check().unwrap_err().to_string();
-        assert!(unfit.contains("6.2.14") && unfit.contains("use Redis 7.0"));
+        let message = old.check().unwrap_err().to_string();
+        assert!(message.contains("6.2.14") && message.contains("use Redis 7.0"));
 
         let replica = ServerInfo::parse(&INFO.replace("role:master", "role:slave"));
-        assert_eq!(replica.check(), Err(Unfit::Replica));
+        assert_eq!(replica.check(), Err(UnusableServer::Replica));
 
         let evicting = ServerInfo::parse(&INFO.replace("noeviction", "allkeys-lru"));
         assert_eq!(evicting.check(), Ok(()));
-        let unfit = evicting.check_for_records().unwrap_err().to_string();
-        assert!(unfit.contains("allkeys-lru") && unfit.contains("noeviction"));
+        let message = evicting.check_for_records().unwrap_err().to_string();
+        assert!(message.contains("allkeys-lru") && message.contains("noeviction"));
     }
 }

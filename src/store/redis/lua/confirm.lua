@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Writes the expiry of a record again, unchanged, for the WAIT that follows on this connection.
+-- Sets the expiry of a record to its current value, for the WAIT that follows on this connection.
 --
 -- KEYS[1]  the record, see claim.lua
 --
--- Returns 1, or 0 if there is no such record.
+-- Returns 1, or 0 if the record does not exist.
 --
--- WAIT counts from the last write of its own connection, and the record may have been written on another. What
--- replicas have of this write they have of all writes before it. It takes no memory, so a full Redis accepts it.
+-- WAIT covers only writes on its own connection, and another connection may have written the record. A replica that has
+-- this write has all earlier writes too. The write allocates no memory, so Redis accepts it when it is out of memory.
 
 local expiry = redis.call('PEXPIRETIME', KEYS[1])
 if expiry < 0 then

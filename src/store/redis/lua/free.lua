@@ -2,17 +2,17 @@
 -- Frees a key whose outcome is unknown.
 --
 -- KEYS[1]  the record, see claim.lua
--- KEYS[2]  the keys of its scope
--- ARGV[1]  the key, as its scope knows it
+-- KEYS[2]  sorted set of the keys of the scope
+-- ARGV[1]  the key, without its scope
 --
--- Returns 1 and the client for which the key is counted, if any; or 0 if the key is not unknown.
+-- Returns 1 and the client whose count includes the key, if any; or 0 if the key is not unknown.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local record = redis.call('HMGET', KEYS[1], 's', 'l', 'c')
-local state, lapses, client = unpack(record)
-if state == 'u' or (state == 'p' and tonumber(lapses) <= now) then
+local state, lease_ends, client = unpack(record)
+if state == 'u' or (state == 'p' and tonumber(lease_ends) <= now) then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', KEYS[2], ARGV[1])
   return {1, client}

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Counts a key of a client with another expiry, or no longer.
+-- Changes the expiry of a key in the count of a client, or removes the key.
 --
--- KEYS[1]  the keys of the client, see admit.lua
--- ARGV[1]  the key: the record's name
--- ARGV[2]  how long until its record expires, in ms; 0 to count it no longer
--- ARGV[3]  with 0: empty, or how long the record is to be stored, in ms, if only a claim is to be removed
+-- KEYS[1]  sorted set of the keys of the client, see admit.lua
+-- ARGV[1]  the key: scope and key of the record
+-- ARGV[2]  time until the record expires, in ms; 0 to remove the key
+-- ARGV[3]  with 0: empty, or how long the record is stored, in ms, to remove the key only if it is that of a claim
 --
 -- Returns 1.
 --
--- A claim that is not won must not remove the key of a record that another request has stored meanwhile. A record
--- expires within the time that it is stored; a claim is counted with its lease in addition.
+-- A claim that is not won must not remove the key of a record that another request has stored in the meantime. The
+-- expiry distinguishes them: that of a record is at most ARGV[3] from now, and that of a claim also includes the lease.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

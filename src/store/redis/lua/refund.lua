@@ -1,20 +1,20 @@
 -- Refunds the charges that one script made, for a request that another script rejected.
 --
--- KEYS  a marker that this refund was made; then the buckets
+-- KEYS  a marker that exists if this refund was made; then the buckets
 -- ARGV  the TIME of the charge, in seconds and microseconds; then for each bucket
 --         the charge, in seconds and nanoseconds
---         what it owed before the charge, in seconds and nanoseconds
+--         its debt before the charge, in seconds and nanoseconds
 --
--- Returns 1, or 0 if the refund was made before.
+-- Returns 1, or 0 if the refund was already made.
 --
--- A bucket without a later charge gets its earlier state back. From a bucket with one, only what is left of our charge
--- is removed, which shrinks by one second per second: if the bucket would have been full without our charge, the later
--- charge began where ours ended, or when ours was paid off. A full refund would then admit more than the quota. The
--- client regains the rest with time.
+-- A bucket without a later charge gets its earlier state back. From a bucket with a later charge, the script removes
+-- only the rest of our charge, which shrinks by one second per second. Without our charge, the bucket could have been
+-- full in the meantime, and a full bucket gains no tokens. A refund of the entire charge would then admit more than the
+-- quota. The client regains the difference as the bucket refills.
 
 local GIGA = 1000000000
 
-local function ordered(s, ns)
+local function normalize(s, ns)
   if ns >= GIGA then return s + 1, ns - GIGA end
   if ns < 0 then return s - 1, ns + GIGA end
   return s, ns
@@ -28,22 +28,22 @@ end
 local time = redis.call('TIME')
 local now_s, now_ns = tonumber(time[1]), time[2] * 1000
 local charged_s, charged_ns = tonumber(ARGV[1]), ARGV[2] * 1000
-local passed_s, passed_ns = ordered(now_s - charged_s, now_ns - charged_ns)
+local passed_s, passed_ns = normalize(now_s - charged_s, now_ns - charged_ns)
 if passed_s < 0 then passed_s, passed_ns = 0, 0 end
 
-local kept = redis.call('MGET', unpack(KEYS, 2))
+local stored = redis.call('MGET', unpack(KEYS, 2))
 for i = 1, #KEYS - 1 do
-  local full = kept[i] or ''
+  local full = stored[i] or ''
   local full_s, full_ns = tonumber(string.sub(full, 1, -10)), tonumber(string.sub(full, -9))
   if full_s and full_ns then
     local at = 4 * i - 1
     local cost_s, cost_ns = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
-    local s, ns = ordered(charged_s + ARGV[at + 2], charged_ns + ARGV[at + 3])
-    local left_s, left_ns = ordered(s + cost_s, ns + cost_ns)
+    local s, ns = normalize(charged_s + ARGV[at + 2], charged_ns + ARGV[at + 3])
+    local left_s, left_ns = normalize(s + cost_s, ns + cost_ns)
     if full ~= string.format('%d%09d', left_s, left_ns) then
-      local back_s, back_ns = ordered(cost_s - passed_s, cost_ns - passed_ns)
+      local back_s, back_ns = normalize(cost_s - passed_s, cost_ns - passed_ns)
       if back_s < 0 then back_s, back_ns = 0, 0 end
-      s, ns = ordered(full_s - back_s, full_ns - back_ns)
+      s, ns = normalize(full_s - back_s, full_ns - back_ns)
     end
     if s < now_s or (s == now_s and ns <= now_ns) then
       redis.call('DEL', KEYS[i + 1])

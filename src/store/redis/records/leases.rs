@@ -1,4 +1,4 @@
-//! Claims that must not lapse while their executions run.
+//! Leases of the claims of this gateway, which a task renews while their executions run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,89 +7,91 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
-use super::ledger::Ledger;
-use super::steps;
+use super::calls;
+use super::claims::GatewayClaims;
 use crate::clock::Moment;
 use crate::idempotency::{ClaimToken, RecordId};
 
-/// How often in the time a claim holds it is seen to.
-const LOOKS_PER_LEASE: u32 = 8;
+/// Number of renewal rounds in the time of one lease.
+const ROUNDS_PER_LEASE: u32 = 8;
 
-/// Renewed at once; the rest follows.
+/// Maximum number of concurrent renewals.
 const BATCH: usize = 256;
 
-/// All claims of this gateway.
+/// The leases of this gateway, by the number of the claim.
 #[derive(Debug, Default)]
-pub(super) struct Leases(Mutex<HashMap<u64, Held>>);
+pub(super) struct Leases(Mutex<HashMap<u64, ClaimLease>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct ClaimLease {
     id: RecordId,
-    /// No later than in Redis, counted from before it was asked.
-    lapses: Moment,
+    /// Expiry of the lease, no later than in Redis.
+    ends: Moment,
 }
 
 impl Leases {
-    /// A claim holds until then.
-    pub(super) fn hold(&self, token: &ClaimToken, lapses: Moment) {
+    /// Adds the lease of a claim.
+    pub(super) fn insert(&self, token: &ClaimToken, ends: Moment) {
         let id = token.request.id;
-        self.0.lock().insert(token.number, Held { id, lapses });
+        self.0.lock().insert(token.number, ClaimLease { id, ends });
     }
 
-    /// A claim need not hold any more.
-    pub(super) fn let_go(&self, token: &ClaimToken) {
+    /// Removes the lease of a claim, which is then no longer renewed.
+    pub(super) fn remove(&self, token: &ClaimToken) {
         self.0.lock().remove(&token.number);
     }
 
-    /// When a claim lapses, if it is held.
-    pub(super) fn lapses(&self, token: &ClaimToken) -> Option<Moment> {
-        self.0.lock().get(&token.number).map(|held| held.lapses)
+    /// Returns when the lease of a claim expires, or `None` if it was removed.
+    pub(super) fn ends(&self, token: &ClaimToken) -> Option<Moment> {
+        self.0.lock().get(&token.number).map(|lease| lease.ends)
     }
 
-    fn renewed(&self, number: u64, lapses: Moment) {
-        if let Some(held) = self.0.lock().get_mut(&number) {
-            held.lapses = lapses;
+    fn renewed(&self, number: u64, ends: Moment) {
+        if let Some(lease) = self.0.lock().get_mut(&number) {
+            lease.ends = ends;
         }
     }
 
-    /// Claims that lapse before then.
-    fn lapsing_before(&self, moment: Moment) -> Vec<(u64, RecordId)> {
-        let held = self.0.lock();
-        let lapsing = held.iter().filter(|(_, held)| held.lapses < moment);
-        lapsing.map(|(&number, held)| (number, held.id)).collect()
+    /// Returns the leases that expire before `moment`.
+    fn ending_before(&self, moment: Moment) -> Vec<(u64, RecordId)> {
+        let leases = self.0.lock();
+        let ending = leases.iter().filter(|(_, lease)| lease.ends < moment);
+        ending.map(|(&number, lease)| (number, lease.id)).collect()
     }
 }
 
-/// Renews claims while there is a ledger.
-pub(super) async fn renew(ledger: std::sync::Weak<Ledger>, lease: Duration) {
-    let mut looks = tokio::time::interval(lease / LOOKS_PER_LEASE);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+/// Renews leases until `claims` is dropped.
+pub(super) async fn renew(claims: std::sync::Weak<GatewayClaims>, lease: Duration) {
+    let mut rounds = tokio::time::interval(lease / ROUNDS_PER_LEASE);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        looks.tick().await;
-        let Some(ledger) = ledger.upgrade() else {
+        rounds.tick().await;
+        let Some(claims) = claims.upgrade() else {
             return;
         };
-        // Those that have used up a quarter of their time: short executions are never seen to.
-        let due = ledger.core().clock.now().after(lease * 3 / 4);
-        let due = ledger.leases.lapsing_before(due);
+        // A lease is renewed after a quarter of its time, so short executions need no renewal.
+        let due = claims.state().clock.now().after(lease * 3 / 4);
+        let due = claims.leases.ending_before(due);
         for batch in due.chunks(BATCH) {
             let renewals = batch
                 .iter()
-                .map(|&(number, id)| renew_one(&ledger, number, id));
+                .map(|&(number, id)| renew_one(&claims, number, id));
             join_all(renewals).await;
         }
     }
 }
 
-async fn renew_one(ledger: &Arc<Ledger>, number: u64, id: RecordId) {
-    let asked = ledger.core().clock.now();
-    let lease = ledger.core().settings.lease;
-    let call = steps::renew(&ledger.names(), id, ledger.owner(number), lease);
-    match ledger.background.run::<bool>(&call).await {
-        Ok(true) => ledger.leases.renewed(number, asked.after(lease)),
-        // It will be found out when the execution ends.
-        Ok(false) => tracing::debug!(key = %id.key, "a claim was lost"),
-        // There is time for some more attempts.
-        Err(error) => tracing::debug!(%error, "a claim could not be renewed"),
+async fn renew_one(claims: &Arc<GatewayClaims>, number: u64, id: RecordId) {
+    let called = claims.state().clock.now();
+    let lease = claims.state().settings.lease;
+    let call = calls::renew(&claims.names(), id, claims.owner(number), lease);
+    match claims.background.run::<bool>(&call).await {
+        Ok(true) => claims.leases.renewed(number, called.after(lease)),
+        // The script that ends the claim reports this to the request.
+        Ok(false) => {
+            tracing::debug!(key = %id.key, "lease renewal failed, claim no longer in Redis");
+        }
+        // The next round tries again before the lease expires.
+        Err(error) => tracing::debug!(%error, "lease renewal failed"),
     }
 }

@@ -1,46 +1,46 @@
-//! What records are called in Redis.
+//! Names of Redis keys and channels for idempotency records.
 //!
-//! All names of a scope have it in braces, which puts them into one slot of a cluster: a claim looks at
-//! a record and counts its scope's keys in one step. The keys of a client are counted in the slot of the client.
+//! All names of a scope contain the scope in braces, so a cluster puts them into one slot. One script can therefore
+//! read a record and count the keys of its scope. The keys of a client are counted in the slot of the client.
 
 use crate::idempotency::{ClientHash, KeyHash, RecordId, ScopeHash};
 
-/// Names the things of one fleet.
+/// Names of the keys and channels of one fleet.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Names<'a> {
+pub(in super::super) struct RecordNames<'a> {
     pub(in super::super) prefix: &'a str,
 }
 
-impl Names<'_> {
-    /// A record.
+impl RecordNames<'_> {
+    /// Returns the name of a record.
     pub(super) fn record(&self, id: RecordId) -> String {
         format!("{}:{{{}}}:r:{}", self.prefix, id.scope, id.key)
     }
 
-    /// The keys of a scope.
+    /// Returns the name of the sorted set of the keys of a scope.
     pub(super) fn scope(&self, scope: ScopeHash) -> String {
         format!("{}:{{{scope}}}:keys", self.prefix)
     }
 
-    /// Returns the name of the set of a client's keys, which has a slot of its own.
+    /// Returns the name of the sorted set of the keys of a client, whose slot depends on the client only.
     pub(super) fn client(&self, client: ClientHash) -> String {
         format!("{}:{{{:016x}}}:client", self.prefix, client.0)
     }
 
-    /// What calls off the claim with this token.
-    pub(super) fn called_off(&self, scope: ScopeHash, owner: OwnerToken) -> String {
+    /// Returns the name of the marker that cancels the claim with the token `owner`.
+    pub(super) fn cancellation(&self, scope: ScopeHash, owner: OwnerToken) -> String {
         format!(
             "{}:{{{scope}}}:x:{:016x}{:016x}",
             self.prefix, owner.gateway, owner.number
         )
     }
 
-    /// Returns the channel that announces the end of executions for which other gateways wait.
+    /// Returns the channel for messages about ended executions that other gateways wait for.
     pub(in super::super) fn channel(&self) -> String {
         format!("{}:ended", self.prefix)
     }
 
-    /// What the names of all records match, or of those of one key.
+    /// Returns the SCAN pattern for the records of `key`, or for all records if `None`.
     pub(super) fn pattern(&self, key: Option<KeyHash>) -> String {
         match key {
             Some(key) => format!("{}:{{*}}:r:{key}", self.prefix),
@@ -48,7 +48,7 @@ impl Names<'_> {
         }
     }
 
-    /// The record that is called this, if it is one.
+    /// Returns the record with the name `name`, or `None` if it is not the name of a record.
     pub(super) fn parse(&self, name: &[u8]) -> Option<RecordId> {
         let name = std::str::from_utf8(name).ok()?;
         let rest = name.strip_prefix(self.prefix)?.strip_prefix(":{")?;
@@ -61,12 +61,12 @@ impl Names<'_> {
     }
 }
 
-/// Tells a claim from every other claim, of any gateway and at any time.
+/// A token that identifies a claim among all claims of all gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OwnerToken {
-    /// Who claims: a number that nobody else has drawn.
+    /// Random number of the gateway process.
     pub(super) gateway: u64,
-    /// Which of its claims.
+    /// Number of the claim within the gateway process.
     pub(super) number: u64,
 }
 
@@ -91,10 +91,10 @@ impl OwnerToken {
 mod tests {
     use super::*;
 
-    const NAMES: Names<'_> = Names { prefix: "t:g" };
+    const NAMES: RecordNames<'_> = RecordNames { prefix: "t:g" };
 
     #[test]
-    fn a_name_can_be_read_back_and_nothing_else_passes_for_one() {
+    fn only_the_name_of_a_record_is_parsed_as_one() {
         let id = RecordId {
             key: KeyHash([0xab; 16]),
             scope: ScopeHash([0x01; 16]),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_of_a_scope_lie_in_one_slot() {
+    fn all_names_of_a_scope_are_in_one_slot() {
         let scope = ScopeHash([7; 16]);
         let id = RecordId {
             key: KeyHash([1; 16]),
@@ -131,13 +131,13 @@ mod tests {
         let names = [
             NAMES.record(id),
             NAMES.scope(scope),
-            NAMES.called_off(scope, owner),
+            NAMES.cancellation(scope, owner),
         ];
         assert!(names.iter().all(|name| tag(name) == scope.to_string()));
     }
 
     #[test]
-    fn a_token_comes_back_as_it_was_written() {
+    fn a_token_survives_encoding_and_decoding() {
         let owner = OwnerToken {
             gateway: u64::MAX - 1,
             number: 3,

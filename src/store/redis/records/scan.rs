@@ -1,7 +1,7 @@
-//! Looking at many records, for an operator.
+//! Reads and counts records for the admin endpoints.
 //!
-//! Redis has no list of all records, and keeping one would cost every request. What is asked for seldom is
-//! found by walking through all names, some hundred at a time, so that nobody else waits for long.
+//! Redis has no list of all records, and maintaining one would cost every request. Operators query records rarely, so
+//! these functions SCAN all keys instead. Each SCAN call visits 500 keys, so that it does not delay other calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,35 +9,35 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use redis::{FromRedisValue, RedisError};
 
-use super::super::client::Client;
-use super::super::connection::{Connection, Server};
+use super::super::client::RedisClient;
+use super::super::connection::{RedisConnection, ServerRoute};
 use super::super::error::CallError;
-use super::names::Names;
-use super::steps::{self, Peek};
+use super::calls::{self, ReadReply};
+use super::names::RecordNames;
 use crate::idempotency::{
     KeyHash, RecordCounts, RecordId, RecordInfo, RecordState, StoreError, StoredResponse,
 };
 
-/// Names looked at in one step.
-const STEP: usize = 500;
+/// Number of keys that one SCAN call visits.
+const SCAN_COUNT: usize = 500;
 
 /// Returns up to `most` records of `key`, in all scopes, without their responses.
 pub(super) async fn find(
-    link: &Client,
-    names: &Names<'_>,
+    client: &RedisClient,
+    names: &RecordNames<'_>,
     key: KeyHash,
     most: usize,
 ) -> Result<Vec<RecordInfo>, StoreError> {
     let mut found = BTreeMap::new();
-    let mut walk = Walk::new(link, names, Some(key)).await?;
-    while let Some(ids) = walk.step().await? {
+    let mut scan = RecordScan::new(client, names, Some(key)).await?;
+    while let Some(ids) = scan.next().await? {
         for id in ids {
             if found.len() == most {
                 return Ok(found.into_values().collect());
             }
-            // SCAN can return a name twice, and a record can have expired since.
+            // SCAN can return a name twice, and the record can have expired in the meantime.
             if !found.contains_key(&id)
-                && let Some(info) = look_at(link, names, id).await?
+                && let Some(info) = read(client, names, id).await?
             {
                 found.insert(id, info);
             }
@@ -47,110 +47,118 @@ pub(super) async fn find(
 }
 
 /// Reads one record, without its response.
-pub(super) async fn look_at(
-    link: &Client,
-    names: &Names<'_>,
+pub(super) async fn read(
+    client: &RedisClient,
+    names: &RecordNames<'_>,
     id: RecordId,
 ) -> Result<Option<RecordInfo>, StoreError> {
-    let call = steps::peek_start(names, id);
-    let Peek(peeked) = link.run(&call).await?;
-    let Some(peeked) = peeked else {
+    let call = calls::read_with_start(names, id);
+    let ReadReply(record) = client.run(&call).await?;
+    let Some(record) = record else {
         return Ok(None);
     };
-    let start = peeked.response.as_deref();
-    let mut response = start.map_or(Ok(None), steps::read_start)?;
+    let start = record.response.as_deref();
+    let mut response = start.map_or(Ok(None), calls::decode_start)?;
     if start.is_some() && response.is_none() {
-        // The headers are longer than the start.
-        let whole = self::response(link, names, id).await?;
-        response = whole.map(|response| (&*response).into());
+        // The start does not include all headers.
+        let complete = self::response(client, names, id).await?;
+        response = complete.map(|response| (&*response).into());
     }
     Ok(Some(RecordInfo {
         id,
-        state: peeked.state,
-        age: peeked.age,
-        expires_in: (peeked.state != RecordState::InProgress).then_some(peeked.expires_in),
-        fingerprint: peeked.fingerprint,
+        state: record.state,
+        age: record.age,
+        expires_in: (record.state != RecordState::InProgress).then_some(record.expires_in),
+        fingerprint: record.fingerprint,
         response,
     }))
 }
 
 /// Reads the response of a completed record.
 pub(super) async fn response(
-    link: &Client,
-    names: &Names<'_>,
+    client: &RedisClient,
+    names: &RecordNames<'_>,
     id: RecordId,
 ) -> Result<Option<Arc<StoredResponse>>, StoreError> {
-    let call = steps::peek(names, id);
-    let Peek(peeked) = link.run(&call).await?;
-    let bytes = peeked.and_then(|peeked| peeked.response);
-    let response = bytes.map(|bytes| steps::read_response(id, &bytes));
+    let call = calls::read(names, id);
+    let ReadReply(record) = client.run(&call).await?;
+    let bytes = record.and_then(|record| record.response);
+    let response = bytes.map(|bytes| calls::decode_response(id, &bytes));
     response.transpose()
 }
 
-/// How much there is; a record that a walk comes by twice counts twice.
-pub(super) async fn count(link: &Client, names: &Names<'_>) -> Result<RecordCounts, StoreError> {
+/// Counts all records by state. A record that SCAN returns twice is counted twice.
+pub(super) async fn count(
+    client: &RedisClient,
+    names: &RecordNames<'_>,
+) -> Result<RecordCounts, StoreError> {
     let mut counts = RecordCounts::default();
-    let mut walk = Walk::new(link, names, None).await?;
-    while let Some(ids) = walk.step().await? {
-        let calls: Vec<_> = ids.iter().map(|&id| steps::size_up(names, id)).collect();
-        let peeks = calls.iter().map(|call| link.run(call));
-        for peeked in try_join_all(peeks).await? {
-            let Peek(Some(peeked)) = peeked else { continue };
-            match peeked.state {
+    let mut scan = RecordScan::new(client, names, None).await?;
+    while let Some(ids) = scan.next().await? {
+        let calls: Vec<_> = ids
+            .iter()
+            .map(|&id| calls::read_without_response(names, id))
+            .collect();
+        let replies = calls.iter().map(|call| client.run(call));
+        for record in try_join_all(replies).await? {
+            let ReadReply(Some(record)) = record else {
+                continue;
+            };
+            match record.state {
                 RecordState::InProgress => counts.in_progress += 1,
                 RecordState::Completed => counts.completed += 1,
                 RecordState::Unknown => counts.unknown += 1,
                 RecordState::Tombstone => counts.tombstones += 1,
             }
-            counts.bytes += peeked.response_bytes;
+            counts.bytes += record.response_bytes;
         }
     }
     Ok(counts)
 }
 
-/// A walk through the names of records, server by server.
-struct Walk<'a> {
-    connection: Connection,
-    names: &'a Names<'a>,
+/// An iteration over the names of all records, one server after the other.
+struct RecordScan<'a> {
+    connection: RedisConnection,
+    names: &'a RecordNames<'a>,
     pattern: String,
-    /// The servers that are still to be walked through, the one at hand last.
-    places: Vec<Server>,
+    /// The servers that are not finished. The last one is being scanned.
+    servers: Vec<ServerRoute>,
     cursor: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> RecordScan<'a> {
     async fn new(
-        link: &Client,
-        names: &'a Names<'a>,
+        client: &RedisClient,
+        names: &'a RecordNames<'a>,
         key: Option<KeyHash>,
     ) -> Result<Self, StoreError> {
-        let connection = link.connection().await;
+        let connection = client.connection().await;
         let mut connection = connection?;
-        let places = connection.servers().await.map_err(failed)?;
+        let servers = connection.servers().await.map_err(failed)?;
         Ok(Self {
             connection,
             names,
             pattern: names.pattern(key),
-            places,
+            servers,
             cursor: 0,
         })
     }
 
-    /// The next records, if there are more.
-    async fn step(&mut self) -> Result<Option<Vec<RecordId>>, StoreError> {
-        let Some(place) = self.places.last() else {
+    /// Returns the next records, or `None` at the end.
+    async fn next(&mut self) -> Result<Option<Vec<RecordId>>, StoreError> {
+        let Some(server) = self.servers.last() else {
             return Ok(None);
         };
         let mut command = redis::cmd("SCAN");
         command.arg(self.cursor);
         command.arg("MATCH").arg(&self.pattern);
-        command.arg("COUNT").arg(STEP);
-        let scanned = self.connection.query_server(place, command).await;
+        command.arg("COUNT").arg(SCAN_COUNT);
+        let scanned = self.connection.query_server(server, command).await;
         let scanned = <(u64, Vec<Vec<u8>>)>::from_redis_value(scanned.map_err(failed)?);
         let (cursor, found) = scanned.map_err(StoreError::new)?;
         self.cursor = cursor;
         if cursor == 0 {
-            self.places.pop();
+            self.servers.pop();
         }
         let ids = found.iter().filter_map(|name| self.names.parse(name));
         Ok(Some(ids.collect()))

@@ -1,4 +1,4 @@
-//! The promises one by one.
+//! The guarantees of a store of buckets, one test for each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,81 +6,87 @@ use std::time::{Duration, Instant};
 use crate::throttle::{Buckets as _, ChargeOutcome};
 use tokio::time::sleep;
 
-use super::bench::{AT_ONCE, Bench, HOUR, Kind, Tap, draw, judge, refused};
+use super::fixture::{
+    ADMITTED, BucketFixture, BucketStoreKind, HOUR, TestBucket, charge_all, rejection, request,
+};
 
-pub(crate) async fn a_burst_passes_at_once_and_what_follows_waits_for_its_token(kind: Kind) {
-    let gateway = Bench::new(kind).gateway();
-    let tap = Tap::new(HOUR, 3);
+pub(crate) async fn a_burst_is_admitted_immediately_and_the_next_request_waits_for_a_token(
+    kind: BucketStoreKind,
+) {
+    let gateway = BucketFixture::new(kind).gateway();
+    let bucket = TestBucket::new(HOUR, 3);
     let began = Instant::now();
     for remaining in [3, 2, 1, 0] {
-        let verdict = draw(&gateway, &[&tap]).await;
-        assert_eq!(verdict.outcome, AT_ONCE);
-        assert_eq!(verdict.readings[0].remaining, remaining);
+        let decision = request(&gateway, &[&bucket]).await;
+        assert_eq!(decision.outcome, ADMITTED);
+        assert_eq!(decision.readings[0].remaining, remaining);
     }
-    // The second time it may be known without asking; what is told is the same.
+    // Later rejections may come from the cache, and are the same.
     for _ in 0..3 {
-        let verdict = draw(&gateway, &[&tap]).await;
-        let (wait, by) = refused(verdict.outcome);
+        let decision = request(&gateway, &[&bucket]).await;
+        let (wait, by) = rejection(decision.outcome);
         assert!(wait <= HOUR && wait + began.elapsed() >= HOUR, "{wait:?}");
-        assert_eq!((by, verdict.readings[0].remaining), (0, 0));
-        assert_eq!(verdict.readings[0].next, wait);
+        assert_eq!((by, decision.readings[0].remaining), (0, 0));
+        assert_eq!(decision.readings[0].next, wait);
     }
 }
 
-pub(crate) async fn whoever_waits_as_told_is_admitted(kind: Kind) {
-    let gateway = Bench::new(kind).gateway();
-    let tap = Tap::new(Duration::from_millis(120), 0);
-    let mut refusals = 0;
+pub(crate) async fn a_client_that_waits_as_long_as_its_rejection_requires_is_admitted(
+    kind: BucketStoreKind,
+) {
+    let gateway = BucketFixture::new(kind).gateway();
+    let bucket = TestBucket::new(Duration::from_millis(120), 0);
+    let mut rejections = 0;
     for _ in 0..5 {
-        while let ChargeOutcome::Rejected { wait, .. } = tap.draw(&gateway).await {
-            refusals += 1;
+        while let ChargeOutcome::Rejected { wait, .. } = bucket.request(&gateway).await {
+            rejections += 1;
             sleep(wait).await;
         }
     }
-    // Asked again at once, it is refused; asked again after the wait, it is not.
-    assert!(refusals <= 4, "{refusals}");
+    // Each of the four waits is followed by an admission.
+    assert!(rejections <= 4, "{rejections}");
 }
 
-pub(crate) async fn all_limits_admit_or_none_is_charged(kind: Kind) {
-    let bench = Bench::new(kind);
-    // Two of them: what one has learnt must not help the other to the right answer.
-    let (gateway, other) = (bench.gateway(), bench.gateway());
-    let (wide, tight) = (Tap::new(HOUR, 3), Tap::new(HOUR, 0));
-    assert_eq!(draw(&gateway, &[&wide, &tight]).await.outcome, AT_ONCE);
+pub(crate) async fn limits_are_charged_only_if_all_of_them_admit(kind: BucketStoreKind) {
+    let fixture = BucketFixture::new(kind);
+    // Two gateways, because the cached rejections of one must not hide an error.
+    let (gateway, other) = (fixture.gateway(), fixture.gateway());
+    let (wide, tight) = (TestBucket::new(HOUR, 3), TestBucket::new(HOUR, 0));
+    assert_eq!(request(&gateway, &[&wide, &tight]).await.outcome, ADMITTED);
     for _ in 0..3 {
         for gateway in [&gateway, &other] {
-            let verdict = draw(gateway, &[&wide, &tight]).await;
-            assert_eq!(refused(verdict.outcome).1, 1);
-            let left: Vec<_> = verdict.readings.iter().map(|it| it.remaining).collect();
+            let decision = request(gateway, &[&wide, &tight]).await;
+            assert_eq!(rejection(decision.outcome).1, 1);
+            let left: Vec<_> = decision.readings.iter().map(|it| it.remaining).collect();
             assert_eq!(left, [3, 0]);
         }
     }
     for _ in 0..3 {
-        assert_eq!(wide.draw(&other).await, AT_ONCE);
+        assert_eq!(wide.request(&other).await, ADMITTED);
     }
-    refused(wide.draw(&other).await);
+    rejection(wide.request(&other).await);
 }
 
-pub(crate) async fn each_limit_that_rejects_states_its_own_wait(kind: Kind) {
-    let bench = Bench::new(kind);
-    let (gateway, other) = (bench.gateway(), bench.gateway());
+pub(crate) async fn each_limit_that_rejects_has_its_own_wait(kind: BucketStoreKind) {
+    let fixture = BucketFixture::new(kind);
+    let (gateway, other) = (fixture.gateway(), fixture.gateway());
     let (short, long, wide) = (
-        Tap::new(HOUR, 0),
-        Tap::new(HOUR * 5, 0),
-        Tap::new(HOUR * 9, 3),
+        TestBucket::new(HOUR, 0),
+        TestBucket::new(HOUR * 5, 0),
+        TestBucket::new(HOUR * 9, 3),
     );
-    let outflow = Tap::new(HOUR * 4, 0).delaying(HOUR);
-    let taps = [&short, &wide, &long, &outflow];
+    let outflow = TestBucket::new(HOUR * 4, 0).delaying(HOUR);
+    let buckets = [&short, &wide, &long, &outflow];
     let began = Instant::now();
-    assert_eq!(draw(&gateway, &taps).await.outcome, AT_ONCE);
+    assert_eq!(request(&gateway, &buckets).await.outcome, ADMITTED);
     for gateway in [&gateway, &gateway, &other, &other] {
-        let verdict = draw(gateway, &taps).await;
-        assert_eq!(verdict.rejecting()[..], [2, 3, 0]);
-        let (wait, by) = refused(verdict.outcome);
-        assert_eq!((by, verdict.readings[2].next), (2, wait));
+        let decision = request(gateway, &buckets).await;
+        assert_eq!(decision.rejecting()[..], [2, 3, 0]);
+        let (wait, by) = rejection(decision.outcome);
+        assert_eq!((by, decision.readings[2].next), (2, wait));
         // `outflow` admits again when its slot is `max_delay` away.
         for (index, hours) in [(0, 1), (1, 9), (2, 5), (3, 3)] {
-            let (next, due) = (verdict.readings[index].next, HOUR * hours);
+            let (next, due) = (decision.readings[index].next, HOUR * hours);
             assert!(
                 next <= due && next + began.elapsed() >= due,
                 "{index}: {next:?}"
@@ -89,93 +95,103 @@ pub(crate) async fn each_limit_that_rejects_states_its_own_wait(kind: Kind) {
     }
 }
 
-pub(crate) async fn a_request_takes_what_it_costs(kind: Kind) {
-    let gateway = Bench::new(kind).gateway();
-    let tap = Tap::new(HOUR, 4);
+pub(crate) async fn a_request_takes_as_many_tokens_as_it_costs(kind: BucketStoreKind) {
+    let gateway = BucketFixture::new(kind).gateway();
+    let bucket = TestBucket::new(HOUR, 4);
     for remaining in [3, 1] {
-        let verdict = gateway.charge(&[tap.charge(2)], &[]).await.decision;
-        assert_eq!(verdict.outcome, AT_ONCE);
-        assert_eq!(verdict.readings[0].remaining, remaining);
+        let decision = gateway.charge(&[bucket.charge(2)], &[]).await.decision;
+        assert_eq!(decision.outcome, ADMITTED);
+        assert_eq!(decision.readings[0].remaining, remaining);
     }
-    let dear = gateway.charge(&[tap.charge(2)], &[]).await.decision;
-    assert!(refused(dear.outcome).0 <= HOUR);
-    // One is left, and whoever wants no more gets it, though the bucket has just refused.
-    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
-    refused(tap.draw(&gateway).await);
+    let costly = gateway.charge(&[bucket.charge(2)], &[]).await.decision;
+    assert!(rejection(costly.outcome).0 <= HOUR);
+    // The bucket that rejected a cost of 2 has one token left for a cost of 1.
+    assert_eq!(bucket.request(&gateway).await, ADMITTED);
+    rejection(bucket.request(&gateway).await);
 }
 
-pub(crate) async fn a_cost_beyond_the_bucket_is_never_met(kind: Kind) {
-    let gateway = Bench::new(kind).gateway();
-    for tap in [Tap::new(HOUR, 1), Tap::new(HOUR, 1).delaying(HOUR * 9)] {
-        let verdict = gateway.charge(&[tap.charge(3)], &[]).await.decision;
-        assert!(refused(verdict.outcome).0 > HOUR * 1_000_000);
-        assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+pub(crate) async fn a_cost_beyond_the_size_of_the_bucket_is_never_admitted(kind: BucketStoreKind) {
+    let gateway = BucketFixture::new(kind).gateway();
+    for bucket in [
+        TestBucket::new(HOUR, 1),
+        TestBucket::new(HOUR, 1).delaying(HOUR * 9),
+    ] {
+        let decision = gateway.charge(&[bucket.charge(3)], &[]).await.decision;
+        assert!(rejection(decision.outcome).0 > HOUR * 1_000_000);
+        assert_eq!(bucket.request(&gateway).await, ADMITTED);
     }
 }
 
-pub(crate) async fn a_delaying_limit_hands_out_slots_in_order(kind: Kind) {
-    let gateway = Bench::new(kind).gateway();
-    let tap = Tap::new(HOUR, 0).delaying(HOUR * 2);
+pub(crate) async fn a_delaying_limit_assigns_slots_in_order(kind: BucketStoreKind) {
+    let gateway = BucketFixture::new(kind).gateway();
+    let bucket = TestBucket::new(HOUR, 0).delaying(HOUR * 2);
     let began = Instant::now();
     for slot in 0..3 {
-        let ChargeOutcome::Admitted { delay } = tap.draw(&gateway).await else {
-            panic!("slot {slot} is within reach");
+        let ChargeOutcome::Admitted { delay } = bucket.request(&gateway).await else {
+            panic!("slot {slot} is within `max_delay`");
         };
         let due = HOUR * slot;
         assert!(delay <= due && delay + began.elapsed() >= due, "{delay:?}");
     }
-    // The slot three hours away is out of reach until it is two hours away.
-    let (wait, _) = refused(tap.draw(&gateway).await);
+    // The slot in three hours exceeds the maximum delay of two hours for one hour.
+    let (wait, _) = rejection(bucket.request(&gateway).await);
     assert!(wait <= HOUR && wait + began.elapsed() >= HOUR, "{wait:?}");
 }
 
-pub(crate) async fn a_watched_limit_is_counted_by_itself(kind: Kind) {
-    let gateway = Bench::new(kind).gateway();
-    let (tight, watched, other) = (Tap::new(HOUR, 0), Tap::new(HOUR, 2), Tap::new(HOUR, 9));
+pub(crate) async fn a_shadow_limit_is_charged_independently(kind: BucketStoreKind) {
+    let gateway = BucketFixture::new(kind).gateway();
+    let (tight, watched, other) = (
+        TestBucket::new(HOUR, 0),
+        TestBucket::new(HOUR, 2),
+        TestBucket::new(HOUR, 9),
+    );
     let mut exceeded: Vec<Vec<usize>> = Vec::new();
     for request in 0..6 {
-        let judgement = judge(&gateway, &[&tight], &[&other, &watched]).await;
-        assert_eq!(judgement.decision.outcome == AT_ONCE, request == 0);
-        assert_eq!(judgement.decision.readings.len(), 1);
-        exceeded.push(judgement.exceeded.to_vec());
+        let result = charge_all(&gateway, &[&tight], &[&other, &watched]).await;
+        assert_eq!(result.decision.outcome == ADMITTED, request == 0);
+        assert_eq!(result.decision.readings.len(), 1);
+        exceeded.push(result.exceeded.to_vec());
     }
-    // Every request is counted, those too that the enforced limit refused.
+    // The shadow limit also counts requests that the enforced limit rejects.
     let beyond = [vec![], vec![], vec![], vec![1], vec![1], vec![1]];
     assert_eq!(exceeded, beyond);
-    // And by nothing else: without an enforced limit all pass.
-    let judgement = judge(&gateway, &[], &[&watched, &watched]).await;
-    assert_eq!(judgement.decision.outcome, AT_ONCE);
-    assert_eq!(judgement.exceeded[..], [0, 1]);
+    // Without an enforced limit, all requests are admitted.
+    let result = charge_all(&gateway, &[], &[&watched, &watched]).await;
+    assert_eq!(result.decision.outcome, ADMITTED);
+    assert_eq!(result.exceeded[..], [0, 1]);
 }
 
-pub(crate) async fn gateways_share_a_bucket(kind: Kind) {
-    let bench = Bench::new(kind);
-    let gateways = [bench.gateway(), bench.gateway()];
-    let tap = Tap::new(HOUR, 3);
+pub(crate) async fn gateways_share_a_bucket(kind: BucketStoreKind) {
+    let fixture = BucketFixture::new(kind);
+    let gateways = [fixture.gateway(), fixture.gateway()];
+    let bucket = TestBucket::new(HOUR, 3);
     for turn in 0..4 {
-        assert_eq!(tap.draw(&gateways[turn % 2]).await, AT_ONCE);
+        assert_eq!(bucket.request(&gateways[turn % 2]).await, ADMITTED);
     }
     for gateway in &gateways {
-        refused(tap.draw(gateway).await);
+        rejection(bucket.request(gateway).await);
     }
 }
 
-/// In two limits: on a cluster they are in different slots, and every refusal by one is a refund by the other.
-pub(crate) async fn a_crowd_gets_no_more_than_the_quota(kind: Kind) {
+/// With two limits: on a cluster their buckets are in different slots, and a rejection by one refunds the other.
+pub(crate) async fn concurrent_clients_get_no_more_than_the_quota(kind: BucketStoreKind) {
     const INTERVAL: Duration = Duration::from_millis(5);
     const BURST: u32 = 10;
-    let bench = Bench::new(kind);
-    let gateways = [bench.gateway(), bench.gateway()];
-    let taps = Arc::new([Tap::new(INTERVAL, BURST), Tap::new(INTERVAL * 2, BURST * 3)]);
+    let fixture = BucketFixture::new(kind);
+    let gateways = [fixture.gateway(), fixture.gateway()];
+    let buckets = Arc::new([
+        TestBucket::new(INTERVAL, BURST),
+        TestBucket::new(INTERVAL * 2, BURST * 3),
+    ]);
     let began = Instant::now();
     let tasks: Vec<_> = (0..8)
         .map(|task| {
-            let (gateway, taps) = (gateways[task % 2].clone(), Arc::clone(&taps));
+            let (gateway, buckets) = (gateways[task % 2].clone(), Arc::clone(&buckets));
             tokio::spawn(async move {
                 let mut admitted = 0;
                 while began.elapsed() < Duration::from_millis(500) {
-                    let verdict = draw(&gateway, &[&taps[0], &taps[1]]).await;
-                    admitted += u128::from(verdict.is_admitted());
+                    let decision = request(&gateway, &[&buckets[0], &buckets[1]]).await;
+                    admitted += u128::from(decision.is_admitted());
                     tokio::task::yield_now().await;
                 }
                 admitted
@@ -191,6 +207,6 @@ pub(crate) async fn a_crowd_gets_no_more_than_the_quota(kind: Kind) {
         let most = u128::from(burst) + 1 + elapsed.as_nanos() / interval.as_nanos();
         assert!(admitted <= most, "{admitted} of {most} in {elapsed:?}");
     }
-    // It is a limit and not a wall.
+    // More than the burst is admitted.
     assert!(admitted > u128::from(BURST), "{admitted} in {elapsed:?}");
 }

@@ -1,4 +1,4 @@
-//! What each limit does while Redis cannot be asked.
+//! Decisions on limits while Redis does not respond.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -7,179 +7,182 @@ use crate::store::BucketStore;
 use crate::throttle::{ChargeOutcome, OnStoreError};
 use tokio::time::sleep;
 
-use super::bench::{
-    AT_ONCE, HOUR, Tap, draw, gateway_of, impatient_gateway_at, impatient_gateway_of, judge,
-    refused,
+use super::fixture::{
+    ADMITTED, HOUR, TestBucket, charge_all, gateway_of, rejection, request,
+    short_timeout_gateway_at, short_timeout_gateway_of,
 };
 use crate::store::tests::redis::RedisServer;
 
-fn tap(burst: u32, on_store_error: OnStoreError) -> Tap {
-    let mut tap = Tap::new(HOUR, burst);
-    tap.limit.on_store_error = on_store_error;
-    tap
+fn bucket(burst: u32, on_store_error: OnStoreError) -> TestBucket {
+    let mut bucket = TestBucket::new(HOUR, burst);
+    bucket.limit.on_store_error = on_store_error;
+    bucket
 }
 
 #[tokio::test]
-async fn an_outage_hands_nobody_a_fresh_burst() {
+async fn a_known_bucket_is_not_full_again_in_an_outage() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    let (known, unknown) = (tap(3, OnStoreError::Local), tap(1, OnStoreError::Local));
+    let (known, unknown) = (
+        bucket(3, OnStoreError::Local),
+        bucket(1, OnStoreError::Local),
+    );
     for _ in 0..3 {
-        assert_eq!(known.draw(&gateway).await, AT_ONCE);
+        assert_eq!(known.request(&gateway).await, ADMITTED);
     }
     server.kill();
-    // What Redis told is known here: one is left.
-    let verdict = draw(&gateway, &[&known]).await;
-    assert_eq!(verdict.outcome, AT_ONCE);
-    assert_eq!(verdict.readings[0].remaining, 0);
-    let (wait, _) = refused(known.draw(&gateway).await);
+    // The gateway has the state that Redis returned: one token is left.
+    let decision = request(&gateway, &[&known]).await;
+    assert_eq!(decision.outcome, ADMITTED);
+    assert_eq!(decision.readings[0].remaining, 0);
+    let (wait, _) = rejection(known.request(&gateway).await);
     assert!(wait <= HOUR);
-    // And who was never seen has what the quota says, of this gateway.
-    assert_eq!(unknown.draw(&gateway).await, AT_ONCE);
-    assert_eq!(unknown.draw(&gateway).await, AT_ONCE);
-    refused(unknown.draw(&gateway).await);
+    // A new client gets the quota, from this gateway.
+    assert_eq!(unknown.request(&gateway).await, ADMITTED);
+    assert_eq!(unknown.request(&gateway).await, ADMITTED);
+    rejection(unknown.request(&gateway).await);
 }
 
 #[tokio::test]
-async fn whoever_was_refused_before_an_outage_still_is() {
+async fn a_client_rejected_before_an_outage_is_rejected_during_the_outage() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    let tap = tap(0, OnStoreError::Local);
-    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
-    refused(tap.draw(&gateway).await);
+    let bucket = bucket(0, OnStoreError::Local);
+    assert_eq!(bucket.request(&gateway).await, ADMITTED);
+    rejection(bucket.request(&gateway).await);
     server.kill();
-    down(&gateway).await;
-    refused(tap.draw(&gateway).await);
+    wait_until_down(&gateway).await;
+    rejection(bucket.request(&gateway).await);
 }
 
 #[tokio::test]
-async fn an_open_limit_is_passed_over_and_a_closed_one_is_not() {
+async fn on_store_error_open_admits_and_closed_is_unavailable() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    let open = tap(0, OnStoreError::Open);
-    assert_eq!(open.draw(&gateway).await, AT_ONCE);
-    refused(open.draw(&gateway).await);
+    let open = bucket(0, OnStoreError::Open);
+    assert_eq!(open.request(&gateway).await, ADMITTED);
+    rejection(open.request(&gateway).await);
     server.kill();
-    down(&gateway).await;
+    wait_until_down(&gateway).await;
     for _ in 0..5 {
-        let verdict = draw(&gateway, &[&open]).await;
-        assert_eq!(verdict.outcome, AT_ONCE);
-        assert_eq!(verdict.readings[0].remaining, 1);
+        let decision = request(&gateway, &[&open]).await;
+        assert_eq!(decision.outcome, ADMITTED);
+        assert_eq!(decision.readings[0].remaining, 1);
     }
-    let closed = tap(9, OnStoreError::Closed);
-    assert_eq!(closed.draw(&gateway).await, ChargeOutcome::Unavailable);
+    let closed = bucket(9, OnStoreError::Closed);
+    assert_eq!(closed.request(&gateway).await, ChargeOutcome::Unavailable);
 }
 
 #[tokio::test]
-async fn what_is_not_available_charges_nothing_and_readings_keep_their_order() {
+async fn an_unavailable_decision_charges_nothing_and_readings_are_in_order_of_limits() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
     server.kill();
     let (closed, local, open, tight) = (
-        tap(9, OnStoreError::Closed),
-        tap(2, OnStoreError::Local),
-        tap(5, OnStoreError::Open),
-        tap(0, OnStoreError::Local),
+        bucket(9, OnStoreError::Closed),
+        bucket(2, OnStoreError::Local),
+        bucket(5, OnStoreError::Open),
+        bucket(0, OnStoreError::Local),
     );
     for _ in 0..5 {
-        let outcome = draw(&gateway, &[&local, &closed]).await.outcome;
+        let outcome = request(&gateway, &[&local, &closed]).await.outcome;
         assert_eq!(outcome, ChargeOutcome::Unavailable);
     }
-    let left = |verdict: &crate::throttle::Decision| -> Vec<_> {
-        verdict.readings.iter().map(|it| it.remaining).collect()
+    let left = |decision: &crate::throttle::Decision| -> Vec<_> {
+        decision.readings.iter().map(|it| it.remaining).collect()
     };
-    let verdict = draw(&gateway, &[&open, &local, &tight]).await;
-    assert_eq!(verdict.outcome, AT_ONCE);
-    assert_eq!(left(&verdict), [6, 2, 0]);
-    let verdict = draw(&gateway, &[&open, &local, &tight]).await;
-    assert_eq!(refused(verdict.outcome).1, 2);
-    assert_eq!(left(&verdict), [6, 2, 0]);
+    let decision = request(&gateway, &[&open, &local, &tight]).await;
+    assert_eq!(decision.outcome, ADMITTED);
+    assert_eq!(left(&decision), [6, 2, 0]);
+    let decision = request(&gateway, &[&open, &local, &tight]).await;
+    assert_eq!(rejection(decision.outcome).1, 2);
+    assert_eq!(left(&decision), [6, 2, 0]);
 }
 
 #[tokio::test]
-async fn watched_limits_go_on_being_counted() {
+async fn shadow_limits_are_counted_during_an_outage() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
     server.kill();
-    let watched = tap(1, OnStoreError::Closed);
+    let watched = bucket(1, OnStoreError::Closed);
     for request in 0..4 {
-        let judgement = judge(&gateway, &[], &[&watched]).await;
-        assert_eq!(judgement.decision.outcome, AT_ONCE);
-        assert_eq!(judgement.exceeded.is_empty(), request < 2);
+        let result = charge_all(&gateway, &[], &[&watched]).await;
+        assert_eq!(result.decision.outcome, ADMITTED);
+        assert_eq!(result.exceeded.is_empty(), request < 2);
     }
 }
 
 #[tokio::test]
-async fn a_redis_that_is_back_decides_again_and_a_full_one_does_not() {
+async fn redis_decides_after_a_restart_but_not_while_it_is_out_of_memory() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    let closed = tap(9, OnStoreError::Closed);
-    assert_eq!(closed.draw(&gateway).await, AT_ONCE);
+    let closed = bucket(9, OnStoreError::Closed);
+    assert_eq!(closed.request(&gateway).await, ADMITTED);
     server.kill();
-    down(&gateway).await;
+    wait_until_down(&gateway).await;
     server.restart();
-    eventually(&gateway, AT_ONCE).await;
+    wait_for(&gateway, ADMITTED).await;
     server.fill();
-    down(&gateway).await;
+    wait_until_down(&gateway).await;
     server.unfill();
-    eventually(&gateway, AT_ONCE).await;
+    wait_for(&gateway, ADMITTED).await;
 }
 
 #[tokio::test]
-async fn a_redis_that_hangs_holds_nobody_up_for_long() {
+async fn a_frozen_redis_delays_only_the_first_requests() {
     let server = RedisServer::start();
-    let gateway = impatient_gateway_of(&server);
-    eventually(&gateway, AT_ONCE).await;
-    let local = tap(99, OnStoreError::Local);
+    let gateway = short_timeout_gateway_of(&server);
+    wait_for(&gateway, ADMITTED).await;
+    let local = bucket(99, OnStoreError::Local);
     server.freeze();
-    // The first wait for as long as they may; after that nobody does.
+    // The first requests wait until the timeout. Then the breaker is open.
     for _ in 0..3 {
-        down(&gateway).await;
+        wait_until_down(&gateway).await;
     }
     let began = Instant::now();
     for _ in 0..50 {
-        assert_eq!(local.draw(&gateway).await, AT_ONCE);
+        assert_eq!(local.request(&gateway).await, ADMITTED);
     }
     assert!(began.elapsed() < Duration::from_secs(1));
     server.thaw();
-    eventually(&gateway, AT_ONCE).await;
+    wait_for(&gateway, ADMITTED).await;
 }
 
 #[tokio::test]
-async fn charges_made_while_redis_hangs_count_when_it_is_back() {
+async fn charges_made_while_redis_is_frozen_count_afterwards() {
     let server = RedisServer::start();
-    let (gateway, other) = (impatient_gateway_of(&server), gateway_of(&server));
-    eventually(&gateway, AT_ONCE).await;
-    let tap = tap(9, OnStoreError::Local);
+    let (gateway, other) = (short_timeout_gateway_of(&server), gateway_of(&server));
+    wait_for(&gateway, ADMITTED).await;
+    let bucket = bucket(9, OnStoreError::Local);
     let mut admitted = 0;
     for _ in 0..3 {
         for _ in 0..2 {
-            admitted += usize::from(tap.draw(&gateway).await == AT_ONCE);
+            admitted += usize::from(bucket.request(&gateway).await == ADMITTED);
         }
         server.freeze();
-        down(&gateway).await;
+        wait_until_down(&gateway).await;
         for _ in 0..2 {
-            admitted += usize::from(tap.draw(&gateway).await == AT_ONCE);
+            admitted += usize::from(bucket.request(&gateway).await == ADMITTED);
         }
         server.thaw();
-        eventually(&gateway, AT_ONCE).await;
+        wait_for(&gateway, ADMITTED).await;
     }
     assert!(admitted <= 10, "{admitted}");
     // The next request through this gateway reports them, and other gateways count them from then on.
-    refused(tap.draw(&gateway).await);
-    eventually(&other, AT_ONCE).await;
-    refused(tap.draw(&other).await);
+    rejection(bucket.request(&gateway).await);
+    wait_for(&other, ADMITTED).await;
+    rejection(bucket.request(&other).await);
 }
 
-/// Redis responds for 500 ms and hangs for 1.5 s in turn, and a client sends as fast as it can.
+/// Redis alternately responds for 500 ms and is frozen for 1.5 s, while a client sends requests continuously.
 #[tokio::test]
-async fn a_redis_that_hangs_again_and_again_admits_no_more_than_the_quota() {
+async fn no_more_than_the_quota_is_admitted_while_redis_freezes_repeatedly() {
     const INTERVAL: Duration = Duration::from_millis(100);
     const BURST: u32 = 20;
     let server = RedisServer::start();
-    let gateway = impatient_gateway_of(&server);
-    eventually(&gateway, AT_ONCE).await;
-    let tap = Tap::new(INTERVAL, BURST);
+    let gateway = short_timeout_gateway_of(&server);
+    wait_for(&gateway, ADMITTED).await;
+    let bucket = TestBucket::new(INTERVAL, BURST);
     let began = Instant::now();
     let mut admitted = 0;
     for _ in 0..3 {
@@ -191,7 +194,7 @@ async fn a_redis_that_hangs_again_and_again_admits_no_more_than_the_quota() {
             }
             let ends = Instant::now() + Duration::from_millis(lasts);
             while Instant::now() < ends {
-                admitted += u128::from(tap.draw(&gateway).await == AT_ONCE);
+                admitted += u128::from(bucket.request(&gateway).await == ADMITTED);
                 sleep(Duration::from_millis(2)).await;
             }
         }
@@ -202,8 +205,8 @@ async fn a_redis_that_hangs_again_and_again_admits_no_more_than_the_quota() {
     server.thaw();
 }
 
-/// A way to `server` on which it takes longer to get there than a decision may take.
-fn long_way(server: &RedisServer) -> u16 {
+/// Starts a proxy to `server` whose connections take longer to open than the timeout of limits.
+fn slow_proxy(server: &RedisServer) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let (here, there) = (listener.local_addr().unwrap().port(), server.port());
     std::thread::spawn(move || {
@@ -216,7 +219,7 @@ fn long_way(server: &RedisServer) -> u16 {
                 };
                 let (mut back, mut to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
                 std::thread::spawn(move || std::io::copy(&mut back, &mut to));
-                // Whoever leaves first ends it.
+                // The first end to close closes the connection.
                 let _ = std::io::copy(&mut &near, &mut &far);
                 let _ = far.shutdown(Shutdown::Both);
             });
@@ -226,24 +229,24 @@ fn long_way(server: &RedisServer) -> u16 {
 }
 
 #[tokio::test]
-async fn a_connection_that_takes_long_to_make_is_made_all_the_same() {
+async fn a_connection_that_opens_slower_than_the_timeout_of_limits_is_used() {
     let server = RedisServer::start();
-    let gateway = impatient_gateway_at(long_way(&server));
-    eventually(&gateway, AT_ONCE).await;
-    let tap = tap(0, OnStoreError::Closed);
-    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
-    refused(tap.draw(&gateway_of(&server)).await);
+    let gateway = short_timeout_gateway_at(slow_proxy(&server));
+    wait_for(&gateway, ADMITTED).await;
+    let bucket = bucket(0, OnStoreError::Closed);
+    assert_eq!(bucket.request(&gateway).await, ADMITTED);
+    rejection(bucket.request(&gateway_of(&server)).await);
 }
 
-/// Waits until it is known that Redis cannot be asked.
-async fn down(gateway: &BucketStore) {
-    eventually(gateway, ChargeOutcome::Unavailable).await;
+/// Waits until the breaker of the gateway is open.
+async fn wait_until_down(gateway: &BucketStore) {
+    wait_for(gateway, ChargeOutcome::Unavailable).await;
 }
 
-/// Waits until a limit that stands and falls with Redis gives this.
-async fn eventually(gateway: &BucketStore, outcome: ChargeOutcome) {
+/// Waits until a limit with `on_store_error = "closed"` has this outcome.
+async fn wait_for(gateway: &BucketStore, outcome: ChargeOutcome) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while tap(999, OnStoreError::Closed).draw(gateway).await != outcome {
+    while bucket(999, OnStoreError::Closed).request(gateway).await != outcome {
         assert!(Instant::now() < deadline, "never {outcome:?}");
         sleep(Duration::from_millis(5)).await;
     }

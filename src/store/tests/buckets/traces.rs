@@ -1,11 +1,11 @@
-//! Random traces of two gateways on one Redis, checked against the bound that `docs/fleet.md` states.
+//! Random traces of two gateways on one Redis, compared with the bound in the README.
 //!
-//! A trace sends requests with one or two limits and several costs, changes quotas of one gateway at a time,
+//! A trace sends requests with one or two limits and several costs, changes the quotas of one gateway at a time,
 //! freezes Redis and restarts it without its data. Three properties hold for every bucket and quota:
 //!
 //! 1. Each gateway admits at most `burst + 1 + rate × t` in any interval, plus one burst for each restart.
 //! 2. Both gateways together admit no more than that in any interval in which Redis responds to both.
-//! 3. A client that waits as long as its rejection says is admitted, by either gateway.
+//! 3. A client that waits as long as its rejection requires is admitted, by either gateway.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -18,32 +18,32 @@ use crate::throttle::{Buckets as _, ChargeOutcome, Quota};
 use fastrand::Rng;
 use tokio::time::sleep;
 
-use super::bench::{Tap, impatient_settings};
+use super::fixture::{TestBucket, short_timeout_settings};
 use crate::store::tests::redis::RedisServer;
 
-/// How long a trace lasts.
+/// Duration of a trace.
 const TRACE: Duration = Duration::from_secs(7);
 
-/// Traces that run side by side, each with its own Redis.
+/// Number of concurrent traces, each with its own Redis.
 const TRACES: u64 = 4;
 
 /// The longest wait that a trace spends on property 3.
 const LONGEST_WAIT: Duration = Duration::from_millis(400);
 
-/// How long recovery can take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of a recovery on a busy machine.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 const CLIENTS: usize = 2;
 const LIMITS: usize = 2;
 
-/// A gateway, and the quota it uses for each limit: one of two.
-struct Gateway {
+/// A gateway, and the index of the quota that it uses for each limit.
+struct TraceGateway {
     redis: Redis,
     buckets: BucketStore,
     quotas: [usize; LIMITS],
 }
 
-impl Gateway {
+impl TraceGateway {
     fn join(settings: &RedisSettings) -> Self {
         let redis = Redis::open(settings.clone(), false, Clock::real()).unwrap();
         Self {
@@ -53,16 +53,16 @@ impl Gateway {
         }
     }
 
-    /// Calls to Redis that failed, and whether Redis is in use.
+    /// Returns the number of failed calls, and whether the breaker is closed.
     fn health(&self) -> (u64, bool) {
         let [limits, _] = self.redis.health();
         (limits.failures, limits.degraded.is_none())
     }
 }
 
-/// A request: which client, which limits, at which cost, through which gateway.
+/// A request. `gateway` and `client` are indexes, `limits` selects the limits.
 #[derive(Clone, Copy, Debug)]
-struct Request {
+struct TraceRequest {
     gateway: usize,
     client: usize,
     limits: [bool; LIMITS],
@@ -71,26 +71,27 @@ struct Request {
 
 /// One charge of an admitted request.
 #[derive(Clone, Copy, Debug)]
-struct Admission {
-    asked: Instant,
-    answered: Instant,
+struct TraceAdmission {
+    began: Instant,
+    ended: Instant,
     gateway: usize,
     cost: u32,
-    /// The period in which Redis responded to both gateways, if it did.
+    /// Number of the period without faults, in which Redis responded to both gateways; `None` during a fault.
     calm: Option<u64>,
-    /// Restarts of Redis before the request and before its response.
+    /// Number of restarts of Redis before the request and before its response.
     restarts: (u32, u32),
 }
 
 struct Trace {
     rng: Rng,
     server: RedisServer,
-    gateways: [Gateway; 2],
+    gateways: [TraceGateway; 2],
     /// For each client and limit the bucket with each of the two quotas.
-    taps: [[[Tap; 2]; LIMITS]; CLIENTS],
-    admissions: HashMap<(usize, usize, usize), Vec<Admission>>,
-    /// Failures of both gateways when the current calm period began; none during a fault.
+    buckets: [[[TestBucket; 2]; LIMITS]; CLIENTS],
+    admissions: HashMap<(usize, usize, usize), Vec<TraceAdmission>>,
+    /// Failed calls of both gateways at the start of the period without faults; `None` during a fault.
     calm: Option<[u64; 2]>,
+    /// Number of periods without faults.
     calms: u64,
     restarts: u32,
     waits: u32,
@@ -101,26 +102,26 @@ impl Trace {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let server = RedisServer::start();
-        let settings = impatient_settings(server.port());
+        let settings = short_timeout_settings(server.port());
         let quotas: [[(Duration, u32); 2]; LIMITS] = std::array::from_fn(|limit| {
             std::array::from_fn(|_| {
                 let scale = if limit == 0 { 10..60 } else { 40..200 };
                 (Duration::from_millis(rng.u64(scale)), rng.u32(0..6))
             })
         });
-        let taps = std::array::from_fn(|_| {
+        let buckets = std::array::from_fn(|_| {
             std::array::from_fn(|limit| {
                 let [first, second] = quotas[limit];
-                let tap = Tap::new(first.0, first.1);
-                let changed = tap.with_quota(second.0, second.1);
-                [tap, changed]
+                let bucket = TestBucket::new(first.0, first.1);
+                let changed = bucket.with_quota(second.0, second.1);
+                [bucket, changed]
             })
         });
         Self {
             rng,
-            gateways: [0, 1].map(|_| Gateway::join(&settings)),
+            gateways: [0, 1].map(|_| TraceGateway::join(&settings)),
             server,
-            taps,
+            buckets,
             admissions: HashMap::new(),
             calm: None,
             calms: 0,
@@ -130,28 +131,31 @@ impl Trace {
         }
     }
 
-    /// The calm period now, unless a call has failed since it began.
+    /// Returns the number of the period without faults, or `None` if a call has failed since it began.
     fn calm(&self) -> Option<u64> {
         let failures = [0, 1].map(|index| self.gateways[index].health().0);
         (self.calm == Some(failures)).then_some(self.calms)
     }
 
-    /// Sends a request and records what it was charged.
-    async fn send(&mut self, request: Request) -> ChargeOutcome {
+    /// Sends a request and records its charges if it is admitted.
+    async fn send(&mut self, request: TraceRequest) -> ChargeOutcome {
         let gateway = &self.gateways[request.gateway];
         let used: Vec<_> = (0..LIMITS).filter(|&limit| request.limits[limit]).collect();
         let quota = |limit: usize| gateway.quotas[limit];
-        let taps: Vec<_> = used
+        let buckets: Vec<_> = used
             .iter()
-            .map(|&limit| &self.taps[request.client][limit][quota(limit)])
+            .map(|&limit| &self.buckets[request.client][limit][quota(limit)])
             .collect();
-        let charges: Vec<_> = taps.iter().map(|tap| tap.charge(request.cost)).collect();
+        let charges: Vec<_> = buckets
+            .iter()
+            .map(|bucket| bucket.charge(request.cost))
+            .collect();
         let (before, restarts) = (self.calm(), self.restarts);
-        let asked = Instant::now();
+        let began = Instant::now();
         let outcome = gateway.buckets.charge(&charges, &[]).await.decision.outcome;
-        let admission = Admission {
-            asked,
-            answered: Instant::now(),
+        let admission = TraceAdmission {
+            began,
+            ended: Instant::now(),
             gateway: request.gateway,
             cost: request.cost,
             calm: before.filter(|_| self.calm() == before),
@@ -166,16 +170,16 @@ impl Trace {
         outcome
     }
 
-    fn any_request(&mut self) -> Request {
+    fn any_request(&mut self) -> TraceRequest {
         let gateway = self.rng.usize(..2);
         let client = self.rng.usize(..CLIENTS);
         let limits = [[true, false], [false, true], [true, true]][self.rng.usize(..3)];
         let capacities = (0..LIMITS).filter(|&limit| limits[limit]).map(|limit| {
             let quota = self.gateways[gateway].quotas[limit];
-            capacity(self.taps[client][limit][quota].limit.quota)
+            capacity(self.buckets[client][limit][quota].limit.quota)
         });
         let most = capacities.min().unwrap().min(3);
-        Request {
+        TraceRequest {
             gateway,
             client,
             limits,
@@ -187,15 +191,15 @@ impl Trace {
         }
     }
 
-    /// Waits as long as a rejection says and sends the request again, through either gateway.
-    async fn wait_and_retry(&mut self, request: Request, wait: Duration) {
+    /// Waits as long as a rejection requires and sends the request again, through either gateway.
+    async fn wait_and_retry(&mut self, request: TraceRequest, wait: Duration) {
         let Some(calm) = self.calm() else { return };
         let other = 1 - request.gateway;
         let same = (0..LIMITS).all(|limit| {
             !request.limits[limit]
                 || self.gateways[0].quotas[limit] == self.gateways[1].quotas[limit]
         });
-        let retry = Request {
+        let retry = TraceRequest {
             gateway: if same && self.rng.bool() {
                 other
             } else {
@@ -205,7 +209,7 @@ impl Trace {
         };
         sleep(wait).await;
         let outcome = self.send(retry).await;
-        // A call that timed out was decided by the gateway alone.
+        // If a call has timed out, the gateway decided without Redis.
         if self.calm() == Some(calm) {
             self.waits += 1;
             assert!(
@@ -215,7 +219,7 @@ impl Trace {
         }
     }
 
-    /// Sends requests to a Redis that does not respond.
+    /// Sends requests while Redis is frozen.
     async fn freeze(&mut self) {
         self.calm = None;
         self.server.freeze();
@@ -236,16 +240,16 @@ impl Trace {
 
     /// Waits until Redis responds to both gateways and both have reported what they admitted without it.
     async fn recover(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RECOVERY_TIMEOUT;
         loop {
-            assert!(Instant::now() < deadline, "never well again");
+            assert!(Instant::now() < deadline, "Redis does not recover");
             let [first, second] = [0, 1].map(|index| self.gateways[index].health());
             if first.1 && second.1 {
                 for gateway in 0..2 {
                     for client in 0..CLIENTS {
                         let limits = [true; LIMITS];
                         let cost = 1;
-                        let request = Request {
+                        let request = TraceRequest {
                             gateway,
                             client,
                             limits,
@@ -301,15 +305,16 @@ impl Trace {
         self
     }
 
-    /// Properties 1 and 2, for every interval that begins and ends with an admission.
+    /// Checks properties 1 and 2 for every interval that begins and ends with an admission. Returns the number of
+    /// charges.
     fn check(&self) -> usize {
         for (&(client, limit, quota), admissions) in &self.admissions {
-            let quota = self.taps[client][limit][quota].limit.quota;
+            let quota = self.buckets[client][limit][quota].limit.quota;
             for (index, first) in admissions.iter().enumerate() {
                 let (mut alone, mut together) = (0, 0);
                 for last in &admissions[index..] {
                     let restarts = last.restarts.1 - first.restarts.0;
-                    let time = last.answered - first.asked;
+                    let time = last.ended - first.began;
                     let refilled = time.as_nanos() / quota.interval().as_nanos();
                     let capacity = u128::from(capacity(quota));
                     if last.gateway == first.gateway {
@@ -337,7 +342,7 @@ fn capacity(quota: Quota) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_trace_with_quota_changes_freezes_and_restarts_exceeds_the_bound_or_waits_too_short() {
+async fn traces_with_quota_changes_freezes_and_restarts_stay_within_the_bound() {
     let first = fastrand::u64(..);
     eprintln!("seeds from {first}");
     let traces: Vec<_> = (0..TRACES)

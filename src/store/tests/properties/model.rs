@@ -1,54 +1,56 @@
-//! The same promises, counted another way.
+//! A model of a bucket that counts tokens.
 //!
-//! The gateway keeps for each bucket the moment it will be full. The model keeps credit that accrues and
-//! is capped, as the textbook's token bucket does, in exact integers: a token is worth `interval` units
-//! and a unit comes back every nanosecond. Credit below zero is owed to slots handed out ahead.
+//! The gateway stores for each bucket the time at which it is full. The model has a credit that grows up to a maximum,
+//! as the textbook token bucket does. The credit is an exact integer: a token is `interval` units, and each nanosecond
+//! adds one unit. A negative credit stands for delayed requests that have reserved later slots.
 
 use std::time::Duration;
 
 use crate::throttle::{Exceed, Limit, Quota};
 
+/// The credit of a bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Credit {
     units: i128,
-    as_of: u64,
+    /// Time of the last update, in nanoseconds.
+    updated: u64,
 }
 
-/// What the model says of one charge.
+/// The decision of the model on one charge. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Passes { after: u64 },
-    Waits { at_least: u64 },
+pub(crate) enum ModelDecision {
+    Admits { delay: u64 },
+    Rejects { wait: u64 },
 }
 
 impl Credit {
     pub(crate) fn full(quota: Quota) -> Self {
         Self {
             units: full(quota),
-            as_of: 0,
+            updated: 0,
         }
     }
 
-    /// Lets time pass until `now`.
+    /// Adds the units for the time until `now`.
     pub(crate) fn accrue(&mut self, quota: Quota, now: u64) {
-        self.units = full(quota).min(self.units + i128::from(now - self.as_of));
-        self.as_of = now;
+        self.units = full(quota).min(self.units + i128::from(now - self.updated));
+        self.updated = now;
     }
 
-    /// What a charge of `cost` tokens would meet.
-    pub(crate) fn ask(&self, limit: &Limit, cost: u32) -> Answer {
+    /// Decides a charge of `cost` tokens without making it.
+    pub(crate) fn decide(&self, limit: &Limit, cost: u32) -> ModelDecision {
         let missing = i128::from(cost) * interval(limit.quota) - self.units;
-        let patience = match limit.exceed {
+        let max_delay = match limit.exceed {
             Exceed::Reject => 0,
             Exceed::Delay { max } => units(max),
         };
-        if missing <= patience {
-            Answer::Passes {
-                after: u64::try_from(missing.max(0)).unwrap(),
+        if missing <= max_delay {
+            ModelDecision::Admits {
+                delay: u64::try_from(missing.max(0)).unwrap(),
             }
         } else {
-            Answer::Waits {
-                at_least: u64::try_from(missing - patience).unwrap(),
+            ModelDecision::Rejects {
+                wait: u64::try_from(missing - max_delay).unwrap(),
             }
         }
     }
@@ -57,7 +59,7 @@ impl Credit {
         self.units -= i128::from(cost) * interval(quota);
     }
 
-    /// Whole tokens left, and nanoseconds to the next one.
+    /// Returns the number of tokens, and the nanoseconds until the next one.
     pub(crate) fn read(&self, quota: Quota) -> (u32, u64) {
         let whole = self.units.max(0) / interval(quota);
         let next = match full(quota) - self.units {
@@ -68,12 +70,12 @@ impl Credit {
     }
 }
 
-/// Whether in every window of time at most `capacity` tokens and one per interval were given out.
+/// Returns whether every interval of time has at most `capacity` tokens plus one per `interval`.
 ///
-/// Each admission is a time before it, a time after it, and its cost: where in between it was decided is
-/// not known. The tokens of admissions that began at `from` or later and ended by `to` are at least those
-/// of all that ended by `to` less those of all that began before `from`; each is a sum over sorted times,
-/// so that after sorting one pass finds the worst `from` for every `to`.
+/// An admission is the time before it, the time after it, and its cost. The time of the decision is between the two and
+/// not known. The tokens of admissions that began at `from` or later and ended by `to` are at least those of all that
+/// ended by `to` minus those of all that began before `from`. Each is a sum over sorted times, so after sorting one
+/// pass finds the worst `from` for every `to`.
 pub(crate) fn keeps_quota(quota: Quota, admissions: &[(u64, u64, u32)]) -> bool {
     let mut began: Vec<_> = admissions.iter().map(|&(at, _, cost)| (at, cost)).collect();
     let mut ended: Vec<_> = admissions.iter().map(|&(_, at, cost)| (at, cost)).collect();
@@ -83,7 +85,7 @@ pub(crate) fn keeps_quota(quota: Quota, admissions: &[(u64, u64, u32)]) -> bool 
     let mut began = began.into_iter().peekable();
     let mut tokens_begun = 0_i128;
     let mut tokens_ended = 0_i128;
-    // The largest of `from` less the worth of all begun before it: the window that leaves most room to err.
+    // The largest `from` minus the units of all that began before it: the start of the strictest interval.
     let mut worst_from = i128::MIN;
     ended.into_iter().all(|(to, cost)| {
         while let Some((from, cost)) = began.next_if(|&(from, _)| from <= to) {
@@ -99,7 +101,7 @@ fn interval(quota: Quota) -> i128 {
     units(quota.interval())
 }
 
-/// The worth of a full bucket.
+/// Returns the units of a full bucket.
 fn full(quota: Quota) -> i128 {
     interval(quota) * i128::from(quota.capacity().get())
 }
@@ -109,18 +111,18 @@ fn units(duration: Duration) -> i128 {
 }
 
 #[test]
-fn the_window_check_sees_one_token_too_many() {
+fn one_token_too_many_is_detected() {
     let quota = Quota::new(std::num::NonZeroU32::MIN, Duration::from_nanos(10), 1).unwrap();
-    let exactly = |times: &[u64]| {
+    let keeps = |times: &[u64]| {
         let admissions: Vec<_> = times.iter().map(|&at| (at, at, 1)).collect();
         keeps_quota(quota, &admissions)
     };
-    assert!(exactly(&[5, 5, 15, 25, 45, 45, 55]));
-    assert!(!exactly(&[5, 5, 14]));
-    assert!(!exactly(&[5, 5, 5]));
-    assert!(!exactly(&[0, 30, 30, 39]));
+    assert!(keeps(&[5, 5, 15, 25, 45, 45, 55]));
+    assert!(!keeps(&[5, 5, 14]));
+    assert!(!keeps(&[5, 5, 5]));
+    assert!(!keeps(&[0, 30, 30, 39]));
     assert!(!keeps_quota(quota, &[(5, 5, 2), (14, 14, 1)]));
-    // Decided somewhere between 5 and 15, it may have been at 15.
+    // Decided at some time between 5 and 15, possibly at 15.
     assert!(keeps_quota(quota, &[(5, 5, 2), (5, 15, 1)]));
     assert!(!keeps_quota(quota, &[(5, 5, 2), (5, 14, 1)]));
 }

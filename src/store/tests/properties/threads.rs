@@ -1,4 +1,4 @@
-//! Real threads on the same buckets.
+//! Several threads that charge the same buckets.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,22 +11,22 @@ use crate::throttle::{BucketKey, Exceed, Limit, Quota};
 use proptest::prelude::*;
 
 use super::model::keeps_quota;
-use super::{admitted, cases, charge, limit, standing_clock};
+use super::{admitted, cases, charge, limit, virtual_clock};
 
 const CLIENTS: u64 = 3;
 
-/// Requests admitted: whose, and the times before and after.
+/// Admitted requests: client, and the times before and after the decision.
 type Admissions = Vec<(u64, u64, u64)>;
 
-/// A limit by client and one for everybody, which every request is held to.
-struct Contested {
+/// Buckets that several threads charge: one per client, and one that all clients share.
+struct SharedBuckets {
     clock: Clock,
     buckets: MemoryBuckets,
     by_client: Limit,
     global: Limit,
 }
 
-impl Contested {
+impl SharedBuckets {
     fn new(clock: Clock, by_client: Quota, global: Quota) -> Self {
         Self {
             buckets: MemoryBuckets::new(20_000, clock.clone()),
@@ -36,7 +36,7 @@ impl Contested {
         }
     }
 
-    /// One request of `client`, its limits in either order.
+    /// Sends a request of `client`, with its limits in either order.
     fn call(&self, client: u64, reversed: bool) -> Option<(u64, u64, u64)> {
         let bucket = |name: u64| BucketKey {
             high: (name + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -50,13 +50,13 @@ impl Contested {
             charges.reverse();
         }
         let before = self.clock.now().as_nanos();
-        let verdict = self.buckets.charge_now(&charges);
+        let decision = self.buckets.charge_now(&charges);
         let after = self.clock.now().as_nanos();
-        admitted(&verdict).then_some((client, before, after))
+        admitted(&decision).then_some((client, before, after))
     }
 
-    /// Calls from `threads` threads until `over`, as `driver` says.
-    fn besiege(&self, threads: u64, driver: impl FnOnce()) -> Admissions {
+    /// Sends requests from `threads` threads until `driver` returns.
+    fn send_all(&self, threads: u64, driver: impl FnOnce()) -> Admissions {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let callers: Vec<_> = (0..threads)
@@ -82,7 +82,7 @@ impl Contested {
         })
     }
 
-    fn kept(&self, admissions: &Admissions) -> bool {
+    fn keep_quotas(&self, admissions: &Admissions) -> bool {
         let of = |client: Option<u64>| -> Vec<_> {
             let theirs = admissions
                 .iter()
@@ -104,56 +104,56 @@ proptest! {
     #![proptest_config(cases(24))]
 
     #[test]
-    fn no_window_holds_more_than_the_quota_by_the_real_clock(
+    fn no_interval_exceeds_the_quota_on_the_real_clock(
         threads in 1_u64..=64,
         by_client in (5_000_u64..100_000, 0_u32..20),
         global in (2_000_u64..50_000, 0_u32..40),
     ) {
-        let contested = Contested::new(
+        let shared = SharedBuckets::new(
             Clock::real(),
             quota(by_client.0, by_client.1),
             quota(global.0, global.1),
         );
-        let admissions = contested.besiege(threads, || thread::sleep(Duration::from_millis(30)));
+        let admissions = shared.send_all(threads, || thread::sleep(Duration::from_millis(30)));
         prop_assert!(!admissions.is_empty());
-        prop_assert!(contested.kept(&admissions));
+        prop_assert!(shared.keep_quotas(&admissions));
     }
 
     #[test]
-    fn no_window_holds_more_than_the_quota_while_time_jumps_ahead(
+    fn no_interval_exceeds_the_quota_while_the_clock_jumps(
         threads in 1_u64..=64,
         by_client in (1_u64..1_000, 0_u32..20),
         global in (1_u64..1_000, 0_u32..40),
         jumps in prop::collection::vec(0_u64..2_000, 100),
     ) {
-        let clock = standing_clock();
-        let contested = Contested::new(
+        let clock = virtual_clock();
+        let shared = SharedBuckets::new(
             clock.clone(),
             quota(by_client.0, by_client.1),
             quota(global.0, global.1),
         );
-        let admissions = contested.besiege(threads, || {
+        let admissions = shared.send_all(threads, || {
             for jump in jumps {
                 clock.advance(Duration::from_nanos(jump));
                 thread::yield_now();
             }
         });
-        prop_assert!(contested.kept(&admissions));
+        prop_assert!(shared.keep_quotas(&admissions));
     }
 
-    /// Neither one token too many nor one too few, if all take whatever there is.
+    /// All threads take as many tokens as they can.
     #[test]
-    fn greedy_threads_get_the_quota_to_the_last_token(
+    fn all_threads_together_get_exactly_the_quota(
         threads in 1_usize..=64,
         interval in 1_u64..1_000,
         burst in 0_u32..200,
         jumps in prop::collection::vec(0_u64..5_000, 10),
     ) {
-        let clock = standing_clock();
-        // Time never runs so far ahead that a full bucket would spill.
+        let clock = virtual_clock();
+        // The clock advances less than the bucket can hold, so no token is lost.
         let quota = quota(interval, burst + 5_000);
         let generous = Quota::new(1.try_into().unwrap(), Duration::from_nanos(1), 1 << 30).unwrap();
-        let contested = Contested::new(clock.clone(), quota, generous);
+        let shared = SharedBuckets::new(clock.clone(), quota, generous);
         let elapsed: u64 = jumps.iter().sum();
         let (start, taken) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
         let given: u64 = thread::scope(|scope| {
@@ -163,7 +163,7 @@ proptest! {
                         let mut given = 0_u64;
                         for _ in 0..=jumps.len() {
                             start.wait();
-                            while contested.call(0, false).is_some() { given += 1; }
+                            while shared.call(0, false).is_some() { given += 1; }
                             taken.wait();
                         }
                         given

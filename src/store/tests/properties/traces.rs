@@ -1,4 +1,4 @@
-//! Whole histories of several clients and limits, against the model.
+//! Compares histories of several clients and limits with the model.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use crate::throttle::{BucketKey, Charge, ChargeOutcome, Limit};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
-use super::model::{Answer, Credit};
-use super::{admitted, any_exceed, cases, charge, limit, nanos, small_quota, standing_clock};
+use super::model::{Credit, ModelDecision};
+use super::{admitted, any_exceed, cases, charge, limit, nanos, small_quota, virtual_clock};
 
 const CLIENTS: u64 = 3;
 
 /// One request of a trace.
 #[derive(Clone, Debug)]
-struct Step {
-    /// Nanoseconds since the one before.
+struct TimedRequest {
+    /// Nanoseconds since the previous request.
     later: u64,
     client: u64,
-    /// The limits it is held to, in this order, and what it costs each.
+    /// Indexes of its limits, in order.
     limits: Vec<usize>,
     cost: u32,
 }
 
-/// Some limits, and requests that are held to some of them.
-fn any_trace() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
+/// Limits, and requests that each have some of them.
+fn any_trace() -> impl Strategy<Value = (Vec<Limit>, Vec<TimedRequest>)> {
     let scale = prop::sample::select(vec![1, 7, 1_000_003, 1_000_000_000]);
     scale.prop_flat_map(|scale| {
         let limits = prop::collection::vec((small_quota(scale), any_exceed(100 * scale)), 1..5);
@@ -39,14 +39,14 @@ fn any_trace() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
                 .iter()
                 .map(|limit| limit.quota.capacity().get())
                 .min();
-            // Whole multiples of the scale, so that moments of refill are met exactly, or a nanosecond off.
+            // A multiple of the scale or a nanosecond off, so that requests often arrive exactly when a token does.
             let later = (0_u64..30, 0_u64..3)
                 .prop_map(move |(steps, off)| (steps * scale + off).saturating_sub(1));
             let costs = 1..=smallest.unwrap_or(1);
-            let held_to = subsequence(all.clone(), 1..=all.len()).prop_shuffle();
+            let used = subsequence(all.clone(), 1..=all.len()).prop_shuffle();
             let step =
-                (later, 0..CLIENTS, held_to, costs).prop_map(|(later, client, limits, cost)| {
-                    Step {
+                (later, 0..CLIENTS, used, costs).prop_map(|(later, client, limits, cost)| {
+                    TimedRequest {
                         later,
                         client,
                         limits,
@@ -58,7 +58,7 @@ fn any_trace() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
     })
 }
 
-/// A limit with an even number is counted by client, one with an odd number is global.
+/// Returns the bucket of a limit: one per client for an even index, a global one for an odd index.
 fn bucket(limit: usize, client: u64) -> BucketKey {
     let counted_by = if limit.is_multiple_of(2) {
         client
@@ -67,13 +67,13 @@ fn bucket(limit: usize, client: u64) -> BucketKey {
     };
     let name = limit as u64 * (CLIENTS + 1) + counted_by + 1;
     BucketKey {
-        // Spread over the shards as a keyed hash would.
+        // Distributes the buckets over the shards, as a keyed hash does.
         high: name.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         low: name,
     }
 }
 
-fn charges<'a>(limits: &'a [Limit], step: &Step) -> Vec<Charge<'a>> {
+fn charges<'a>(limits: &'a [Limit], step: &TimedRequest) -> Vec<Charge<'a>> {
     step.limits
         .iter()
         .map(|&index| charge(&limits[index], bucket(index, step.client), step.cost))
@@ -84,8 +84,8 @@ proptest! {
     #![proptest_config(cases(1_000))]
 
     #[test]
-    fn every_verdict_of_a_trace_is_the_model_s((limits, steps) in any_trace()) {
-        let clock = standing_clock();
+    fn every_decision_of_a_trace_matches_the_model((limits, steps) in any_trace()) {
+        let clock = virtual_clock();
         let buckets = MemoryBuckets::new(1_000, clock.clone());
         let mut model: HashMap<(u64, u64), Credit> = HashMap::new();
         let mut now = 0;
@@ -93,7 +93,7 @@ proptest! {
             clock.advance(Duration::from_nanos(step.later));
             now += step.later;
             let charges = charges(&limits, step);
-            let verdict = buckets.charge_now(&charges);
+            let decision = buckets.charge_now(&charges);
 
             let key = |charge: &Charge<'_>| (charge.bucket.high, charge.bucket.low);
             let mut longest_delay = 0;
@@ -103,14 +103,14 @@ proptest! {
                 let quota = charge.limit.quota;
                 let credit = model.entry(key(charge)).or_insert_with(|| Credit::full(quota));
                 credit.accrue(quota, now);
-                let answer = credit.ask(charge.limit, step.cost);
-                match answer {
-                    Answer::Passes { after } => longest_delay = longest_delay.max(after),
-                    Answer::Waits { at_least } => longest_wait = longest_wait.max(Some(at_least)),
+                let decided = credit.decide(charge.limit, step.cost);
+                match decided {
+                    ModelDecision::Admits { delay } => longest_delay = longest_delay.max(delay),
+                    ModelDecision::Rejects { wait } => longest_wait = longest_wait.max(Some(wait)),
                 }
-                waits.push(answer);
+                waits.push(decided);
             }
-            match (verdict.outcome, longest_wait) {
+            match (decision.outcome, longest_wait) {
                 (ChargeOutcome::Admitted { delay }, None) => {
                     prop_assert_eq!(nanos(delay), longest_delay);
                     for charge in &charges {
@@ -120,33 +120,33 @@ proptest! {
                 }
                 (ChargeOutcome::Rejected { wait, by }, Some(longest)) => {
                     prop_assert_eq!(nanos(wait), longest);
-                    prop_assert_eq!(waits[by], Answer::Waits { at_least: longest });
+                    prop_assert_eq!(waits[by], ModelDecision::Rejects { wait: longest });
                 }
                 (outcome, wait) => prop_assert!(false, "{:?}, but the model {:?}", outcome, wait),
             }
-            for ((charge, reading), answer) in charges.iter().zip(&verdict.readings).zip(waits) {
+            for ((charge, reading), decided) in charges.iter().zip(&decision.readings).zip(waits) {
                 let (remaining, next) = model[&key(charge)].read(charge.limit.quota);
-                let next = match answer {
-                    Answer::Waits { at_least } => at_least,
-                    Answer::Passes { .. } => next,
+                let next = match decided {
+                    ModelDecision::Rejects { wait } => wait,
+                    ModelDecision::Admits { .. } => next,
                 };
                 prop_assert_eq!((reading.remaining, nanos(reading.next)), (remaining, next));
             }
         }
     }
 
-    /// The admitted requests of a trace get the same answers when the refused ones never come.
+    /// The admitted requests of a trace get the same decisions without the rejected requests.
     #[test]
-    fn a_refused_request_changes_no_bucket((limits, steps) in any_trace()) {
-        let clock = standing_clock();
+    fn a_rejected_request_changes_no_bucket((limits, steps) in any_trace()) {
+        let clock = virtual_clock();
         let all = MemoryBuckets::new(1_000, clock.clone());
         let only_admitted = MemoryBuckets::new(1_000, clock.clone());
         for step in &steps {
             clock.advance(Duration::from_nanos(step.later));
             let charges = charges(&limits, step);
-            let verdict = all.charge_now(&charges);
-            if admitted(&verdict) {
-                prop_assert_eq!(only_admitted.charge_now(&charges), verdict);
+            let decision = all.charge_now(&charges);
+            if admitted(&decision) {
+                prop_assert_eq!(only_admitted.charge_now(&charges), decision);
             }
         }
     }

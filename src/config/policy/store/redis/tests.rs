@@ -40,7 +40,7 @@ fn fault(store: &str, routes: &str) -> (String, String) {
     (problem.title.clone(), problem.help.clone())
 }
 
-fn node(url: &str) -> Node {
+fn node(url: &str) -> RedisNode {
     url.parse::<RedisUrl>().expect(url).0
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 
-fn node(text: &str) -> Node {
+fn node(text: &str) -> RedisNode {
     match text.parse() {
         Ok(RedisUrl(node)) => node,
         Err(fault) => panic!("{text}: {fault}"),
@@ -13,7 +13,7 @@ fn fault(text: &str) -> Fault {
 
 #[test]
 fn a_url_is_a_scheme_a_host_and_perhaps_more() {
-    let plain = Node {
+    let plain = RedisNode {
         host: "redis.example".into(),
         port: 6379,
         tls: false,
@@ -24,7 +24,7 @@ fn a_url_is_a_scheme_a_host_and_perhaps_more() {
     assert_eq!(node("redis://redis.example"), plain);
     assert_eq!(node("redis://redis.example:6379/0"), plain);
     assert_eq!(node("redis://redis.example/"), plain);
-    let all = Node {
+    let all = RedisNode {
         host: "10.0.0.1".into(),
         port: 6390,
         tls: true,
@@ -33,7 +33,7 @@ fn a_url_is_a_scheme_a_host_and_perhaps_more() {
         password: Some("s3cret".into()),
     };
     assert_eq!(node("rediss://gate:s3cret@10.0.0.1:6390/3"), all);
-    let nameless = Node { user: None, ..all };
+    let nameless = RedisNode { user: None, ..all };
     assert_eq!(node("rediss://:s3cret@10.0.0.1:6390/3"), nameless);
 }
 

@@ -1,4 +1,4 @@
-//! A store on the bench, with a clock that moves when told.
+//! A store of records for tests, with a virtual clock.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -19,25 +19,25 @@ use http::header::{CONTENT_TYPE, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tempfile::TempDir;
 
-use super::server::Server;
+use super::server::StoreServer;
 
-/// How long records are kept in these tests.
+/// TTL of records in these tests.
 pub(crate) const TTL: Duration = Duration::from_hours(1);
 
-/// Keys that a client may hold in [`Bench::with_share`].
+/// Number of keys that a client may hold in [`RecordFixture::with_share`].
 pub(crate) const SHARE: u16 = 5;
 
-/// Which store.
+/// The store to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum StoreKind {
     Memory,
     Disk,
     Redis,
     Cluster,
 }
 
-impl Kind {
-    /// Whether it remembers anything when the process has died.
+impl StoreKind {
+    /// Returns whether records survive a crash of the process.
     pub(crate) fn is_durable(self) -> bool {
         match self {
             Self::Memory => false,
@@ -45,86 +45,89 @@ impl Kind {
         }
     }
 
-    /// Whether several gateways can have it.
+    /// Returns whether several gateways can share the store.
     pub(crate) fn is_shared(self) -> bool {
         matches!(self, Self::Redis | Self::Cluster)
     }
 }
 
-pub(crate) struct Bench {
-    pub(crate) kind: Kind,
-    room: StoreCapacity,
+/// A store of records with its clock and its server or directory.
+pub(crate) struct RecordFixture {
+    pub(crate) kind: StoreKind,
+    capacity: StoreCapacity,
     pub(crate) clock: Clock,
     pub(crate) records: RecordStore,
-    /// Where it is, if it is on disk. Dropped after the store.
-    home: TempDir,
-    /// Where it is, if it is in Redis.
-    server: Option<Arc<Server>>,
+    /// The directory of a store on disk. Dropped after the store.
+    dir: TempDir,
+    /// The server of a store in Redis.
+    server: Option<Arc<StoreServer>>,
 }
 
-impl Bench {
-    pub(crate) fn new(kind: Kind) -> Self {
-        Self::with_room(kind, StoreCapacity::default())
+impl RecordFixture {
+    pub(crate) fn new(kind: StoreKind) -> Self {
+        Self::with_capacity(kind, StoreCapacity::default())
     }
 
-    pub(crate) fn with_room(kind: Kind, room: StoreCapacity) -> Self {
+    pub(crate) fn with_capacity(kind: StoreKind, capacity: StoreCapacity) -> Self {
         let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH + Duration::from_hours(500_000));
-        let home = TempDir::new().unwrap();
+        let dir = TempDir::new().unwrap();
         let records = match kind {
-            Kind::Memory => RecordStore::Memory(MemoryRecords::new(room, clock.clone())),
-            Kind::Disk => on_disk(home.path(), room, &clock),
-            Kind::Redis | Kind::Cluster => return Self::on(Arc::new(Server::start(kind))),
+            StoreKind::Memory => RecordStore::Memory(MemoryRecords::new(capacity, clock.clone())),
+            StoreKind::Disk => on_disk(dir.path(), capacity, &clock),
+            StoreKind::Redis | StoreKind::Cluster => {
+                return Self::on(Arc::new(StoreServer::start(kind)));
+            }
         };
         Self {
             kind,
-            room,
+            capacity,
             clock,
             records,
-            home,
+            dir,
             server: None,
         }
     }
 
     /// Returns a store in which a client may hold [`SHARE`] keys: other clients hold 33 of 40 keys, or
     /// `max_keys_per_client` is set.
-    pub(crate) async fn with_share(kind: Kind) -> Self {
+    pub(crate) async fn with_share(kind: StoreKind) -> Self {
         if kind.is_shared() {
-            let server = Arc::new(Server::start(kind));
+            let server = Arc::new(StoreServer::start(kind));
             let settings = RedisSettings {
                 max_keys_per_client: NonZeroU32::new(SHARE.into()),
                 ..server.settings()
             };
             return Self::with_settings(server, settings);
         }
-        let room = StoreCapacity {
+        let capacity = StoreCapacity {
             max_keys: 40,
             ..StoreCapacity::default()
         };
-        let bench = Self::with_room(kind, room);
+        let fixture = Self::with_capacity(kind, capacity);
         for key in 0..33 {
             let mut other = claim_request(1000 + key);
             other.client = ClientHash(u64::from(1000 + key));
             other.settings.ttl = TTL * 100;
-            bench.run(other, &answer(key)).await;
+            fixture.run(other, &numbered_response(key)).await;
         }
-        bench
+        fixture
     }
 
-    /// Returns a store on `server` with a prefix of its own.
-    pub(crate) fn on(server: Arc<Server>) -> Self {
+    /// Returns a store on `server` with a new prefix.
+    pub(crate) fn on(server: Arc<StoreServer>) -> Self {
         let settings = server.settings();
         Self::with_settings(server, settings)
     }
 
-    fn with_settings(server: Arc<Server>, settings: RedisSettings) -> Self {
+    fn with_settings(server: Arc<StoreServer>, settings: RedisSettings) -> Self {
         let clock = Clock::virtual_from(SystemTime::now());
         let redis = Redis::open(settings, true, clock.clone()).unwrap();
         Self {
             kind: server.kind(),
-            room: StoreCapacity::default(),
+            capacity: StoreCapacity::default(),
             records: RecordStore::Redis(redis.records()),
             clock,
-            home: TempDir::new().unwrap(),
+            dir: TempDir::new().unwrap(),
             server: Some(server),
         }
     }
@@ -133,12 +136,12 @@ impl Bench {
     pub(crate) fn advance(&self, time: Duration) {
         self.clock.advance(time);
         if let Some(server) = &self.server {
-            // Redis expires a key only after the millisecond it names, and the test can be faster than that.
+            // Redis expires a key after the millisecond of its expiry, and the test can be faster than that.
             server.advance(time + Duration::from_millis(2));
         }
     }
 
-    /// How much more time may pass than was asked for: a server goes by real time besides.
+    /// Returns how much the clock of the store can be ahead of the virtual clock, because real time passes on a server.
     pub(crate) fn slack(&self) -> Duration {
         if self.kind.is_shared() {
             Duration::from_secs(10)
@@ -147,21 +150,21 @@ impl Bench {
         }
     }
 
-    /// A moment before a record expires.
-    pub(crate) fn just_before(&self) -> Duration {
+    /// Returns a time that is slightly shorter than the TTL.
+    pub(crate) fn almost_ttl(&self) -> Duration {
         TTL.saturating_sub(self.slack().max(Duration::from_millis(1)))
     }
 
-    /// Returns when what was dropped has had its effect.
+    /// Waits until the store has the outcomes of all dropped permits.
     pub(crate) async fn settle(&self) {
         if let RecordStore::Redis(records) = &self.records {
             records.settled().await;
         }
     }
 
-    /// Where it is, if it is on disk.
-    pub(crate) fn home(&self) -> &Path {
-        self.home.path()
+    /// Returns the directory of a store on disk.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     pub(crate) async fn claim(&self, mut claim_request: ClaimRequest) -> Claim {
@@ -169,26 +172,26 @@ impl Bench {
         self.records.claim(&claim_request).await.unwrap()
     }
 
-    /// The process dies, with these executions underway, and is started again.
-    pub(crate) fn crash(&mut self, underway: Vec<Permit>) {
+    /// Simulates a crash with the executions `in_flight`, and a restart.
+    pub(crate) fn crash(&mut self, in_flight: Vec<Permit>) {
         match &self.records {
             RecordStore::Memory(_) => {
-                let records = MemoryRecords::new(self.room, self.clock.clone());
+                let records = MemoryRecords::new(self.capacity, self.clock.clone());
                 self.records = RecordStore::Memory(records);
             }
             RecordStore::Disk(_) => {
-                // What is in the files at this moment is what a killed process leaves behind.
-                let left = TempDir::new().unwrap();
-                copy_all(self.home(), left.path());
-                self.records = on_disk(left.path(), self.room, &self.clock);
-                self.home = left;
+                // A killed process leaves the files as they are at this moment.
+                let copy = TempDir::new().unwrap();
+                copy_all(self.dir(), copy.path());
+                self.records = on_disk(copy.path(), self.capacity, &self.clock);
+                self.dir = copy;
             }
-            RecordStore::Redis(_) => panic!("a gateway that dies is a story of its own"),
+            RecordStore::Redis(_) => panic!("`two_gateways` tests crashes with Redis"),
         }
-        drop(underway);
+        drop(in_flight);
     }
 
-    /// How much there is, without what has expired.
+    /// Counts the records that have not expired.
     pub(crate) async fn counts(&self) -> RecordCounts {
         if let RecordStore::Disk(records) = &self.records {
             records.sweep().await;
@@ -196,31 +199,31 @@ impl Bench {
         self.records.count().await.unwrap()
     }
 
-    /// A claim that must be won.
+    /// Claims a key. Panics if the claim is not won.
     pub(crate) async fn win(&self, claim_request: ClaimRequest) -> Permit {
         match self.claim(claim_request).await {
             Claim::Won(permit) => permit,
-            other => panic!("the claim_request was not won: {other:?}"),
+            other => panic!("the claim is not won: {other:?}"),
         }
     }
 
-    /// A claim that must find the first running.
+    /// Claims a key whose execution is in flight, and returns the waiter.
     pub(crate) async fn wait(&self, claim_request: ClaimRequest) -> Waiter {
         match self.claim(claim_request).await {
             Claim::InFlight(waiting) => waiting,
-            other => panic!("nothing is in flight: {other:?}"),
+            other => panic!("the key is not in flight: {other:?}"),
         }
     }
 
-    /// Executes a request, from claim to record.
-    pub(crate) async fn run(&self, claim_request: ClaimRequest, answer: &Arc<StoredResponse>) {
+    /// Claims a key and completes it with `response`.
+    pub(crate) async fn run(&self, claim_request: ClaimRequest, response: &Arc<StoredResponse>) {
         let mut permit = self.win(claim_request).await;
         permit.mark_sent();
-        let outcome = ExecutionOutcome::Completed(Arc::clone(answer));
+        let outcome = ExecutionOutcome::Completed(Arc::clone(response));
         self.records.end(permit, outcome).await.unwrap();
     }
 
-    /// Executes a request and loses its response.
+    /// Claims a key and ends it as unknown.
     pub(crate) async fn lose(&self, claim_request: ClaimRequest) {
         let mut permit = self.win(claim_request).await;
         permit.mark_sent();
@@ -231,8 +234,8 @@ impl Bench {
     }
 }
 
-fn on_disk(path: &Path, room: StoreCapacity, clock: &Clock) -> RecordStore {
-    RecordStore::Disk(DiskRecords::open(path, room, clock.clone()).unwrap())
+fn on_disk(path: &Path, capacity: StoreCapacity, clock: &Clock) -> RecordStore {
+    RecordStore::Disk(DiskRecords::open(path, capacity, clock.clone()).unwrap())
 }
 
 pub(crate) fn copy_all(from: &Path, to: &Path) {
@@ -248,7 +251,7 @@ pub(crate) fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// A key of a scope.
+/// Returns the ID of a key in a scope.
 pub(crate) fn id(key: u16, scope: u8) -> RecordId {
     let mut hash = [0; 16];
     hash[..2].copy_from_slice(&key.to_be_bytes());
@@ -258,7 +261,7 @@ pub(crate) fn id(key: u16, scope: u8) -> RecordId {
     }
 }
 
-/// A wish to run the usual request under a key of the usual scope.
+/// Returns a claim on `key` in scope 1 by client 1.
 pub(crate) fn claim_request(key: u16) -> ClaimRequest {
     ClaimRequest {
         at: Moment::default(),
@@ -276,13 +279,13 @@ pub(crate) fn claim_request(key: u16) -> ClaimRequest {
     }
 }
 
-/// An answer that can be told from others, with everything in it that is easily lost.
-pub(crate) fn answer(number: u16) -> Arc<StoredResponse> {
-    sized_answer(number, 100)
+/// Returns a response that differs for each number, with headers that are difficult to encode.
+pub(crate) fn numbered_response(number: u16) -> Arc<StoredResponse> {
+    sized_response(number, 100)
 }
 
-/// An answer with a body of this many bytes.
-pub(crate) fn sized_answer(number: u16, body: usize) -> Arc<StoredResponse> {
+/// Returns a response with a body of `body` bytes.
+pub(crate) fn sized_response(number: u16, body: usize) -> Arc<StoredResponse> {
     let mut headers = HeaderMap::new();
     headers.append(SET_COOKIE, HeaderValue::from_static("a=1; Path=/, b"));
     headers.append(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,4 +1,4 @@
-//! A way to Redis that takes its time.
+//! A TCP proxy that delays the replies of Redis.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Passes on what is said to a server at once, and what it says later; until dropped.
-pub(crate) struct SlowWay {
+/// A proxy that forwards requests immediately and replies with a delay. It runs until it is dropped.
+pub(crate) struct SlowProxy {
     address: SocketAddr,
     millis: Arc<AtomicU64>,
     _acceptor: AbortOnDropHandle<()>,
 }
 
-impl SlowWay {
-    /// A way to the server on this port, which is quick at first.
+impl SlowProxy {
+    /// Starts a proxy to the server on `port`, without a delay.
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -26,7 +26,7 @@ impl SlowWay {
         let acceptor = tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                tokio::spawn(pass_on(client, port, Arc::clone(&delay)));
+                tokio::spawn(forward(client, port, Arc::clone(&delay)));
             }
         });
         Self {
@@ -36,8 +36,8 @@ impl SlowWay {
         }
     }
 
-    /// What the server says takes so long from now on.
-    pub(crate) fn take(&self, delay: Duration) {
+    /// Sets the delay of replies.
+    pub(crate) fn set_delay(&self, delay: Duration) {
         let millis = u64::try_from(delay.as_millis()).unwrap();
         self.millis.store(millis, Ordering::SeqCst);
     }
@@ -47,7 +47,7 @@ impl SlowWay {
     }
 }
 
-async fn pass_on(client: TcpStream, port: u16, delay: Arc<AtomicU64>) {
+async fn forward(client: TcpStream, port: u16, delay: Arc<AtomicU64>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else {
         return;
     };
@@ -55,20 +55,20 @@ async fn pass_on(client: TcpStream, port: u16, delay: Arc<AtomicU64>) {
     client.set_nodelay(true).unwrap();
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let asking = tokio::io::copy(&mut from_client, &mut to_server);
-    let answering = async {
-        let mut said = vec![0; 64 << 10];
-        while let Ok(length @ 1..) = from_server.read(&mut said).await {
+    let requests = tokio::io::copy(&mut from_client, &mut to_server);
+    let replies = async {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = from_server.read(&mut buffer).await {
             let delay = Duration::from_millis(delay.load(Ordering::SeqCst));
             tokio::time::sleep(delay).await;
-            if to_client.write_all(&said[..length]).await.is_err() {
+            if to_client.write_all(&buffer[..length]).await.is_err() {
                 break;
             }
         }
     };
-    // Whoever ends first ends it for both.
+    // The first direction that ends closes both.
     tokio::select! {
-        _ = asking => {}
-        () = answering => {}
+        _ = requests => {}
+        () = replies => {}
     }
 }

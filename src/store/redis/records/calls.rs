@@ -1,28 +1,28 @@
-//! Calls of the scripts that change or read records, and their replies.
+//! Calls of the scripts that read and change records, and their replies.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{FromRedisValue, ParsingError, Value};
 
-use super::super::script::{CLAIM, Call, FREE, PEEK, RELEASE, RENEW, SETTLE};
-use super::names::{Names, OwnerToken};
+use super::super::script::{CLAIM, Call, FREE, READ, RELEASE, RENEW, SETTLE};
+use super::names::{OwnerToken, RecordNames};
 use crate::idempotency::{
     ClaimRequest, ClaimToken, ClientHash, Fingerprint, Mismatch, OnUnknown, RecordId, RecordState,
     ResponseSummary, StoreError, StoredResponse,
 };
 use crate::store::encoding::{DecodeError, EncodedResponse, open, seal, summary_of_start};
 
-/// How long a claim that was called off may still be on its way to Redis, in milliseconds.
-const STRAY: u32 = 120_000;
+/// How long a cancelled claim can still arrive at Redis, in milliseconds.
+const LATE_CLAIM: u32 = 120_000;
 
-/// Bytes at the start of a response that hold status and headers of nearly every one.
+/// Number of bytes at the start of a response that usually include its status and headers.
 const RESPONSE_START: u32 = 4 << 10;
 
 /// The reply of the claim script.
 #[derive(Debug)]
 pub(super) enum ClaimReply {
-    /// Won, over a record of this client if there was one.
+    /// The claim is won. The value is the client of the record that it replaces, if any.
     Won(Option<ClientHash>),
     Replay(Vec<u8>),
     InFlight(OwnerToken),
@@ -30,37 +30,39 @@ pub(super) enum ClaimReply {
     Unknown,
     Tombstone,
     ScopeFull(Duration),
-    CalledOff,
+    Cancelled,
     ClientFull,
 }
 
-/// Whether a key was freed, and the client for which it is counted.
+/// Reply of the script that frees a key: whether the key was unknown, and the client whose count includes it.
 #[derive(Debug)]
-pub(super) struct Freed {
+pub(super) struct FreeReply {
     pub(super) was_unknown: bool,
     pub(super) client: Option<ClientHash>,
 }
 
-/// What there is under a key.
+/// A record, as the script returns it.
 #[derive(Debug)]
-pub(super) struct Peeked {
+pub(super) struct StoredRecord {
     pub(super) state: RecordState,
     pub(super) owner: OwnerToken,
     pub(super) fingerprint: Fingerprint,
     pub(super) age: Duration,
     pub(super) expires_in: Duration,
-    /// What the response takes.
+    /// Size of the encoded response.
     pub(super) response_bytes: u64,
+    /// The encoded response, or its start, if the call requested it.
     pub(super) response: Option<Vec<u8>>,
 }
 
-/// A record, or none.
+/// Reply of the script that reads a record; `None` if there is no record.
 #[derive(Debug)]
-pub(super) struct Peek(pub(super) Option<Peeked>);
+pub(super) struct ReadReply(pub(super) Option<StoredRecord>);
 
-/// Claims a key, counted for its client if `counted`; only one that has a record if `client_is_full`.
+/// Returns the call that claims a key. The record names the client if `counted`. If `client_is_full`, the call
+/// claims no new key.
 pub(super) fn claim(
-    names: &Names<'_>,
+    names: &RecordNames<'_>,
     request: &ClaimRequest,
     owner: OwnerToken,
     lease: Duration,
@@ -71,10 +73,10 @@ pub(super) fn claim(
     let keys = [
         names.record(id),
         names.scope(id.scope),
-        names.called_off(id.scope, owner),
+        names.cancellation(id.scope, owner),
     ];
     CLAIM
-        .on(&keys)
+        .call(&keys)
         .arg(&request.fingerprint.to_bytes())
         .arg(&owner.to_bytes())
         .arg(millis(lease))
@@ -86,10 +88,10 @@ pub(super) fn claim(
         .arg(u8::from(client_is_full))
 }
 
-/// Ends a claim with a record in `state`, with `response` if it is completed. The key is counted for its client if
-/// `counted`.
+/// Returns the call that ends a claim with a record in `state`, with `response` if it is completed. The record names
+/// the client if `counted`.
 pub(super) fn settle(
-    names: &Names<'_>,
+    names: &RecordNames<'_>,
     token: &ClaimToken,
     owner: OwnerToken,
     state: RecordState,
@@ -99,7 +101,7 @@ pub(super) fn settle(
     let id = token.request.id;
     let name = id.to_bytes();
     let call = SETTLE
-        .on(&[names.record(id), names.scope(id.scope)])
+        .call(&[names.record(id), names.scope(id.scope)])
         .arg(&owner.to_bytes());
     let response =
         response.map(|response| EncodedResponse::of(response, |response| seal(&name, &response)));
@@ -113,69 +115,85 @@ pub(super) fn settle(
         .arg(client_field(token.request.client, counted))
 }
 
-/// Ends a claim as if it had never been. If it is not there, it may be `stray`: still on its way.
-pub(super) fn release(names: &Names<'_>, id: RecordId, owner: OwnerToken, stray: bool) -> Call {
+/// Returns the call that ends a claim without a record. If Redis does not have the claim and `may_arrive_late`, the
+/// call also cancels a later arrival of the claim.
+pub(super) fn release(
+    names: &RecordNames<'_>,
+    id: RecordId,
+    owner: OwnerToken,
+    may_arrive_late: bool,
+) -> Call {
     let keys = [
         names.record(id),
         names.scope(id.scope),
-        names.called_off(id.scope, owner),
+        names.cancellation(id.scope, owner),
     ];
     RELEASE
-        .on(&keys)
+        .call(&keys)
         .arg(&owner.to_bytes())
         .arg(&id.key.0)
         .arg(names.channel())
         .arg(&id.to_bytes())
-        .arg(if stray { STRAY } else { 0 })
+        .arg(if may_arrive_late { LATE_CLAIM } else { 0 })
 }
 
-pub(super) fn renew(names: &Names<'_>, id: RecordId, owner: OwnerToken, lease: Duration) -> Call {
+/// Returns the call that extends the lease of a claim.
+pub(super) fn renew(
+    names: &RecordNames<'_>,
+    id: RecordId,
+    owner: OwnerToken,
+    lease: Duration,
+) -> Call {
     RENEW
-        .on(&[names.record(id), names.scope(id.scope)])
+        .call(&[names.record(id), names.scope(id.scope)])
         .arg(&owner.to_bytes())
         .arg(millis(lease))
         .arg(&id.key.0)
 }
 
-/// Reads a record with its whole response.
-pub(super) fn peek(names: &Names<'_>, id: RecordId) -> Call {
-    PEEK.on(&[names.record(id)]).arg(-1)
+/// Returns the call that reads a record with its response.
+pub(super) fn read(names: &RecordNames<'_>, id: RecordId) -> Call {
+    READ.call(&[names.record(id)]).arg(-1)
 }
 
-/// Reads a record with the start of its response.
-pub(super) fn peek_start(names: &Names<'_>, id: RecordId) -> Call {
-    PEEK.on(&[names.record(id)]).arg(RESPONSE_START)
+/// Returns the call that reads a record with the start of its response.
+pub(super) fn read_with_start(names: &RecordNames<'_>, id: RecordId) -> Call {
+    READ.call(&[names.record(id)]).arg(RESPONSE_START)
 }
 
-/// Reads a record without its response.
-pub(super) fn size_up(names: &Names<'_>, id: RecordId) -> Call {
-    PEEK.on(&[names.record(id)]).arg(0)
+/// Returns the call that reads a record without its response.
+pub(super) fn read_without_response(names: &RecordNames<'_>, id: RecordId) -> Call {
+    READ.call(&[names.record(id)]).arg(0)
 }
 
-pub(super) fn free(names: &Names<'_>, id: RecordId) -> Call {
-    FREE.on(&[names.record(id), names.scope(id.scope)])
+/// Returns the call that frees an unknown key.
+pub(super) fn free(names: &RecordNames<'_>, id: RecordId) -> Call {
+    FREE.call(&[names.record(id), names.scope(id.scope)])
         .arg(&id.key.0)
 }
 
-/// The response that was written in the record of `id`.
-pub(super) fn read_response(id: RecordId, bytes: &[u8]) -> Result<Arc<StoredResponse>, StoreError> {
-    let read = || -> Result<StoredResponse, DecodeError> {
+/// Decodes the response of the record `id`.
+pub(super) fn decode_response(
+    id: RecordId,
+    bytes: &[u8],
+) -> Result<Arc<StoredResponse>, StoreError> {
+    let decode = || -> Result<StoredResponse, DecodeError> {
         open::<EncodedResponse<'_>>(&id.to_bytes(), bytes)?.read()
     };
-    read().map(Arc::new).map_err(unusable)
+    decode().map(Arc::new).map_err(undecodable)
 }
 
-/// Summarizes a response from its first bytes; `None` if they are too few.
-pub(super) fn read_start(bytes: &[u8]) -> Result<Option<ResponseSummary>, StoreError> {
-    summary_of_start(bytes).map_err(unusable)
+/// Returns status and body length of a response from its first bytes, or `None` if the bytes end before the body.
+pub(super) fn decode_start(bytes: &[u8]) -> Result<Option<ResponseSummary>, StoreError> {
+    summary_of_start(bytes).map_err(undecodable)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]
-fn unusable(error: DecodeError) -> StoreError {
-    StoreError::new(format!("the record of a key cannot be used: {error}"))
+fn undecodable(error: DecodeError) -> StoreError {
+    StoreError::new(format!("stored record cannot be decoded: {error}"))
 }
 
-/// Returns the letter by which the scripts know a state.
+/// Returns the letter that stands for a state in the scripts.
 fn letter(state: RecordState) -> &'static str {
     match state {
         RecordState::InProgress => "p",
@@ -185,7 +203,7 @@ fn letter(state: RecordState) -> &'static str {
     }
 }
 
-/// Returns the client as a record stores it: nothing if its keys are not counted.
+/// Returns the client as a record stores it; empty if the keys of clients are not counted.
 fn client_field(client: ClientHash, counted: bool) -> Vec<u8> {
     if counted {
         client.0.to_be_bytes().to_vec()
@@ -201,15 +219,15 @@ pub(super) fn millis(duration: Duration) -> u64 {
 impl FromRedisValue for ClaimReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(parts) = value else {
-            return Err("the reply to a claim is a list".into());
+            return Err("the reply to a claim is not an array".into());
         };
         let mut parts = parts.into_iter();
         let code = u8::from_redis_value(parts.next().unwrap_or(Value::Nil))?;
         let detail = parts.next().unwrap_or(Value::Nil);
         Ok(match code {
-            0 => Self::Won(client(detail)?),
+            0 => Self::Won(parse_client(detail)?),
             1 => Self::Replay(Vec::from_redis_value(detail)?),
-            2 => Self::InFlight(owner(detail)?),
+            2 => Self::InFlight(parse_owner(detail)?),
             3 => Self::Mismatch(match u8::from_redis_value(detail)? {
                 0 => Mismatch::Request,
                 _ => Mismatch::Credentials,
@@ -217,17 +235,17 @@ impl FromRedisValue for ClaimReply {
             4 => Self::Unknown,
             5 => Self::Tombstone,
             6 => Self::ScopeFull(Duration::from_millis(u64::from_redis_value(detail)?)),
-            7 => Self::CalledOff,
+            7 => Self::Cancelled,
             8 => Self::ClientFull,
-            _ => return Err("unknown reply to a claim".into()),
+            _ => return Err("the reply to a claim has an unknown code".into()),
         })
     }
 }
 
-impl FromRedisValue for Peek {
+impl FromRedisValue for ReadReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(parts) = value else {
-            return Err("a record is a list".into());
+            return Err("the reply to a read is not an array".into());
         };
         if parts.is_empty() {
             return Ok(Self(None));
@@ -238,15 +256,15 @@ impl FromRedisValue for Peek {
         let state = RecordState::ALL
             .into_iter()
             .find(|&state| letter(state) == stored);
-        let state = state.ok_or_else(|| ParsingError::from("no such state"))?;
-        let owner = owner(next())?;
+        let state = state.ok_or_else(|| ParsingError::from("the record has an unknown state"))?;
+        let owner = parse_owner(next())?;
         let fingerprint = Vec::<u8>::from_redis_value(next())?;
         let fingerprint = <[u8; 32]>::try_from(fingerprint)
-            .map_err(|_| ParsingError::from("a fingerprint is 32 bytes"))?;
+            .map_err(|_| ParsingError::from("the fingerprint does not have 32 bytes"))?;
         let age = u64::from_redis_value(next())?;
         let left = i64::from_redis_value(next())?;
         let response_bytes = u64::from_redis_value(next())?;
-        Ok(Self(Some(Peeked {
+        Ok(Self(Some(StoredRecord {
             state,
             owner,
             fingerprint: Fingerprint::from_bytes(&fingerprint),
@@ -258,33 +276,34 @@ impl FromRedisValue for Peek {
     }
 }
 
-impl FromRedisValue for Freed {
+impl FromRedisValue for FreeReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(parts) = value else {
-            return Err("the reply is not a list".into());
+            return Err("the reply to a free is not an array".into());
         };
         let mut parts = parts.into_iter();
         let mut next = || parts.next().unwrap_or(Value::Nil);
         Ok(Self {
             was_unknown: bool::from_redis_value(next())?,
-            client: client(next())?,
+            client: parse_client(next())?,
         })
     }
 }
 
-/// Reads the client of a record; `None` if its keys are not counted.
-fn client(value: Value) -> Result<Option<ClientHash>, ParsingError> {
+/// Parses the client of a record; `None` if the keys of clients are not counted.
+fn parse_client(value: Value) -> Result<Option<ClientHash>, ParsingError> {
     let Some(bytes) = Option::<Vec<u8>>::from_redis_value(value)? else {
         return Ok(None);
     };
     let bytes = bytes.try_into();
-    let bytes = bytes.map_err(|_| ParsingError::from("a client is 8 bytes"))?;
+    let bytes = bytes.map_err(|_| ParsingError::from("the client does not have 8 bytes"))?;
     Ok(Some(ClientHash(u64::from_be_bytes(bytes))))
 }
 
-fn owner(value: Value) -> Result<OwnerToken, ParsingError> {
+fn parse_owner(value: Value) -> Result<OwnerToken, ParsingError> {
     let bytes = Vec::<u8>::from_redis_value(value)?;
-    OwnerToken::from_bytes(&bytes).ok_or_else(|| ParsingError::from("a token is 16 bytes"))
+    OwnerToken::from_bytes(&bytes)
+        .ok_or_else(|| ParsingError::from("the token does not have 16 bytes"))
 }
 
 #[cfg(test)]
@@ -295,22 +314,22 @@ mod tests {
     use crate::idempotency::{KeyHash, ScopeHash};
 
     #[test]
-    fn a_stored_response_of_another_version_is_an_error_and_not_an_absent_response() {
+    fn a_stored_response_of_another_version_is_an_error() {
         let id = RecordId {
             key: KeyHash([1; 16]),
             scope: ScopeHash([2; 16]),
         };
         let response = StoredResponse::new(StatusCode::CREATED, &HeaderMap::new(), b"made");
         let mut bytes = EncodedResponse::of(&response, |written| seal(&id.to_bytes(), &written));
-        assert_eq!(*read_response(id, &bytes).unwrap(), response);
+        assert_eq!(*decode_response(id, &bytes).unwrap(), response);
         let version = bytes[0];
         for other in [version - 1, version + 1] {
             bytes[0] = other;
             for error in [
-                read_response(id, &bytes).unwrap_err(),
-                read_start(&bytes).unwrap_err(),
+                decode_response(id, &bytes).unwrap_err(),
+                decode_start(&bytes).unwrap_err(),
             ] {
-                let expected = format!("it has format {other}");
+                let expected = format!("format {other} is not supported");
                 assert!(error.reason.contains(&expected), "{error}");
             }
         }

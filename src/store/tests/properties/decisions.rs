@@ -1,4 +1,4 @@
-//! One decision at a time: the wait is the truth, and what is told of it too.
+//! Single decisions: the wait of a rejection, the delay of an admission, and `Retry-After` are exact.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,30 +9,30 @@ use crate::throttle::{BucketKey, ChargeOutcome, Exceed, Limit, Quota, RetryAfter
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::{admitted, any_exceed, any_quota, cases, charge, limit, nanos, standing_clock};
+use super::{admitted, any_exceed, any_quota, cases, charge, limit, nanos, virtual_clock};
 
 const BUCKET: BucketKey = BucketKey { high: 1, low: 2 };
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
-/// A limit, what its bucket owes, and a cost it can bear.
+/// A limit, the debt of its bucket in nanoseconds, and a cost of at most its capacity.
 #[derive(Clone, Debug)]
-struct Asked {
+struct ChargeCase {
     limit: Limit,
     owed: u64,
     cost: u32,
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn any_case() -> impl Strategy<Value = ChargeCase> {
     (any_quota(), any::<Index>(), any::<Index>()).prop_flat_map(|(quota, owed, cost)| {
         let refill = nanos(quota.refill());
         any_exceed(refill).prop_map(move |exceed| {
-            let patience = match exceed {
+            let max_delay = match exceed {
                 Exceed::Reject => 0,
                 Exceed::Delay { max } => nanos(max),
             };
-            let most = usize::try_from(refill + patience).unwrap();
+            let most = usize::try_from(refill + max_delay).unwrap();
             let capacity = usize::try_from(quota.capacity().get()).unwrap();
-            Asked {
+            ChargeCase {
                 limit: limit(0, quota, exceed),
                 owed: owed.index(most + 1) as u64,
                 cost: u32::try_from(cost.index(capacity) + 1).unwrap(),
@@ -54,34 +54,34 @@ proptest! {
     #![proptest_config(cases(2_000))]
 
     #[test]
-    fn a_nanosecond_less_than_the_wait_is_refused_and_the_wait_itself_admitted(
-        all in prop::collection::vec(asked(), 1..4),
+    fn a_request_is_rejected_one_nanosecond_before_its_wait_ends_and_admitted_then(
+        all in prop::collection::vec(any_case(), 1..4),
         now in any_moment(),
     ) {
         let charges: Vec<_> = all
             .iter()
-            .map(|asked| charge(&asked.limit, BUCKET, asked.cost))
+            .map(|case| charge(&case.limit, BUCKET, case.cost))
             .collect();
         let state: Vec<_> = all
             .iter()
-            .map(|asked| now.after(Duration::from_nanos(asked.owed)))
+            .map(|case| now.after(Duration::from_nanos(case.owed)))
             .collect();
-        let ask = |at: Moment| decide(&charges, &mut state.clone(), at).outcome;
-        if let ChargeOutcome::Rejected { wait, by } = ask(now) {
+        let decide_at = |at: Moment| decide(&charges, &mut state.clone(), at).outcome;
+        if let ChargeOutcome::Rejected { wait, by } = decide_at(now) {
             prop_assert!(!wait.is_zero());
-            let outcome = ask(now.after(wait.saturating_sub(NANOSECOND)));
+            let outcome = decide_at(now.after(wait.saturating_sub(NANOSECOND)));
             prop_assert_eq!(outcome, ChargeOutcome::Rejected { wait: NANOSECOND, by });
-            let outcome = ask(now.after(wait));
+            let outcome = decide_at(now.after(wait));
             prop_assert!(matches!(outcome, ChargeOutcome::Admitted { .. }), "{:?}", outcome);
         }
     }
 
     #[test]
-    fn a_delay_is_the_time_to_the_slot_and_no_longer_than_allowed(
-        asked in asked(),
+    fn a_delay_lasts_until_the_slot_and_at_most_the_maximum(
+        case in any_case(),
         now in any_moment(),
     ) {
-        let Asked { limit, owed, cost } = asked;
+        let ChargeCase { limit, owed, cost } = case;
         let charge = [charge(&limit, BUCKET, cost)];
         let state = [now.after(Duration::from_nanos(owed))];
         let ChargeOutcome::Admitted { delay } = decide(&charge, &mut state.clone(), now).outcome else {
@@ -91,18 +91,18 @@ proptest! {
             Exceed::Reject => prop_assert!(delay.is_zero()),
             Exceed::Delay { max } => prop_assert!(delay <= max),
         }
-        // At its slot, and not before, the request would have passed without any delay.
+        // A limit without delays would admit the request at its slot, and not before.
         let strict = Limit { exceed: Exceed::Reject, ..limit };
         let charge = [super::charge(&strict, BUCKET, cost)];
-        let ask = |at| decide(&charge, &mut state.clone(), at);
-        prop_assert!(admitted(&ask(now.after(delay))));
+        let decide_at = |at| decide(&charge, &mut state.clone(), at);
+        prop_assert!(admitted(&decide_at(now.after(delay))));
         if !delay.is_zero() {
-            prop_assert!(!admitted(&ask(now.after(delay.saturating_sub(NANOSECOND)))));
+            prop_assert!(!admitted(&decide_at(now.after(delay.saturating_sub(NANOSECOND)))));
         }
     }
 
     #[test]
-    fn retry_after_is_never_early_and_at_most_the_rounding_late(
+    fn retry_after_is_never_early_and_late_by_rounding_only(
         seconds in 0_u64..i32::MAX as u64,
         fraction in 0_u32..1_000_000_000,
         wall in any_wall(),
@@ -127,26 +127,26 @@ proptest! {
     }
 
     #[test]
-    fn a_lone_client_that_waits_as_told_is_admitted(
+    fn a_single_client_that_waits_for_retry_after_is_admitted(
         quota in any_quota(),
         start in 0_u64..10_000_000_000,
         form in prop_oneof![Just(RetryAfterForm::Seconds), Just(RetryAfterForm::HttpDate)],
     ) {
-        let clock = standing_clock();
+        let clock = virtual_clock();
         clock.advance(Duration::from_nanos(start));
         let buckets = MemoryBuckets::new(10, clock.clone());
         let limit = limit(0, quota, Exceed::Reject);
         let all = charge(&limit, BUCKET, quota.capacity().get());
         prop_assert!(admitted(&buckets.charge_now(&[all])));
         let ChargeOutcome::Rejected { wait, .. } = buckets.charge_now(&[all]).outcome else {
-            panic!("the bucket was just emptied");
+            panic!("an empty bucket must reject");
         };
-        let told = retry_after::header(wait, form, clock.wall());
-        let told = told.to_str().unwrap();
+        let header = retry_after::header(wait, form, clock.wall());
+        let header = header.to_str().unwrap();
         clock.advance(match form {
-            RetryAfterForm::Seconds => Duration::from_secs(told.parse().unwrap()),
+            RetryAfterForm::Seconds => Duration::from_secs(header.parse().unwrap()),
             RetryAfterForm::HttpDate => {
-                let date = httpdate::parse_http_date(told).unwrap();
+                let date = httpdate::parse_http_date(header).unwrap();
                 date.duration_since(clock.wall()).unwrap()
             }
         });
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn what_remains_can_be_taken_and_nothing_more(
+    fn exactly_the_remaining_tokens_can_be_taken(
         burst in 0_u32..50,
         interval in 1_u64..10_000_000_000_000,
         owed in any::<Index>(),
@@ -169,12 +169,12 @@ proptest! {
         let reading = quota.read(full_at, now);
 
         let mut state = [full_at];
-        let at_once = ChargeOutcome::Admitted { delay: Duration::ZERO };
-        let mut passes = || decide(&[charge(&limit, BUCKET, 1)], &mut state, now).outcome == at_once;
+        let immediately = ChargeOutcome::Admitted { delay: Duration::ZERO };
+        let mut is_admitted = || decide(&[charge(&limit, BUCKET, 1)], &mut state, now).outcome == immediately;
         for _ in 0..reading.remaining {
-            prop_assert!(passes());
+            prop_assert!(is_admitted());
         }
-        prop_assert!(!passes());
+        prop_assert!(!is_admitted());
 
         let then = |at| quota.read(full_at, at).remaining;
         if reading.next.is_zero() {

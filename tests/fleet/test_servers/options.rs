@@ -1,4 +1,4 @@
-//! Servers that are not like the others.
+//! Options of servers: password, users, arguments, replica, TLS.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -6,43 +6,43 @@ use tokio::net::TcpStream;
 use crate::harness::Certificates;
 use crate::redis::{RedisServer, Reply};
 
-/// What a stranger is told on the port.
-async fn said_to(server: &RedisServer, asked: &str) -> String {
+/// Sends `command` on a new connection, and returns the reply.
+async fn reply_to(server: &RedisServer, command: &str) -> String {
     let mut client = TcpStream::connect(("127.0.0.1", server.port()))
         .await
         .unwrap();
-    client.write_all(asked.as_bytes()).await.unwrap();
-    let mut said = vec![0; 100];
-    let length = client.read(&mut said).await.unwrap();
-    String::from_utf8_lossy(&said[..length]).into_owned()
+    client.write_all(command.as_bytes()).await.unwrap();
+    let mut reply = vec![0; 100];
+    let length = client.read(&mut reply).await.unwrap();
+    String::from_utf8_lossy(&reply[..length]).into_owned()
 }
 
 #[tokio::test]
-async fn a_password_is_asked_for() {
+async fn a_server_with_a_password_requires_it() {
     let server = RedisServer::options().password("s3cret").start();
-    let said = said_to(&server, "PING\r\n").await;
-    assert!(said.starts_with("-NOAUTH"), "{said}");
+    let reply = reply_to(&server, "PING\r\n").await;
+    assert!(reply.starts_with("-NOAUTH"), "{reply}");
     assert_eq!(server.command(&["PING"]), Reply::Status("PONG".into()));
 }
 
 #[tokio::test]
-async fn a_user_may_do_what_the_rules_say() {
+async fn the_acl_rules_of_a_user_apply() {
     let server = RedisServer::options()
         .user("app", "on >s3cret ~app:* +get")
         .start();
-    let said = said_to(&server, "AUTH app s3cret\r\n").await;
-    assert_eq!(said, "+OK\r\n");
-    let dry = |command: &[&str]| {
-        let asked = [&["ACL", "DRYRUN", "app"], command].concat();
-        server.command(&asked) == Reply::Status("OK".into())
+    let reply = reply_to(&server, "AUTH app s3cret\r\n").await;
+    assert_eq!(reply, "+OK\r\n");
+    let is_allowed = |command: &[&str]| {
+        let command = [&["ACL", "DRYRUN", "app"], command].concat();
+        server.command(&command) == Reply::Status("OK".into())
     };
-    assert!(dry(&["GET", "app:1"]));
-    assert!(!dry(&["GET", "other:1"]));
-    assert!(!dry(&["SET", "app:1", "x"]));
+    assert!(is_allowed(&["GET", "app:1"]));
+    assert!(!is_allowed(&["GET", "other:1"]));
+    assert!(!is_allowed(&["SET", "app:1", "x"]));
 }
 
 #[test]
-fn further_arguments_are_passed_on() {
+fn additional_arguments_are_passed_to_the_server() {
     let server = RedisServer::options()
         .arg("--maxmemory", "100mb")
         .arg("--maxmemory-policy", "allkeys-lru")
@@ -55,7 +55,7 @@ fn further_arguments_are_passed_on() {
 }
 
 #[test]
-fn a_replica_has_what_its_master_has() {
+fn a_replica_has_the_keys_of_its_master() {
     let master = RedisServer::options().password("s3cret").start();
     master.command(&["SET", "a", "1"]);
     let replica = RedisServer::options().replica_of(&master).start();
@@ -64,7 +64,7 @@ fn a_replica_has_what_its_master_has() {
 }
 
 #[tokio::test]
-async fn a_server_with_tls_speaks_nothing_else() {
+async fn a_server_with_tls_accepts_tls_connections() {
     let certificates = Certificates::for_localhost();
     let certificate = certificates.cert_file();
     let server = RedisServer::options()
@@ -83,8 +83,8 @@ async fn a_server_with_tls_speaks_nothing_else() {
         .await
         .unwrap();
     client.write_all(b"PING\r\n").await.unwrap();
-    let mut answer = [0; 7];
-    client.read_exact(&mut answer).await.unwrap();
-    assert_eq!(&answer, b"+PONG\r\n");
+    let mut reply = [0; 7];
+    client.read_exact(&mut reply).await.unwrap();
+    assert_eq!(&reply, b"+PONG\r\n");
     assert_eq!(server.command(&["PING"]), Reply::Status("PONG".into()));
 }

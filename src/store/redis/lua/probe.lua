@@ -1,15 +1,14 @@
--- Shows that scripts run here and can write. Plants the fleet's secret and the format of its records if there is no
--- secret.
+-- Checks that scripts can run and write. Stores the secret of the fleet and the record format if there is no secret.
 --
 -- KEYS[1]  the secret
--- KEYS[2]  a mark that a gateway was here
--- KEYS[3]  the format of the records
--- ARGV[1]  the secret to plant
--- ARGV[2]  how long the mark stays, in ms
--- ARGV[3]  the format to plant
+-- KEYS[2]  a key that only tests the write
+-- KEYS[3]  the record format
+-- ARGV[1]  the secret to store
+-- ARGV[2]  expiry of the test key, in ms
+-- ARGV[3]  the format to store
 --
 -- Returns the stored secret and the stored format. Only format 1 had a secret without a format. The script calls TIME
--- because all other scripts do.
+-- because the other scripts need the permission for it.
 
 redis.call('TIME')
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[2])

@@ -1,4 +1,4 @@
-//! What answers where Redis should.
+//! Servers that are not Redis.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -7,23 +7,23 @@ use std::time::Duration;
 use crate::redis::{Garbage, Silent};
 
 #[test]
-fn garbage_is_answered_to_anything() {
+fn a_garbage_server_replies_to_any_request() {
     let garbage = Garbage::start();
     let port = garbage.port();
     assert!(garbage.url().ends_with(&port.to_string()));
     for first in *b"H\xff" {
         let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let mut answer = [0];
+        let mut reply = [0];
         for _ in 0..2 {
             client.write_all(b"PING\r\n").unwrap();
         }
-        client.read_exact(&mut answer).unwrap();
-        assert_eq!(answer[0], first);
+        client.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[0], first);
     }
 }
 
 #[test]
-fn silence_lasts_until_the_end() {
+fn a_silent_server_never_replies() {
     let silent = Silent::start();
     let mut client = TcpStream::connect(("127.0.0.1", silent.port())).unwrap();
     client

@@ -1,6 +1,6 @@
 //! `max_keys_per_client`: one client cannot fill Redis with keys.
 
-use crate::api::{Api, Print};
+use crate::api::{Api, ApiResponse};
 use crate::gateways::{Gateway, Setup, is_problem};
 use crate::harness::{Answer, eventually};
 use crate::redis::{RedisCluster, RedisServer};
@@ -8,7 +8,7 @@ use crate::redis::{RedisCluster, RedisServer};
 /// `max_keys_per_client` in these tests.
 const MAX_KEYS: usize = 40;
 
-/// Sends a key from `source`, with an `Authorization` of its own if `invented`.
+/// Sends a key from the address `source`. If `invented`, each key has its own `Authorization`.
 async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> Answer {
     let client = gateway.client().from(source);
     let request = client.post("/pay").key(key).body("amount=1");
@@ -27,13 +27,16 @@ fn is_exhausted(response: &Answer) -> bool {
         && response.retry_after() > 80_000
 }
 
-/// One client sends more keys than it may have to both gateways, and others are not affected.
-async fn other_clients_can_claim(gateways: &[Gateway; 2], api: &Api, invented: bool) {
+/// Sends more keys from one client than it may have to both gateways, and asserts that other clients are not affected.
+async fn assert_other_clients_can_claim(gateways: &[Gateway; 2], api: &Api, invented: bool) {
     for number in 1..=60 {
         let key = format!("{invented}-{number}");
         let response = pay(&gateways[number % 2], "127.0.0.1", &key, invented).await;
         if number <= MAX_KEYS {
-            assert!(Print::of(&response).is_some(), "{number}: {response:?}");
+            assert!(
+                ApiResponse::of(&response).is_some(),
+                "{number}: {response:?}"
+            );
         } else {
             assert!(is_exhausted(&response), "{number}: {response:?}");
             assert_eq!(api.times(&key), 0, "nothing was sent");
@@ -47,7 +50,7 @@ async fn other_clients_can_claim(gateways: &[Gateway; 2], api: &Api, invented: b
         }
         let key = format!("{invented}-{}", gateway.address());
         let response = pay(gateway, "127.0.0.2", &key, invented).await;
-        assert!(Print::of(&response).is_some(), "{response:?}");
+        assert!(ApiResponse::of(&response).is_some(), "{response:?}");
         let rejections = gateway
             .metric("idempotency_client_share_rejections_total")
             .await;
@@ -58,28 +61,28 @@ async fn other_clients_can_claim(gateways: &[Gateway; 2], api: &Api, invented: b
 #[tokio::test]
 async fn invented_credentials_do_not_raise_the_bound_of_a_client() {
     let (api, redis) = (Api::start(), RedisServer::start());
-    let setup = Setup::before(&api, &redis.url()).store("max_keys_per_client = 40");
-    other_clients_can_claim(&[setup.start(), setup.start()], &api, true).await;
+    let setup = Setup::new(&api, &redis.url()).store("max_keys_per_client = 40");
+    assert_other_clients_can_claim(&[setup.start(), setup.start()], &api, true).await;
 }
 
 #[tokio::test]
 async fn the_bound_of_a_client_holds_without_credentials() {
     let (api, redis) = (Api::start(), RedisServer::start());
-    let setup = Setup::before(&api, &redis.url()).store("max_keys_per_client = 40");
-    other_clients_can_claim(&[setup.start(), setup.start()], &api, false).await;
+    let setup = Setup::new(&api, &redis.url()).store("max_keys_per_client = 40");
+    assert_other_clients_can_claim(&[setup.start(), setup.start()], &api, false).await;
 }
 
 #[tokio::test]
 async fn the_bound_of_a_client_holds_on_a_cluster() {
     let (api, cluster) = (Api::start(), RedisCluster::start());
     let setup = Setup::on_cluster(&api, &cluster.urls()).store("max_keys_per_client = 40");
-    other_clients_can_claim(&[setup.start(), setup.start()], &api, true).await;
+    assert_other_clients_can_claim(&[setup.start(), setup.start()], &api, true).await;
 }
 
 #[tokio::test]
 async fn a_count_that_cannot_be_read_rejects_no_request() {
     let (api, redis) = (Api::start(), RedisServer::start());
-    let setup = Setup::before(&api, &redis.url()).store("max_keys_per_client = 40");
+    let setup = Setup::new(&api, &redis.url()).store("max_keys_per_client = 40");
     let gateway = setup.start();
     gateway.execute("first").await;
     let counts = redis.command(&["KEYS", "tidegate:{*}:client"]).array();
@@ -98,15 +101,15 @@ async fn a_count_that_cannot_be_read_rejects_no_request() {
 #[tokio::test]
 async fn without_the_bound_nothing_is_counted() {
     let (api, redis) = (Api::start(), RedisServer::start());
-    let gateway = Setup::before(&api, &redis.url()).start();
-    // The monitor calls scripts, too: the calls of one request are counted in a quiet moment.
+    let gateway = Setup::new(&api, &redis.url()).start();
+    // The monitor calls scripts too, so the calls of a request are counted again if a probe interferes.
     gateway.execute("first").await;
     let mut calls = 0;
-    eventually("no look of the monitor comes between", async || {
-        let (scripts, marks) = (redis.calls("evalsha"), redis.calls("get"));
+    eventually("no probe interferes", async || {
+        let (scripts, probes) = (redis.calls("evalsha"), redis.calls("get"));
         gateway.replay("first").await;
         calls = redis.calls("evalsha") - scripts;
-        redis.calls("get") == marks
+        redis.calls("get") == probes
     })
     .await;
     assert_eq!(calls, 1);

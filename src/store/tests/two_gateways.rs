@@ -1,4 +1,4 @@
-//! What several gateways promise together, one record at a time.
+//! Two gateways that share the records in one Redis.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -13,30 +13,30 @@ use crate::store::redis::Redis;
 use crate::store::redis::records::RedisRecords;
 use crate::store::redis::settings::{Nodes, RedisSettings};
 
-use super::bench::{Kind, answer, claim_request, id};
+use super::record_fixture::{StoreKind, claim_request, id, numbered_response};
 use super::redis::RedisServer;
-use super::server::{Server, node};
+use super::server::{StoreServer, node};
 
-/// How long a claim holds where that is what a test is about.
+/// A short lease, for tests of renewals.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// More than anything takes that is bound to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of any expected event.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Two gateways on one server.
-struct Fleet {
+struct TwoGateways {
     settings: RedisSettings,
     gateways: [RedisRecords; 2],
-    server: Server,
+    server: StoreServer,
 }
 
-impl Fleet {
+impl TwoGateways {
     fn start() -> Self {
         Self::with(|settings| settings)
     }
 
     fn with(change: impl FnOnce(RedisSettings) -> RedisSettings) -> Self {
-        let server = Server::start(Kind::Redis);
+        let server = StoreServer::start(StoreKind::Redis);
         let settings = change(server.settings());
         let gateways = [0, 1].map(|_| join(&settings));
         Self {
@@ -46,7 +46,7 @@ impl Fleet {
         }
     }
 
-    /// One whose claims lapse soon.
+    /// Starts two gateways with leases of [`LEASE`].
     fn with_short_leases() -> Self {
         Self::with(|settings| RedisSettings {
             lease: LEASE,
@@ -56,13 +56,13 @@ impl Fleet {
 
     fn redis(&self) -> &RedisServer {
         match &self.server {
-            Server::Redis(server, _) => server,
-            Server::Cluster(..) => panic!("a single server was started"),
+            StoreServer::Redis(server, _) => server,
+            StoreServer::Cluster(..) => panic!("a single server was started"),
         }
     }
 }
 
-/// One more gateway.
+/// Starts another gateway.
 fn join(settings: &RedisSettings) -> RedisRecords {
     let redis = Redis::open(settings.clone(), true, Clock::real()).unwrap();
     redis.records()
@@ -74,23 +74,23 @@ async fn win(gateway: &RedisRecords, claim_request: ClaimRequest) -> Permit {
             permit.mark_sent();
             permit
         }
-        other => panic!("the claim_request was not won: {other:?}"),
+        other => panic!("the claim is not won: {other:?}"),
     }
 }
 
 async fn wait(gateway: &RedisRecords, claim_request: ClaimRequest) -> Waiter {
     match gateway.claim(&claim_request).await.unwrap() {
         Claim::InFlight(waiting) => waiting,
-        other => panic!("nothing is in flight: {other:?}"),
+        other => panic!("the key is not in flight: {other:?}"),
     }
 }
 
 async fn ended(waiting: Waiter) -> ExecutionOutcome {
-    let ended = tokio::time::timeout(PATIENCE, waiting.ended());
-    ended.await.expect("those who wait are told")
+    let ended = tokio::time::timeout(EVENT_TIMEOUT, waiting.ended());
+    ended.await.expect("waiters receive the outcome")
 }
 
-async fn replays(
+async fn assert_replay(
     gateway: &RedisRecords,
     claim_request: ClaimRequest,
     expected: &Arc<StoredResponse>,
@@ -101,64 +101,67 @@ async fn replays(
     }
 }
 
-/// Bids until the answer is another one than that it is in flight.
-async fn when_over(gateway: &RedisRecords, claim_request: ClaimRequest) -> Claim {
-    let deadline = Instant::now() + PATIENCE;
+/// Claims a key repeatedly until it is no longer in flight, and returns the result.
+async fn claim_after_end(gateway: &RedisRecords, claim_request: ClaimRequest) -> Claim {
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
         match gateway.claim(&claim_request).await {
             Ok(Claim::InFlight(_)) | Err(_) => {}
             Ok(claim) => return claim,
         }
-        assert!(Instant::now() < deadline, "it never ends");
+        assert!(Instant::now() < deadline, "the execution does not end");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-fn retried(key: u16) -> ClaimRequest {
+fn release_if_unknown(key: u16) -> ClaimRequest {
     let mut claim_request = claim_request(key);
     claim_request.settings.on_unknown = OnUnknown::Release;
     claim_request
 }
 
 #[tokio::test]
-async fn duplicates_on_another_gateway_wait_and_get_the_same_answer() {
-    let Fleet {
+async fn duplicates_on_another_gateway_wait_and_receive_the_same_response() {
+    let TwoGateways {
         gateways: [a, b],
         server: _server,
         ..
-    } = Fleet::start();
+    } = TwoGateways::start();
     let permit = win(&a, claim_request(1)).await;
     let waiting = [
         wait(&b, claim_request(1)).await,
         wait(&b, claim_request(1)).await,
     ];
-    a.end(permit, ExecutionOutcome::Completed(answer(1)))
+    a.end(permit, ExecutionOutcome::Completed(numbered_response(1)))
         .await
         .unwrap();
     for waiting in waiting {
         match ended(waiting).await {
-            ExecutionOutcome::Completed(told) => assert_eq!(told, answer(1)),
+            ExecutionOutcome::Completed(received) => assert_eq!(received, numbered_response(1)),
             other => panic!("{other:?}"),
         }
     }
-    replays(&b, claim_request(1), &answer(1)).await;
+    assert_replay(&b, claim_request(1), &numbered_response(1)).await;
 }
 
 #[tokio::test]
-async fn those_who_wait_elsewhere_learn_that_a_key_was_released_and_nothing_else() {
-    let Fleet {
+async fn waiters_on_another_gateway_receive_a_release_without_its_response() {
+    let TwoGateways {
         gateways: [a, b],
         server: _server,
         ..
-    } = Fleet::start();
+    } = TwoGateways::start();
     let permit = win(&a, claim_request(1)).await;
     let (here, there) = (
         wait(&a, claim_request(1)).await,
         wait(&b, claim_request(1)).await,
     );
-    a.end(permit, ExecutionOutcome::Released(Some(Ok(answer(1)))))
-        .await
-        .unwrap();
+    a.end(
+        permit,
+        ExecutionOutcome::Released(Some(Ok(numbered_response(1)))),
+    )
+    .await
+    .unwrap();
     assert!(matches!(
         ended(here).await,
         ExecutionOutcome::Released(Some(_))
@@ -171,8 +174,8 @@ async fn those_who_wait_elsewhere_learn_that_a_key_was_released_and_nothing_else
 }
 
 #[tokio::test]
-async fn nobody_is_given_the_answer_to_another_request_that_took_the_key_since() {
-    let fleet = Fleet::start();
+async fn a_waiter_never_receives_the_response_to_a_later_request_with_the_same_key() {
+    let fleet = TwoGateways::start();
     let [a, b] = &fleet.gateways;
     for key in 0..100 {
         let permit = win(a, claim_request(key)).await;
@@ -180,27 +183,27 @@ async fn nobody_is_given_the_answer_to_another_request_that_took_the_key_since()
         a.end(permit, ExecutionOutcome::Released(None))
             .await
             .unwrap();
-        // Before the other gateway looks, if it can be.
+        // Immediately, usually before the other gateway polls.
         let mut another = claim_request(key);
         another.fingerprint = Fingerprint {
             request: [8; 16],
             credentials: [8; 16],
         };
         let permit = win(a, another).await;
-        a.end(permit, ExecutionOutcome::Completed(answer(key)))
+        a.end(permit, ExecutionOutcome::Completed(numbered_response(key)))
             .await
             .unwrap();
-        let ending = ended(waiting).await;
+        let outcome = ended(waiting).await;
         assert!(
-            matches!(ending, ExecutionOutcome::Released(None)),
-            "{key}: {ending:?}"
+            matches!(outcome, ExecutionOutcome::Released(None)),
+            "{key}: {outcome:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn what_was_dropped_at_the_end_is_told_to_redis_before_it_is_let_go_of() {
-    let server = Server::start(Kind::Redis);
+async fn close_waits_until_redis_has_the_outcomes_of_dropped_permits() {
+    let server = StoreServer::start(StoreKind::Redis);
     let settings = server.settings();
     let redis = Redis::open(settings.clone(), true, Clock::real()).unwrap();
     let records = redis.records();
@@ -212,7 +215,7 @@ async fn what_was_dropped_at_the_end_is_told_to_redis_before_it_is_let_go_of() {
         },
     );
     drop((sent, unsent));
-    // Somebody else may still hold the records.
+    // `records` is still in use.
     redis.close();
     let other = join(&settings);
     assert!(matches!(
@@ -224,19 +227,19 @@ async fn what_was_dropped_at_the_end_is_told_to_redis_before_it_is_let_go_of() {
 }
 
 #[tokio::test]
-async fn those_who_wait_elsewhere_are_told_of_tombstones_and_of_what_nobody_knows() {
-    let Fleet {
+async fn waiters_on_another_gateway_receive_tombstones_and_unknown_outcomes() {
+    let TwoGateways {
         gateways: [a, b],
         server: _server,
         ..
-    } = Fleet::start();
-    let entombed = win(&a, claim_request(1)).await;
+    } = TwoGateways::start();
+    let tombstone = win(&a, claim_request(1)).await;
     let lost = win(&a, claim_request(2)).await;
     let waiting = (
         wait(&b, claim_request(1)).await,
         wait(&b, claim_request(2)).await,
     );
-    a.end(entombed, ExecutionOutcome::Tombstone).await.unwrap();
+    a.end(tombstone, ExecutionOutcome::Tombstone).await.unwrap();
     a.end(lost, ExecutionOutcome::Unknown).await.unwrap();
     assert!(matches!(
         ended(waiting.0).await,
@@ -246,8 +249,8 @@ async fn those_who_wait_elsewhere_are_told_of_tombstones_and_of_what_nobody_know
 }
 
 #[tokio::test]
-async fn a_claim_holds_for_as_long_as_its_execution_runs() {
-    let fleet = Fleet::with_short_leases();
+async fn a_lease_is_renewed_while_its_execution_runs() {
+    let fleet = TwoGateways::with_short_leases();
     let [a, b] = &fleet.gateways;
     let permit = win(a, claim_request(1)).await;
     let until = Instant::now() + LEASE * 3;
@@ -255,84 +258,84 @@ async fn a_claim_holds_for_as_long_as_its_execution_runs() {
         drop(wait(b, claim_request(1)).await);
         tokio::time::sleep(LEASE / 5).await;
     }
-    a.end(permit, ExecutionOutcome::Completed(answer(1)))
+    a.end(permit, ExecutionOutcome::Completed(numbered_response(1)))
         .await
         .unwrap();
-    replays(b, claim_request(1), &answer(1)).await;
+    assert_replay(b, claim_request(1), &numbered_response(1)).await;
 }
 
 #[tokio::test]
-async fn a_gateway_that_dies_leaves_a_claim_that_becomes_unknown_when_its_lease_is_over() {
-    let fleet = Fleet::start();
+async fn the_key_of_a_crashed_gateway_is_unknown_when_its_lease_expires() {
+    let fleet = TwoGateways::start();
     let [a, b] = &fleet.gateways;
-    // Nobody renews a claim of a clock that stands still.
+    // The lease is too long for a renewal in real time, so it expires as after a crash.
     let permit = win(a, claim_request(1)).await;
     let waiting = wait(b, claim_request(1)).await;
     fleet.server.advance(fleet.settings.lease);
     assert!(matches!(ended(waiting).await, ExecutionOutcome::Unknown));
     assert!(matches!(
-        when_over(b, claim_request(1)).await,
+        claim_after_end(b, claim_request(1)).await,
         Claim::Unknown
     ));
     let found = b.find(id(1, 1).key, None, 10).await.unwrap();
     assert_eq!(found[0].state, RecordState::Unknown);
-    // Its own token may still say how it ended.
-    a.end(permit, ExecutionOutcome::Completed(answer(1)))
+    // The claim can still store its outcome.
+    a.end(permit, ExecutionOutcome::Completed(numbered_response(1)))
         .await
         .unwrap();
-    replays(b, claim_request(1), &answer(1)).await;
+    assert_replay(b, claim_request(1), &numbered_response(1)).await;
 }
 
 #[tokio::test]
-async fn a_claim_that_lapsed_cannot_end_another() {
-    let fleet = Fleet::start();
+async fn an_expired_claim_cannot_end_a_later_claim_of_its_key() {
+    let fleet = TwoGateways::start();
     let [a, b] = &fleet.gateways;
     for (key, how) in [(1, "complete"), (2, "unknown"), (3, "release")] {
-        let lapsed = win(a, retried(key)).await;
+        let expired = win(a, release_if_unknown(key)).await;
         fleet.server.advance(fleet.settings.lease);
-        let permit = win(b, retried(key)).await;
+        let permit = win(b, release_if_unknown(key)).await;
         match how {
             "complete" => {
-                let outcome = ExecutionOutcome::Completed(answer(7));
-                a.end(lapsed, outcome).await.unwrap_err();
+                let outcome = ExecutionOutcome::Completed(numbered_response(7));
+                a.end(expired, outcome).await.unwrap_err();
             }
-            "unknown" => a.end(lapsed, ExecutionOutcome::Unknown).await.unwrap(),
+            "unknown" => a.end(expired, ExecutionOutcome::Unknown).await.unwrap(),
             _ => a
-                .end(lapsed, ExecutionOutcome::Released(None))
+                .end(expired, ExecutionOutcome::Released(None))
                 .await
                 .unwrap(),
         }
         drop(wait(&join(&fleet.settings), claim_request(key)).await);
-        b.end(permit, ExecutionOutcome::Completed(answer(key)))
+        b.end(permit, ExecutionOutcome::Completed(numbered_response(key)))
             .await
             .unwrap();
         for gateway in [a, b] {
-            replays(gateway, claim_request(key), &answer(key)).await;
+            assert_replay(gateway, claim_request(key), &numbered_response(key)).await;
         }
     }
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_was_lost_is_called_off_even_if_it_comes_late() {
-    let fleet = Fleet::with(|settings| RedisSettings {
+async fn a_claim_whose_reply_is_lost_is_cancelled_even_if_it_arrives_late() {
+    let fleet = TwoGateways::with(|settings| RedisSettings {
         records_timeout: Duration::from_millis(200),
         ..settings
     });
     let [a, b] = &fleet.gateways;
-    // So that there is a connection for the claim to be stuck in.
+    // Opens the connection whose buffer then holds the claim.
     drop(win(a, claim_request(9)).await);
     fleet.redis().freeze();
     a.claim(&claim_request(1)).await.unwrap_err();
     fleet.redis().thaw();
-    match when_over(b, claim_request(1)).await {
+    match claim_after_end(b, claim_request(1)).await {
         Claim::Won(permit) => drop(permit),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_full_server_takes_no_new_keys_and_still_concludes_and_replays() {
-    let fleet = Fleet::start();
+async fn a_server_without_memory_rejects_new_keys_but_ends_claims_and_replays() {
+    let fleet = TwoGateways::start();
     let [a, b] = &fleet.gateways;
     let permits = [
         win(a, claim_request(1)).await,
@@ -346,7 +349,7 @@ async fn a_full_server_takes_no_new_keys_and_still_concludes_and_replays() {
         Claim::StoreFull
     ));
     drop(wait(b, claim_request(2)).await);
-    a.end(completed, ExecutionOutcome::Completed(answer(1)))
+    a.end(completed, ExecutionOutcome::Completed(numbered_response(1)))
         .await
         .unwrap();
     a.end(lost, ExecutionOutcome::Unknown).await.unwrap();
@@ -354,7 +357,7 @@ async fn a_full_server_takes_no_new_keys_and_still_concludes_and_replays() {
         ended(waiting).await,
         ExecutionOutcome::Completed(_)
     ));
-    replays(b, claim_request(1), &answer(1)).await;
+    assert_replay(b, claim_request(1), &numbered_response(1)).await;
     assert!(matches!(
         b.claim(&claim_request(2)).await.unwrap(),
         Claim::Unknown
@@ -363,10 +366,10 @@ async fn a_full_server_takes_no_new_keys_and_still_concludes_and_replays() {
     drop(win(b, claim_request(3)).await);
 }
 
-/// A server whose memory is full can still confirm that its replicas have what it has recorded.
+/// A server without free memory can still confirm that its replicas have a record.
 #[tokio::test]
-async fn a_full_server_with_replicas_gives_out_the_response_it_has_recorded() {
-    let fleet = Fleet::start();
+async fn a_server_without_memory_still_confirms_replication() {
+    let fleet = TwoGateways::start();
     let replica = RedisServer::options().replica_of(fleet.redis()).start();
     let settings = RedisSettings {
         wait_replicas: NonZeroU32::new(1),
@@ -374,8 +377,8 @@ async fn a_full_server_with_replicas_gives_out_the_response_it_has_recorded() {
         ..fleet.settings.clone()
     };
     let gateway = join(&settings);
-    // A replica counts when it has first reported its offset, which takes up to a second.
-    let (completed, entombed) = loop {
+    // WAIT counts a replica after its first report of its offset, which takes up to a second.
+    let (completed, tombstone) = loop {
         let claims = (
             gateway.claim(&claim_request(1)).await,
             gateway.claim(&claim_request(2)).await,
@@ -389,15 +392,15 @@ async fn a_full_server_with_replicas_gives_out_the_response_it_has_recorded() {
     };
     fleet.redis().fill();
     let began = Instant::now();
-    let outcome = ExecutionOutcome::Completed(answer(1));
+    let outcome = ExecutionOutcome::Completed(numbered_response(1));
     gateway.end(completed, outcome).await.unwrap();
     gateway
-        .end(entombed, ExecutionOutcome::Tombstone)
+        .end(tombstone, ExecutionOutcome::Tombstone)
         .await
         .unwrap();
     assert!(began.elapsed() < Duration::from_secs(4));
-    replays(&fleet.gateways[1], claim_request(1), &answer(1)).await;
-    // The replica has them: it can take over.
+    assert_replay(&fleet.gateways[1], claim_request(1), &numbered_response(1)).await;
+    // The replica has both records.
     replica.command(&["REPLICAOF", "NO", "ONE"]);
     let records = replica.command(&["KEYS", "*:r:*"]).array();
     assert_eq!(records.len(), 2, "{records:?}");
@@ -405,8 +408,8 @@ async fn a_full_server_with_replicas_gives_out_the_response_it_has_recorded() {
 }
 
 #[tokio::test]
-async fn a_response_is_withheld_while_a_connection_other_than_its_own_has_replicas_behind() {
-    let fleet = Fleet::start();
+async fn a_record_written_on_another_connection_must_be_replicated_before_the_response_is_sent() {
+    let fleet = TwoGateways::start();
     let replica = RedisServer::options().replica_of(fleet.redis()).start();
     let gateway = join(&RedisSettings {
         wait_replicas: NonZeroU32::new(1),
@@ -414,23 +417,23 @@ async fn a_response_is_withheld_while_a_connection_other_than_its_own_has_replic
         lease: Duration::from_secs(2),
         ..fleet.settings.clone()
     });
-    soon(async || gateway.claim(&claim_request(9)).await.map(drop)).await;
+    eventually(async || gateway.claim(&claim_request(9)).await.map(drop)).await;
     let permit = win(&gateway, claim_request(1)).await;
     replica.freeze();
-    // New connections have written nothing, and must not take that for being replicated.
-    hang_up(fleet.redis());
-    let outcome = ExecutionOutcome::Completed(answer(1));
+    // WAIT on a new connection without a write would succeed, which must not count as replicated.
+    close_connections(fleet.redis());
+    let outcome = ExecutionOutcome::Completed(numbered_response(1));
     gateway.end(permit, outcome).await.unwrap_err();
     gateway.claim(&claim_request(2)).await.unwrap_err();
     replica.thaw();
 }
 
-/// Users of Redis 7 have no channel unless one is granted.
+/// ACL rules without channels, the default of Redis 7.
 const WITHOUT_CHANNELS: &str = "on >s3cret ~* resetchannels +@read +@write +@scripting +@pubsub \
                                 +@connection -@dangerous +time +wait +info";
 
 #[tokio::test]
-async fn duplicates_poll_and_no_call_fails_if_the_user_may_not_publish() {
+async fn duplicates_poll_and_no_call_fails_without_the_permission_to_publish() {
     let server = RedisServer::options()
         .user("gate", WITHOUT_CHANNELS)
         .start();
@@ -438,7 +441,7 @@ async fn duplicates_poll_and_no_call_fails_if_the_user_may_not_publish() {
         nodes: Nodes::Single(node(&server)),
         user: Some("gate".into()),
         password: Some("s3cret".into()),
-        ..Server::start(Kind::Redis).settings()
+        ..StoreServer::start(StoreKind::Redis).settings()
     };
     let redis = [0, 1].map(|_| Redis::open(settings.clone(), true, Clock::real()).unwrap());
     let [a, b] = redis.each_ref().map(Redis::records);
@@ -451,7 +454,7 @@ async fn duplicates_poll_and_no_call_fails_if_the_user_may_not_publish() {
             wait(&b, claim_request(key)).await,
             wait(&b, claim_request(key + 100)).await,
         );
-        let outcome = ExecutionOutcome::Completed(answer(key));
+        let outcome = ExecutionOutcome::Completed(numbered_response(key));
         a.end(completed, outcome).await.unwrap();
         a.end(released, ExecutionOutcome::Released(None))
             .await
@@ -472,23 +475,23 @@ async fn duplicates_poll_and_no_call_fails_if_the_user_may_not_publish() {
 }
 
 #[tokio::test]
-async fn what_was_carried_out_while_redis_lost_everything_is_recorded_all_the_same() {
-    let fleet = Fleet::start();
+async fn an_execution_is_recorded_although_redis_lost_its_claim() {
+    let fleet = TwoGateways::start();
     let [a, b] = &fleet.gateways;
     let permit = win(a, claim_request(1)).await;
     fleet.redis().restart_empty();
-    a.end(permit, ExecutionOutcome::Completed(answer(1)))
+    a.end(permit, ExecutionOutcome::Completed(numbered_response(1)))
         .await
         .unwrap();
-    match when_over(b, claim_request(1)).await {
-        Claim::Replay(replayed) => assert_eq!(replayed, answer(1)),
+    match claim_after_end(b, claim_request(1)).await {
+        Claim::Replay(replayed) => assert_eq!(replayed, numbered_response(1)),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn an_answer_is_recorded_when_redis_is_back_and_given_up_when_the_lease_is_over() {
-    let fleet = Fleet::with(|settings| RedisSettings {
+async fn a_response_is_stored_when_redis_is_back_or_unknown_when_the_lease_expires() {
+    let fleet = TwoGateways::with(|settings| RedisSettings {
         lease: Duration::from_secs(3),
         records_timeout: Duration::from_millis(200),
         ..settings
@@ -499,110 +502,110 @@ async fn an_answer_is_recorded_when_redis_is_back_and_given_up_when_the_lease_is
         win(a, claim_request(2)).await,
     );
     fleet.redis().freeze();
-    let outcome = || ExecutionOutcome::Completed(answer(1));
+    let outcome = || ExecutionOutcome::Completed(numbered_response(1));
     let thaw = async {
         tokio::time::sleep(Duration::from_millis(700)).await;
         fleet.redis().thaw();
     };
     let (recorded, ()) = tokio::join!(a.end(soon, outcome()), thaw);
     recorded.unwrap();
-    replays(b, claim_request(1), &answer(1)).await;
+    assert_replay(b, claim_request(1), &numbered_response(1)).await;
 
     let waiting = wait(a, claim_request(2)).await;
     fleet.redis().freeze();
     a.end(late, outcome()).await.unwrap_err();
     assert!(matches!(ended(waiting).await, ExecutionOutcome::Unknown));
     fleet.redis().thaw();
-    // What Redis had been told while it stood still it does now: its token may still say how it ended.
-    match when_over(b, claim_request(2)).await {
+    // Redis now executes the calls that it received while frozen, so the outcome may be stored.
+    match claim_after_end(b, claim_request(2)).await {
         Claim::Unknown => {}
-        Claim::Replay(replayed) => assert_eq!(replayed, answer(1)),
+        Claim::Replay(replayed) => assert_eq!(replayed, numbered_response(1)),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn gateways_make_names_alike_whoever_was_first_and_also_when_redis_lost_everything() {
-    let server = Server::start(Kind::Redis);
+async fn all_gateways_use_the_same_secret_also_after_redis_lost_its_data() {
+    let server = StoreServer::start(StoreKind::Redis);
     let settings = server.settings();
     let open = || Redis::open(settings.clone(), true, Clock::real()).unwrap();
     let (first, second) = (open(), open());
     let secret = |redis: &Redis| *redis.hash_keys().keys().secret.as_bytes();
     assert_eq!(secret(&first), secret(&second));
-    let Server::Redis(redis, _) = &server else {
+    let StoreServer::Redis(redis, _) = &server else {
         panic!("a single server was started");
     };
     redis.restart_empty();
-    // Whoever comes first now says what it is, and may be new.
+    // The first gateway to connect stores its secret. It may be the new one.
     let third = open();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     while secret(&first) != secret(&third) || secret(&second) != secret(&third) {
-        assert!(Instant::now() < deadline, "they never agree");
+        assert!(Instant::now() < deadline, "the secrets stay different");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test]
-async fn a_redis_that_makes_names_otherwise_is_not_asked_before_that_is_known() {
-    let server = Server::start(Kind::Redis);
+async fn a_redis_with_another_secret_is_not_used_before_it_is_probed() {
+    let server = StoreServer::start(StoreKind::Redis);
     let settings = server.settings();
     let redis = Redis::open(settings.clone(), true, Clock::real()).unwrap();
     let records = redis.records();
     drop(win(&records, claim_request(1)).await);
-    let Server::Redis(other, _) = &server else {
+    let StoreServer::Redis(other, _) = &server else {
         panic!("a single server was started");
     };
-    // As if it had been restarted empty, and somebody else was there first.
+    // As if Redis had restarted empty, and another gateway had stored its secret.
     let name = format!("{}:{{fleet}}:secret", settings.prefix);
     other.command(&[b"SET".as_slice(), name.as_bytes(), &[7; 32]]);
     other.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     while records.claim(&claim_request(2)).await.is_err() {
-        assert!(Instant::now() < deadline, "it is never asked again");
+        assert!(Instant::now() < deadline, "Redis is not used again");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(redis.hash_keys().keys().secret.as_bytes(), &[7; 32]);
 }
 
-/// Has the server close all connections, as it does with those that are idle for long.
-fn hang_up(server: &RedisServer) {
+/// Makes the server close all connections, as it does with idle ones.
+fn close_connections(server: &RedisServer) {
     let closed = server.command(&["CLIENT", "KILL", "TYPE", "normal"]).int();
-    assert!(closed > 0, "nobody was connected");
+    assert!(closed > 0, "there was no connection");
 }
 
 #[tokio::test]
-async fn connections_that_were_closed_are_made_anew_whatever_they_are_for() {
-    let fleet = Fleet::start();
+async fn every_closed_connection_is_replaced() {
+    let fleet = TwoGateways::start();
     let replica = RedisServer::options().replica_of(fleet.redis()).start();
     let gateway = join(&RedisSettings {
         wait_replicas: NonZeroU32::new(1),
         ..fleet.settings.clone()
     });
-    // Soon, and not at once: a replica counts when it has said how far it is, and whoever is hung up on twice in
-    // a row takes Redis for gone until it has looked again.
+    // Calls may fail for a short time: WAIT counts a replica only after its first report, and the breaker opens if a
+    // connection is closed twice in a row.
     let mut keys = 0..;
     for _ in 0..5 {
-        soon(async || {
+        eventually(async || {
             gateway
                 .claim(&claim_request(keys.next().unwrap()))
                 .await
                 .map(drop)
         })
         .await;
-        hang_up(fleet.redis());
-        soon(async || gateway.find(id(99, 1).key, None, 10).await.map(drop)).await;
-        hang_up(fleet.redis());
-        soon(async || gateway.count().await.map(drop)).await;
-        hang_up(fleet.redis());
+        close_connections(fleet.redis());
+        eventually(async || gateway.find(id(99, 1).key, None, 10).await.map(drop)).await;
+        close_connections(fleet.redis());
+        eventually(async || gateway.count().await.map(drop)).await;
+        close_connections(fleet.redis());
     }
     drop(replica);
 }
 
-/// Tries until it is done.
-async fn soon(mut attempt: impl AsyncFnMut() -> Result<(), StoreError>) {
-    let deadline = Instant::now() + PATIENCE;
+/// Retries `attempt` until it succeeds.
+async fn eventually(mut attempt: impl AsyncFnMut() -> Result<(), StoreError>) {
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     while let Err(error) = attempt().await {
-        assert!(Instant::now() < deadline, "never done: {error}");
+        assert!(Instant::now() < deadline, "still fails: {error}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Three servers as one.
+//! Clusters of three servers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::time::time_of;
 use crate::redis::{RedisCluster, Reply};
 
 #[test]
-fn every_key_has_a_node_and_the_others_say_which() {
+fn every_key_is_on_one_node_and_the_others_redirect_to_it() {
     let cluster = RedisCluster::start();
     assert_eq!(cluster.nodes().len(), 3);
     let mut used = [0; 3];
@@ -34,7 +34,7 @@ fn every_key_has_a_node_and_the_others_say_which() {
 }
 
 #[test]
-fn a_node_that_died_comes_back_into_its_cluster() {
+fn a_restarted_node_rejoins_its_cluster() {
     let cluster = RedisCluster::start();
     let node = cluster.node_of("a");
     node.kill();
@@ -44,7 +44,7 @@ fn a_node_that_died_comes_back_into_its_cluster() {
 }
 
 #[test]
-fn time_passes_for_all_nodes() {
+fn advancing_the_clock_affects_all_nodes() {
     let cluster = RedisCluster::in_fake_time();
     let node = cluster.node_of("a");
     for _ in 0..5 {

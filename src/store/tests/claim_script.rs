@@ -1,9 +1,9 @@
-//! The claim script of Redis, compared with the pure function that decides for all other stores.
+//! Compares the claim script of Redis with the function `decide_claim`, which decides for all other stores.
 //!
-//! Random histories of three gateways on a real server. The test keeps the record of each key as the scripts should
-//! have left it, and passes it to `decide_claim` for every claim. Claims go through a gateway that does not execute the key:
-//! its own table of executions in flight would decide before the script does. So leases can end while their
-//! executions run, and a claim can replace one whose gateway still works on it.
+//! The test runs random histories of three gateways on a real server. It computes the record of each key as the scripts
+//! should have stored it, and passes the record to `decide_claim` for every claim. Each claim uses a gateway that does not
+//! execute the key: otherwise the table of executions in flight would decide instead of the script. So leases can
+//! expire while their executions run, and a claim can replace one whose execution is still in flight.
 //!
 //! `history` compares all stores with an independent model. It covers neither leases nor the bound of a scope.
 
@@ -24,26 +24,26 @@ use crate::store::redis::settings::RedisSettings;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::bench::{Kind, TTL, answer, claim_request, id};
 use super::history::cases;
-use super::server::Server;
+use super::record_fixture::{StoreKind, TTL, claim_request, id, numbered_response};
+use super::server::StoreServer;
 
-/// Longer than a record is stored, and not a multiple of that.
+/// Longer than the TTL of a record, and not a multiple of it.
 const LEASE: Duration = Duration::from_mins(100);
 
 const GATEWAYS: usize = 3;
 
-/// Keys that a scope may have, of three.
+/// Maximum number of keys of the scope. The histories use three.
 const MAX_KEYS: u32 = 2;
 
 #[derive(Clone, Debug)]
-enum Event {
+enum ClaimEvent {
     Claim {
         key: u16,
         fingerprint: Fingerprint,
         on_unknown: OnUnknown,
     },
-    /// One of the executions ends.
+    /// An execution ends.
     End(usize, Ending),
     /// An operator frees a key.
     Free(u16),
@@ -59,9 +59,9 @@ enum Ending {
     Unknown,
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = ClaimEvent> {
     let fingerprint = (0_u8..5, 0_u8..5).prop_map(|(request, credentials)| Fingerprint {
-        // Nearly always the same.
+        // Equal in most cases, so that few claims are mismatches.
         request: [request / 4; 16],
         credentials: [credentials / 4; 16],
     });
@@ -72,30 +72,30 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Ending::Released),
         2 => Just(Ending::Unknown),
     ];
-    // Often by tens, so that leases and records also end at the very moment of a claim.
+    // Often a multiple of ten, so that leases and records also expire exactly at the time of a claim.
     let minutes = prop_oneof![1_u64..=70, (1_u64..=7).prop_map(|tens| 10 * tens)];
     prop_oneof![
         12 => (0_u16..3, fingerprint, on_unknown).prop_map(
-            |(key, fingerprint, on_unknown)| Event::Claim { key, fingerprint, on_unknown }
+            |(key, fingerprint, on_unknown)| ClaimEvent::Claim { key, fingerprint, on_unknown }
         ),
-        6 => (any::<usize>(), ending).prop_map(|(which, ending)| Event::End(which, ending)),
-        1 => (0_u16..3).prop_map(Event::Free),
-        4 => minutes.prop_map(|minutes| Event::Pass(Duration::from_mins(minutes))),
+        6 => (any::<usize>(), ending).prop_map(|(which, ending)| ClaimEvent::End(which, ending)),
+        1 => (0_u16..3).prop_map(ClaimEvent::Free),
+        4 => minutes.prop_map(|minutes| ClaimEvent::Pass(Duration::from_mins(minutes))),
     ]
 }
 
-/// A record as the scripts should have left it.
+/// A record as the scripts should have stored it.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct ExpectedRecord {
     state: RecordState,
     fingerprint: Fingerprint,
     lease_ends: Option<Moment>,
     expires: Moment,
-    /// The claim that led to it.
+    /// The number of its claim.
     claim: usize,
 }
 
-impl Record {
+impl ExpectedRecord {
     fn view(&self) -> RecordView<'_, Moment> {
         RecordView {
             state: self.state,
@@ -110,25 +110,25 @@ impl Record {
     }
 }
 
-struct Execution {
+struct RunningExecution {
     gateway: usize,
     claim: usize,
     permit: Permit,
 }
 
-struct Trial<'a> {
-    server: &'a Server,
+struct ScriptComparison<'a> {
+    server: &'a StoreServer,
     clock: Clock,
     gateways: [RedisRecords; GATEWAYS],
-    executions: Vec<Execution>,
-    records: HashMap<RecordId, Record>,
+    executions: Vec<RunningExecution>,
+    records: HashMap<RecordId, ExpectedRecord>,
     claims: usize,
 }
 
-impl<'a> Trial<'a> {
-    fn new(server: &'a Server) -> Self {
+impl<'a> ScriptComparison<'a> {
+    fn new(server: &'a StoreServer) -> Self {
         let clock = Clock::virtual_from(std::time::SystemTime::now());
-        // Renewals go by real time, and so never happen here.
+        // Renewals use real time, so no lease is renewed in this test.
         let settings = RedisSettings {
             lease: LEASE,
             ..server.settings()
@@ -147,11 +147,11 @@ impl<'a> Trial<'a> {
         }
     }
 
-    async fn step(&mut self, event: &Event) {
+    async fn step(&mut self, event: &ClaimEvent) {
         let now = self.clock.now();
         self.records.retain(|_, record| record.expires > now);
         match *event {
-            Event::Claim {
+            ClaimEvent::Claim {
                 key,
                 fingerprint,
                 on_unknown,
@@ -163,13 +163,13 @@ impl<'a> Trial<'a> {
                 claim_request.settings.max_keys_per_scope = NonZeroU32::new(MAX_KEYS).unwrap();
                 self.claim(&claim_request).await;
             }
-            Event::End(which, ending) => {
+            ClaimEvent::End(which, ending) => {
                 if let Some(which) = which.checked_rem(self.executions.len()) {
                     let execution = self.executions.swap_remove(which);
                     self.end(execution, ending).await;
                 }
             }
-            Event::Free(key) => {
+            ClaimEvent::Free(key) => {
                 let id = id(key, 1);
                 let Some(gateway) = self.idle_gateway(id) else {
                     return;
@@ -182,15 +182,15 @@ impl<'a> Trial<'a> {
                     self.records.remove(&id);
                 }
             }
-            Event::Pass(time) => {
+            ClaimEvent::Pass(time) => {
                 self.clock.advance(time);
-                // Redis expires a key after the millisecond that it names.
+                // Redis expires a key after the millisecond of its expiry.
                 self.server.advance(time + Duration::from_millis(2));
             }
         }
     }
 
-    /// Returns a gateway that does not execute the key, so that it has to ask Redis.
+    /// Returns a gateway that does not execute the key, so that the script decides.
     fn idle_gateway(&self, id: RecordId) -> Option<usize> {
         let executes = |gateway| {
             let mut executions = self.executions.iter();
@@ -205,23 +205,27 @@ impl<'a> Trial<'a> {
         };
         let claimed = self.gateways[gateway].claim(claim_request).await.unwrap();
         let record = self.records.get(&claim_request.id);
-        let meeting = decide_claim(record.map(Record::view), claim_request, claim_request.at);
+        let decision = decide_claim(
+            record.map(ExpectedRecord::view),
+            claim_request,
+            claim_request.at,
+        );
         let keys = u32::try_from(self.records.len()).unwrap();
         let is_full = claim_request.settings.is_scope_full(keys);
-        match (meeting, claimed) {
+        match (decision, claimed) {
             (ClaimDecision::Available(Availability::New), Claim::ScopeFull { min_wait })
                 if is_full =>
             {
                 let expiries = self.records.values().map(|record| record.expires);
                 let next = expiries.min().unwrap().since(claim_request.at);
-                // The clock of the server goes on by itself.
+                // Real time passes on the server.
                 assert!(min_wait <= next && min_wait + Duration::from_secs(30) >= next);
             }
             (ClaimDecision::Available(vacancy), Claim::Won(permit)) => {
                 assert!(vacancy == Availability::Replace || !is_full);
                 let lease_ends = claim_request.at.after(LEASE);
                 self.claims += 1;
-                let record = Record {
+                let record = ExpectedRecord {
                     state: RecordState::InProgress,
                     fingerprint: claim_request.fingerprint,
                     lease_ends: Some(lease_ends),
@@ -229,7 +233,7 @@ impl<'a> Trial<'a> {
                     claim: self.claims,
                 };
                 self.records.insert(claim_request.id, record);
-                self.executions.push(Execution {
+                self.executions.push(RunningExecution {
                     gateway,
                     claim: self.claims,
                     permit,
@@ -238,18 +242,18 @@ impl<'a> Trial<'a> {
             (ClaimDecision::Mismatch(expected), Claim::Mismatch(got)) => assert_eq!(got, expected),
             (ClaimDecision::Replay, Claim::Replay(replayed)) => {
                 let number = u16::try_from(record.unwrap().claim).unwrap();
-                assert_eq!(replayed, answer(number));
+                assert_eq!(replayed, numbered_response(number));
             }
             (ClaimDecision::InFlight, Claim::InFlight(_))
             | (ClaimDecision::Unknown, Claim::Unknown)
             | (ClaimDecision::Tombstone, Claim::Tombstone) => {}
-            (meeting, claimed) => panic!("{claimed:?} instead of {meeting:?} for {record:?}"),
+            (decision, claimed) => panic!("{claimed:?} instead of {decision:?} for {record:?}"),
         }
     }
 
-    /// Ends an execution, whose claim may have been replaced meanwhile.
-    async fn end(&mut self, execution: Execution, ending: Ending) {
-        let Execution {
+    /// Ends an execution. Another claim may have replaced its claim.
+    async fn end(&mut self, execution: RunningExecution, ending: Ending) {
+        let RunningExecution {
             gateway,
             claim,
             permit,
@@ -257,7 +261,7 @@ impl<'a> Trial<'a> {
         let (claim_request, now) = (permit.token().request, self.clock.now());
         let number = u16::try_from(claim).unwrap();
         let outcome = match ending {
-            Ending::Completed => ExecutionOutcome::Completed(answer(number)),
+            Ending::Completed => ExecutionOutcome::Completed(numbered_response(number)),
             Ending::Tombstone => ExecutionOutcome::Tombstone,
             Ending::Released => ExecutionOutcome::Released(None),
             Ending::Unknown => ExecutionOutcome::Unknown,
@@ -275,11 +279,11 @@ impl<'a> Trial<'a> {
             self.records.remove(&claim_request.id);
             return;
         };
-        let record = Record {
+        let record = ExpectedRecord {
             state,
             fingerprint: claim_request.fingerprint,
             lease_ends: None,
-            // The script writes a record also if the one of the claim has expired.
+            // The script also stores the record if that of the claim has expired.
             expires: now.after(TTL),
             claim,
         };
@@ -287,24 +291,25 @@ impl<'a> Trial<'a> {
     }
 }
 
-fn holds(server: &Server, events: &[Event]) {
+/// Runs a history and checks each claim.
+fn check(server: &StoreServer, events: &[ClaimEvent]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime.unwrap().block_on(async {
-        let mut trial = Trial::new(server);
+        let mut comparison = ScriptComparison::new(server);
         for event in events {
-            trial.step(event).await;
+            comparison.step(event).await;
         }
     });
 }
 
 #[test]
-fn every_claim_in_redis_meets_what_the_pure_function_decides() {
-    let server = Arc::new(Server::start(Kind::Redis));
+fn the_claim_script_and_meet_agree_on_every_claim() {
+    let server = Arc::new(StoreServer::start(StoreKind::Redis));
     let histories = proptest::collection::vec(any_event(), 1..60);
     let outcome = TestRunner::new(cases(500)).run(&histories, |events| {
-        holds(&server, &events);
+        check(&server, &events);
         Ok(())
     });
     if let Err(error) = outcome {

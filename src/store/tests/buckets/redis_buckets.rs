@@ -1,4 +1,4 @@
-//! What Redis is asked, what it keeps, and what is known without it.
+//! Buckets in Redis: number of calls, stored values, cached rejections, and several quotas of one limit.
 
 use std::time::{Duration, Instant};
 
@@ -6,38 +6,40 @@ use crate::store::BucketStore;
 use crate::throttle::ChargeOutcome;
 use tokio::time::sleep;
 
-use super::bench::{AT_ONCE, HOUR, Tap, draw, gateway_of, judge, only_bucket, refused};
+use super::fixture::{
+    ADMITTED, HOUR, TestBucket, charge_all, gateway_of, only_bucket, rejection, request,
+};
 use crate::store::tests::redis::RedisServer;
 
 #[tokio::test]
-async fn a_request_is_one_call_however_many_limits_it_has() {
+async fn a_request_with_many_limits_is_one_call() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    let taps = [0; 6].map(|_| Tap::new(HOUR, 99));
-    judge(&gateway, &[&taps[0]], &[]).await;
+    let buckets = [0; 6].map(|_| TestBucket::new(HOUR, 99));
+    charge_all(&gateway, &[&buckets[0]], &[]).await;
     let before = server.calls("evalsha");
     for _ in 0..10 {
-        let (enforced, watched) = taps.split_at(4);
+        let (enforced, watched) = buckets.split_at(4);
         let (enforced, watched): (Vec<_>, Vec<_>) =
             (enforced.iter().collect(), watched.iter().collect());
-        judge(&gateway, &enforced, &watched).await;
+        charge_all(&gateway, &enforced, &watched).await;
     }
     assert_eq!(server.calls("evalsha") - before, 10);
 }
 
 #[tokio::test]
-async fn whoever_comes_back_too_early_is_refused_without_asking() {
+async fn a_client_that_retries_too_early_is_rejected_without_a_call() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    let tap = Tap::new(Duration::from_millis(400), 0);
-    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+    let bucket = TestBucket::new(Duration::from_millis(400), 0);
+    assert_eq!(bucket.request(&gateway).await, ADMITTED);
     let before = server.calls("evalsha");
-    let (wait, _) = refused(tap.draw(&gateway).await);
+    let (wait, _) = rejection(bucket.request(&gateway).await);
     let due = Instant::now() + wait;
     for _ in 0..100 {
-        let (wait, _) = refused(tap.draw(&gateway).await);
+        let (wait, _) = rejection(bucket.request(&gateway).await);
         let now = Instant::now();
-        // Never too short, or a client that waits as told would be refused again.
+        // The wait must not be too short, or the client would be rejected again after it.
         assert!(now + wait + Duration::from_millis(1) > due);
         if now + Duration::from_millis(50) > due {
             break;
@@ -45,29 +47,29 @@ async fn whoever_comes_back_too_early_is_refused_without_asking() {
     }
     assert_eq!(server.calls("evalsha") - before, 1);
     sleep(due.saturating_duration_since(Instant::now())).await;
-    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+    assert_eq!(bucket.request(&gateway).await, ADMITTED);
 }
 
 #[tokio::test]
-async fn what_is_known_of_a_redis_is_not_held_against_its_successor() {
+async fn cached_rejections_do_not_survive_a_restart_of_redis_without_its_data() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    let tap = Tap::new(HOUR, 0);
-    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
-    refused(tap.draw(&gateway).await);
+    let bucket = TestBucket::new(HOUR, 0);
+    assert_eq!(bucket.request(&gateway).await, ADMITTED);
+    rejection(bucket.request(&gateway).await);
     server.restart_empty();
     let deadline = Instant::now() + Duration::from_secs(10);
-    while tap.draw(&gateway).await != AT_ONCE {
-        assert!(Instant::now() < deadline, "still refused");
+    while bucket.request(&gateway).await != ADMITTED {
+        assert!(Instant::now() < deadline, "the request is still rejected");
         sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test]
-async fn a_moment_that_no_charge_can_have_led_to_is_brought_within_reach() {
+async fn a_bucket_that_owes_more_than_possible_is_reduced_to_an_empty_one() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    // As if its clock had been a year ahead, or its quota a hundred times as large.
+    // As if the clock had been a year ahead.
     let year = u128::from(
         server
             .command(&["TIME"])
@@ -77,50 +79,50 @@ async fn a_moment_that_no_charge_can_have_led_to_is_brought_within_reach() {
             .unsigned_abs(),
     ) + 365 * 24 * 3_600;
     let stored = format!("{}", year * 1_000_000_000);
-    for tap in [
-        Tap::new(Duration::from_secs(10), 3),
-        Tap::new(Duration::from_secs(10), 3).delaying(Duration::from_secs(20)),
+    for bucket in [
+        TestBucket::new(Duration::from_secs(10), 3),
+        TestBucket::new(Duration::from_secs(10), 3).delaying(Duration::from_secs(20)),
     ] {
-        let name = named(&server, &gateway, &tap).await;
+        let name = bucket_name(&server, &gateway, &bucket).await;
         server.command(&["SET", &name, &stored]);
-        let verdict = draw(&gateway, &[&tap]).await;
-        assert_eq!(refused(verdict.outcome).0, Duration::from_secs(10));
-        assert_eq!(verdict.readings[0].remaining, 0);
+        let decision = request(&gateway, &[&bucket]).await;
+        assert_eq!(rejection(decision.outcome).0, Duration::from_secs(10));
+        assert_eq!(decision.readings[0].remaining, 0);
         server.command(&["DEL", &name]);
     }
-    // A client that waits as long as its response says is admitted.
-    let tap = Tap::new(Duration::from_millis(200), 3);
-    let name = named(&server, &gateway, &tap).await;
+    // A client that waits as long as its rejection requires is admitted.
+    let bucket = TestBucket::new(Duration::from_millis(200), 3);
+    let name = bucket_name(&server, &gateway, &bucket).await;
     server.command(&["SET", &name, &stored]);
-    let (wait, _) = refused(tap.draw(&gateway).await);
+    let (wait, _) = rejection(bucket.request(&gateway).await);
     assert_eq!(wait, Duration::from_millis(200));
     sleep(wait).await;
-    assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+    assert_eq!(bucket.request(&gateway).await, ADMITTED);
     server.command(&["DEL", &name]);
     // A value that is not a time counts as a full bucket.
     for write in [["SET", "soon"], ["RPUSH", "1"]] {
-        let tap = Tap::new(HOUR, 3);
-        let name = named(&server, &gateway, &tap).await;
+        let bucket = TestBucket::new(HOUR, 3);
+        let name = bucket_name(&server, &gateway, &bucket).await;
         server.command(&["DEL", &name]);
         server.command(&[write[0], &name, write[1]]);
-        assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+        assert_eq!(bucket.request(&gateway).await, ADMITTED);
         server.command(&["DEL", &name]);
     }
 }
 
 /// Charges a bucket once and returns its name in a server that has no other bucket.
-async fn named(server: &RedisServer, gateway: &BucketStore, tap: &Tap) -> String {
-    assert_eq!(tap.draw(gateway).await, AT_ONCE);
+async fn bucket_name(server: &RedisServer, gateway: &BucketStore, bucket: &TestBucket) -> String {
+    assert_eq!(bucket.request(gateway).await, ADMITTED);
     only_bucket(server)
 }
 
 #[tokio::test]
-async fn a_bucket_is_gone_when_it_is_full() {
+async fn a_full_bucket_is_removed_from_redis() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    let tap = Tap::new(Duration::from_millis(60), 1);
-    tap.draw(&gateway).await;
-    tap.draw(&gateway).await;
+    let bucket = TestBucket::new(Duration::from_millis(60), 1);
+    bucket.request(&gateway).await;
+    bucket.request(&gateway).await;
     let name = only_bucket(&server);
     let left = server.command(&["PTTL", &name]).int();
     assert!((1..=122).contains(&left), "{left}");
@@ -133,9 +135,9 @@ async fn a_bucket_of_a_yearly_limit_expires_when_it_is_full_and_not_later() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
     let month = HOUR * 24 * 30;
-    let tap = Tap::new(month, 11);
+    let bucket = TestBucket::new(month, 11);
     for tokens in 1..=2_i64 {
-        assert_eq!(tap.draw(&gateway).await, AT_ONCE);
+        assert_eq!(bucket.request(&gateway).await, ADMITTED);
         let name = only_bucket(&server);
         let left = server.command(&["PTTL", &name]).int();
         let full = i64::try_from(month.as_millis()).unwrap() * tokens;
@@ -151,28 +153,28 @@ async fn a_bucket_takes_about_150_bytes() {
     let gateway = gateway_of(&server);
     let used = || -> u64 { server.info("memory", "used_memory").parse().unwrap() };
     // The first request opens a connection and loads the script, which take memory too.
-    Tap::new(HOUR, 0).draw(&gateway).await;
+    TestBucket::new(HOUR, 0).request(&gateway).await;
     let before = used();
     for _ in 0..BUCKETS {
-        assert_eq!(Tap::new(HOUR, 0).draw(&gateway).await, AT_ONCE);
+        assert_eq!(TestBucket::new(HOUR, 0).request(&gateway).await, ADMITTED);
     }
     let bytes = (used() - before) / BUCKETS;
     assert!((100..=170).contains(&bytes), "{bytes}");
 }
 
-/// Both limits are drained on other routes, and the gateway has seen only one of them reject.
+/// The buckets of both limits are emptied on other routes, and the gateway has cached the rejection of only one.
 #[tokio::test]
 async fn a_rejection_by_two_limits_waits_for_the_one_whose_state_was_not_cached() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
     let (short, long) = (
-        Tap::new(Duration::from_secs(5), 0),
-        Tap::new(Duration::from_mins(1), 0),
+        TestBucket::new(Duration::from_secs(5), 0),
+        TestBucket::new(Duration::from_mins(1), 0),
     );
-    assert_eq!(short.draw(&gateway).await, AT_ONCE);
-    assert_eq!(long.draw(&gateway).await, AT_ONCE);
-    refused(short.draw(&gateway).await);
-    let (wait, by) = refused(draw(&gateway, &[&short, &long]).await.outcome);
+    assert_eq!(short.request(&gateway).await, ADMITTED);
+    assert_eq!(long.request(&gateway).await, ADMITTED);
+    rejection(short.request(&gateway).await);
+    let (wait, by) = rejection(request(&gateway, &[&short, &long]).await.outcome);
     assert!(wait > Duration::from_secs(50) && by == 1, "{wait:?}, {by}");
 }
 
@@ -182,14 +184,14 @@ async fn a_rejection_by_two_limits_counts_what_another_gateway_charged_since() {
     let server = RedisServer::start();
     let gateways = [gateway_of(&server), gateway_of(&server)];
     let (short, long) = (
-        Tap::new(Duration::from_secs(5), 0),
-        Tap::new(Duration::from_mins(1), 0),
+        TestBucket::new(Duration::from_secs(5), 0),
+        TestBucket::new(Duration::from_mins(1), 0),
     );
-    assert_eq!(short.draw(&gateways[0]).await, AT_ONCE);
-    let (wait, _) = refused(draw(&gateways[0], &[&short, &long]).await.outcome);
+    assert_eq!(short.request(&gateways[0]).await, ADMITTED);
+    let (wait, _) = rejection(request(&gateways[0], &[&short, &long]).await.outcome);
     assert!(wait <= Duration::from_secs(5));
-    assert_eq!(long.draw(&gateways[1]).await, AT_ONCE);
-    let (wait, by) = refused(draw(&gateways[0], &[&short, &long]).await.outcome);
+    assert_eq!(long.request(&gateways[1]).await, ADMITTED);
+    let (wait, by) = rejection(request(&gateways[0], &[&short, &long]).await.outcome);
     assert!(wait > Duration::from_secs(50) && by == 1, "{wait:?}, {by}");
 }
 
@@ -198,12 +200,12 @@ async fn a_rejection_by_two_limits_counts_what_another_gateway_charged_since() {
 async fn a_rejection_of_a_larger_cost_counts_a_smaller_one_that_another_gateway_charged_since() {
     let server = RedisServer::start();
     let gateways = [gateway_of(&server), gateway_of(&server)];
-    let tap = Tap::new(HOUR, 2);
-    assert_eq!(tap.draw_at_cost(&gateways[0], 2).await, AT_ONCE);
-    let (wait, _) = refused(tap.draw_at_cost(&gateways[0], 2).await);
+    let bucket = TestBucket::new(HOUR, 2);
+    assert_eq!(bucket.request_at_cost(&gateways[0], 2).await, ADMITTED);
+    let (wait, _) = rejection(bucket.request_at_cost(&gateways[0], 2).await);
     assert!(wait <= HOUR);
-    assert_eq!(tap.draw(&gateways[1]).await, AT_ONCE);
-    let (wait, _) = refused(tap.draw_at_cost(&gateways[0], 2).await);
+    assert_eq!(bucket.request(&gateways[1]).await, ADMITTED);
+    let (wait, _) = rejection(bucket.request_at_cost(&gateways[0], 2).await);
     assert!(wait > HOUR, "{wait:?}");
 }
 
@@ -211,16 +213,16 @@ async fn a_rejection_of_a_larger_cost_counts_a_smaller_one_that_another_gateway_
 async fn a_gateway_with_a_faster_quota_frees_no_tokens_of_a_slower_one() {
     let server = RedisServer::start();
     let (slow, fast) = (gateway_of(&server), gateway_of(&server));
-    let before = Tap::new(HOUR, 19);
+    let before = TestBucket::new(HOUR, 19);
     let after = before.with_quota(Duration::from_secs(3), 19);
     let (mut slowly, mut quickly) = (0, 0);
     let began = Instant::now();
     for _ in 0..5 {
         for _ in 0..20 {
-            slowly += usize::from(before.draw(&slow).await == AT_ONCE);
+            slowly += usize::from(before.request(&slow).await == ADMITTED);
         }
         for _ in 0..20 {
-            quickly += usize::from(after.draw(&fast).await == AT_ONCE);
+            quickly += usize::from(after.request(&fast).await == ADMITTED);
         }
     }
     assert_eq!(slowly, 20);
@@ -231,15 +233,15 @@ async fn a_gateway_with_a_faster_quota_frees_no_tokens_of_a_slower_one() {
 async fn a_gateway_with_a_shorter_delay_frees_no_slots_of_a_longer_one() {
     let server = RedisServer::start();
     let (patient, strict) = (gateway_of(&server), gateway_of(&server));
-    let delays = Tap::new(HOUR, 0).delaying(HOUR * 4);
+    let delays = TestBucket::new(HOUR, 0).delaying(HOUR * 4);
     let rejects = delays.with_quota(HOUR, 0).delaying(Duration::ZERO);
     let mut admitted = 0;
     for _ in 0..5 {
         for _ in 0..5 {
-            let outcome = delays.draw(&patient).await;
+            let outcome = delays.request(&patient).await;
             admitted += usize::from(matches!(outcome, ChargeOutcome::Admitted { .. }));
         }
-        rejects.draw(&strict).await;
+        rejects.request(&strict).await;
     }
     assert_eq!(admitted, 5);
 }

@@ -1,4 +1,4 @@
-//! What a test does to a server.
+//! Faults that a test can cause: restart, freeze, full memory, crash of the test.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ fn ok() -> Reply {
 }
 
 #[test]
-fn a_server_answers_on_its_port_and_runs_beside_others() {
+fn a_server_listens_on_its_port_and_is_independent_of_others() {
     let (one, other) = (RedisServer::start(), RedisServer::start());
     assert_ne!(one.port(), other.port());
     assert_ne!(one.info("server", "run_id"), other.info("server", "run_id"));
@@ -25,7 +25,7 @@ fn a_server_answers_on_its_port_and_runs_beside_others() {
 }
 
 #[test]
-fn calls_are_counted() {
+fn calls_of_each_command_are_counted() {
     let server = RedisServer::start();
     assert_eq!(server.calls("GET"), 0);
     for _ in 0..3 {
@@ -56,7 +56,7 @@ fn a_restarted_server_is_empty_unless_it_is_append_only() {
 }
 
 #[test]
-fn a_frozen_server_says_nothing_until_it_is_thawed() {
+fn a_frozen_server_does_not_reply_until_it_is_thawed() {
     let server = RedisServer::start();
     let mut client = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     client
@@ -64,19 +64,19 @@ fn a_frozen_server_says_nothing_until_it_is_thawed() {
         .unwrap();
     server.freeze();
     client.write_all(b"PING\r\n").unwrap();
-    let mut answer = [0; 7];
-    client.read_exact(&mut answer).unwrap_err();
+    let mut reply = [0; 7];
+    client.read_exact(&mut reply).unwrap_err();
     server.thaw();
     client.set_read_timeout(None).unwrap();
-    client.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"+PONG\r\n");
-    // And one that is frozen can be killed.
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+PONG\r\n");
+    // A frozen server can be killed.
     server.freeze();
     server.kill();
 }
 
 #[test]
-fn a_full_server_refuses_every_write() {
+fn a_full_server_rejects_every_write() {
     let server = RedisServer::start();
     server.command(&["SET", "a", "1"]);
     server.fill();
@@ -98,41 +98,41 @@ fn a_server_outlives_the_thread_that_started_it() {
     assert_eq!(server.info("server", "run_id"), run);
 }
 
-/// The process that is killed here is this test again, told by a variable to start a server and wait.
+/// The killed process is this test itself. An environment variable makes it start a server and wait.
 #[test]
 fn no_server_outlives_a_process_that_was_killed() {
     use std::io::{BufRead as _, BufReader};
     use std::process::{Command, Stdio};
     use std::time::Instant;
 
-    const SACRIFICE: &str = "TIDEGATE_TEST_SACRIFICE";
-    if std::env::var_os(SACRIFICE).is_some() {
+    const CHILD: &str = "TIDEGATE_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
         let server = RedisServer::start();
         eprintln!("port {}", server.port());
-        // Until the other end is closed, should nobody kill it.
+        // Ends when the parent closes the pipe, in case it does not kill this process.
         let _ = std::io::stdin().read(&mut [0]);
         return;
     }
-    let mut sacrifice = Command::new(std::env::current_exe().unwrap())
+    let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture"])
         .arg("servers::faults::no_server_outlives_a_process_that_was_killed")
-        .env(SACRIFICE, "1")
+        .env(CHILD, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(sacrifice.stderr.take().unwrap()).lines();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let port: u16 = lines
         .map_while(Result::ok)
         .find_map(|line| line.strip_prefix("port ")?.parse().ok())
         .unwrap();
     TcpStream::connect(("127.0.0.1", port)).unwrap();
-    sacrifice.kill().unwrap();
-    sacrifice.wait().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     while TcpStream::connect(("127.0.0.1", port)).is_ok() {
-        assert!(Instant::now() < deadline, "it still runs");
+        assert!(Instant::now() < deadline, "the server still runs");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,7 +1,7 @@
-//! Damaged files of the store on disk: flipped bytes, holes, missing ends, missing files.
+//! Damaged files of the store on disk: flipped bytes, holes, truncated and missing files.
 //!
-//! Whatever is damaged, a key that was used is never taken for a new one: the store reports the damage and does not open,
-//! or it opens and every record is there or cannot be read. `tests/crash/journal_damage.rs` has the test that needs a process.
+//! Whatever the damage, the store never treats a used key as new. Either it reports the damage and does not open, or it
+//! opens and every record is intact or unreadable. `tests/crash/damage.rs` has the tests that need a process.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::bench::{claim_request, sized_answer};
+use super::record_fixture::{claim_request, sized_response};
 use crate::clock::Clock;
 use crate::idempotency::{Claim, ExecutionOutcome, Records};
 use crate::store::StoreCapacity;
@@ -22,26 +22,26 @@ mod files;
 
 use files::{Damage, copy, used, write_sparsely};
 
-/// Time for the engine to write a table on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for the engine to write a table on a busy machine.
+const TABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Enough, and large enough, that some are in tables and some in the journal only.
+/// With this number and size, some records are in tables and some only in the journal.
 const RECORDS: u16 = 2_000;
 const BODY: usize = 11 << 10;
 
-/// Places in each file that are damaged, besides its beginning and its end.
-const PLACES: u64 = 1;
+/// Number of damaged offsets in each file, in addition to its first and last byte.
+const RANDOM_OFFSETS: u64 = 1;
 
-/// What a damaged store comes to.
+/// The effect of damage on a store.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    /// It does not open, and says why.
-    Refused,
-    /// It opens, and so many records cannot be read.
+enum DamageEffect {
+    /// The store does not open, and returns an error.
+    NotOpened,
+    /// The store opens, and this number of records cannot be read.
     Opened { unreadable: u16 },
 }
 
-fn room() -> StoreCapacity {
+fn capacity() -> StoreCapacity {
     StoreCapacity {
         max_keys: 100_000,
         max_bytes: 1 << 30,
@@ -59,10 +59,10 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// The files of a store full of records.
-fn full_store() -> TempDir {
+/// Returns the files of a store with `RECORDS` records.
+fn filled_store() -> TempDir {
     let home = TempDir::new().unwrap();
-    let store = DiskRecords::open(home.path(), room(), clock()).unwrap();
+    let store = DiskRecords::open(home.path(), capacity(), clock()).unwrap();
     runtime().block_on(async {
         let keys: Vec<u16> = (0..RECORDS).collect();
         for keys in keys.chunks(50) {
@@ -81,10 +81,10 @@ async fn write(store: &DiskRecords, key: u16) {
     match store.claim(&claim_request(key)).await.unwrap() {
         Claim::Won(mut permit) => {
             permit.mark_sent();
-            let outcome = ExecutionOutcome::Completed(sized_answer(key, BODY));
+            let outcome = ExecutionOutcome::Completed(sized_response(key, BODY));
             store.end(permit, outcome).await.unwrap();
         }
-        other => panic!("the claim_request was not won: {other:?}"),
+        other => panic!("the claim is not won: {other:?}"),
     }
 }
 
@@ -102,71 +102,74 @@ fn files_in(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the damages to test on a file of which so many bytes are used.
+/// Returns the kinds of damage to test on a file with `used` bytes of content.
 fn damages(used: u64, random: &mut fastrand::Rng) -> Vec<Damage> {
     let mut all = vec![Damage::Cut(0), Damage::Gone];
     if used > 0 {
         let ends = [0, used - 1];
-        let middle = (0..PLACES).map(|_| random.u64(..used));
-        let places: Vec<u64> = ends.into_iter().chain(middle).collect();
-        all.extend(places.iter().map(|&at| Damage::Flip(at)));
-        all.extend(places.iter().map(|&at| Damage::Hole(at)));
-        all.extend(places.iter().map(|&at| Damage::Cut(at)));
+        let middle = (0..RANDOM_OFFSETS).map(|_| random.u64(..used));
+        let offsets: Vec<u64> = ends.into_iter().chain(middle).collect();
+        all.extend(offsets.iter().map(|&at| Damage::Flip(at)));
+        all.extend(offsets.iter().map(|&at| Damage::Hole(at)));
+        all.extend(offsets.iter().map(|&at| Damage::Cut(at)));
     }
     all
 }
 
-/// Opens what is in `home` and asks for every record.
-fn examine(home: &Path) -> Result<Verdict, String> {
-    // A supervisor starts it again at once, and finds what the first attempt has left.
+/// Opens the store in `home` and claims every key. Fails if a used key is treated as new.
+fn examine(home: &Path) -> Result<DamageEffect, String> {
+    // A supervisor restarts the gateway immediately, so the store is opened again after a failure.
     let opened = match open(home)? {
         Err(_) => open(home)?,
         opened => opened,
     };
     match opened {
-        Err(_) => Ok(Verdict::Refused),
+        Err(_) => Ok(DamageEffect::NotOpened),
         Ok(store) => {
             let mut unreadable = 0;
             for key in 0..RECORDS {
-                let asked = async {
+                let claim = async {
                     let claim_request = claim_request(key);
                     tokio::time::timeout(Duration::from_secs(10), store.claim(&claim_request)).await
                 };
-                match runtime().block_on(asked) {
-                    Ok(Ok(Claim::Replay(answer))) if answer == sized_answer(key, BODY) => {}
+                match runtime().block_on(claim) {
+                    Ok(Ok(Claim::Replay(response))) if response == sized_response(key, BODY) => {}
                     Ok(Ok(other)) => return Err(format!("the record {key} is {other:?}")),
                     Ok(Err(_)) => unreadable += 1,
-                    Err(_) => return Err(format!("asking for the record {key} hangs")),
+                    Err(_) => return Err(format!("reading the record {key} hangs")),
                 }
             }
-            Ok(Verdict::Opened { unreadable })
+            Ok(DamageEffect::Opened { unreadable })
         }
     }
 }
 
 fn open(home: &Path) -> Result<Result<DiskRecords, DiskOpenError>, String> {
     let opened = catch_unwind(AssertUnwindSafe(|| {
-        DiskRecords::open(home, room(), clock())
+        DiskRecords::open(home, capacity(), clock())
     }));
     let opened = opened.map_err(|_| "opening panics")?;
     if let Err(error) = &opened {
         let message = error.to_string();
-        if !message.contains("move") && !message.contains("another directory") {
-            return Err(format!("no way out: {message}"));
+        if !message.contains("move") && !message.contains("name another") {
+            return Err(format!("the message has no remedy: {message}"));
         }
     }
     Ok(opened)
 }
 
 #[test]
-fn damage_to_any_file_is_told_or_harmless_and_no_used_key_is_taken_for_a_new_one() {
-    let left = full_store();
-    assert_eq!(examine(left.path()), Ok(Verdict::Opened { unreadable: 0 }));
+fn damage_to_any_file_never_makes_a_used_key_new() {
+    let left = filled_store();
+    assert_eq!(
+        examine(left.path()),
+        Ok(DamageEffect::Opened { unreadable: 0 })
+    );
     let seed = std::env::var("CRASH_SEED")
         .map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
     let mut random = fastrand::Rng::with_seed(seed);
     let files = files_in(left.path());
-    let (mut refused, mut opened, mut unreadable) = (0, 0, 0);
+    let (mut not_opened, mut opened, mut unreadable) = (0, 0, 0);
     let mut wrong = Vec::new();
     for file in &files {
         let name = file.strip_prefix(left.path()).unwrap();
@@ -174,14 +177,14 @@ fn damage_to_any_file_is_told_or_harmless_and_no_used_key_is_taken_for_a_new_one
         for damage in damages(used(&content) as u64, &mut random) {
             let home = TempDir::new().unwrap();
             copy(left.path(), home.path());
-            let struck = home.path().join(name);
-            // A file of its own in the place of a link.
-            fs::remove_file(&struck).unwrap();
-            write_sparsely(&struck, &content);
-            damage.strike(&struck);
+            let damaged = home.path().join(name);
+            // Replaces the hard link with a separate file.
+            fs::remove_file(&damaged).unwrap();
+            write_sparsely(&damaged, &content);
+            damage.strike(&damaged);
             match examine(home.path()) {
-                Ok(Verdict::Refused) => refused += 1,
-                Ok(Verdict::Opened { unreadable: lost }) => {
+                Ok(DamageEffect::NotOpened) => not_opened += 1,
+                Ok(DamageEffect::Opened { unreadable: lost }) => {
                     opened += 1;
                     unreadable += u64::from(lost);
                 }
@@ -189,14 +192,16 @@ fn damage_to_any_file_is_told_or_harmless_and_no_used_key_is_taken_for_a_new_one
             }
         }
     }
-    println!("damage: {refused} refused, {opened} opened with {unreadable} unreadable records");
+    println!(
+        "damage: {not_opened} not opened, {opened} opened with {unreadable} unreadable records"
+    );
     assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
-    assert!(refused > 0 && opened > 0);
+    assert!(not_opened > 0 && opened > 0);
 }
 
 #[test]
 fn a_store_without_one_of_its_keyspaces_does_not_open() {
-    let left = full_store();
+    let left = filled_store();
     let keyspaces = Path::new("records/keyspaces");
     for entry in fs::read_dir(left.path().join(keyspaces)).unwrap() {
         let home = TempDir::new().unwrap();
@@ -205,7 +210,7 @@ fn a_store_without_one_of_its_keyspaces_does_not_open() {
         fs::remove_dir_all(&gone).unwrap();
         assert_eq!(
             examine(home.path()),
-            Ok(Verdict::Refused),
+            Ok(DamageEffect::NotOpened),
             "{}",
             gone.display()
         );
@@ -216,19 +221,19 @@ fn a_store_without_one_of_its_keyspaces_does_not_open() {
 const EXPIRIES: &str = "records/keyspaces/3/tables";
 
 #[tokio::test]
-async fn a_damaged_index_of_expiries_stops_no_request() {
+async fn a_damaged_index_of_expiries_rejects_no_request() {
     let home = TempDir::new().unwrap();
-    // More than a journal holds, so that the index is in a table.
-    let store = DiskRecords::open(home.path(), room(), clock()).unwrap();
+    // More than a journal can hold, so that the engine writes the index to a table.
+    let store = DiskRecords::open(home.path(), capacity(), clock()).unwrap();
     for key in 0..1_500 {
         let Ok(Claim::Won(mut permit)) = store.claim(&claim_request(key)).await else {
             panic!("the claim is not won");
         };
         permit.mark_sent();
-        let outcome = ExecutionOutcome::Completed(sized_answer(key, 64 << 10));
+        let outcome = ExecutionOutcome::Completed(sized_response(key, 64 << 10));
         store.end(permit, outcome).await.unwrap();
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TABLE_TIMEOUT;
     while files_in(&home.path().join(EXPIRIES)).is_empty() {
         assert!(
             Instant::now() < deadline,
@@ -242,10 +247,10 @@ async fn a_damaged_index_of_expiries_stops_no_request() {
         Damage::Flip(100).strike(table);
     }
 
-    // Responses exceed `max_bytes`, so that upkeep reads the index at once and all the time.
+    // The responses exceed `max_bytes`, so that maintenance reads the index continuously.
     let small = StoreCapacity {
         max_bytes: 32 << 20,
-        ..room()
+        ..capacity()
     };
     let store = DiskRecords::open(home.path(), small, clock()).unwrap();
     let until = Instant::now() + Duration::from_secs(4);
@@ -255,7 +260,7 @@ async fn a_damaged_index_of_expiries_stops_no_request() {
         match store.claim(&claim_request(key)).await {
             Ok(Claim::Won(mut permit)) => {
                 permit.mark_sent();
-                let outcome = ExecutionOutcome::Completed(sized_answer(key, 100));
+                let outcome = ExecutionOutcome::Completed(sized_response(key, 100));
                 store.end(permit, outcome).await.unwrap();
             }
             other => panic!("the claim of {key} is not won: {other:?}"),

@@ -1,27 +1,27 @@
-//! Clocks that are moved.
+//! Servers and commands whose clock is ahead or behind.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::redis::{RedisServer, Reply, shifted, shifted_back};
 
-/// What a server thinks the time is.
+/// Returns the time of a server, since 1970.
 pub(super) fn time_of(server: &RedisServer) -> Duration {
     let [seconds, micros] = server.command(&["TIME"]).array().try_into().unwrap();
-    let whole = |reply: Reply| u64::try_from(reply.int()).unwrap();
-    Duration::from_secs(whole(seconds)) + Duration::from_micros(whole(micros))
+    let number = |reply: Reply| u64::try_from(reply.int()).unwrap();
+    Duration::from_secs(number(seconds)) + Duration::from_micros(number(micros))
 }
 
 fn now() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap()
 }
 
-/// How far a clock is ahead, given what it says between two looks at the real one.
-fn is_ahead_by(by: Duration, look: impl Fn() -> Duration) {
+/// Asserts that the clock that `read` returns is ahead of the real clock by `by`.
+fn assert_ahead(by: Duration, read: impl Fn() -> Duration) {
     let before = now();
-    let seen = look();
+    let seen = read();
     let after = now();
-    // Offsets are numbers with a fraction, which is not kept to the last bit.
+    // The offset is a floating-point number, which is not exact.
     let slack = Duration::from_millis(2);
     assert!(
         seen + slack >= before + by && seen <= after + by + slack,
@@ -30,10 +30,10 @@ fn is_ahead_by(by: Duration, look: impl Fn() -> Duration) {
 }
 
 #[test]
-fn a_server_believes_that_time_has_passed() {
+fn advancing_the_clock_changes_the_time_of_a_server() {
     let server = RedisServer::options().fake_time().start();
     let mut ahead = Duration::ZERO;
-    is_ahead_by(ahead, || time_of(&server));
+    assert_ahead(ahead, || time_of(&server));
     for by in [
         Duration::from_millis(1),
         Duration::from_millis(2_500),
@@ -41,63 +41,60 @@ fn a_server_believes_that_time_has_passed() {
     ] {
         ahead += by;
         server.advance(by);
-        is_ahead_by(ahead, || time_of(&server));
+        assert_ahead(ahead, || time_of(&server));
     }
-    // Nor does it forget when it is started again.
+    // A restart does not reset the offset.
     server.restart();
-    is_ahead_by(ahead, || time_of(&server));
+    assert_ahead(ahead, || time_of(&server));
 }
 
 #[test]
-fn a_key_expires_when_its_time_has_passed_and_not_before() {
+fn a_key_expires_at_its_expiry_and_not_before() {
     let server = RedisServer::options().fake_time().start();
     for _ in 0..20 {
         server.command(&["SET", "a", "1", "PX", "3600000"]);
         server.advance(Duration::from_mins(59));
         assert_eq!(server.command(&["EXISTS", "a"]), Reply::Int(1));
-        // Redis keeps a key to the end of its last millisecond.
+        // Redis expires a key after the millisecond of its expiry.
         server.advance(Duration::from_mins(1) + Duration::from_millis(2));
         assert_eq!(server.command(&["EXISTS", "a"]), Reply::Int(0));
     }
 }
 
 #[test]
-fn a_server_whose_time_is_moved_is_about_as_fast_as_another() {
+fn a_server_with_a_fake_clock_is_about_as_fast_as_another() {
     let median = |server: &RedisServer| {
         let mut took: Vec<_> = (0..500)
             .map(|_| {
-                let asked = Instant::now();
+                let began = Instant::now();
                 server.command(&["PING"]);
-                asked.elapsed()
+                began.elapsed()
             })
             .collect();
         took.sort();
         took[250]
     };
-    let moved = RedisServer::options().fake_time().start();
-    moved.advance(Duration::from_hours(1));
-    let (real, moved) = (median(&RedisServer::start()), median(&moved));
-    eprintln!("a connection and a PING: {real:?}, and {moved:?} in time that is moved");
-    assert!(
-        moved < real + Duration::from_millis(5),
-        "{moved:?} {real:?}"
-    );
+    let fake = RedisServer::options().fake_time().start();
+    fake.advance(Duration::from_hours(1));
+    let (real, fake) = (median(&RedisServer::start()), median(&fake));
+    eprintln!("connection and PING: {real:?}, with a fake clock {fake:?}");
+    assert!(fake < real + Duration::from_millis(5), "{fake:?} {real:?}");
 }
 
 #[test]
-fn a_command_has_another_wall_clock_and_the_same_time() {
+fn the_wall_clock_of_a_command_can_be_shifted() {
     let date = |command: &mut Command| {
-        let said = command.output().unwrap();
-        let said = String::from_utf8(said.stdout).unwrap();
-        Duration::from_secs_f64(said.trim().parse().unwrap())
+        let output = command.output().unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        Duration::from_secs_f64(output.trim().parse().unwrap())
     };
     let by = Duration::from_mins(5);
-    is_ahead_by(by, || {
+    assert_ahead(by, || {
         let mut command = Command::new("date");
         shifted(command.arg("+%s.%N"), by);
         date(&mut command)
     });
-    is_ahead_by(Duration::ZERO, || {
+    assert_ahead(Duration::ZERO, || {
         let mut command = Command::new("date");
         shifted_back(command.arg("+%s.%N"), by);
         date(&mut command) + by

@@ -1,4 +1,4 @@
-//! Buckets on the bench. Time is real: that of Redis cannot be told to stand still.
+//! Stores of buckets for tests. Time is real, because the clock of Redis cannot be stopped.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::store::BucketStore;
 use crate::store::memory::MemoryBuckets;
 use crate::store::redis::Redis;
-use crate::store::redis::settings::{Node, Nodes, RedisSettings};
+use crate::store::redis::settings::{Nodes, RedisNode, RedisSettings};
 use crate::throttle::{
     BucketKey, Buckets as _, Charge, ChargeOutcome, ChargeResult, Decision, Exceed, Limit, LimitId,
     Quota,
@@ -17,59 +17,61 @@ use parking_lot::Mutex;
 
 use crate::store::tests::redis::{RedisCluster, RedisServer};
 
-/// So long that no token comes back during a test.
+/// An interval so long that no bucket regains a token during a test.
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 
-pub(crate) const AT_ONCE: ChargeOutcome = ChargeOutcome::Admitted {
+pub(crate) const ADMITTED: ChargeOutcome = ChargeOutcome::Admitted {
     delay: Duration::ZERO,
 };
 
-/// Which store.
+/// The store to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum BucketStoreKind {
     Memory,
     Redis,
     Cluster,
 }
 
-/// What keeps the buckets. One of each will do for all tests that run at the same time: every limit has
-/// buckets of its own.
-enum Keeper {
+/// The store of the buckets. Concurrent tests share one server, because every limit has its own buckets.
+enum BucketBackend {
     Memory(BucketStore),
     Redis(Arc<RedisServer>),
     Cluster(Arc<RedisCluster>),
 }
 
-pub(crate) struct Bench(Keeper);
+/// A store of buckets that several gateways can use.
+pub(crate) struct BucketFixture(BucketBackend);
 
-impl Bench {
-    pub(crate) fn new(kind: Kind) -> Self {
+impl BucketFixture {
+    pub(crate) fn new(kind: BucketStoreKind) -> Self {
         static REDIS: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
         static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
         Self(match kind {
-            Kind::Memory => {
+            BucketStoreKind::Memory => {
                 let buckets = MemoryBuckets::new(1_000, Clock::real());
-                Keeper::Memory(BucketStore::Memory(Arc::new(buckets)))
+                BucketBackend::Memory(BucketStore::Memory(Arc::new(buckets)))
             }
-            Kind::Redis => Keeper::Redis(shared(&REDIS, RedisServer::start)),
-            Kind::Cluster => Keeper::Cluster(shared(&CLUSTER, RedisCluster::start)),
+            BucketStoreKind::Redis => BucketBackend::Redis(shared(&REDIS, RedisServer::start)),
+            BucketStoreKind::Cluster => {
+                BucketBackend::Cluster(shared(&CLUSTER, RedisCluster::start))
+            }
         })
     }
 
-    /// The buckets, as one more gateway has them.
+    /// Returns the buckets as another gateway uses them.
     pub(crate) fn gateway(&self) -> BucketStore {
         match &self.0 {
-            Keeper::Memory(buckets) => buckets.clone(),
-            Keeper::Redis(server) => gateway_of(server),
-            Keeper::Cluster(cluster) => {
+            BucketBackend::Memory(buckets) => buckets.clone(),
+            BucketBackend::Redis(server) => gateway_of(server),
+            BucketBackend::Cluster(cluster) => {
                 let ports = cluster.nodes().iter().map(RedisServer::port);
-                connected(Nodes::Cluster(ports.map(node).collect()))
+                gateway_with_nodes(Nodes::Cluster(ports.map(node).collect()))
             }
         }
     }
 }
 
-/// The one that somebody else has, or a new one.
+/// Returns the value that another test uses, or starts a new one.
 fn shared<T>(known: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
     let mut known = known.lock();
     known.upgrade().unwrap_or_else(|| {
@@ -79,23 +81,23 @@ fn shared<T>(known: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
     })
 }
 
-/// A gateway's buckets on a server of the test's own.
+/// Returns the buckets of a gateway on `server`.
 pub(crate) fn gateway_of(server: &RedisServer) -> BucketStore {
-    connected(Nodes::Single(node(server.port())))
+    gateway_with_nodes(Nodes::Single(node(server.port())))
 }
 
-/// The same for a gateway that does not wait for long.
-pub(crate) fn impatient_gateway_of(server: &RedisServer) -> BucketStore {
-    impatient_gateway_at(server.port())
+/// Returns the buckets of a gateway with short timeouts on `server`.
+pub(crate) fn short_timeout_gateway_of(server: &RedisServer) -> BucketStore {
+    short_timeout_gateway_at(server.port())
 }
 
-/// The same for a server that is reached in a way of its own.
-pub(crate) fn impatient_gateway_at(port: u16) -> BucketStore {
-    opened(impatient_settings(port))
+/// Returns the buckets of a gateway with short timeouts that connects to `port`.
+pub(crate) fn short_timeout_gateway_at(port: u16) -> BucketStore {
+    gateway_with_settings(short_timeout_settings(port))
 }
 
 /// Settings of a gateway with timeouts near the defaults.
-pub(crate) fn impatient_settings(port: u16) -> RedisSettings {
+pub(crate) fn short_timeout_settings(port: u16) -> RedisSettings {
     RedisSettings {
         limits_timeout: Duration::from_millis(100),
         records_timeout: Duration::from_millis(500),
@@ -103,17 +105,17 @@ pub(crate) fn impatient_settings(port: u16) -> RedisSettings {
     }
 }
 
-fn connected(nodes: Nodes) -> BucketStore {
-    opened(settings(nodes))
+fn gateway_with_nodes(nodes: Nodes) -> BucketStore {
+    gateway_with_settings(settings(nodes))
 }
 
-fn opened(settings: RedisSettings) -> BucketStore {
+fn gateway_with_settings(settings: RedisSettings) -> BucketStore {
     let redis = Redis::open(settings, false, Clock::real()).unwrap();
     BucketStore::Redis(redis.buckets(1_000))
 }
 
-fn node(port: u16) -> Node {
-    Node {
+fn node(port: u16) -> RedisNode {
+    RedisNode {
         host: "127.0.0.1".into(),
         port,
         tls: false,
@@ -130,7 +132,7 @@ fn settings(nodes: Nodes) -> RedisSettings {
         user: None,
         password: None,
         ca_file: None,
-        // Far longer than by default: the machine may be busy with other tests.
+        // Far longer than the default, because other tests may use the machine.
         limits_timeout: Duration::from_secs(5),
         records_timeout: Duration::from_secs(5),
         lease: Duration::from_mins(1),
@@ -139,15 +141,15 @@ fn settings(nodes: Nodes) -> RedisSettings {
     }
 }
 
-/// A limit, and the one bucket that a test draws from.
+/// A limit with one bucket.
 #[derive(Clone, Debug)]
-pub(crate) struct Tap {
+pub(crate) struct TestBucket {
     pub(crate) limit: Limit,
     pub(crate) bucket: BucketKey,
 }
 
-impl Tap {
-    /// `burst + 1` at once, then one per interval.
+impl TestBucket {
+    /// Returns a full bucket of `burst + 1` tokens, with one token per `interval`.
     pub(crate) fn new(interval: Duration, burst: u32) -> Self {
         let quota = Quota::new(NonZeroU32::MIN, interval, burst).unwrap();
         Self {
@@ -175,54 +177,59 @@ impl Tap {
         }
     }
 
-    /// The same limit and bucket with another quota, as while a change is rolled out.
+    /// Returns the same limit and bucket with another quota, as while a change is rolled out.
     pub(crate) fn with_quota(&self, interval: Duration, burst: u32) -> Self {
         let mut changed = self.clone();
         changed.limit.quota = Quota::new(NonZeroU32::MIN, interval, burst).unwrap();
         changed
     }
 
-    /// A request that has only this limit and costs several tokens.
-    pub(crate) async fn draw_at_cost(&self, from: &BucketStore, cost: u32) -> ChargeOutcome {
-        from.charge(&[self.charge(cost)], &[])
+    /// Decides a request that has only this limit and costs `cost` tokens.
+    pub(crate) async fn request_at_cost(&self, gateway: &BucketStore, cost: u32) -> ChargeOutcome {
+        gateway
+            .charge(&[self.charge(cost)], &[])
             .await
             .decision
             .outcome
     }
 
-    /// A request that has only this limit.
-    pub(crate) async fn draw(&self, from: &BucketStore) -> ChargeOutcome {
-        draw(from, &[self]).await.outcome
+    /// Decides a request that has only this limit and costs one token.
+    pub(crate) async fn request(&self, gateway: &BucketStore) -> ChargeOutcome {
+        request(gateway, &[self]).await.outcome
     }
 }
 
-/// A request with these limits, all enforced.
-pub(crate) async fn draw(from: &BucketStore, taps: &[&Tap]) -> Decision {
-    judge(from, taps, &[]).await.decision
+/// Decides a request with these limits, all enforced.
+pub(crate) async fn request(gateway: &BucketStore, buckets: &[&TestBucket]) -> Decision {
+    charge_all(gateway, buckets, &[]).await.decision
 }
 
-/// A request with limits that are enforced and others that are watched.
-pub(crate) async fn judge(from: &BucketStore, enforced: &[&Tap], watched: &[&Tap]) -> ChargeResult {
+/// Decides a request with enforced limits and shadow limits.
+pub(crate) async fn charge_all(
+    gateway: &BucketStore,
+    enforced: &[&TestBucket],
+    watched: &[&TestBucket],
+) -> ChargeResult {
     let (enforced, watched) = (charges(enforced), charges(watched));
-    from.charge(&enforced, &watched).await
+    gateway.charge(&enforced, &watched).await
 }
 
-fn charges<'a>(taps: &[&'a Tap]) -> Vec<Charge<'a>> {
-    taps.iter().map(|tap| tap.charge(1)).collect()
+fn charges<'a>(buckets: &[&'a TestBucket]) -> Vec<Charge<'a>> {
+    buckets.iter().map(|bucket| bucket.charge(1)).collect()
 }
 
-/// The name of the only bucket in a server that no other test uses.
+/// Returns the name of the only bucket in a server that no other test uses.
 pub(crate) fn only_bucket(server: &RedisServer) -> String {
     let mut names = server.command(&["KEYS", "gate:b:*"]).array();
     assert_eq!(names.len(), 1, "{names:?}");
     names.remove(0).text()
 }
 
-/// How long a refused request is to wait, and because of which limit.
+/// Returns the wait of a rejected request, and the index of the limit that causes it.
 #[track_caller]
-pub(crate) fn refused(outcome: ChargeOutcome) -> (Duration, usize) {
+pub(crate) fn rejection(outcome: ChargeOutcome) -> (Duration, usize) {
     match outcome {
         ChargeOutcome::Rejected { wait, by } => (wait, by),
-        other => panic!("not refused: {other:?}"),
+        other => panic!("the request is not rejected: {other:?}"),
     }
 }

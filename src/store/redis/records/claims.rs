@@ -1,0 +1,256 @@
+//! The claims of this gateway in Redis.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::super::client::ClientState;
+use super::super::client::RedisClient;
+use super::super::script::Call;
+use super::calls;
+use super::client_counts::CountedKey;
+use super::leases::Leases;
+use super::names::{OwnerToken, RecordNames};
+use super::remote_executions::RemoteExecutions;
+use crate::clock::Moment;
+use crate::idempotency::{
+    ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome, InFlightExecution, OnAbandon, Permit,
+    RecordId, StoreError,
+};
+use crate::store::in_flight::InFlightTable;
+
+/// First pause between two attempts to end a claim. It doubles with each attempt.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Longest pause between two attempts to end a claim.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The claims of this gateway, and the executions on other gateways that its requests wait for.
+pub(super) struct GatewayClaims {
+    myself: Weak<GatewayClaims>,
+    /// Random number that identifies this gateway.
+    gateway: u64,
+    /// Number of the next claim.
+    next_number: AtomicU64,
+    pub(super) in_flight: InFlightTable,
+    pub(super) leases: Leases,
+    pub(super) remote: RemoteExecutions,
+    /// Redis client for calls that no request waits for.
+    pub(super) background: RedisClient,
+}
+
+/// A claim whose reply is outstanding. Dropping it cancels the claim and removes its key from the count of the client.
+pub(super) struct PendingClaim<'a> {
+    claims: &'a Arc<GatewayClaims>,
+    id: RecordId,
+    pub(super) number: u64,
+    /// Whether Redis may have stored the claim.
+    pub(super) is_open: bool,
+    /// The key, if the count of the client may include it.
+    pub(super) counted: Option<CountedKey>,
+}
+
+/// Backoff between attempts to end a claim.
+pub(super) struct EndBackoff {
+    pause: Duration,
+}
+
+impl Default for EndBackoff {
+    fn default() -> Self {
+        Self { pause: FIRST_PAUSE }
+    }
+}
+
+impl EndBackoff {
+    /// Waits before the next attempt.
+    pub(super) async fn pause(&mut self) {
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+impl GatewayClaims {
+    /// Creates an empty table. `background` is the Redis client for calls that no request waits for.
+    pub(super) fn new(background: RedisClient) -> Arc<Self> {
+        Arc::new_cyclic(|myself| Self {
+            myself: Weak::clone(myself),
+            gateway: random_id(),
+            next_number: AtomicU64::new(0),
+            in_flight: InFlightTable::default(),
+            leases: Leases::default(),
+            remote: RemoteExecutions::default(),
+            background,
+        })
+    }
+
+    pub(super) fn state(&self) -> &ClientState {
+        self.background.state()
+    }
+
+    pub(super) fn names(&self) -> RecordNames<'_> {
+        RecordNames {
+            prefix: &self.state().settings.prefix,
+        }
+    }
+
+    /// Returns the maximum number of keys of one client, or `None` if they are not counted.
+    pub(super) fn max_keys_per_client(&self) -> Option<NonZeroU32> {
+        self.state().settings.max_keys_per_client
+    }
+
+    /// Starts a task that removes a key from the count of `client`, because another client has replaced its record.
+    pub(super) fn spawn_uncount(self: &Arc<Self>, client: ClientHash, id: RecordId) {
+        if self.max_keys_per_client().is_some() {
+            let claims = Arc::clone(self);
+            self.state().spawn_tracked(async move {
+                claims
+                    .update_count(&claims.background, client, id, None)
+                    .await;
+            });
+        }
+    }
+
+    /// Returns the token of a claim of this gateway.
+    pub(super) fn owner(&self, number: u64) -> OwnerToken {
+        OwnerToken {
+            gateway: self.gateway,
+            number,
+        }
+    }
+
+    /// Assigns a number to a new claim.
+    pub(super) fn pending(self: &Arc<Self>, id: RecordId) -> PendingClaim<'_> {
+        PendingClaim {
+            claims: self,
+            id,
+            number: self.next_number.fetch_add(1, Ordering::Relaxed),
+            is_open: true,
+            counted: None,
+        }
+    }
+
+    /// Adds a claim that Redis has stored, and returns its permit.
+    pub(super) fn win(
+        self: &Arc<Self>,
+        request: &ClaimRequest,
+        number: u64,
+        lease_ends: Moment,
+    ) -> Permit {
+        let token = ClaimToken {
+            request: *request,
+            number,
+        };
+        self.leases.insert(&token, lease_ends);
+        self.in_flight
+            .begin(InFlightExecution::new(token, request.at));
+        let on_abandon: Arc<dyn OnAbandon> = Arc::<Self>::clone(self);
+        Permit::new(token, on_abandon).with_lease_end(lease_ends)
+    }
+
+    /// Removes an execution from all tables of this process and passes its outcome to the waiters.
+    pub(super) fn end(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
+        self.leases.remove(token);
+        let owner = self.owner(token.number);
+        self.remote.end(token.request.id, owner, &outcome);
+        self.in_flight.end(token, outcome);
+    }
+
+    pub(super) fn has_lease_expired(&self, token: &ClaimToken) -> bool {
+        let ends = self.leases.ends(token);
+        ends.is_none_or(|ends| self.state().clock.now() >= ends)
+    }
+
+    /// Returns the script call that ends a claim.
+    pub(super) fn end_call(&self, token: &ClaimToken, outcome: &ExecutionOutcome) -> Call {
+        let (names, owner) = (self.names(), self.owner(token.number));
+        match outcome.record() {
+            None => calls::release(&names, token.request.id, owner, false),
+            Some((state, response)) => {
+                let counted = self.max_keys_per_client().is_some();
+                calls::settle(
+                    &names,
+                    token,
+                    owner,
+                    state,
+                    response.map(|response| &**response),
+                    counted,
+                )
+            }
+        }
+    }
+
+    /// Ends a claim in Redis, of a request that was not executed or whose outcome is unknown. Makes one attempt.
+    pub(super) async fn end_in_redis(
+        &self,
+        redis: &RedisClient,
+        token: &ClaimToken,
+        outcome: &ExecutionOutcome,
+    ) -> Result<(), StoreError> {
+        let call = self.end_call(token, outcome);
+        let request = &token.request;
+        let ttl = outcome.record().map(|_| request.settings.ttl);
+        let (ended, ()) = tokio::join!(
+            redis.run::<bool>(&call),
+            self.update_count(redis, request.client, request.id, ttl),
+        );
+        Ok(ended.map(|_| ())?)
+    }
+
+    /// Ends a claim as [`end_in_redis`](Self::end_in_redis) does, with retries until the lease expires.
+    pub(super) async fn end_with_retries(&self, token: &ClaimToken, outcome: &ExecutionOutcome) {
+        let mut backoff = EndBackoff::default();
+        let end = async || self.end_in_redis(&self.background, token, outcome).await;
+        while end().await.is_err() && !self.has_lease_expired(token) {
+            backoff.pause().await;
+        }
+    }
+}
+
+impl OnAbandon for GatewayClaims {
+    fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome) {
+        let Some(claims) = self.myself.upgrade() else {
+            return;
+        };
+        self.state().spawn_tracked(async move {
+            claims.end_with_retries(&token, &outcome).await;
+            claims.end(&token, outcome);
+        });
+    }
+}
+
+impl Drop for PendingClaim<'_> {
+    fn drop(&mut self) {
+        let (mut is_open, counted) = (self.is_open, self.counted);
+        if !is_open && counted.is_none() {
+            return;
+        }
+        let (claims, id, number) = (Arc::clone(self.claims), self.id, self.number);
+        let ends = claims
+            .state()
+            .clock
+            .now()
+            .after(claims.state().settings.lease);
+        self.claims.state().spawn_tracked(async move {
+            let owner = claims.owner(number);
+            let mut backoff = EndBackoff::default();
+            while is_open {
+                let call = calls::release(&claims.names(), id, owner, true);
+                let released = claims.background.run::<bool>(&call).await;
+                // If the claim is not cancelled by then, its lease expires and its key is unknown.
+                is_open = released.is_err() && claims.state().clock.now() < ends;
+                if is_open {
+                    backoff.pause().await;
+                }
+            }
+            if let Some(counted) = counted {
+                claims.uncount(counted).await;
+            }
+        });
+    }
+}
+
+/// Returns a random number that identifies this gateway.
+fn random_id() -> u64 {
+    getrandom::u64().expect("the system provides random numbers")
+}
