@@ -1,21 +1,22 @@
-//! What an operator sees and may change: probes, metrics, the records of idempotency keys, the circuits of
-//! upstreams.
+//! Admin API: probes, metrics, idempotency records and circuit breakers.
 //!
-//! The admin listener runs beside the workers on a thread of its own, so a scrape never waits for
-//! traffic nor traffic for a scrape.
+//! The admin listener runs on its own thread, so scrapes and client requests do not delay each other.
 
 mod auth;
 mod keys;
 pub(crate) mod listener;
 mod problem;
 mod scrape;
-mod serving;
+mod serve;
 mod upstreams;
 
 use std::time::Duration;
 
-/// A time as JSON has it, in seconds, to the millisecond.
-#[expect(clippy::cast_precision_loss, reason = "for people")]
+/// Returns a duration in seconds, truncated to milliseconds, for JSON.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "millisecond precision is sufficient"
+)]
 fn seconds(duration: Duration) -> f64 {
     duration.as_millis() as f64 / 1e3
 }

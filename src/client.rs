@@ -1,17 +1,16 @@
 //! Identifies the client of a request.
 //!
-//! The first stage, run before any header is removed. [`Trust`] has its settings. The TCP peer is the client
-//! unless it is a trusted proxy; then `X-Forwarded-For` is walked from the right, the end our own
-//! proxies wrote, and the first address not trusted is the client. What stands further left was
-//! written by that client or by strangers, and is neither believed nor passed on.
+//! This stage runs before any header is removed. The client is the TCP peer, unless the peer is a trusted proxy. Then
+//! the gateway reads `X-Forwarded-For` from right to left, because trusted proxies append on the right. The first
+//! untrusted address is the client. Addresses further left come from that client or from unknown proxies, so they are
+//! neither trusted nor forwarded.
 //!
-//! An entry that does not parse ends the walk at the last good hop. The alternative, ignoring the
-//! whole header, would let a client choose the proxy's bucket over its own by sending junk; skipping
-//! the entry would let it choose an address. A bucket is counted by [`ClientId`], in which an IPv6
-//! client is its network, because one subscriber holds 2⁶⁴ addresses; whether a client is exempt is
-//! asked of its full address.
+//! An entry that is not an address ends the search, and the last valid hop is the client. The alternatives are unsafe:
+//! if the whole header were ignored, a client could use the bucket of the proxy by sending an invalid entry. If the
+//! entry were skipped, a client could choose its address. Buckets are counted by [`ClientId`]. An IPv6 client is
+//! identified by its network, because one subscriber has 2⁶⁴ addresses. Exemption is decided by the full address.
 //!
-//! `Forwarded` and `X-Real-IP` are not read: two headers that can disagree are a way to lie.
+//! `Forwarded` and `X-Real-IP` are not read: a client could send one that contradicts `X-Forwarded-For`.
 
 mod hop;
 mod networks;
@@ -28,15 +27,15 @@ use thiserror::Error;
 use networks::Networks;
 pub(crate) use networks::families_covered;
 
-/// The most hops a trusted peer may name in `X-Forwarded-For`.
+/// Limit of the hops in `X-Forwarded-For` from a trusted peer.
 pub(crate) const MAX_HOPS: usize = 256;
 
-/// The addresses that a request passed, as proxies append them.
+/// Addresses of the client and of the proxies that a request passed.
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Whose word is taken on who is calling: `[client]` of the configuration.
+/// Section `[client]` of the configuration: trusted proxies, exempt clients, IPv6 prefix.
 ///
-/// By default nobody is believed, nobody is exempt, and an IPv6 client is its /64.
+/// By default no proxy is trusted, no client is exempt, and an IPv6 client is its /64.
 #[derive(Clone, Debug)]
 pub struct Trust {
     trusted: Networks,
@@ -51,8 +50,8 @@ impl Default for Trust {
 }
 
 impl Trust {
-    /// Believes `X-Forwarded-For` from `trusted` peers, never throttles `exempt` clients, and takes an
-    /// IPv6 client for its network of `ipv6_prefix` bits.
+    /// Creates settings that trust `X-Forwarded-For` from `trusted` peers, never throttle `exempt` clients, and
+    /// identify an IPv6 client by its first `ipv6_prefix` bits.
     pub fn new(trusted: Vec<IpNet>, exempt: Vec<IpNet>, ipv6_prefix: u8) -> Self {
         Self {
             trusted: trusted.into_iter().collect(),
@@ -61,21 +60,21 @@ impl Trust {
         }
     }
 
-    /// Tells who is calling through `peer`.
+    /// Returns the caller of a request that arrived from `peer`.
     ///
-    /// The header is looked at only if the peer is trusted, and never for more than 256 hops.
+    /// `X-Forwarded-For` is read only if the peer is trusted. It may have at most 256 hops.
     pub fn identify(&self, peer: IpAddr, headers: &HeaderMap) -> Result<Caller, TooManyHops> {
         let peer = peer.to_canonical();
         let peer_trusted = self.trusted.contains(peer);
         let mut address = peer;
-        let mut walked: Hops = smallvec![peer];
+        let mut hops: Hops = smallvec![peer];
         if peer_trusted {
             if elements_from_the_right(headers).nth(MAX_HOPS).is_some() {
                 return Err(TooManyHops);
             }
             for hop in elements_from_the_right(headers).map_while(hop::parse) {
                 address = hop;
-                walked.push(hop);
+                hops.push(hop);
                 if !self.trusted.contains(hop) {
                     break;
                 }
@@ -86,12 +85,12 @@ impl Trust {
             address,
             exempt: self.exempt.contains(address),
             peer_trusted,
-            walked,
+            hops,
         })
     }
 }
 
-/// The elements of all `X-Forwarded-For` lines, last first, without white space and empty ones.
+/// Returns the elements of all `X-Forwarded-For` lines, last first, trimmed. Empty elements are skipped.
 fn elements_from_the_right(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     headers
         .get_all(X_FORWARDED_FOR)
@@ -102,32 +101,32 @@ fn elements_from_the_right(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
         .filter(|element| !element.is_empty())
 }
 
-/// A trusted peer names more than 256 hops.
+/// `X-Forwarded-For` from a trusted peer has more than 256 hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("x-forwarded-for names more than {MAX_HOPS} hops")]
+#[error("x-forwarded-for has more than {MAX_HOPS} hops")]
 pub struct TooManyHops;
 
-/// Room for a client behind two proxies before anything is allocated.
+/// List of hops. Up to four addresses need no heap allocation.
 type Hops = SmallVec<[IpAddr; 4]>;
 
-/// Who is calling, and through whom.
+/// The client of a request, and the proxies that the request passed.
 #[derive(Clone, Debug)]
 pub struct Caller {
     id: ClientId,
     address: IpAddr,
     exempt: bool,
     peer_trusted: bool,
-    /// The peer first, the client last: the order of the walk.
-    walked: Hops,
+    /// The peer, the trusted proxies, and the client, in this order.
+    hops: Hops,
 }
 
 impl Caller {
-    /// What the client's buckets are counted by.
+    /// Returns the identity that the client's buckets are counted by.
     pub fn id(&self) -> ClientId {
         self.id
     }
 
-    /// The client's full address.
+    /// Returns the full address of the client.
     pub fn address(&self) -> IpAddr {
         self.address
     }
@@ -137,46 +136,46 @@ impl Caller {
         self.exempt
     }
 
-    /// Whether the peer's word on the request's origin is taken.
+    /// Whether the peer is a trusted proxy.
     pub fn peer_trusted(&self) -> bool {
         self.peer_trusted
     }
 
-    /// The client, the hops that were believed, and the peer, in that order.
+    /// Returns the client, the trusted proxies, and the peer, in this order.
     ///
-    /// Where the peer is the client it is the only one.
+    /// If the peer is the client, it is the only element.
     pub fn chain(&self) -> impl DoubleEndedIterator<Item = IpAddr> + ExactSizeIterator {
-        self.walked.iter().rev().copied()
+        self.hops.iter().rev().copied()
     }
 
-    /// The [chain](Self::chain) as the `X-Forwarded-For` sent upstream.
+    /// Returns the [chain](Self::chain) as the value of `X-Forwarded-For` for upstream.
     pub fn forwarded_for(&self) -> HeaderValue {
-        let mut line = Line::default();
-        for (place, hop) in self.chain().enumerate() {
-            let separator = if place == 0 { "" } else { ", " };
+        let mut line = HeaderLineBuffer::default();
+        for (index, hop) in self.chain().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
             write!(line, "{separator}{hop}").expect("writing to memory does not fail");
         }
         HeaderValue::from_bytes(&line.0).expect("addresses are visible ASCII")
     }
 }
 
-/// A header line being written, on the stack while it is of usual length.
+/// Buffer for a header value. It is on the stack up to 128 bytes.
 #[derive(Default)]
-struct Line(SmallVec<[u8; 128]>);
+struct HeaderLineBuffer(SmallVec<[u8; 128]>);
 
-impl fmt::Write for Line {
+impl fmt::Write for HeaderLineBuffer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.extend_from_slice(text.as_bytes());
         Ok(())
     }
 }
 
-/// A client as buckets know it: an IPv4 address, or the network an IPv6 address is in.
+/// Identity of a client for buckets: an IPv4 address, or the network of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(IpAddr);
 
 impl ClientId {
-    /// The client at `address`, where IPv6 networks have `ipv6_prefix` bits.
+    /// Returns the identity of the client at `address`, where an IPv6 network has `ipv6_prefix` bits.
     pub fn of(address: IpAddr, ipv6_prefix: u8) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -188,7 +187,7 @@ impl ClientId {
         })
     }
 
-    /// The address, or the first one of the network.
+    /// Returns the IPv4 address, or the first address of the IPv6 network.
     pub fn ip(self) -> IpAddr {
         self.0
     }

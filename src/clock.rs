@@ -1,9 +1,9 @@
-//! One clock for the whole gateway, real or virtual.
+//! The clock of the gateway, real or virtual (for tests).
 //!
-//! Buckets count monotonic nanoseconds since the clock was made, so a step of the wall clock never changes a
-//! decision. The wall clock is used for dates, for snapshots of buckets, and by the disk store across reboots.
-//! Within one boot the disk store measures with the boot clock, which also runs while no process does and while
-//! the machine is suspended.
+//! Buckets count monotonic nanoseconds since the creation of the clock, so a step of the wall clock never changes a
+//! decision. The wall clock is used for dates, for snapshots of buckets, and by the disk store across reboots. Within
+//! one boot the disk store uses the boot clock (`CLOCK_BOOTTIME`). It also runs while the machine is suspended and
+//! while the gateway does not run.
 
 use std::fs;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -13,27 +13,27 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// A moment on the gateway's monotonic clock: nanoseconds since the clock was made.
+/// A point in time on the gateway's monotonic clock: nanoseconds since the creation of the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// The moment `nanos` nanoseconds after the clock was made.
+    /// Returns the moment `nanos` nanoseconds after the creation of the clock.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the clock was made.
+    /// Returns the nanoseconds since the creation of the clock.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The time from `earlier` to this moment, zero if `earlier` is later.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This moment moved ahead by `wait`, stopping at the end of time.
+    /// Returns the moment `wait` after this one. Saturates at the largest moment.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
@@ -41,12 +41,12 @@ impl Moment {
     }
 }
 
-/// Identifies one boot of the machine.
+/// Identifier of one boot of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootId(u128);
 
 impl BootId {
-    /// Reads the id of the current boot; `None` if the system has none, as in some sandboxes.
+    /// Returns the id of the current boot, or `None` if the system provides none, as in some sandboxes.
     fn current() -> Option<Self> {
         static CURRENT: OnceLock<Option<BootId>> = OnceLock::new();
         *CURRENT.get_or_init(|| {
@@ -65,31 +65,31 @@ impl BootId {
     }
 }
 
-/// The source of time. It is cheap to clone, and all clones show the same time.
+/// A clock, cheap to clone. All clones show the same time.
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockSource {
     Real {
         origin: Instant,
     },
     Virtual {
         machine: Arc<Machine>,
-        /// The machine's [`running`](Machine::running) time when the process started.
+        /// Value of [`Machine::running`] when the process started, in nanoseconds.
         origin: u64,
     },
 }
 
-/// The clocks of a virtual machine, from its boot on. Times are in nanoseconds.
+/// Clocks of a virtual machine since its boot. Times are in nanoseconds.
 #[derive(Debug)]
 struct Machine {
     id: BootId,
-    /// Time since boot without suspended time.
+    /// Time since boot, without suspended time.
     running: AtomicU64,
     suspended: AtomicU64,
     wall_at_boot: SystemTime,
-    /// The sum of all steps of the wall clock.
+    /// Sum of all steps of the wall clock.
     wall_steps: AtomicI64,
 }
 
@@ -123,122 +123,123 @@ impl Machine {
 }
 
 impl Clock {
-    /// Returns the machine's clocks. [`now`](Self::now) counts from this call on.
+    /// Returns the clock of the real machine. [`now`](Self::now) counts from this call on.
     pub fn real() -> Self {
-        Self(Source::Real {
+        Self(ClockSource::Real {
             origin: Instant::now(),
         })
     }
 
-    /// Returns the clock of a virtual machine that boots now, with its wall clock at `wall_origin`. The clock
-    /// stands still until [`advance`](Self::advance) moves it.
+    /// Returns the clock of a virtual machine that boots now, with its wall clock at `wall_origin`. Only calls such as
+    /// [`advance`](Self::advance) change its time.
     pub fn virtual_from(wall_origin: SystemTime) -> Self {
-        Self(Source::Virtual {
+        Self(ClockSource::Virtual {
             machine: Machine::boot(wall_origin),
             origin: 0,
         })
     }
 
-    /// The monotonic time of this process.
+    /// Returns the monotonic time of this process.
     pub fn now(&self) -> Moment {
         match &self.0 {
-            Source::Real { origin } => Moment::default().after(origin.elapsed()),
-            Source::Virtual { machine, origin } => {
+            ClockSource::Real { origin } => Moment::default().after(origin.elapsed()),
+            ClockSource::Virtual { machine, origin } => {
                 Moment(machine.running.load(Ordering::Acquire) - origin)
             }
         }
     }
 
-    /// The time of the wall clock. A step of it must not change a decision within one boot.
+    /// Returns the time of the wall clock. Within one boot, a step of the wall clock must not change a decision.
     pub fn wall(&self) -> SystemTime {
         match &self.0 {
-            Source::Real { .. } => SystemTime::now(),
-            Source::Virtual { machine, .. } => machine.wall(),
+            ClockSource::Real { .. } => SystemTime::now(),
+            ClockSource::Virtual { machine, .. } => machine.wall(),
         }
     }
 
-    /// The time since the machine booted, suspended time included. No step of the wall clock changes it.
+    /// Returns the time since the machine booted, including suspended time. A step of the wall clock does not change
+    /// it.
     pub fn since_boot(&self) -> Duration {
         match &self.0 {
             // The kernel never returns a negative time since boot.
-            Source::Real { .. } => clock_gettime(ClockId::Boottime)
+            ClockSource::Real { .. } => clock_gettime(ClockId::Boottime)
                 .try_into()
                 .unwrap_or_default(),
-            Source::Virtual { machine, .. } => machine.since_boot(),
+            ClockSource::Virtual { machine, .. } => machine.since_boot(),
         }
     }
 
-    /// The boot that [`since_boot`](Self::since_boot) counts from, if the system identifies it.
+    /// Returns the id of the boot that [`since_boot`](Self::since_boot) counts from, if the system provides one.
     pub fn boot_id(&self) -> Option<BootId> {
         match &self.0 {
-            Source::Real { .. } => BootId::current(),
-            Source::Virtual { machine, .. } => Some(machine.id),
+            ClockSource::Real { .. } => BootId::current(),
+            ClockSource::Virtual { machine, .. } => Some(machine.id),
         }
     }
 
-    /// Moves all times of a virtual clock ahead.
+    /// Advances all times of a virtual clock.
     ///
     /// # Panics
     ///
-    /// If the clock is real.
+    /// Panics if the clock is real.
     pub fn advance(&self, by: Duration) {
         self.machine()
             .running
             .fetch_add(nanos(by), Ordering::AcqRel);
     }
 
-    /// Suspends the machine of a virtual clock: the monotonic clock stops for `time`, the others do not.
+    /// Suspends the virtual machine for `time`: the wall and boot clocks advance, the monotonic clock does not.
     ///
     /// # Panics
     ///
-    /// If the clock is real.
+    /// Panics if the clock is real.
     pub fn suspend(&self, time: Duration) {
         self.machine()
             .suspended
             .fetch_add(nanos(time), Ordering::AcqRel);
     }
 
-    /// Sets only the wall clock of a virtual clock ahead.
+    /// Steps the wall clock of a virtual clock forward. The other times do not change.
     ///
     /// # Panics
     ///
-    /// If the clock is real.
+    /// Panics if the clock is real.
     pub fn step_wall(&self, by: Duration) {
         self.machine()
             .wall_steps
             .fetch_add(signed_nanos(by), Ordering::AcqRel);
     }
 
-    /// Sets only the wall clock of a virtual clock back.
+    /// Steps the wall clock of a virtual clock back. The other times do not change.
     ///
     /// # Panics
     ///
-    /// If the clock is real.
+    /// Panics if the clock is real.
     pub fn step_wall_back(&self, by: Duration) {
         self.machine()
             .wall_steps
             .fetch_sub(signed_nanos(by), Ordering::AcqRel);
     }
 
-    /// Returns the virtual clock of a process that starts now on the same machine, within the same boot.
+    /// Returns the clock of a new process that starts now on the same virtual machine, within the same boot.
     ///
     /// # Panics
     ///
-    /// If the clock is real.
+    /// Panics if the clock is real.
     #[must_use]
     pub fn restart_process(&self) -> Self {
         let machine = self.machine();
-        Self(Source::Virtual {
+        Self(ClockSource::Virtual {
             origin: machine.running.load(Ordering::Acquire),
             machine: Arc::clone(machine),
         })
     }
 
-    /// Returns the virtual clock of the same machine after a reboot. Only the wall clock continues.
+    /// Returns the clock of the same virtual machine after a reboot. Only the wall clock continues.
     ///
     /// # Panics
     ///
-    /// If the clock is real.
+    /// Panics if the clock is real.
     #[must_use]
     pub fn reboot(&self) -> Self {
         Self::virtual_from(self.machine().wall())
@@ -246,18 +247,18 @@ impl Clock {
 
     fn machine(&self) -> &Arc<Machine> {
         match &self.0 {
-            Source::Real { .. } => panic!("only a virtual clock can be set"),
-            Source::Virtual { machine, .. } => machine,
+            ClockSource::Real { .. } => panic!("only a virtual clock can be set"),
+            ClockSource::Virtual { machine, .. } => machine,
         }
     }
 }
 
 fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).expect("a time of less than 584 years")
+    u64::try_from(time.as_nanos()).expect("the duration is below 584 years")
 }
 
 fn signed_nanos(step: Duration) -> i64 {
-    i64::try_from(step.as_nanos()).expect("a step of less than 292 years")
+    i64::try_from(step.as_nanos()).expect("the step is below 292 years")
 }
 
 #[cfg(test)]
@@ -265,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_virtual_clock_moves_only_when_told_and_all_clones_agree() {
+    fn advancing_a_virtual_clock_advances_all_its_clones() {
         let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
         let twin = clock.clone();
         assert_eq!(clock.now(), Moment::default());
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_process_has_the_same_boot_and_a_rebooted_machine_has_another() {
+    fn a_new_process_has_the_same_boot_id_and_a_reboot_changes_it() {
         const HOUR: Duration = Duration::from_hours(1);
         let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
         clock.advance(HOUR);
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_real_boot_clock_runs_and_every_clock_has_the_same_boot() {
+    fn real_clocks_share_a_running_boot_clock_and_a_boot_id() {
         let (one, two) = (Clock::real(), Clock::real());
         assert_eq!(one.boot_id(), two.boot_id());
         let before = one.since_boot();
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_id_is_read_as_the_kernel_writes_it_and_anything_else_is_none() {
+    fn a_boot_id_parses_as_the_kernel_writes_it_and_other_text_does_not() {
         let id = BootId::parse("4b5ffa59-7d3c-4f13-a3c8-6f5a4b4c2d1e\n");
         assert_eq!(id, Some(BootId(0x4b5f_fa59_7d3c_4f13_a3c8_6f5a_4b4c_2d1e)));
         for text in ["", "4b5ffa59", "zb5ffa59-7d3c-4f13-a3c8-6f5a4b4c2d1e"] {

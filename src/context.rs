@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access_log::{AccessLogFields, AccessLogNotes};
 use crate::client::Caller;
-use crate::metrics::Connected;
+use crate::metrics::OpenConnection;
 use crate::problem::Problem;
 use crate::request_id::RequestId;
 use crate::respond::Preferences;
@@ -60,7 +60,7 @@ pub(crate) struct ClientConnection {
 /// connection, or a tunnel that continues after the HTTP connection has ended.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
-    _counted: Connected,
+    _counted: OpenConnection,
     /// `None` if the connection was in the kernel's accept queue when the drain began.
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -160,7 +160,7 @@ impl ClientConnection {
 
 impl ConnectionPermit {
     /// Creates a permit from the metric of open connections and the permit of the semaphore.
-    pub(crate) fn new(counted: Connected, permit: Option<OwnedSemaphorePermit>) -> Self {
+    pub(crate) fn new(counted: OpenConnection, permit: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             _counted: counted,
             _permit: permit,

@@ -1,16 +1,19 @@
-//! Points at which a test can make the process crash or an operation fail.
+//! Failpoints: points in the code where a test can crash the process or make an operation fail.
 //!
-//! Only builds with the `failpoints` feature contain them, and only those that the environment names act.
-//! `FAILPOINTS='after-claim=return'` aborts the process at `failpoint!("after-claim")`; an expression beside
-//! the name is evaluated before. `FAILPOINTS='store-sync=5%return'` makes every twentieth
-//! `fails!("store-sync")` true. In other builds `failpoint!` is empty and `fails!` is false.
+//! Failpoints exist only in builds with the feature `failpoints`. The environment variable `FAILPOINTS` activates them:
+//!
+//! - `after-claim=return` aborts the process at `failpoint!("after-claim")`. The optional second argument of the macro
+//!   is an expression that is evaluated just before the abort.
+//! - `store-sync=5%return` makes `fails!("store-sync")` true with a probability of 5 %.
+//!
+//! In other builds `failpoint!` expands to nothing and `fails!` to `false`.
 
 #[cfg(feature = "failpoints")]
 macro_rules! failpoint {
     ($name:literal $(, $last_act:expr)?) => {
         fail::eval($name, |_| {
             $(drop($last_act);)?
-            $crate::failpoint::die($name)
+            $crate::failpoint::abort($name)
         });
     };
 }
@@ -20,7 +23,7 @@ macro_rules! failpoint {
     ($name:literal $(, $last_act:expr)?) => {};
 }
 
-/// Whether the operation at this point is to fail. Can also be made to sleep: `NAME=sleep(1000)`.
+/// Whether the operation at this point must fail. `NAME=sleep(1000)` delays it by 1,000 ms instead.
 #[cfg(feature = "failpoints")]
 macro_rules! fails {
     ($name:literal) => {
@@ -41,13 +44,13 @@ pub(crate) use fails;
 /// Activates the failpoints that the environment names.
 #[cfg(feature = "failpoints")]
 pub(crate) fn arm() {
-    // Armed for as long as the process lives.
+    // Forgotten, because dropping the scenario would deactivate the failpoints.
     std::mem::forget(fail::FailScenario::setup());
 }
 
-/// Ends the process at once: nothing is flushed, nothing is dropped.
+/// Aborts the process without flushing buffers or running destructors.
 #[cfg(feature = "failpoints")]
-pub(crate) fn die(name: &str) {
-    eprintln!("failpoint {name}: the process dies here");
+pub(crate) fn abort(name: &str) {
+    eprintln!("failpoint {name}: aborting the process");
     std::process::abort();
 }

@@ -1,12 +1,13 @@
 //! Runs the proxy: listeners, workers, connections, drain.
 //!
-//! Each worker is a thread with a single-threaded runtime, its own listeners on the same addresses (`SO_REUSEPORT`: the
-//! kernel distributes connections) and its own upstream connections, so a request never changes threads. The rejected
-//! alternative is a runtime that steals work: every request pays for it, and the load of many small clients is even
-//! without it.
+//! Each worker is a thread with a single-threaded runtime, its own listeners and its own upstream connections, so a
+//! request never changes threads. The workers listen on the same addresses with `SO_REUSEPORT`, and the kernel
+//! distributes connections among them. The alternative, a work-stealing runtime, adds a cost to every request. Many
+//! small clients load the workers evenly without it.
 //!
-//! A drain stops accepting, lets every connection finish its request, and ends when all have or after `shutdown_grace`.
-//! The admin listener is not part of a [`Gateway`]: only `tidegate serve` starts it.
+//! During a drain, the workers accept no connections and finish the requests in flight. The drain ends when all
+//! connections are closed, or after `shutdown_grace`. The admin listener is not part of a [`Gateway`]: only
+//! `tidegate serve` starts it.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -57,7 +58,7 @@ pub use crate::upstream::connect::ConnectorError;
 pub use listen::ListenError;
 pub use tls::TlsError;
 
-/// A gateway that is listening.
+/// A running gateway.
 #[derive(Debug)]
 pub struct Gateway {
     addresses: Vec<SocketAddr>,
@@ -66,42 +67,42 @@ pub struct Gateway {
     shared: Shared,
 }
 
-/// Tells a gateway to stop. Cheap to clone.
+/// A handle that stops a gateway. It is cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     drain: CancellationToken,
     halt: CancellationToken,
 }
 
-/// A worker ended by a fault of its own.
+/// A worker thread panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a worker has crashed; what it served was cut off")]
+#[error("a worker panicked, and its requests in flight were aborted")]
 pub struct Crashed;
 
 /// Why a gateway cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// It cannot listen where it is told to.
+    /// A configured address cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Its certificate or key cannot be used.
+    /// The certificate or key of the listeners is unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// An upstream's settings cannot be put to work.
+    /// The TLS settings of an upstream are unusable.
     #[error(transparent)]
     Upstream(#[from] ConnectorError),
-    /// A thread cannot be started.
-    #[error("cannot start a worker: {0}")]
+    /// The runtime or the thread of a worker cannot be created.
+    #[error("cannot start a worker thread: {0}")]
     Worker(#[source] std::io::Error),
 }
 
 impl Gateway {
-    /// Binds, starts the workers, and returns once all of them are accepting.
+    /// Binds the listeners, starts the workers, and returns when all of them run.
     pub fn start(shared: Shared) -> Result<Self, StartError> {
         let settings = &shared.policy.server;
         let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
-        // Everything that can fail on its own comes first: once a worker runs, it takes traffic.
+        // All workers are prepared before the first one starts, because a running worker accepts connections.
         let stop = Stop::default();
         let prepared = sockets
             .per_worker
@@ -116,11 +117,11 @@ impl Gateway {
                     tls: tls.clone(),
                     stop: stop.clone(),
                     checks: if number == 0 {
-                        checks(&shared)?
+                        health_checks(&shared)?
                     } else {
                         Vec::new()
                     },
-                    connections: (settings.caps.connections / settings.workers).max(1),
+                    connections: (settings.limits.connections / settings.workers).max(1),
                 })
             })
             .collect::<Result<Vec<_>, StartError>>()?;
@@ -142,22 +143,22 @@ impl Gateway {
         })
     }
 
-    /// Where it listens; ports that were left to the system are filled in.
+    /// Returns the addresses of the listeners. A configured port 0 is replaced by the port that the system chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// What tells it to stop.
+    /// Returns a handle that stops the gateway.
     pub fn stopper(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// What its workers share.
+    /// Returns the state that all workers share.
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    /// Waits until it has stopped.
+    /// Waits until all workers have stopped.
     pub fn join(self) -> Result<(), Crashed> {
         let ends: Vec<_> = self.workers.into_iter().map(JoinHandle::join).collect();
         if ends.iter().all(Result::is_ok) {
@@ -168,8 +169,8 @@ impl Gateway {
     }
 }
 
-/// The health checks of all upstreams that have any.
-fn checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
+/// Returns the health checks of the upstreams that configure them.
+fn health_checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
     let checks = shared.upstream_states.iter();
     checks
         .filter_map(|state| HealthChecks::of(state, &shared.clock).transpose())
@@ -177,18 +178,18 @@ fn checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
 }
 
 impl Stop {
-    /// Stop accepting, finish what is in flight within the grace.
+    /// Starts a drain: the gateway accepts no connections and finishes the requests in flight within `shutdown_grace`.
     pub fn drain(&self) {
         self.drain.cancel();
     }
 
-    /// Stop at once.
+    /// Stops the gateway immediately and aborts the requests in flight.
     pub fn halt(&self) {
         self.drain();
         self.halt.cancel();
     }
 
-    /// Whether it has been told to stop.
+    /// Whether a drain or a stop has started.
     pub fn is_draining(&self) -> bool {
         self.drain.is_cancelled()
     }

@@ -1,8 +1,8 @@
-//! Checks of a request's head, the same for HTTP/1 and HTTP/2.
+//! Checks of request heads, the same for HTTP/1 and HTTP/2.
 //!
-//! The parsers have checked the framing. These checks reject what a parser accepts and two servers can read
-//! differently: the host, the form of the target, methods that are not requests for a resource, and
-//! [spellings of headers](headers). A request with two possible meanings is rejected.
+//! The parsers have already checked syntax and framing. These checks reject a valid head that two servers could
+//! interpret differently. They cover the host, the form of the target, methods without a resource, and
+//! [spellings of headers](headers).
 
 pub(crate) mod headers;
 
@@ -19,11 +19,11 @@ use crate::problem::Problem;
 /// Why a request is rejected because of its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// The head has no meaning, or more than one.
+    /// The head is ambiguous or lacks a required field. The text is the detail of the problem.
     Invalid(Cow<'static, str>),
     /// The method is never forwarded, or the target is `*`.
     MethodNotAllowed,
-    /// `Expect` contains another expectation than `100-continue`.
+    /// `Expect` has a value other than `100-continue`.
     ExpectationFailed,
     /// The declared length of the body exceeds the limit.
     BodyTooLarge {
@@ -47,7 +47,7 @@ impl From<HeadError> for Problem {
                     StatusCode::METHOD_NOT_ALLOWED,
                     "bad-request",
                     "Method not allowed",
-                    "CONNECT and TRACE are not forwarded, nor is a request for '*'.",
+                    "The gateway does not forward CONNECT, TRACE, or requests with the target '*'.",
                 );
                 problem
                     .headers
@@ -58,74 +58,74 @@ impl From<HeadError> for Problem {
                 StatusCode::EXPECTATION_FAILED,
                 "bad-request",
                 "Bad request",
-                "The gateway meets no expectation but 100-continue.",
+                "The only supported value of the Expect header is 100-continue.",
             ),
             HeadError::BodyTooLarge { limit } => Self::payload_too_large(limit),
         }
     }
 }
 
-/// The value of `Allow` for a method that is never forwarded.
+/// Value of `Allow` in the response to a method that is never forwarded.
 const FORWARDED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Checks the head of `request`, reduces its headers to one spelling, and returns its host.
+/// Checks the head of `request` and normalises its headers. Returns the host of the request.
 pub(crate) fn check<B>(
     request: &mut Request<B>,
     max_body: u64,
     names: &HeaderNames,
 ) -> Result<HeaderValue, HeadError> {
-    let declared = Declared::of(request.headers());
+    let checked = CheckedHeaders::of(request.headers());
     check_method(request)?;
-    let host = check_host(request.uri(), &declared.host)?;
-    check_expectation(&declared)?;
-    check_length(&declared.length, max_body)?;
-    let names_headers = declared.names_headers;
-    // The reader of HTTP/1 has removed such white space.
+    let host = check_host(request.uri(), &checked.host)?;
+    check_expectation(&checked)?;
+    check_content_length(&checked.length, max_body)?;
+    let lists_headers = checked.lists_headers;
+    // The HTTP/1 parser has already removed such white space.
     if request.version() == Version::HTTP_2 && has_padded_value(request.headers()) {
         return Err(PADDED_VALUE);
     }
-    names.settle(request.headers_mut(), names_headers);
+    names.normalise(request.headers_mut(), lists_headers);
     Ok(host)
 }
 
-/// Headers that are checked. One pass finds all of them: each of three look-ups would cost as much as passing
-/// eight headers, and most requests have fewer than twice as many.
+/// The headers to check, found in one pass. A separate lookup of each would cost as much as passing eight headers, and
+/// most requests have fewer than sixteen.
 #[derive(Default)]
-struct Declared<'a> {
-    host: Sole<'a>,
-    length: Sole<'a>,
-    expects_more_than_to_continue: bool,
-    /// Whether `Connection` can name a header.
-    names_headers: bool,
+struct CheckedHeaders<'a> {
+    host: SingleHeader<'a>,
+    length: SingleHeader<'a>,
+    has_unknown_expectation: bool,
+    /// Whether `Connection` may list a header.
+    lists_headers: bool,
 }
 
-/// A header that may have one line.
+/// A header that must not be repeated.
 #[derive(Default)]
-struct Sole<'a> {
+struct SingleHeader<'a> {
     line: Option<&'a HeaderValue>,
     is_repeated: bool,
 }
 
-impl<'a> Declared<'a> {
+impl<'a> CheckedHeaders<'a> {
     fn of(headers: &'a HeaderMap) -> Self {
-        let mut declared = Self::default();
+        let mut checked = Self::default();
         for (name, value) in headers {
             match *name {
-                HOST => declared.host.add(value),
-                CONTENT_LENGTH => declared.length.add(value),
-                CONNECTION => declared.names_headers |= headers::names_headers(value),
+                HOST => checked.host.add(value),
+                CONTENT_LENGTH => checked.length.add(value),
+                CONNECTION => checked.lists_headers |= headers::lists_headers(value),
                 EXPECT => {
                     let is_met = value.as_bytes().eq_ignore_ascii_case(b"100-continue");
-                    declared.expects_more_than_to_continue |= !is_met;
+                    checked.has_unknown_expectation |= !is_met;
                 }
                 _ => {}
             }
         }
-        declared
+        checked
     }
 }
 
-impl<'a> Sole<'a> {
+impl<'a> SingleHeader<'a> {
     fn add(&mut self, line: &'a HeaderValue) {
         self.is_repeated = self.line.replace(line).is_some();
     }
@@ -140,12 +140,12 @@ fn check_method<B>(request: &Request<B>) -> Result<(), HeadError> {
     }
 }
 
-/// Exactly one host, in the target, in `Host`, or the same in both.
-fn check_host(target: &Uri, header: &Sole<'_>) -> Result<HeaderValue, HeadError> {
+/// Returns the host of the request. It must be in the target, in `Host`, or the same in both.
+fn check_host(target: &Uri, header: &SingleHeader<'_>) -> Result<HeaderValue, HeadError> {
     let web = |scheme: &Scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS;
     if !target.scheme().is_none_or(web) {
         return Err(HeadError::invalid(
-            "The request's target is neither http nor https.",
+            "The scheme of the request target is neither http nor https.",
         ));
     }
     if header.is_repeated {
@@ -160,7 +160,7 @@ fn check_host(target: &Uri, header: &Sole<'_>) -> Result<HeaderValue, HeadError>
                 Ok(host.clone())
             } else {
                 Err(HeadError::invalid(
-                    "The Host header is not one host with, at most, a port.",
+                    "The Host header is not a host name or IP address with an optional port.",
                 ))
             }
         }
@@ -171,19 +171,23 @@ fn check_host(target: &Uri, header: &Sole<'_>) -> Result<HeaderValue, HeadError>
             });
             if !agrees {
                 return Err(HeadError::invalid(
-                    "The request's target names another host than its Host header.",
+                    "The request target and the Host header name different hosts.",
                 ));
             }
             HeaderValue::from_str(authority.as_str())
                 .ok()
                 .filter(|host| is_plain_host(host.as_bytes()))
-                .ok_or_else(|| HeadError::invalid("The request's target names no plain host."))
+                .ok_or_else(|| {
+                    HeadError::invalid(
+                        "The host in the request target is not a host name or IP address with an optional port.",
+                    )
+                })
         }
     }
 }
 
-/// A name or an address with, at most, a port. RFC 3986 would allow more in a name, percent-encoding among
-/// it, but no name has any of that, and whoever decodes it has another host.
+/// Whether `host` is a host name or an IP address with an optional port. RFC 3986 also allows other characters and
+/// percent escapes in a name. Real names do not contain them, and a server that decodes them would see another host.
 fn is_plain_host(host: &[u8]) -> bool {
     if let Some(bracketed) = host.strip_prefix(b"[") {
         let Some(end) = bracketed.iter().position(|&byte| byte == b']') else {
@@ -192,13 +196,13 @@ fn is_plain_host(host: &[u8]) -> bool {
         let address = std::str::from_utf8(&bracketed[..end]).map(str::parse::<Ipv6Addr>);
         return matches!(address, Ok(Ok(_))) && is_port(&bracketed[end + 1..]);
     }
-    let in_name = |byte: &&u8| IN_NAME[usize::from(**byte)];
+    let in_name = |byte: &&u8| HOST_NAME_BYTES[usize::from(**byte)];
     let name = host.iter().take_while(in_name).count();
     name > 0 && is_port(&host[name..])
 }
 
-/// The bytes a host's name is made of; a table, because every byte of every request's host is looked up.
-static IN_NAME: [bool; 256] = {
+/// The bytes allowed in a host name. It is a table, because every byte of the host of every request is checked.
+static HOST_NAME_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0_u8;
     while byte.is_ascii() {
@@ -208,7 +212,7 @@ static IN_NAME: [bool; 256] = {
     table
 };
 
-/// A colon and digits, or nothing.
+/// Whether `bytes` is empty or a colon followed by digits.
 fn is_port(bytes: &[u8]) -> bool {
     match bytes {
         [] => true,
@@ -217,17 +221,17 @@ fn is_port(bytes: &[u8]) -> bool {
     }
 }
 
-fn check_expectation(declared: &Declared<'_>) -> Result<(), HeadError> {
-    if declared.expects_more_than_to_continue {
+fn check_expectation(checked: &CheckedHeaders<'_>) -> Result<(), HeadError> {
+    if checked.has_unknown_expectation {
         return Err(HeadError::ExpectationFailed);
     }
     Ok(())
 }
 
-fn check_length(header: &Sole<'_>, limit: u64) -> Result<(), HeadError> {
+fn check_content_length(header: &SingleHeader<'_>, limit: u64) -> Result<(), HeadError> {
     if header.is_repeated {
         return Err(HeadError::invalid(
-            "The request has more than one Content-Length.",
+            "The request has more than one Content-Length header.",
         ));
     }
     let declared = header.line.and_then(|length| length.to_str().ok());
@@ -235,7 +239,9 @@ fn check_length(header: &Sole<'_>, limit: u64) -> Result<(), HeadError> {
         None => Ok(()),
         Some(Ok(length)) if length <= limit => Ok(()),
         Some(Ok(_)) => Err(HeadError::BodyTooLarge { limit }),
-        Some(Err(_)) => Err(HeadError::invalid("The Content-Length is not a number.")),
+        Some(Err(_)) => Err(HeadError::invalid(
+            "The Content-Length header is not a number.",
+        )),
     }
 }
 
@@ -258,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_for_exactly_one_plain_host() {
+    fn a_request_without_exactly_one_valid_host_is_rejected() {
         for host in [
             "a.example",
             "a.example:80",
@@ -294,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_names_a_host_agrees_with_the_header() {
+    fn a_target_whose_host_differs_from_the_header_is_rejected() {
         assert_eq!(status(&request("http://a.example/x", &["a.example"])), 200);
         assert_eq!(status(&request("http://A.example/x", &["a.example"])), 200);
         assert_eq!(status(&request("http://b.example/x", &["a.example"])), 400);
@@ -307,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_that_ask_for_no_resource_are_not_taken() {
+    fn connect_trace_and_the_target_asterisk_get_405() {
         for method in [Method::TRACE, Method::CONNECT] {
             let mut request = request("/", &["a.example"]);
             *request.method_mut() = method;
@@ -321,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_expectation_to_continue_is_met() {
+    fn an_expectation_other_than_continue_gets_417() {
         for (expectation, expected) in [("100-continue", 200), ("100-Continue", 200), ("x", 417)] {
             let mut request = request("/", &["a.example"]);
             request
@@ -332,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_declared_larger_than_the_cap_is_refused_unread() {
+    fn a_content_length_above_the_limit_gets_413() {
         let mut request = request("/", &["a.example"]);
         request.headers_mut().insert(CONTENT_LENGTH, 10.into());
         assert_eq!(status(&request), 200);

@@ -1,4 +1,4 @@
-//! Internals for benches and for tests that run a gateway in their own process. Not a public API.
+//! Internals for benches and for tests that run a gateway in their own process. This module is not a public API.
 
 use std::io;
 use std::net::{IpAddr, TcpListener};
@@ -23,41 +23,41 @@ pub use crate::store::memory::MemoryBuckets;
 pub use crate::store::{RecordStore, StoreCapacity};
 pub use crate::throttle::bucket::BucketKind;
 
-/// Compiles the routes of a policy without their rules.
+/// Returns the route matcher of a policy, without the rules of the routes.
 pub fn routes(policy: &Policy) -> Matcher<()> {
     policy.routes.map(|_| ())
 }
 
-/// Returns the records of idempotency keys.
+/// Returns the store of idempotency records.
 pub fn records(shared: &Shared) -> &RecordStore {
     &shared.records
 }
 
-/// Returns the record of a key that a client without credentials sent from `address`.
+/// Returns the id of the record of `key`, sent by a client without credentials from `address`.
 pub fn record_id(shared: &Shared, key: &str, address: IpAddr) -> RecordId {
-    let key = IdempotencyKey::parse(key.as_bytes()).expect("a valid key");
+    let key = IdempotencyKey::parse(key.as_bytes()).expect("the key is valid");
     let secret = &shared.hash_keys.keys().secret;
     let client = ClientId::of(address, 64);
     RecordId::of(secret, &key, &Scope::Credential, client, &HeaderMap::new())
 }
 
-/// Returns the clock of the stages.
+/// Returns the clock of the gateway.
 pub fn clock(shared: &Shared) -> &Clock {
     &shared.clock
 }
 
-/// Returns the bytes of bodies that are held in memory.
+/// Returns the number of bytes of bodies held in memory.
 pub fn buffered_bytes(shared: &Shared) -> usize {
     shared.buffers.in_use()
 }
 
-/// Returns the number of responses that were cut off.
+/// Returns the number of truncated responses of all workers.
 pub fn truncated_responses(shared: &Shared) -> u64 {
     let workers = shared.metrics.iter();
     workers.map(|metrics| metrics.truncated.get()).sum()
 }
 
-/// Starts the admin listener, if the policy has one.
+/// Starts the admin listener, or returns `None` if the policy configures none.
 pub fn start_admin(shared: &Shared, gateway: Stop) -> io::Result<Option<Admin>> {
     let Some(settings) = &shared.policy.admin else {
         return Ok(None);

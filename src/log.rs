@@ -1,8 +1,7 @@
-//! The gateway's log: structured, one line an event, on standard error.
+//! Log output: structured events on standard error, one line per event.
 //!
-//! Lines go through a queue to a thread that writes them, so that a slow terminal or disk never holds a
-//! request up. A queue that is full drops lines, and says so when it ends. `RUST_LOG` chooses what is
-//! logged; access lines have the target `tidegate::access`.
+//! A queue passes the lines to a writer thread, so a slow terminal or disk never delays a request. If the queue is
+//! full, lines are dropped. `RUST_LOG` sets the filter. Access log lines have the target `tidegate::access`.
 
 use std::io::{self, IsTerminal as _};
 
@@ -20,24 +19,24 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Lines the queue holds.
-const QUEUE: usize = 65_536;
+/// Capacity of the queue, in lines.
+const QUEUE_LINES: usize = 65_536;
 
-/// The filter without `RUST_LOG`. Of the engine below the disk store, it passes warnings and errors, except those
-/// of modules that also return their errors: they log each attempt on a full disk, and the store logs the failure
-/// once. For the same reason it passes nothing of the Redis client.
-const USUAL: &str = "info,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
+/// The filter without `RUST_LOG`. The storage engine of the disk store logs warnings and errors, except in modules that
+/// also return their errors: on a full disk they would log every attempt, and the store logs the failure once. The
+/// Redis client logs nothing for the same reason.
+const DEFAULT_FILTER: &str = "info,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
                      lsm_tree=warn,redis=off";
 
-/// Starts logging; what is returned writes the last lines out when dropped.
+/// Starts logging. Dropping the returned guard writes the lines that are still queued.
 pub(crate) fn start(format: LogFormat) -> WorkerGuard {
     let (writer, guard): (NonBlocking, _) = NonBlockingBuilder::default()
-        .buffered_lines_limit(QUEUE)
+        .buffered_lines_limit(QUEUE_LINES)
         .lossy(true)
         .finish(io::stderr());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
     let filter = match chosen.trim() {
-        "" => EnvFilter::new(USUAL),
+        "" => EnvFilter::new(DEFAULT_FILTER),
         chosen => EnvFilter::new(chosen),
     };
     let builder = tracing_subscriber::fmt()
@@ -50,7 +49,7 @@ pub(crate) fn start(format: LogFormat) -> WorkerGuard {
             .finish()
             .try_init(),
     };
-    // Only tests start it twice, and the first one serves them all.
+    // `Err` means that a subscriber is already set, which happens only in tests.
     let _ = started;
     guard
 }

@@ -1,4 +1,4 @@
-//! Arguments → command; nothing else.
+//! The `tidegate` binary: parses the arguments and runs the command.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn main() -> ExitCode {
     match cli::run(Cli::parse()) {
         Ok(code) => code,
-        // Whoever read the output has seen enough of it.
+        // The reader closed the pipe, as `head` does. This is not an error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -1,11 +1,11 @@
 //! Counters of the stages, one set per worker.
 //!
-//! Every counter exists when the gateway starts, so counting is one atomic addition: the request path hashes no label
-//! and takes no lock. Each worker has its own set, because a counter that two cores write is the most expensive line
-//! of a stage; a scrape adds the sets up. Labels are names from the configuration, never a client, a path or a key:
-//! values that a caller chooses would grow the series without bound.
+//! All counters are created at startup, so counting is one atomic addition: the request path hashes no label and takes
+//! no lock. Each worker has its own set, because a counter that two cores write is the most expensive line of a stage.
+//! A scrape adds up the sets. Label values are names from the configuration. They are never clients, paths or keys,
+//! because callers could then create an unbounded number of series.
 //!
-//! The module imports nothing from the crate, so every stage can count. `admin` exports the counters.
+//! This module imports nothing from the crate, so every stage can use it. `admin` exports the counters.
 
 mod count;
 mod http2;
@@ -22,11 +22,11 @@ pub(crate) use count::{Count, Gauge};
 pub(crate) use http2::{EarlyReset, Http2Metrics};
 pub(crate) use keyed::KeyOutcome;
 pub(crate) use keyed::KeyedMetrics;
-pub(crate) use latency::Snapshot;
-pub(crate) use latency::{Latency, OfStore, OfUpstream};
+pub(crate) use latency::HistogramSnapshot;
+pub(crate) use latency::{LatencyHistogram, StoreBounds, UpstreamBounds};
 pub(crate) use upstream::{InFlight, RetryRefusal, UpstreamFailure, UpstreamMetrics};
 
-/// Number of status codes: 100 to 999.
+/// Number of possible status codes, 100 to 999.
 pub(crate) const STATUSES: usize = 900;
 
 /// Route label of requests that match no route.
@@ -37,27 +37,29 @@ pub(crate) struct Metrics {
     pub(crate) routes: Vec<Arc<RouteMetrics>>,
     pub(crate) limits: Vec<Arc<LimitMetrics>>,
     pub(crate) upstreams: Vec<Arc<UpstreamMetrics>>,
-    /// Requests that match no route.
+    /// Counters of requests that match no route.
     pub(crate) unrouted: Arc<RouteMetrics>,
+    /// Open client connections.
     pub(crate) connections: Arc<Gauge>,
     /// Responses whose last byte was not written to the client's socket.
     pub truncated: Count,
     pub(crate) http2: Arc<Http2Metrics>,
 }
 
-/// Counts a connection as open until it is dropped.
+/// Guard that counts a connection as open until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Connected(Arc<Gauge>);
+pub(crate) struct OpenConnection(Arc<Gauge>);
 
 /// Counters of a route.
 pub(crate) struct RouteMetrics {
     pub(crate) name: Arc<str>,
+    /// Requests by the status of their response. The index is the status minus 100.
     pub(crate) by_status: Box<[Count]>,
-    /// Requests that were delayed until their slot.
+    /// Requests that waited for a token of a limit with `on_exceed = "delay"`.
     pub delayed: Count,
-    /// Requests with an idempotency key.
+    /// Counters of requests with an idempotency key.
     pub keyed: KeyedMetrics,
-    /// Whether the route has a rule for idempotency keys. Without one, `keyed` is not exported.
+    /// Whether the route has a rule for idempotency keys. Otherwise `keyed` is not exported.
     pub(crate) has_keys: bool,
 }
 
@@ -67,13 +69,13 @@ pub(crate) struct LimitMetrics {
     pub(crate) name: Arc<str>,
     /// Requests that the limit rejected.
     pub refused: Count,
-    /// Requests that the limit would have rejected if it were not in shadow mode.
+    /// Requests that the limit would have rejected outside shadow mode.
     pub shadow_refused: Count,
 }
 
 impl Metrics {
-    /// Creates the counters for routes (with whether they have a rule for idempotency keys), limits and upstreams of
-    /// these names, each in the order of the configuration.
+    /// Creates the counters of the named routes, limits and upstreams, each in the order of the configuration. The flag
+    /// of a route is [`RouteMetrics::has_keys`].
     pub(crate) fn new<'a>(
         routes: impl IntoIterator<Item = (&'a Arc<str>, bool)>,
         limits: impl IntoIterator<Item = &'a Arc<str>>,
@@ -93,19 +95,19 @@ impl Metrics {
         }
     }
 
-    /// Returns the counters of the routes, followed by those of requests without a route.
+    /// Returns the counters of all routes, then those of requests that match no route.
     pub(crate) fn all_routes(&self) -> impl Iterator<Item = &Arc<RouteMetrics>> {
         self.routes.iter().chain([&self.unrouted])
     }
 
-    /// Counts a connection as open until the result is dropped.
-    pub(crate) fn connected(&self) -> Connected {
+    /// Counts a connection as open until the returned guard is dropped.
+    pub(crate) fn connected(&self) -> OpenConnection {
         self.connections.add(1);
-        Connected(Arc::clone(&self.connections))
+        OpenConnection(Arc::clone(&self.connections))
     }
 }
 
-impl Drop for Connected {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.add(-1);
     }

@@ -1,7 +1,7 @@
-//! Sockets: options and state of client sockets, and small vectored writes.
+//! Socket helpers: options and state of client sockets, and flattening of small vectored writes.
 //!
-//! The number of unacknowledged bytes comes from a netlink query, because there is no safe interface to the ioctl
-//! `SIOCOUTQ`.
+//! A netlink query (`sock_diag`) returns the number of unacknowledged bytes, because no safe interface to the ioctl
+//! `SIOCOUTQ` exists.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -21,14 +21,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// The value of a cookie that matches every socket (`INET_DIAG_NOCOOKIE`).
+/// Cookie value that matches every socket (`INET_DIAG_NOCOOKIE`).
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
 
-/// Total size of the pieces that [`FlattenWrites`] copies, in bytes. The copy is on the stack.
+/// Largest total size of the slices that [`FlattenWrites`] copies, in bytes. The copy is on the stack.
 const MAX_FLATTENED: usize = 2_048;
 
-/// Enables TCP keep-alive after one minute of silence. Without it, a peer that vanished is never detected on a
-/// connection that only reads, such as a tunnel.
+/// Enables TCP keep-alive after one minute without traffic. Without it, the gateway would never detect that the peer of
+/// a connection that only reads, such as a tunnel, has vanished.
 pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let after = TcpKeepalive::new().with_time(Duration::from_mins(1));
     SockRef::from(stream).set_tcp_keepalive(&after)
@@ -36,16 +36,17 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 
 /// The socket of a client, with or without TLS.
 ///
-/// A response without a length ends with its connection, and only an orderly end shows the client that it is complete.
-/// So the socket is set to reset on close while such a response is sent, and set back when the response is complete.
+/// A response without a length ends with the close of its connection, and only a TCP FIN shows the client that the
+/// response is complete. So a close resets the connection while such a response is sent, and sends a FIN once the
+/// response is complete.
 pub(crate) trait ClientSocket {
-    /// Makes a close of this socket a reset.
+    /// Makes the close of this socket send a TCP reset.
     fn reset_on_close(&self);
 
-    /// Makes a close of this socket orderly again.
-    fn end_on_close(&self);
+    /// Makes the close of this socket send a FIN, which is the default.
+    fn fin_on_close(&self);
 
-    /// Returns how many sent bytes the client has not acknowledged, if the kernel reports it.
+    /// Returns the number of sent bytes that the client has not acknowledged, if the kernel reports it.
     fn unacknowledged(&self) -> Option<u32>;
 }
 
@@ -54,7 +55,7 @@ impl ClientSocket for TcpStream {
         log_failure(self.set_zero_linger());
     }
 
-    fn end_on_close(&self) {
+    fn fin_on_close(&self) {
         log_failure(SockRef::from(self).set_linger(None));
     }
 
@@ -65,18 +66,18 @@ impl ClientSocket for TcpStream {
 
 fn log_failure(outcome: io::Result<()>) {
     if let Err(error) = outcome {
-        tracing::debug!(%error, "socket option not set, connection already closed");
+        tracing::debug!(%error, "setting SO_LINGER failed");
     }
 }
 
 impl<IO: ClientSocket> ClientSocket for TlsStream<IO> {
-    // A client that requires TLS's `close_notify` detects a truncated response without a reset.
+    // A TLS client that requires `close_notify` detects a truncated response even without the reset.
     fn reset_on_close(&self) {
         self.get_ref().0.reset_on_close();
     }
 
-    fn end_on_close(&self) {
-        self.get_ref().0.end_on_close();
+    fn fin_on_close(&self) {
+        self.get_ref().0.fin_on_close();
     }
 
     fn unacknowledged(&self) -> Option<u32> {
@@ -88,19 +89,19 @@ impl<IO: ClientSocket> ClientSocket for TlsStream<IO> {
 impl ClientSocket for tokio::io::DuplexStream {
     fn reset_on_close(&self) {}
 
-    fn end_on_close(&self) {}
+    fn fin_on_close(&self) {}
 
     fn unacknowledged(&self) -> Option<u32> {
         None
     }
 }
 
-/// Returns how many sent bytes the peer has not acknowledged, or `None` if the kernel does not report it. A query takes
-/// about 15 µs.
+/// Returns the number of sent bytes that the peer has not acknowledged, or `None` if the kernel does not report it. The
+/// query takes about 15 µs.
 fn unacknowledged(stream: &TcpStream) -> Option<u32> {
     let (local, peer) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
     query(local, peer)
-        .inspect_err(|error| tracing::debug!(%error, "kernel does not report the send queue"))
+        .inspect_err(|error| tracing::debug!(%error, "send queue query failed"))
         .ok()
 }
 
@@ -130,7 +131,7 @@ fn query(local: SocketAddr, peer: SocketAddr) -> io::Result<u32> {
 
     let socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.send_to(&bytes, &netlink_sys::SocketAddr::new(0, 0), 0)?;
-    // The kernel has replied by the time the request is sent.
+    // Does not block: the kernel queues the reply before `send_to` returns.
     let (reply, _) = socket.recv_from_full()?;
     let reply = NetlinkMessage::<SockDiagMessage>::deserialize(&reply);
     match reply.map_err(io::Error::other)?.payload {
@@ -138,14 +139,14 @@ fn query(local: SocketAddr, peer: SocketAddr) -> io::Result<u32> {
             Ok(response.header.send_queue)
         }
         NetlinkPayload::Error(error) => Err(error.to_io()),
-        _ => Err(io::Error::other("unexpected reply")),
+        _ => Err(io::Error::other("unexpected netlink message")),
     }
 }
 
-/// A connection that turns small vectored writes into plain ones.
+/// A connection that turns small vectored writes into plain writes.
 ///
-/// hyper writes a head and its body as separate pieces. For the few hundred bytes of an ordinary message, copying them
-/// and one `write` is cheaper than `writev`. Larger writes stay vectored.
+/// hyper writes a head and its body as separate slices. For the few hundred bytes of an ordinary message, copying them
+/// into one `write` is cheaper than `writev`. Larger writes stay vectored.
 #[derive(Debug)]
 pub(crate) struct FlattenWrites<IO>(pub IO);
 
@@ -180,7 +181,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for FlattenWrites<IO> {
         if pieces.iter().map(|piece| piece.len()).sum::<usize>() > MAX_FLATTENED {
             return io.poll_write_vectored(cx, pieces);
         }
-        // Uninitialised, because clearing it would cost more than filling it.
+        // Uninitialised, because zeroing the buffer would cost more than filling it.
         let mut buffer = [MaybeUninit::uninit(); MAX_FLATTENED];
         let mut flat = ReadBuf::uninit(&mut buffer);
         for piece in pieces {
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_send_queue_shrinks_when_the_peer_reads() {
+    async fn unacknowledged_bytes_decrease_when_the_peer_reads() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(address).await.unwrap();
             let peer = TcpStream::connect(listener.local_addr().unwrap());
@@ -221,19 +222,19 @@ mod tests {
             assert_eq!(unacknowledged(&stream), Some(0));
             stream.writable().await.unwrap();
             while stream.try_write(&[0; 8_192]).is_ok() {}
-            let full = unacknowledged(&stream).expect("a queue");
+            let full = unacknowledged(&stream).expect("the kernel reports the send queue");
             assert!(full > 0);
             peer.read_exact(&mut vec![0; 1 << 20]).await.unwrap();
             let deadline = Instant::now() + Duration::from_secs(10);
-            while unacknowledged(&stream).expect("a queue") >= full {
-                assert!(Instant::now() < deadline, "the queue does not shrink");
+            while unacknowledged(&stream).expect("the kernel reports the send queue") >= full {
+                assert!(Instant::now() < deadline, "the send queue does not shrink");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
     }
 
     #[tokio::test]
-    async fn pieces_arrive_whole_and_in_order_whatever_their_size() {
+    async fn vectored_writes_of_all_sizes_arrive_complete_and_in_order() {
         for size in [1, MAX_FLATTENED / 2, MAX_FLATTENED, 3 * MAX_FLATTENED] {
             let (near, mut far) = tokio::io::duplex(64 * 1024);
             let mut near = FlattenWrites(near);

@@ -1,66 +1,69 @@
-//! One spelling for every path.
+//! Normalisation of request paths.
 //!
-//! A path can be written in endless ways that an upstream takes for the same one, and each that a rule
-//! does not recognise is a way around it. So a request's path is normalised once, routes are matched on
-//! the result, and the result is what upstream gets: the two can not disagree about a spelling that is
-//! never forwarded. Unreserved octets are decoded, then dot segments removed (RFC 3986, 5.2.4), then
-//! slashes merged. What is left of `%XX` goes upstream exactly as it came, and is decoded once, to
-//! bytes, for matching; so `/users/%40me` is `/users/@me` to a rule, and `%252e` is never a dot.
+//! A path has many equivalent spellings, and a spelling that a route does not recognise bypasses its limits. So the
+//! path of a request is normalised once. Routes match the normalised path, and upstream receives it, so the two cannot
+//! differ in spelling. Normalisation has three steps:
 //!
-//! An encoded slash, a backslash, NUL and a broken escape are refused rather than interpreted: servers
-//! differ on what they mean, and there is no spelling of them that all upstreams read alike.
+//! 1. Unreserved octets are decoded (`%41` → `A`).
+//! 2. Dot segments are removed (RFC 3986, section 5.2.4).
+//! 3. Consecutive slashes are merged.
 //!
-//! Not promised: that an upstream with rules of its own sees what a rule saw. Path parameters (`/a;x`)
-//! are ordinary characters here, letters keep their case, and nothing is decoded twice.
+//! Other escapes are forwarded unchanged. For matching they are decoded once, to bytes: `/users/%40me` matches as
+//! `/users/@me`, and `%252e` never becomes a dot.
+//!
+//! Encoded slashes, backslashes, NUL and malformed escapes are rejected, because servers interpret them differently.
+//!
+//! Not guaranteed: that an upstream with further rules interprets a path like the gateway. Path parameters (`/a;x`) are
+//! ordinary characters here, letters keep their case, and nothing is decoded twice.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// Why a path is refused.
+/// Why a path is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PathError {
-    /// It does not start at the root.
+    /// The path does not start with `/`.
     #[error("a path must begin with a slash")]
     NotAbsolute,
-    /// It has `%2F`.
+    /// The path contains `%2F`.
     #[error("a path must not contain an encoded slash")]
     EncodedSlash,
-    /// It has `\` or `%5C`.
+    /// The path contains `\` or `%5C`.
     #[error("a path must not contain a backslash, encoded or not")]
     Backslash,
-    /// It has a zero byte or `%00`.
+    /// The path contains a NUL byte or `%00`.
     #[error("a path must not contain NUL, encoded or not")]
     Nul,
-    /// It has a `%` without two hexadecimal digits.
+    /// The path contains a `%` that is not followed by two hexadecimal digits.
     #[error("a path must not contain a percent sign without two hexadecimal digits")]
     MalformedEscape,
 }
 
-/// A path in its one spelling.
+/// A normalised path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Normalised<'a> {
     forward: Cow<'a, str>,
-    /// Where it differs from `forward`.
+    /// `None` if it equals `forward`.
     matching: Option<Vec<u8>>,
 }
 
 impl Normalised<'_> {
-    /// What is sent upstream.
+    /// Returns the path that is sent upstream.
     pub fn forward(&self) -> &str {
         &self.forward
     }
 
-    /// What routes are matched on: [`forward`](Self::forward) with its escapes decoded once.
+    /// Returns the path that routes match: [`forward`](Self::forward) with its escapes decoded once.
     pub fn matching(&self) -> &[u8] {
         self.matching.as_deref().unwrap_or(self.forward.as_bytes())
     }
 }
 
-/// Normalises the path of a request target, without its query.
+/// Normalises the path of a request target, given without its query.
 ///
-/// A path that is normal already and has no escapes is returned as it is, after one scan.
+/// A path that is already normal and has no escapes is borrowed after one scan.
 pub fn normalise(raw: &str) -> Result<Normalised<'_>, PathError> {
     if !raw.starts_with('/') {
         return Err(PathError::NotAbsolute);
@@ -72,15 +75,15 @@ pub fn normalise(raw: &str) -> Result<Normalised<'_>, PathError> {
         });
     }
     let decoded = decode_unreserved(raw)?;
-    let forward = match tidy_segments(&decoded) {
-        Some(tidied) => Cow::Owned(tidied),
+    let forward = match normalise_segments(&decoded) {
+        Some(normalised) => Cow::Owned(normalised),
         None => decoded,
     };
     let matching = forward.contains('%').then(|| decode_all(&forward));
     Ok(Normalised { forward, matching })
 }
 
-/// Whether there is certainly nothing to do.
+/// Whether the path needs no normalisation. Returns false if in doubt.
 fn is_plain(path: &str) -> bool {
     let mut previous = 0;
     for byte in path.bytes() {
@@ -129,39 +132,39 @@ fn decode_unreserved(path: &str) -> Result<Cow<'_, str>, PathError> {
     Ok(Cow::Owned(decoded))
 }
 
-/// Removes dot segments and merges slashes; `None` where the path, which begins with one, needs neither.
-fn tidy_segments(path: &str) -> Option<String> {
+/// Removes dot segments and merges slashes. Returns `None` if the path, which starts with a slash, needs neither.
+fn normalise_segments(path: &str) -> Option<String> {
     let mut segments = path[1..].split('/');
     if !path.contains("//") && !segments.clone().any(is_dots) {
         return None;
     }
 
-    // Empty segments stay until the dots are gone: `/a//../b` is `/a/b`, as RFC 3986 has it.
-    let mut kept: SmallVec<[&str; 16]> = SmallVec::new();
+    // Empty segments are removed after the dot segments, as RFC 3986 requires: `/a//../b` becomes `/a/b`.
+    let mut remaining: SmallVec<[&str; 16]> = SmallVec::new();
     for segment in segments.clone() {
         match segment {
             "." => {}
-            ".." => _ = kept.pop(),
-            _ => kept.push(segment),
+            ".." => _ = remaining.pop(),
+            _ => remaining.push(segment),
         }
     }
-    let mut tidied = String::with_capacity(path.len());
-    for segment in kept.into_iter().filter(|segment| !segment.is_empty()) {
-        tidied.push('/');
-        tidied.push_str(segment);
+    let mut normalised = String::with_capacity(path.len());
+    for segment in remaining.into_iter().filter(|segment| !segment.is_empty()) {
+        normalised.push('/');
+        normalised.push_str(segment);
     }
     let last = segments.next_back().unwrap_or_default();
     if last.is_empty() || is_dots(last) {
-        tidied.push('/');
+        normalised.push('/');
     }
-    Some(tidied)
+    Some(normalised)
 }
 
 fn is_dots(segment: &str) -> bool {
     matches!(segment, "." | "..")
 }
 
-/// Decodes every escape of a path in which all are well-formed.
+/// Decodes every escape. All escapes of `path` must be well-formed.
 fn decode_all(path: &str) -> Vec<u8> {
     let path = path.as_bytes();
     let mut decoded = Vec::with_capacity(path.len());
@@ -180,7 +183,7 @@ fn decode_all(path: &str) -> Vec<u8> {
 
 const ESCAPE_LEN: usize = "%XX".len();
 
-/// The octet of the escape that begins `at`, if one does.
+/// Returns the octet of the escape at position `at`, or `None` if there is no well-formed escape.
 fn escaped_octet(path: &[u8], at: usize) -> Option<u8> {
     let &[b'%', high, low] = path.get(at..at + ESCAPE_LEN)? else {
         return None;
@@ -189,7 +192,7 @@ fn escaped_octet(path: &[u8], at: usize) -> Option<u8> {
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
-/// RFC 3986, 2.3.
+/// Whether the octet is unreserved (RFC 3986, section 2.3).
 fn is_unreserved(octet: u8) -> bool {
     octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'.' | b'_' | b'~')
 }
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn is_refused(raw: &str, expected: PathError) {
+    fn is_rejected(raw: &str, expected: PathError) {
         assert_eq!(normalise(raw), Err(expected), "{raw}");
     }
 
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn other_escapes_are_forwarded_as_they_came_and_decoded_once_to_match() {
+    fn other_escapes_are_forwarded_unchanged_and_decoded_once_for_matching() {
         forwards("/users/%40me", "/users/%40me");
         matches_as("/users/%40me", "/users/@me");
         forwards("/a%3a%3A%3f%c3%A9", "/a%3a%3A%3f%c3%A9");
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_twice_is_decoded_once() {
+    fn a_double_encoding_is_decoded_once() {
         forwards("/%252e%252e/a", "/%252e%252e/a");
         matches_as("/%252e%252e/a", "/%2e%2e/a");
         matches_as("/a%252Fb", "/a%2Fb");
@@ -299,49 +302,49 @@ mod tests {
     }
 
     #[test]
-    fn a_trailing_slash_and_path_parameters_are_kept() {
+    fn a_trailing_slash_and_path_parameters_are_unchanged() {
         forwards("/a/", "/a/");
         forwards("/a;x=1/b;y", "/a;x=1/b;y");
     }
 
     #[test]
-    fn encoded_slashes_backslashes_and_nul_are_refused() {
-        is_refused("/a%2Fb", PathError::EncodedSlash);
-        is_refused("/a%2fb", PathError::EncodedSlash);
-        is_refused("/a\\b", PathError::Backslash);
-        is_refused("/a%5Cb", PathError::Backslash);
-        is_refused("/a%5cb", PathError::Backslash);
-        is_refused("/a%00", PathError::Nul);
-        is_refused("/a\0", PathError::Nul);
+    fn encoded_slashes_backslashes_and_nul_are_rejected() {
+        is_rejected("/a%2Fb", PathError::EncodedSlash);
+        is_rejected("/a%2fb", PathError::EncodedSlash);
+        is_rejected("/a\\b", PathError::Backslash);
+        is_rejected("/a%5Cb", PathError::Backslash);
+        is_rejected("/a%5cb", PathError::Backslash);
+        is_rejected("/a%00", PathError::Nul);
+        is_rejected("/a\0", PathError::Nul);
     }
 
     #[test]
-    fn malformed_escapes_are_refused() {
+    fn malformed_escapes_are_rejected() {
         for raw in ["/%", "/%4", "/%4g", "/%g4", "/a%%41", "/%+1", "/% 1", "/%é"] {
-            is_refused(raw, PathError::MalformedEscape);
+            is_rejected(raw, PathError::MalformedEscape);
         }
     }
 
     #[test]
-    fn a_path_begins_with_a_slash() {
+    fn a_path_without_a_leading_slash_is_rejected() {
         for raw in ["", "*", "a/b", "%2Fa", "../a"] {
-            is_refused(raw, PathError::NotAbsolute);
+            is_rejected(raw, PathError::NotAbsolute);
         }
     }
 
     #[test]
-    fn a_newline_in_a_path_is_a_byte_like_any_other() {
+    fn an_encoded_newline_has_no_special_meaning() {
         forwards("/o/client%0A/register", "/o/client%0A/register");
         matches_as("/o/client%0d%0A/register", "/o/client\r\n/register");
     }
 
     #[test]
-    fn an_encoded_query_stays_part_of_the_path() {
+    fn an_encoded_question_mark_is_part_of_the_path() {
         matches_as("/other%3F/o/client/register", "/other?/o/client/register");
     }
 
-    /// What an upstream might make of a path when it decodes everything, takes a backslash for a slash and
-    /// then cleans up: written apart from the code under test, one character at a time.
+    /// Returns the path as a lenient upstream could interpret it: it decodes all escapes, treats a backslash as a
+    /// slash, and removes empty and dot segments. This code is independent of the code under test.
     fn lenient_upstream(path: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut rest = path.as_bytes();
@@ -375,8 +378,8 @@ mod tests {
 
     const THROTTLED: &str = "/o/client/register";
 
-    /// Ways to write the throttled path: each character in each spelling, each slash in each spelling, each
-    /// prefix that leads nowhere, and pairs of these.
+    /// Returns spellings of the throttled path: each character and each slash in several encodings, combined with
+    /// several endings.
     fn variants() -> Vec<String> {
         let characters = THROTTLED.char_indices().flat_map(|(at, character)| {
             let code = u32::from(character);
@@ -453,13 +456,13 @@ mod tests {
     }
 
     #[test]
-    fn no_variant_of_a_throttled_path_reaches_upstream_uncounted() {
+    fn a_spelling_matches_the_throttled_route_exactly_if_upstream_serves_the_throttled_path() {
         let variants = variants();
         assert!(variants.len() >= 500, "only {} variants", variants.len());
-        let (mut refused, mut throttled, mut elsewhere) = (0, 0, 0);
+        let (mut rejected, mut throttled, mut elsewhere) = (0, 0, 0);
         for raw in &variants {
             let Ok(path) = normalise(raw) else {
-                refused += 1;
+                rejected += 1;
                 continue;
             };
             let matched = path.matching().starts_with(THROTTLED.as_bytes());
@@ -478,12 +481,12 @@ mod tests {
             }) += 1;
         }
         assert!(
-            refused > 50 && throttled > 50 && elsewhere > 50,
-            "one-sided: {refused} refused, {throttled} throttled, {elsewhere} elsewhere"
+            rejected > 50 && throttled > 50 && elsewhere > 50,
+            "one-sided: {rejected} rejected, {throttled} throttled, {elsewhere} elsewhere"
         );
     }
 
-    /// Paths made of the pieces that matter.
+    /// Generates paths from characters and sequences that have a special meaning.
     fn some_path() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(vec![
             "/", "//", ".", "..", "a", "b", "%2e", "%2E", "%2f", "%5c", "\\", "%00", "%", "%4",
@@ -503,7 +506,7 @@ mod tests {
         }
 
         #[test]
-        fn upstream_makes_of_the_forwarded_path_what_was_matched(raw in some_path()) {
+        fn a_lenient_upstream_interprets_the_forwarded_path_as_it_was_matched(raw in some_path()) {
             if let Ok(path) = normalise(&raw) {
                 let matched = path.matching();
                 let matched = matched.strip_suffix(b"/").unwrap_or(matched);
@@ -512,7 +515,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_makes_it_panic(raw in any::<String>()) {
+        fn arbitrary_paths_never_panic(raw in any::<String>()) {
             _ = normalise(&raw);
             _ = normalise(&format!("/{raw}"));
         }

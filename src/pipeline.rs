@@ -159,7 +159,7 @@ impl Pipeline {
         let Shared { policy, clock, .. } = shared;
         let metrics = Arc::clone(&shared.metrics[worker]);
         let buffers = Arc::new(shared.buffers.clone());
-        let max_executions = policy.server.caps.connections / policy.server.workers;
+        let max_executions = policy.server.limits.connections / policy.server.workers;
         Ok(Self {
             routes: compile(shared, worker, &buffers)?,
             throttle: Throttle::new(shared.buckets.clone(), shared.hash_keys.clone()),
@@ -248,7 +248,7 @@ impl Pipeline {
         pending: &mut PendingRequest<'_>,
     ) -> Result<Entered, Problem> {
         let policy = &*self.policy;
-        let host = intake::check(request, policy.server.caps.body_bytes, &policy.headers)?;
+        let host = intake::check(request, policy.server.limits.body_bytes, &policy.headers)?;
 
         let caller = policy
             .trust

@@ -1,6 +1,7 @@
-//! Settings of `[server]`: what the codecs, the stages and the gateway need to know about connections.
+//! Settings of `[server]`: listeners, workers, timeouts and limits.
 //!
-//! The configuration fills them in. They are a module of their own, because layers below the gateway read them.
+//! `config` creates these settings. They are a separate module, because the HTTP codecs and the stages, which are below
+//! `config` and `gateway`, read them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,50 +9,50 @@ use std::time::Duration;
 
 use crate::buffers::BufferBounds;
 
-/// `[server]` of the configuration.
+/// Section `[server]` of the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerSettings {
-    /// Addresses to listen on; never empty.
+    /// Addresses to listen on, at least one.
     pub listen: Vec<SocketAddr>,
-    /// Number of workers, each a thread; never zero.
+    /// Number of worker threads, at least one.
     pub workers: usize,
     /// Certificate and key, if the listeners use TLS.
     pub tls: Option<TlsFiles>,
-    /// How long a drain waits for requests in flight.
+    /// Longest time that a drain waits for requests in flight.
     pub shutdown_grace: Duration,
-    /// Timeouts of each part of a request.
-    pub deadlines: Deadlines,
-    /// Bounds on connections and requests.
-    pub caps: Caps,
+    /// Timeouts of clients.
+    pub timeouts: ClientTimeouts,
+    /// Limits of connections and requests.
+    pub limits: ServerLimits,
     /// Bounds on bodies held in memory.
     pub buffers: BufferBounds,
 }
 
-/// PEM files of the gateway's own certificate chain and private key.
+/// PEM files for TLS on the listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
-    /// The certificate chain, leaf first.
+    /// Path of the certificate chain, leaf first.
     pub cert: PathBuf,
-    /// The private key.
+    /// Path of the private key.
     pub key: PathBuf,
 }
 
-/// Timeouts of a client for each part of a request.
+/// Timeouts of a client, by what the gateway waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Deadlines {
-    /// For the TLS handshake.
+pub(crate) struct ClientTimeouts {
+    /// TLS handshake (`handshake_timeout`).
     pub handshake: Duration,
-    /// For a request's head, from its first byte; and for the first byte of a connection.
+    /// Complete request head (`header_timeout`). Starts with the connection, and later with the first byte of the head.
     pub head: Duration,
-    /// Between two parts of a request's body.
+    /// Next bytes of a request body (`body_timeout`).
     pub body: Duration,
-    /// Between two requests of one connection.
+    /// Next request on an idle connection (`idle_timeout`).
     pub idle: Duration,
-    /// For the client to read a part of the response.
+    /// The client receives some bytes of the response (`write_timeout`).
     pub write: Duration,
 }
 
-impl Default for Deadlines {
+impl Default for ClientTimeouts {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(10),
@@ -63,24 +64,24 @@ impl Default for Deadlines {
     }
 }
 
-/// Bounds on connections and requests.
+/// Limits of connections and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Caps {
-    /// Connections open at once, over all workers.
+pub(crate) struct ServerLimits {
+    /// Open connections of all workers together.
     pub connections: usize,
-    /// Bytes of a request's head.
+    /// Size of a request head, in bytes.
     pub head_bytes: usize,
     /// Header lines of a request.
     pub header_lines: usize,
-    /// Bytes of a request's body.
+    /// Size of a request body, in bytes.
     pub body_bytes: u64,
-    /// HTTP/2 streams open at once on a connection.
+    /// Concurrent HTTP/2 streams of a connection.
     pub h2_streams: u32,
-    /// HTTP/2 streams that a client may reset before the gateway serves them.
+    /// HTTP/2 streams of a connection that the client has reset and the gateway has not served yet.
     pub h2_resets: usize,
 }
 
-impl Default for Caps {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: 65_536,

@@ -1,17 +1,19 @@
-//! Who is let in to what is not for everybody.
+//! Access control for admin endpoints except `/livez` and `/readyz`.
 //!
-//! A token where one is set. Where none is, only a listener on a loopback address lets anybody in, and then
-//! only requests made for a loopback host and by no web page, so that none can have a browser read what is
-//! here, or change it. With a token neither is looked at: a page cannot know it.
+//! If `[admin] token` is set, a request must carry it. Otherwise only a listener on a loopback address accepts
+//! requests, and only those with a loopback `Host` and without `Origin`. So a web page cannot use the operator's
+//! browser to read or change admin data, neither directly nor by DNS rebinding. With a token these checks are
+//! unnecessary, because a web page does not know the token.
 
 use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 
 use crate::config::AdminSettings;
 
-/// Who is let in.
+/// Access rules of the admin listener.
 pub(super) struct Auth {
     token: Option<String>,
+    /// Whether the listener is bound to a loopback address.
     loopback: bool,
 }
 
@@ -23,20 +25,24 @@ impl Auth {
         }
     }
 
-    /// Why a request is not let in, if it is not.
-    pub(super) fn refusal(&self, headers: &HeaderMap) -> Option<&'static str> {
+    /// Returns the reason to reject a request with these headers, or `None` if it is allowed.
+    pub(super) fn rejection(&self, headers: &HeaderMap) -> Option<&'static str> {
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
         if let Some(token) = &self.token {
             let presented = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-            let right = presented.is_some_and(|presented| same(presented, token));
-            return (!right).then_some("Present the admin token: `Authorization: Bearer TOKEN`.");
+            let is_valid = presented.is_some_and(|presented| constant_time_eq(presented, token));
+            return (!is_valid).then_some("Send the admin token: `Authorization: Bearer TOKEN`.");
         }
         if !self.loopback {
-            return Some("Set `[admin] token` to use this on an address others can reach.");
+            return Some(
+                "The admin listener is not on a loopback address, so it requires a token. Set `[admin] token`.",
+            );
         }
         let host = header(HOST).unwrap_or_default();
         if headers.contains_key(ORIGIN) || !is_loopback_host(host) {
-            return Some("This is not served to web pages, nor under another name than localhost.");
+            return Some(
+                "Without `[admin] token`, requests must use a loopback host and have no Origin header.",
+            );
         }
         None
     }
@@ -54,8 +60,8 @@ fn is_loopback_host(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Compares without telling by its duration where two secrets differ.
-fn same(presented: &str, expected: &str) -> bool {
+/// Compares two secrets in a time that does not depend on where they differ.
+fn constant_time_eq(presented: &str, expected: &str) -> bool {
     let (presented, expected) = (presented.as_bytes(), expected.as_bytes());
     let differing = presented
         .iter()
@@ -86,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_listener_serves_only_requests_made_for_a_loopback_host() {
+    fn a_loopback_listener_without_a_token_requires_a_loopback_host() {
         let auth = auth(None, true);
         for host in [
             "127.0.0.1:9090",
@@ -95,7 +101,7 @@ mod tests {
             "localhost",
             "127.8.8.8",
         ] {
-            assert_eq!(auth.refusal(&headers(&[("host", host)])), None, "{host}");
+            assert_eq!(auth.rejection(&headers(&[("host", host)])), None, "{host}");
         }
         for host in [
             "rebound.example:9090",
@@ -104,14 +110,14 @@ mod tests {
             "localhost.evil.example",
         ] {
             assert!(
-                auth.refusal(&headers(&[("host", host)])).is_some(),
+                auth.rejection(&headers(&[("host", host)])).is_some(),
                 "{host}"
             );
         }
     }
 
     #[test]
-    fn a_web_page_of_another_origin_is_refused() {
+    fn a_request_with_an_origin_header_is_rejected_without_a_token() {
         let auth = auth(None, true);
         for origin in [
             "https://evil.example",
@@ -120,24 +126,24 @@ mod tests {
             "https://\u{e9}vil.example",
         ] {
             let page = headers(&[("host", "localhost:9090"), ("origin", origin)]);
-            assert!(auth.refusal(&page).is_some(), "{origin}");
+            assert!(auth.rejection(&page).is_some(), "{origin}");
         }
     }
 
     #[test]
-    fn without_a_token_nothing_is_given_to_the_outside() {
+    fn a_listener_that_is_not_on_loopback_rejects_all_requests_without_a_token() {
         assert!(
             auth(None, false)
-                .refusal(&headers(&[("host", "localhost")]))
+                .rejection(&headers(&[("host", "localhost")]))
                 .is_some()
         );
     }
 
     #[test]
-    fn where_a_token_is_set_it_must_be_presented_whole() {
+    fn a_configured_token_must_match_exactly() {
         let auth = auth(Some("secret"), false);
         let with = |value| headers(&[("authorization", value)]);
-        assert_eq!(auth.refusal(&with("Bearer secret")), None);
+        assert_eq!(auth.rejection(&with("Bearer secret")), None);
         for wrong in [
             "Bearer secre",
             "Bearer secrets",
@@ -145,8 +151,8 @@ mod tests {
             "secret",
             "Basic secret",
         ] {
-            assert!(auth.refusal(&with(wrong)).is_some(), "{wrong}");
+            assert!(auth.rejection(&with(wrong)).is_some(), "{wrong}");
         }
-        assert!(auth.refusal(&headers(&[])).is_some());
+        assert!(auth.rejection(&headers(&[])).is_some());
     }
 }

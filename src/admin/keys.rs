@@ -1,13 +1,13 @@
-//! What is kept of idempotency keys: looked at, and freed where nobody knows what became of them.
+//! `/idempotency`: shows the records of idempotency keys, and frees keys whose outcome is unknown.
 //!
-//! An operator is told a key by a client and does not know whose it is to the gateway, so keys are looked
-//! up in every scope. Answers hold what their callers were meant to see alone, cookies among it, and are
-//! shown only where they are asked for.
+//! A key is looked up in every scope, because an operator who gets a key from a client does not know its scope. Stored
+//! responses can contain secrets such as cookies, so they are shown only with `?body=true`.
 //!
-//! A key is freed only while its outcome is unknown; that is the store's to say, in the moment it is
-//! freed. Freeing any other would have a request carried out twice.
+//! Freeing a key deletes its record, so the next request with the key executes. Only a key whose outcome is unknown can
+//! be freed, because freeing any other key would allow a second execution. The store checks the state and deletes the
+//! record in one atomic operation.
 
-mod asked;
+mod key_request;
 mod view;
 
 use std::sync::Arc;
@@ -17,110 +17,120 @@ use axum::http::{StatusCode, Uri};
 use axum::routing::get;
 use axum::{Json, Router};
 
-use self::asked::Asked;
-use self::view::{Found, Overview, Record};
+use self::key_request::KeyRequest;
+use self::view::{KeyRecordView, KeyView, RecordStoreView};
 use super::listener::AdminState;
-use super::problem::Problem;
+use super::problem::AdminProblem;
 use crate::idempotency::{self, KeyHash, RecordInfo, Records as _};
 
-/// Records shown of one key, and scopes named: a key that everybody uses has very many.
-const MOST: usize = 100;
+/// Limit of the records of a key that a response shows, and of the scopes that a problem lists. A common key, such as
+/// `1`, can have a record in very many scopes.
+const MAX_SHOWN: usize = 100;
 
-/// Records counted for one lookup.
-const MOST_FOUND: usize = 10_000;
+/// Limit of the records of a key that a lookup counts.
+const MAX_FOUND: usize = 10_000;
 
-/// Bytes of bodies in one lookup. The latest record is shown whatever its size.
-const MOST_BODY_BYTES: usize = 16 << 20;
+/// Limit of the stored bodies in one response, in bytes. The latest record is shown even if its body is larger.
+const MAX_BODY_BYTES: usize = 16 << 20;
 
-/// Where these are asked for.
 pub(super) fn routes() -> Router<Arc<AdminState>> {
-    let key = || get(look_up).delete(free);
+    let key = || get(show_key).delete(free_key);
     Router::new()
-        .route("/idempotency", get(overview))
+        .route("/idempotency", get(show_counts))
         .route("/idempotency/keys/", key())
         .route("/idempotency/keys/{*key}", key())
 }
 
-async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>, Problem> {
+async fn show_counts(
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Json<RecordStoreView>, AdminProblem> {
     let counted = admin.records.count().await;
-    let counts = counted.map_err(|error| Problem::store_failed(&error))?;
+    let counts = counted.map_err(|error| AdminProblem::store_failed(&error))?;
     Ok(Json(counts.into()))
 }
 
-async fn look_up(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<Json<Found>, Problem> {
-    let asked = Asked::of(&uri)?;
-    let found = find(&admin, &asked, MOST_FOUND).await?;
+async fn show_key(
+    State(admin): State<Arc<AdminState>>,
+    uri: Uri,
+) -> Result<Json<KeyView>, AdminProblem> {
+    let request = KeyRequest::of(&uri)?;
+    let found = find(&admin, &request, MAX_FOUND).await?;
     let mut records = Vec::new();
     let mut bytes = 0;
-    for info in found.iter().take(MOST) {
-        if !asked.with_body {
-            records.push(Record::of(info));
+    for info in found.iter().take(MAX_SHOWN) {
+        if !request.with_body {
+            records.push(KeyRecordView::of(info));
             continue;
         }
         bytes += info.response.map_or(0, |response| response.body_bytes);
-        if bytes > MOST_BODY_BYTES && !records.is_empty() {
+        if bytes > MAX_BODY_BYTES && !records.is_empty() {
             break;
         }
         let response = match info.response {
             None => Ok(None),
             Some(_) => admin.records.response(info.id).await,
         };
-        let response = response.map_err(|error| Problem::store_failed(&error))?;
-        records.push(Record::of(info).with(response.as_deref()));
+        let response = response.map_err(|error| AdminProblem::store_failed(&error))?;
+        records.push(KeyRecordView::of(info).with(response.as_deref()));
     }
     let left_out = found.len() - records.len();
-    Ok(Json(Found {
-        key: asked.key.as_str().to_owned(),
+    Ok(Json(KeyView {
+        key: request.key.as_str().to_owned(),
         records,
         left_out: (left_out > 0).then_some(left_out),
     }))
 }
 
-async fn free(State(admin): State<Arc<AdminState>>, uri: Uri) -> Result<StatusCode, Problem> {
-    let asked = Asked::of(&uri)?;
-    let found = find(&admin, &asked, MOST).await?;
+async fn free_key(
+    State(admin): State<Arc<AdminState>>,
+    uri: Uri,
+) -> Result<StatusCode, AdminProblem> {
+    let request = KeyRequest::of(&uri)?;
+    let found = find(&admin, &request, MAX_SHOWN).await?;
     let [info] = &found[..] else {
-        let scopes = found.iter().take(MOST).map(|info| info.id.scope);
-        return Err(Problem::several_scopes(scopes));
+        let scopes = found.iter().take(MAX_SHOWN).map(|info| info.id.scope);
+        return Err(AdminProblem::several_scopes(scopes));
     };
     if info.state != idempotency::RecordState::Unknown {
-        return Err(Problem::not_unknown(info.state));
+        return Err(AdminProblem::not_unknown(info.state));
     }
     let freed = admin.records.free_unknown(info.id).await;
-    if !freed.map_err(|error| Problem::store_failed(&error))? {
-        return Err(Problem::plain(
+    if !freed.map_err(|error| AdminProblem::store_failed(&error))? {
+        return Err(AdminProblem::plain(
             StatusCode::CONFLICT,
-            "The record changed at this moment, and nothing was freed. Look at it again.",
+            "The record changed during the request, and the key was not freed. Look up the key again.",
         ));
     }
-    // As a string field: every format of the log quotes and escapes it.
+    // Logged as a string field, because every log format quotes and escapes strings.
     tracing::info!(
-        key = asked.key.as_str(),
+        key = request.key.as_str(),
         scope = %info.id.scope,
-        "an idempotency key whose outcome was unknown was freed by an operator"
+        "idempotency key with unknown outcome freed by operator"
     );
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Returns up to `most` records of the requested key, the latest first, or 404 if there is none.
-async fn find(admin: &AdminState, asked: &Asked, most: usize) -> Result<Vec<RecordInfo>, Problem> {
+/// Returns up to `max` records of the requested key, latest first, or a 404 problem if there are none.
+async fn find(
+    admin: &AdminState,
+    request: &KeyRequest,
+    max: usize,
+) -> Result<Vec<RecordInfo>, AdminProblem> {
     let found = admin
         .records
         .find(
-            KeyHash::of(&admin.hash_keys.keys().secret, &asked.key),
-            asked.scope,
-            most,
+            KeyHash::of(&admin.hash_keys.keys().secret, &request.key),
+            request.scope,
+            max,
         )
         .await;
-    let mut found = found.map_err(|error| Problem::store_failed(&error))?;
+    let mut found = found.map_err(|error| AdminProblem::store_failed(&error))?;
     if found.is_empty() {
-        let detail = match asked.scope {
-            None => {
-                "There is no record of this key: it was never used, it was freed, or it has expired."
-            }
-            Some(_) => "There is no record of this key in this scope.",
+        let detail = match request.scope {
+            None => "No record of this key exists. It was never used, was freed, or has expired.",
+            Some(_) => "No record of this key exists in this scope.",
         };
-        return Err(Problem::plain(StatusCode::NOT_FOUND, detail));
+        return Err(AdminProblem::plain(StatusCode::NOT_FOUND, detail));
     }
     found.sort_by_key(|info| info.age);
     Ok(found)

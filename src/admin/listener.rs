@@ -1,7 +1,7 @@
 //! The admin listener: `/livez`, `/readyz`, `/metrics`, `/idempotency`, `/upstreams`.
 //!
-//! Probes answer anybody, as whatever restarts or routes around a gateway has no token. The rest is for
-//! those who are admitted.
+//! The probes `/livez` and `/readyz` need no authentication, because orchestrators and load balancers have no token.
+//! All other endpoints pass through [`Auth`].
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -20,8 +20,8 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::Auth;
-use super::problem::Problem;
-use super::{keys, scrape as metrics, serving, upstreams};
+use super::problem::AdminProblem;
+use super::{keys, scrape as metrics, serve, upstreams};
 use crate::clock::Clock;
 use crate::config::AdminSettings;
 use crate::gateway::Stop;
@@ -30,37 +30,33 @@ use crate::pipeline::Shared;
 use crate::store::{Health, RecordStore};
 use crate::upstream::UpstreamState;
 
-/// The text format Prometheus reads.
+/// Content type of the metrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How long the answer to an admitted request may take to make; only a store that hangs takes any time.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of an authenticated request. Only a store that does not respond reaches it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An admin listener at work, until dropped.
+/// A running admin listener. Dropping it stops the listener.
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
     done: CancellationToken,
 }
 
-/// What an operator is told about, and may change.
+/// Parts of a gateway that the admin API reads and changes.
 #[derive(Debug)]
 pub(crate) struct AdminSources {
-    /// What is counted.
     pub registry: Registry,
-    /// Whether the gateway is stopping.
+    /// Handle of the gateway, which shows whether it drains.
     pub gateway: Stop,
-    /// The records of its idempotency keys.
     pub records: RecordStore,
-    /// What names them.
+    /// Secret that the ids of records are hashed with.
     pub hash_keys: HashKeySource,
-    /// How its upstreams stand.
     pub upstream_states: Arc<[Arc<UpstreamState>]>,
-    /// What time it is.
     pub clock: Clock,
 }
 
-/// What the handlers work with.
+/// State of the request handlers.
 pub(super) struct AdminState {
     registry: Registry,
     gateway: Stop,
@@ -72,7 +68,7 @@ pub(super) struct AdminState {
 }
 
 impl AdminSources {
-    /// All there is of a gateway that is stopped by `gateway`.
+    /// Returns the parts of the gateway with this shared state, which `gateway` stops.
     pub(crate) fn of(shared: &Shared, gateway: Stop) -> Self {
         Self {
             registry: metrics::registry(shared),
@@ -86,7 +82,7 @@ impl AdminSources {
 }
 
 impl Admin {
-    /// Serves on `socket`, on a thread of its own.
+    /// Serves the admin API on `socket`, on a new thread.
     pub(crate) fn start(
         socket: TcpListener,
         settings: &AdminSettings,
@@ -105,15 +101,15 @@ impl Admin {
             .spawn(move || {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
-                        Ok(listener) => serving::serve(listener, router(admin), stopped).await,
-                        Err(error) => tracing::error!(%error, "the admin listener cannot be used"),
+                        Ok(listener) => serve::serve(listener, router(admin), stopped).await,
+                        Err(error) => tracing::error!(%error, "registering admin listener failed"),
                     }
                 });
             })?;
         Ok(Self { address, done })
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -130,31 +126,36 @@ fn router(admin: Arc<AdminState>) -> Router {
         .route("/metrics", get(scrape))
         .merge(keys::routes())
         .merge(upstreams::routes())
-        .method_not_allowed_fallback(other_method)
-        .layer(middleware::from_fn_with_state(Arc::clone(&admin), admit));
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&admin),
+            authenticate,
+        ));
     Router::new()
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
-        .method_not_allowed_fallback(other_method)
-        .fallback(nowhere)
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(not_found)
         .merge(private)
         .with_state(admin)
 }
 
-async fn other_method() -> Problem {
-    let detail = "It does not take this method; `Allow` has those it takes.";
-    Problem::plain(StatusCode::METHOD_NOT_ALLOWED, detail)
+async fn method_not_allowed() -> AdminProblem {
+    let detail =
+        "This endpoint does not support the method. The header `Allow` lists supported methods.";
+    AdminProblem::plain(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 
-async fn nowhere() -> Problem {
-    Problem::plain(StatusCode::NOT_FOUND, "There is nothing here.")
+async fn not_found() -> AdminProblem {
+    let detail = "Unknown path. Endpoints: /livez, /readyz, /metrics, /idempotency, /upstreams.";
+    AdminProblem::plain(StatusCode::NOT_FOUND, detail)
 }
 
 async fn readyz(State(admin): State<Arc<AdminState>>) -> Response {
     if admin.gateway.is_draining() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
-    // A degraded store does not make the gateway unready: it still serves requests that do not need the store.
+    // A degraded store does not make the gateway unready, because requests that do not need the store are still served.
     let health = admin.records.health();
     let degraded: Vec<_> = health
         .into_iter()
@@ -174,18 +175,22 @@ async fn scrape(State(admin): State<Arc<AdminState>>) -> Response {
     match encode(&mut text, &admin.registry) {
         Ok(()) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => {
-            tracing::error!(%error, "metrics cannot be written");
+            tracing::error!(%error, "encoding metrics failed");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }
 
-async fn admit(State(admin): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
-    let mut response = match admin.auth.refusal(request.headers()) {
-        Some(why) => Problem::plain(StatusCode::FORBIDDEN, why).into_response(),
-        None => match tokio::time::timeout(PATIENCE, next.run(request)).await {
+async fn authenticate(
+    State(admin): State<Arc<AdminState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = match admin.auth.rejection(request.headers()) {
+        Some(reason) => AdminProblem::plain(StatusCode::FORBIDDEN, reason).into_response(),
+        None => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => response,
-            Err(_) => late().into_response(),
+            Err(_) => timed_out().into_response(),
         },
     };
     let headers = response.headers_mut();
@@ -193,10 +198,11 @@ async fn admit(State(admin): State<Arc<AdminState>>, request: Request, next: Nex
     response
 }
 
-fn late() -> Problem {
-    let detail =
-        format!("The store took longer than {PATIENCE:?}; what was asked may still be done.");
-    Problem::plain(StatusCode::GATEWAY_TIMEOUT, detail)
+fn timed_out() -> AdminProblem {
+    let detail = format!(
+        "The store did not respond within {REQUEST_TIMEOUT:?}. The request may still be executed."
+    );
+    AdminProblem::plain(StatusCode::GATEWAY_TIMEOUT, detail)
 }
 
 impl AdminState {

@@ -1,8 +1,8 @@
 //! Problem documents of the admin listener.
 //!
-//! They are not rendered by [`crate::respond`]: its forms, hints, extra headers and CORS are for clients, not for an
-//! operator's tools. A problem has the type of the gateway that fits, or `about:blank` if the status is sufficient
-//! (RFC 9457, section 4.2.1). The `error` member is the same in both.
+//! [`crate::respond`] does not render them, because its formats, hints, extra headers and CORS are for API clients. A
+//! problem has a type of the gateway, or `about:blank` if the status suffices (RFC 9457, section 4.2.1). The `error`
+//! member is the same as in responses to clients.
 
 use axum::Json;
 use axum::http::header::CONTENT_TYPE;
@@ -13,9 +13,9 @@ use serde::Serialize;
 use crate::idempotency::{KeyError, RecordState, ScopeHash, StoreError};
 use crate::respond::error_type;
 
-/// Why the admin listener rejects a request.
+/// Reason why the admin listener rejects a request.
 #[derive(Debug, Serialize)]
-pub(super) struct Problem {
+pub(super) struct AdminProblem {
     #[serde(rename = "type")]
     kind: &'static str,
     title: &'static str,
@@ -23,18 +23,18 @@ pub(super) struct Problem {
     status: StatusCode,
     detail: String,
     #[serde(flatten)]
-    more: Option<More>,
+    more: Option<ProblemExtension>,
 }
 
-/// A problem as its document.
+/// JSON document of a problem.
 #[derive(Serialize)]
-struct Document<'p> {
+struct ProblemDocument<'p> {
     #[serde(flatten)]
-    problem: &'p Problem,
+    problem: &'p AdminProblem,
     error: ErrorMember<'p>,
 }
 
-/// The `error` member that all problem documents of the gateway have, for SDKs.
+/// The member `error`, which all problem documents of the gateway have for SDKs.
 #[derive(Serialize)]
 struct ErrorMember<'p> {
     #[serde(rename = "type")]
@@ -44,16 +44,16 @@ struct ErrorMember<'p> {
     message: String,
 }
 
-/// What a program can go on with.
+/// Extension member with the data that a program needs for its next request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum More {
+enum ProblemExtension {
     State(&'static str),
     Scopes(Vec<String>),
 }
 
-impl Problem {
-    /// One whose status says it all.
+impl AdminProblem {
+    /// Returns a problem of type `about:blank`.
     pub(super) fn plain(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             kind: "about:blank",
@@ -64,7 +64,7 @@ impl Problem {
         }
     }
 
-    /// The request cannot be understood.
+    /// Returns the problem of a malformed request.
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self {
             kind: "urn:tidegate:problem:bad-request",
@@ -73,55 +73,57 @@ impl Problem {
         }
     }
 
-    /// What stands for a key is none.
+    /// Returns the problem of an invalid idempotency key in the path.
     pub(super) fn key_invalid(error: KeyError) -> Self {
         Self {
             kind: "urn:tidegate:problem:idempotency-key-invalid",
             title: "Idempotency key invalid",
             ..Self::bad_request(format!(
-                "The idempotency key in the path cannot be used: {error}. It is 1 to 255 visible ASCII \
-                 characters, bare or as a quoted string, percent-encoded where a path needs it."
+                "The idempotency key in the path is invalid: {error}. A key has 1 to 255 visible ASCII characters, \
+                 optionally as a quoted string. Percent-encode characters that a path does not allow."
             ))
         }
     }
 
-    /// The key belongs to several, and it was not said whose is meant.
+    /// Returns the problem of a request that does not name one of several scopes.
     pub(super) fn several_scopes(scopes: impl IntoIterator<Item = ScopeHash>) -> Self {
         let scopes = scopes.into_iter().map(|scope| scope.to_string());
         Self {
-            more: Some(More::Scopes(scopes.collect())),
-            ..Self::bad_request("Several scopes have this key. Name the one you mean: ?scope=SCOPE")
+            more: Some(ProblemExtension::Scopes(scopes.collect())),
+            ..Self::bad_request(
+                "Several scopes have a record of this key. Add ?scope=SCOPE to select one.",
+            )
         }
     }
 
-    /// The record is not in the state it would have to be in.
+    /// Returns the problem of a key that cannot be freed because the state of its record is not unknown.
     pub(super) fn not_unknown(state: RecordState) -> Self {
-        let is = match state {
+        let state_text = match state {
             RecordState::InProgress => "in progress",
             RecordState::Completed => "completed",
             RecordState::Unknown => "unknown",
-            RecordState::Tombstone => "completed without its answer",
+            RecordState::Tombstone => "completed without a stored response",
         };
         Self {
-            more: Some(More::State(state.name())),
+            more: Some(ProblemExtension::State(state.name())),
             ..Self::plain(
                 StatusCode::CONFLICT,
                 format!(
-                    "The record is {is}. Only a key whose outcome is unknown can be freed: what was, or is \
-                     being, carried out would be carried out again."
+                    "The record is {state_text}. Only a key whose outcome is unknown can be freed. Freeing this one \
+                     would allow a second execution."
                 ),
             )
         }
     }
 
-    /// The store cannot do it.
+    /// Returns the problem of a failed store operation.
     pub(super) fn store_failed(error: &StoreError) -> Self {
         Self {
             kind: "urn:tidegate:problem:store-unavailable",
             title: "Store unavailable",
             ..Self::plain(
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("The store failed: {error}"),
+                format!("The store operation failed: {error}"),
             )
         }
     }
@@ -135,10 +137,10 @@ fn number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S:
     serializer.serialize_u16(status.as_u16())
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for AdminProblem {
     fn into_response(self) -> Response {
         let kind = HeaderValue::from_static("application/problem+json");
-        let document = Document {
+        let document = ProblemDocument {
             error: ErrorMember {
                 kind: error_type(self.status),
                 code: self.kind.strip_prefix("urn:tidegate:problem:"),

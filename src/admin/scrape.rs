@@ -1,4 +1,4 @@
-//! The counters of all workers as Prometheus reads them.
+//! Prometheus metrics: the sums of the counters of all workers, and the state of stores and upstreams.
 
 mod keyed;
 mod store;
@@ -14,12 +14,14 @@ use prometheus_client::registry::Registry;
 
 use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
-use crate::metrics::{Count, EarlyReset, LimitMetrics, Metrics, RouteMetrics, STATUSES, Snapshot};
+use crate::metrics::{
+    Count, EarlyReset, HistogramSnapshot, LimitMetrics, Metrics, RouteMetrics, STATUSES,
+};
 use crate::pipeline::Shared;
 use crate::store::{BucketStore, RecordStore};
 use crate::upstream::UpstreamState;
 
-/// What all workers count, and what the stores hold, ready to be scraped.
+/// Returns the registry of all metrics.
 pub(super) fn registry(shared: &Shared) -> Registry {
     let mut registry = Registry::with_prefix("tidegate");
     let scrape = Scrape {
@@ -34,7 +36,7 @@ pub(super) fn registry(shared: &Shared) -> Registry {
     registry
 }
 
-/// The counters as they stand when Prometheus asks.
+/// Collector that reads all values at the time of a scrape.
 #[derive(Debug)]
 struct Scrape {
     workers: Arc<[Arc<Metrics>]>,
@@ -70,13 +72,13 @@ impl Collector for Scrape {
         let connections = workers().map(|worker| worker.connections.get()).sum();
         let lingering = workers().map(|worker| worker.http2.lingering.get()).sum();
         for (name, help, value) in [
-            ("buckets", "Buckets tracked", size(buckets.tracked())),
+            ("buckets", "Tracked buckets", size(buckets.tracked())),
             (
                 "buckets_max",
-                "Buckets tracked at most",
+                "Limit of tracked buckets (max_clients)",
                 size(buckets.capacity()),
             ),
-            ("connections", "Client connections open", connections),
+            ("connections", "Open client connections", connections),
             (
                 "buffered_bytes",
                 "Bytes of bodies held in memory",
@@ -84,12 +86,12 @@ impl Collector for Scrape {
             ),
             (
                 "buffered_bytes_max",
-                "Bytes of bodies held in memory at most",
+                "Limit of the bytes of bodies held in memory (max_buffered)",
                 size(self.buffers.bounds().total),
             ),
             (
                 "http2_lingering_streams",
-                "HTTP/2 streams open after their response because the client is still sending",
+                "HTTP/2 streams that stay open after their response because the client is still sending",
                 lingering,
             ),
         ] {
@@ -103,7 +105,7 @@ impl Collector for Scrape {
 }
 
 impl Scrape {
-    /// What all workers together counted; `count` picks it from the counters of one.
+    /// Adds up a counter over all workers. `count` reads the counter of one worker.
     fn sum(&self, count: impl Fn(&Metrics) -> u64) -> u64 {
         self.workers.iter().map(|worker| count(worker)).sum()
     }
@@ -118,7 +120,7 @@ impl Scrape {
         })
     }
 
-    /// The counters of the first worker. All workers have the same names.
+    /// Returns the counters of the first worker, for the names, which are the same for all workers.
     fn first(&self) -> &Metrics {
         self.workers.first().expect("there is at least one worker")
     }
@@ -126,7 +128,7 @@ impl Scrape {
     fn encode_routes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut requests = encoder.encode_descriptor(
             "requests",
-            "Requests answered, by route and status",
+            "Requests with a response, by route and status",
             None,
             MetricType::Counter,
         )?;
@@ -144,7 +146,7 @@ impl Scrape {
         }
         let mut delayed = encoder.encode_descriptor(
             "delayed",
-            "Requests made to wait for their slot, by route",
+            "Requests delayed by a limit, by route",
             None,
             MetricType::Counter,
         )?;
@@ -156,16 +158,16 @@ impl Scrape {
     }
 
     fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        type Pick = fn(&LimitMetrics) -> &Count;
-        let counters: [(&str, &str, Pick); 2] = [
+        type LimitCounter = fn(&LimitMetrics) -> &Count;
+        let counters: [(&str, &str, LimitCounter); 2] = [
             (
                 "refused",
-                "Requests refused, by the limit with the longest wait",
+                "Requests rejected, by the limit with the longest wait",
                 |limit| &limit.refused,
             ),
             (
                 "shadow_refused",
-                "Requests a limit in shadow mode would have refused",
+                "Requests that a limit in shadow mode would have rejected, by limit",
                 |limit| &limit.shadow_refused,
             ),
         ];
@@ -182,8 +184,8 @@ impl Scrape {
     fn encode_buffers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut exceeded = encoder.encode_descriptor(
             "buffers_exceeded",
-            "Bodies beyond max_buffered or max_buffered_per_client: keyed requests and replays rejected, responses not \
-             stored, copies for retries dropped",
+            "Bodies that exceeded max_buffered or max_buffered_per_client, by kind: rejected keyed requests and replays, \
+             responses not stored, copies for retries dropped",
             None,
             MetricType::Counter,
         )?;
@@ -200,7 +202,7 @@ impl Scrape {
     fn encode_http2(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut resets = encoder.encode_descriptor(
             "http2_early_resets",
-            "HTTP/2 streams reset after their response because the client was still sending, by the bound reached",
+            "HTTP/2 streams reset after their response while the client was still sending, by the bound reached",
             None,
             MetricType::Counter,
         )?;
@@ -220,7 +222,7 @@ fn gauge(mut encoder: MetricEncoder<'_>, value: i64) -> fmt::Result {
     encoder.encode_gauge(&value)
 }
 
-fn histogram(mut encoder: MetricEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+fn histogram(mut encoder: MetricEncoder<'_>, snapshot: &HistogramSnapshot) -> fmt::Result {
     encoder.encode_histogram::<NoLabelSet>(snapshot.sum, snapshot.count(), &snapshot.buckets, None)
 }
 

@@ -1,7 +1,7 @@
-//! How upstreams stand, and their circuits opened and closed by hand.
+//! `/upstreams`: shows the state of upstreams, and opens and closes circuit breakers.
 //!
-//! A circuit that an operator opens stays open until an operator closes it. Closing one forgets what opened
-//! it, and leaves it to open again by itself.
+//! A circuit breaker that an operator opens stays open until an operator closes it. Closing a breaker resets its
+//! failure counts, and later failures can open it again.
 
 use std::sync::Arc;
 
@@ -12,24 +12,23 @@ use axum::{Json, Router};
 use serde::Serialize;
 
 use super::listener::AdminState;
-use super::problem::Problem;
+use super::problem::AdminProblem;
 use super::seconds;
 use crate::clock::Moment;
 use crate::upstream::UpstreamState;
 use crate::upstream::breaker;
 use crate::upstream::state::ServerState;
 
-/// Where these are asked for.
 pub(super) fn routes() -> Router<Arc<AdminState>> {
     Router::new()
-        .route("/upstreams", get(overview))
-        .route("/upstreams/{upstream}", get(look_at))
+        .route("/upstreams", get(show_all))
+        .route("/upstreams/{upstream}", get(show_one))
         .route("/upstreams/{upstream}/servers/{server}/open", post(open))
         .route("/upstreams/{upstream}/servers/{server}/close", post(close))
 }
 
 #[derive(Debug, Serialize)]
-struct Overview {
+struct UpstreamsView {
     upstreams: Vec<UpstreamView>,
 }
 
@@ -48,7 +47,7 @@ struct ServerView {
     server: String,
     weight: u32,
     in_flight: u32,
-    /// Whether health checks took it out.
+    /// Whether health checks have ejected the server.
     ejected: bool,
     circuit: CircuitView,
 }
@@ -56,12 +55,16 @@ struct ServerView {
 #[derive(Debug, Serialize)]
 struct CircuitView {
     state: &'static str,
-    /// Whether an operator opened it.
+    /// Whether an operator opened the breaker. It then stays open until an operator closes it.
     held: bool,
+    /// Time in the current state.
     for_seconds: f64,
+    /// Time until an open breaker becomes half-open.
     #[serde(skip_serializing_if = "Option::is_none")]
     remaining_seconds: Option<f64>,
+    /// How often the breaker has opened.
     openings: u64,
+    /// Cause of the last opening.
     #[serde(skip_serializing_if = "Option::is_none")]
     opened_by: Option<&'static str>,
     failures_in_a_row: u32,
@@ -88,20 +91,20 @@ struct ConcurrencyView {
     shed: u64,
 }
 
-async fn overview(State(admin): State<Arc<AdminState>>) -> Json<Overview> {
+async fn show_all(State(admin): State<Arc<AdminState>>) -> Json<UpstreamsView> {
     let now = admin.clock.now();
     let upstreams = admin.upstream_states.iter();
-    Json(Overview {
+    Json(UpstreamsView {
         upstreams: upstreams
             .map(|state| UpstreamView::of(state, now))
             .collect(),
     })
 }
 
-async fn look_at(
+async fn show_one(
     State(admin): State<Arc<AdminState>>,
     Path(upstream): Path<String>,
-) -> Result<Json<UpstreamView>, Problem> {
+) -> Result<Json<UpstreamView>, AdminProblem> {
     let state = find(&admin, &upstream)?;
     Ok(Json(UpstreamView::of(state, admin.clock.now())))
 }
@@ -109,11 +112,11 @@ async fn look_at(
 async fn open(
     State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
-) -> Result<Json<ServerView>, Problem> {
+) -> Result<Json<ServerView>, AdminProblem> {
     let now = admin.clock.now();
     let state = find_server(&admin, &upstream, &server)?;
     if state.breaker.hold_open(now).is_some() {
-        tracing::warn!(upstream, server, "the circuit was opened by an operator");
+        tracing::warn!(upstream, server, "circuit breaker opened by operator");
     }
     Ok(Json(ServerView::of(state, now)))
 }
@@ -121,16 +124,16 @@ async fn open(
 async fn close(
     State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
-) -> Result<Json<ServerView>, Problem> {
+) -> Result<Json<ServerView>, AdminProblem> {
     let now = admin.clock.now();
     let state = find_server(&admin, &upstream, &server)?;
     if state.breaker.close(now).is_some() {
-        tracing::info!(upstream, server, "the circuit was closed by an operator");
+        tracing::info!(upstream, server, "circuit breaker closed by operator");
     }
     Ok(Json(ServerView::of(state, now)))
 }
 
-fn find<'a>(admin: &'a AdminState, name: &str) -> Result<&'a UpstreamState, Problem> {
+fn find<'a>(admin: &'a AdminState, name: &str) -> Result<&'a UpstreamState, AdminProblem> {
     let mut upstream_states = admin.upstream_states.iter();
     let found = upstream_states.find(|state| &*state.upstream.name == name);
     found.map(|state| &**state).ok_or_else(|| {
@@ -144,7 +147,7 @@ fn find_server<'a>(
     admin: &'a AdminState,
     upstream: &str,
     server: &str,
-) -> Result<&'a ServerState, Problem> {
+) -> Result<&'a ServerState, AdminProblem> {
     let servers = &find(admin, upstream)?.servers;
     let found = servers.iter().find(|state| state.name() == server);
     found.ok_or_else(|| {
@@ -153,10 +156,10 @@ fn find_server<'a>(
     })
 }
 
-fn not_found(what: &str, names: &[&str]) -> Problem {
+fn not_found(what: &str, names: &[&str]) -> AdminProblem {
     let names = names.join(", ");
-    let detail = format!("There is no such {what}. There is: {names}");
-    Problem::plain(StatusCode::NOT_FOUND, detail)
+    let detail = format!("Unknown {what}. Configured: {names}");
+    AdminProblem::plain(StatusCode::NOT_FOUND, detail)
 }
 
 impl UpstreamView {
@@ -166,11 +169,11 @@ impl UpstreamView {
             name: state.upstream.name.to_string(),
             servers: servers.map(|server| ServerView::of(server, now)).collect(),
             retries: state.budget.as_ref().map(|budget| {
-                let seen = budget.snapshot(now);
+                let snapshot = budget.snapshot(now);
                 RetriesView {
-                    requests: seen.requests,
-                    retries: seen.retries,
-                    refused: seen.rejected,
+                    requests: snapshot.requests,
+                    retries: snapshot.retries,
+                    refused: snapshot.rejected,
                 }
             }),
             concurrency: state
@@ -198,22 +201,22 @@ impl ServerView {
 }
 
 impl CircuitView {
-    fn of(seen: &breaker::BreakerSnapshot, now: Moment) -> Self {
-        let (held, remaining) = match seen.state {
+    fn of(snapshot: &breaker::BreakerSnapshot, now: Moment) -> Self {
+        let (held, remaining) = match snapshot.state {
             breaker::BreakerState::Open { remaining, held } => (held, remaining),
             _ => (false, None),
         };
         Self {
-            state: seen.state.name(),
+            state: snapshot.state.name(),
             held,
-            for_seconds: seconds(now.since(seen.since)),
+            for_seconds: seconds(now.since(snapshot.since)),
             remaining_seconds: remaining.map(seconds),
-            openings: seen.openings,
-            opened_by: seen.why.map(breaker::OpenCause::name),
-            failures_in_a_row: seen.consecutive_failures,
+            openings: snapshot.openings,
+            opened_by: snapshot.why.map(breaker::OpenCause::name),
+            failures_in_a_row: snapshot.consecutive_failures,
             window: WindowView {
-                succeeded: seen.succeeded,
-                failed: seen.failed,
+                succeeded: snapshot.succeeded,
+                failed: snapshot.failed,
             },
         }
     }

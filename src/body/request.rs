@@ -42,8 +42,8 @@ struct LimitedStream {
 
 /// Source of a streamed body. The HTTP/1 and HTTP/2 bodies enforce `body_timeout`.
 enum Transport {
-    Http1(http1::Body),
-    Http2(http2::Body),
+    Http1(http1::Http1Body),
+    Http2(http2::Http2Body),
     Application(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -55,10 +55,10 @@ pub enum RequestBodyError {
     TooLarge(u64),
     /// The client disconnected, timed out or violated HTTP/1.
     #[error("request body could not be read from the HTTP/1 connection")]
-    Http1(#[source] http1::BodyError),
+    Http1(#[source] http1::Http1BodyError),
     /// The client reset the stream, disconnected, timed out or violated HTTP/2.
     #[error("request body could not be read from the HTTP/2 stream")]
-    Http2(#[source] http2::BodyError),
+    Http2(#[source] http2::Http2BodyError),
     /// The HTTP server of the embedding application reports an error.
     #[error("request body could not be read from the application's server")]
     Application(#[source] BoxError),
@@ -72,15 +72,15 @@ impl RequestBody {
 
     /// Creates the body of an HTTP/1 request, of up to `limit` bytes. A body that has arrived completely is not checked
     /// here, because the check of the head already rejects a `Content-Length` above the limit.
-    pub(crate) fn http1(body: http1::Body, limit: u64) -> Self {
-        match body.into_whole() {
+    pub(crate) fn http1(body: http1::Http1Body, limit: u64) -> Self {
+        match body.into_complete() {
             Ok(bytes) => bytes.into(),
             Err(body) => Self::streaming(Transport::Http1(body), limit),
         }
     }
 
     /// Creates the body of an HTTP/2 request, of up to `limit` bytes.
-    pub(crate) fn http2(body: http2::Body, limit: u64) -> Self {
+    pub(crate) fn http2(body: http2::Http2Body, limit: u64) -> Self {
         if body.is_end_stream() {
             Self::empty()
         } else {
@@ -235,10 +235,10 @@ impl RequestBodyError {
     /// the error is not a violation of HTTP.
     pub fn violation(&self) -> Option<Violation> {
         match self {
-            Self::Http2(http2::BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
-            Self::Http1(http1::BodyError::Violation(violation)) => Some(*violation),
-            Self::Http1(http1::BodyError::Closed)
-            | Self::Http2(http2::BodyError::Stream(_))
+            Self::Http2(http2::Http2BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
+            Self::Http1(http1::Http1BodyError::Violation(violation)) => Some(*violation),
+            Self::Http1(http1::Http1BodyError::Closed)
+            | Self::Http2(http2::Http2BodyError::Stream(_))
             | Self::Application(_)
             | Self::TooLarge(_) => None,
         }

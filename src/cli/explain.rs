@@ -100,7 +100,7 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     request.headers_mut().entry(HOST).or_insert(host);
     let names = &policy.headers;
     let sent = request.headers().clone();
-    let host = match intake::check(&mut request, policy.server.caps.body_bytes, names) {
+    let host = match intake::check(&mut request, policy.server.limits.body_bytes, names) {
         Ok(host) => host,
         Err(error) => {
             line("outcome", rejected(&error.into()));

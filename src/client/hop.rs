@@ -1,12 +1,12 @@
-//! One element of `X-Forwarded-For`: an address, perhaps with brackets and a port.
+//! Parser of one element of `X-Forwarded-For`: an address, optionally with brackets and a port.
 //!
-//! The header has no standard, so this reads what proxies write and nothing else. `unknown`, `_hidden`,
-//! host names, quotes and zone ids are not addresses: a zone id names an interface of some other
-//! machine, and dropping it would merge clients that are not the same.
+//! The header has no standard, so the parser accepts only the forms that proxies write. `unknown`, `_hidden`, host
+//! names, quotes and zone ids are not addresses. A zone id belongs to an interface of another machine, and dropping it
+//! would merge different clients.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Reads an element without surrounding white space; an IPv4 address in IPv6 clothing comes out as IPv4.
+/// Parses an element without surrounding white space. An IPv4-mapped IPv6 address becomes an IPv4 address.
 pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(element).ok()?;
     let address = match text.strip_prefix('[') {
@@ -23,7 +23,7 @@ fn parse_bracketed(text: &str) -> Option<IpAddr> {
     port_is_fine.then_some(IpAddr::V6(address))
 }
 
-/// Only IPv4 can have a port without brackets: `::1:80` is an address.
+/// Parses an IPv4 address with a port. An IPv6 address with a port needs brackets, because `::1:80` is an address.
 fn parse_with_port(text: &str) -> Option<IpAddr> {
     let (host, port) = text.split_once(':')?;
     let address: Ipv4Addr = host.parse().ok()?;
@@ -31,7 +31,7 @@ fn parse_with_port(text: &str) -> Option<IpAddr> {
 }
 
 fn is_port(text: &str) -> bool {
-    // `parse` alone would also take `+80`.
+    // `parse` alone would also accept `+80`.
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
@@ -40,21 +40,21 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn reads(element: &str, address: &str) {
+    fn parses_as(element: &str, address: &str) {
         assert_eq!(parse(element.as_bytes()), Some(address.parse().unwrap()));
     }
 
     #[test]
     fn ports_and_brackets_are_stripped() {
-        reads("192.0.2.1", "192.0.2.1");
-        reads("192.0.2.1:8080", "192.0.2.1");
-        reads("2001:db8::1", "2001:db8::1");
-        reads("[2001:db8::1]", "2001:db8::1");
-        reads("[2001:db8::1]:65535", "2001:db8::1");
+        parses_as("192.0.2.1", "192.0.2.1");
+        parses_as("192.0.2.1:8080", "192.0.2.1");
+        parses_as("2001:db8::1", "2001:db8::1");
+        parses_as("[2001:db8::1]", "2001:db8::1");
+        parses_as("[2001:db8::1]:65535", "2001:db8::1");
     }
 
     #[test]
-    fn an_ipv4_address_in_any_ipv6_spelling_is_ipv4() {
+    fn an_ipv4_mapped_ipv6_address_parses_as_ipv4() {
         for spelling in [
             "::ffff:1.2.3.4",
             "::ffff:102:304",
@@ -63,12 +63,12 @@ mod tests {
             "[::ffff:1.2.3.4]",
             "[::ffff:102:304]:443",
         ] {
-            reads(spelling, "1.2.3.4");
+            parses_as(spelling, "1.2.3.4");
         }
     }
 
     #[test]
-    fn what_is_no_address_does_not_parse() {
+    fn an_element_that_is_not_an_address_does_not_parse() {
         for element in [
             "unknown",
             "_hidden",

@@ -1,11 +1,10 @@
-//! A set of networks that every request is looked up in.
+//! A set of networks, in which the address of every request is looked up.
 //!
-//! Kept as sorted, disjoint ranges, so that a lookup is one binary search whether three networks were
-//! configured or three thousand (cloud providers publish lists of that size). A prefix trie would
-//! answer no faster at this size and needs far more code.
+//! The set is stored as sorted, disjoint ranges, so a lookup is one binary search. Cloud providers publish lists of
+//! three thousand networks. At this size a prefix trie would not be faster, and needs far more code.
 //!
-//! `::ffff:0:0/96` and what is inside it are IPv4 networks. A shorter IPv6 prefix that happens to span
-//! it, such as `::/0`, covers IPv6 alone: whoever means everybody says `0.0.0.0/0` too.
+//! `::ffff:0:0/96` and its subnets are IPv4 networks. A shorter IPv6 prefix that includes it, such as `::/0`, covers
+//! IPv6 only. To cover all addresses, configure `0.0.0.0/0` as well.
 
 use std::net::IpAddr;
 
@@ -21,7 +20,7 @@ pub(super) struct Networks {
 }
 
 impl Networks {
-    /// Whether the address, given in its canonical form, is in one of the networks.
+    /// Whether one of the networks contains the address, which must be in canonical form.
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.v4.contains(address.to_bits()),
@@ -47,10 +46,10 @@ impl FromIterator<IpNet> for Networks {
     }
 }
 
-/// The address families of which `networks` together contain every public address.
+/// Returns the address families whose public addresses are all contained in `networks`.
 pub(crate) fn families_covered(networks: impl Iterator<Item = IpNet>) -> Vec<&'static str> {
     let all_v4 = IpNet::from(Ipv4Net::default());
-    // Addresses that clients on the Internet can have (RFC 4291, section 2.4).
+    // Global unicast addresses (RFC 4291, section 2.4).
     let public_v6 = Ipv6Net::new_assert([0x2000, 0, 0, 0, 0, 0, 0, 0].into(), 3).into();
     let merged = IpNet::aggregate(&networks.map(canonical).collect());
     [("IPv4", all_v4), ("IPv6", public_v6)]
@@ -75,7 +74,7 @@ fn canonical(network: IpNet) -> IpNet {
     }
 }
 
-/// Disjoint ranges, both ends included, in ascending order.
+/// Disjoint ranges in ascending order. Both ends are included.
 #[derive(Clone, Debug)]
 struct Ranges<T>(Box<[(T, T)]>);
 
@@ -88,10 +87,10 @@ impl<T> Default for Ranges<T> {
 impl<T: Copy + Ord> Ranges<T> {
     fn merge(mut ranges: Vec<(T, T)>) -> Self {
         ranges.sort_unstable();
-        ranges.dedup_by(|next, kept| {
-            let overlap = next.0 <= kept.1;
+        ranges.dedup_by(|next, previous| {
+            let overlap = next.0 <= previous.1;
             if overlap {
-                kept.1 = kept.1.max(next.1);
+                previous.1 = previous.1.max(next.1);
             }
             overlap
         });
@@ -117,49 +116,49 @@ mod tests {
     }
 
     #[track_caller]
-    fn holds(networks: &Networks, address: &str, expected: bool) {
+    fn check(networks: &Networks, address: &str, expected: bool) {
         let address: IpAddr = address.parse().unwrap();
         assert_eq!(networks.contains(address), expected, "{address}");
     }
 
     #[test]
-    fn both_ends_of_a_network_are_inside() {
+    fn a_network_contains_its_first_and_last_address() {
         let set = networks(&["10.1.0.0/16", "2001:db8::/32"]);
-        holds(&set, "10.0.255.255", false);
-        holds(&set, "10.1.0.0", true);
-        holds(&set, "10.1.255.255", true);
-        holds(&set, "10.2.0.0", false);
-        holds(&set, "2001:db7:ffff::", false);
-        holds(&set, "2001:db8::", true);
-        holds(&set, "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", true);
-        holds(&set, "2001:db9::", false);
+        check(&set, "10.0.255.255", false);
+        check(&set, "10.1.0.0", true);
+        check(&set, "10.1.255.255", true);
+        check(&set, "10.2.0.0", false);
+        check(&set, "2001:db7:ffff::", false);
+        check(&set, "2001:db8::", true);
+        check(&set, "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", true);
+        check(&set, "2001:db9::", false);
     }
 
     #[test]
-    fn a_network_inside_another_takes_nothing_away() {
+    fn a_network_inside_another_does_not_reduce_it() {
         let set = networks(&["10.0.0.0/8", "10.0.0.0/24", "10.9.9.9/32"]);
-        holds(&set, "10.200.0.1", true);
+        check(&set, "10.200.0.1", true);
     }
 
     #[test]
     fn host_bits_in_a_network_are_ignored() {
-        holds(&networks(&["10.1.2.3/8"]), "10.9.9.9", true);
+        check(&networks(&["10.1.2.3/8"]), "10.9.9.9", true);
     }
 
     #[test]
     fn a_mapped_network_is_an_ipv4_network() {
         let set = networks(&["::ffff:10.0.0.0/104", "::ffff:c000:201/128"]);
-        holds(&set, "10.255.0.1", true);
-        holds(&set, "192.0.2.1", true);
-        holds(&set, "192.0.2.2", false);
+        check(&set, "10.255.0.1", true);
+        check(&set, "192.0.2.1", true);
+        check(&set, "192.0.2.2", false);
     }
 
     #[test]
-    fn all_of_ipv6_is_not_ipv4() {
+    fn a_network_of_one_family_contains_no_address_of_the_other() {
         let set = networks(&["::/0"]);
-        holds(&set, "192.0.2.1", false);
-        holds(&set, "2001:db8::1", true);
-        holds(&networks(&["0.0.0.0/0"]), "2001:db8::1", false);
+        check(&set, "192.0.2.1", false);
+        check(&set, "2001:db8::1", true);
+        check(&networks(&["0.0.0.0/0"]), "2001:db8::1", false);
     }
 
     #[test]
@@ -183,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn the_empty_set_holds_nobody() {
-        holds(&Networks::default(), "127.0.0.1", false);
+    fn the_empty_set_contains_no_address() {
+        check(&Networks::default(), "127.0.0.1", false);
     }
 
     proptest! {
         #[test]
-        fn lookup_agrees_with_asking_each_network(
+        fn a_lookup_equals_a_search_of_all_networks(
             list in prop::collection::vec((any::<[u8; 4]>(), 0_u8..=32), 0..200),
             near in prop::collection::vec((any::<prop::sample::Index>(), -2_i64..=2), 1..50),
         ) {

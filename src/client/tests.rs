@@ -25,7 +25,7 @@ fn forwarded(lines: &[&str]) -> HeaderMap {
         .collect()
 }
 
-/// The caller behind a trusted proxy that sends these lines.
+/// Returns the caller of a request with these `X-Forwarded-For` lines from a trusted proxy.
 fn behind_proxy(lines: &[&str]) -> Caller {
     trusting(&["10.0.0.0/8"])
         .identify(ip(PROXY), &forwarded(lines))
@@ -33,7 +33,7 @@ fn behind_proxy(lines: &[&str]) -> Caller {
 }
 
 #[test]
-fn an_untrusted_peer_is_the_client_whatever_it_claims() {
+fn an_untrusted_peer_is_the_client_regardless_of_its_header() {
     let caller = trusting(&["10.0.0.0/8"])
         .identify(ip("203.0.113.9"), &forwarded(&["198.51.100.1"]))
         .unwrap();
@@ -43,7 +43,7 @@ fn an_untrusted_peer_is_the_client_whatever_it_claims() {
 }
 
 #[test]
-fn by_default_nobody_is_believed() {
+fn by_default_no_peer_is_trusted() {
     let caller = Trust::default()
         .identify(ip("127.0.0.1"), &forwarded(&["198.51.100.1"]))
         .unwrap();
@@ -51,7 +51,7 @@ fn by_default_nobody_is_believed() {
 }
 
 #[test]
-fn a_trusted_peer_that_names_nobody_is_the_client() {
+fn a_trusted_peer_without_hops_in_its_header_is_the_client() {
     for lines in [&[][..], &[""], &[" , ,"]] {
         let caller = behind_proxy(lines);
         assert_eq!(caller.address(), ip(PROXY));
@@ -67,7 +67,7 @@ fn the_first_untrusted_address_from_the_right_is_the_client() {
 }
 
 #[test]
-fn upstream_is_told_only_what_was_believed() {
+fn only_trusted_hops_are_forwarded_upstream() {
     let caller = behind_proxy(&["198.51.100.66, 203.0.113.9, 10.0.0.7"]);
     assert_eq!(caller.forwarded_for(), "203.0.113.9, 10.0.0.7, 10.0.0.1");
     let chain: Vec<_> = caller.chain().collect();
@@ -75,7 +75,7 @@ fn upstream_is_told_only_what_was_believed() {
 }
 
 #[test]
-fn where_all_are_trusted_the_leftmost_is_the_client() {
+fn if_all_hops_are_trusted_the_leftmost_is_the_client() {
     assert_eq!(
         behind_proxy(&["10.0.0.9, 10.0.0.8"]).address(),
         ip("10.0.0.9")
@@ -92,8 +92,8 @@ fn several_lines_are_joined_in_order() {
 }
 
 #[test]
-fn junk_ends_the_walk_at_the_last_good_hop() {
-    for junk in [
+fn an_invalid_hop_makes_the_last_valid_hop_the_client() {
+    for invalid in [
         "unknown",
         "_hidden",
         "fe80::1%eth0",
@@ -101,21 +101,21 @@ fn junk_ends_the_walk_at_the_last_good_hop() {
         "10.0.0.300",
         "\"",
     ] {
-        let caller = behind_proxy(&[&format!("203.0.113.9, {junk}, 10.0.0.7")]);
-        assert_eq!(caller.address(), ip("10.0.0.7"), "{junk}");
-        assert_eq!(caller.forwarded_for(), "10.0.0.7, 10.0.0.1", "{junk}");
-        assert_eq!(behind_proxy(&[junk]).address(), ip(PROXY), "{junk}");
+        let caller = behind_proxy(&[&format!("203.0.113.9, {invalid}, 10.0.0.7")]);
+        assert_eq!(caller.address(), ip("10.0.0.7"), "{invalid}");
+        assert_eq!(caller.forwarded_for(), "10.0.0.7, 10.0.0.1", "{invalid}");
+        assert_eq!(behind_proxy(&[invalid]).address(), ip(PROXY), "{invalid}");
     }
 }
 
 #[test]
-fn junk_left_of_the_client_is_never_reached() {
+fn an_invalid_hop_left_of_the_client_has_no_effect() {
     let caller = behind_proxy(&["<script>, unknown, 203.0.113.9"]);
     assert_eq!(caller.forwarded_for(), "203.0.113.9, 10.0.0.1");
 }
 
 #[test]
-fn ports_brackets_and_empty_elements_do_not_matter() {
+fn ports_brackets_and_empty_elements_are_ignored() {
     assert_eq!(
         behind_proxy(&["203.0.113.9:5, ,\t10.0.0.7:80 ,"]).address(),
         ip("203.0.113.9")
@@ -151,7 +151,7 @@ fn a_mapped_network_trusts_ipv4_peers() {
 }
 
 #[test]
-fn rotating_inside_an_ipv6_network_is_one_client() {
+fn all_addresses_of_an_ipv6_network_are_one_client() {
     let first = behind_proxy(&["2001:db8:1:2::1"]);
     let second = behind_proxy(&["2001:db8:1:2:ffff:ffff:ffff:ffff"]);
     let neighbour = behind_proxy(&["2001:db8:1:3::1"]);
@@ -162,7 +162,7 @@ fn rotating_inside_an_ipv6_network_is_one_client() {
 }
 
 #[test]
-fn every_ipv6_prefix_length_makes_an_id() {
+fn a_client_id_is_masked_to_the_ipv6_prefix() {
     let address = ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
     assert_eq!(ClientId::of(address, 0).ip(), ip("::"));
     assert_eq!(ClientId::of(address, 1).ip(), ip("8000::"));
@@ -172,7 +172,7 @@ fn every_ipv6_prefix_length_makes_an_id() {
 }
 
 #[test]
-fn exemption_is_asked_of_the_full_address() {
+fn exemption_is_decided_by_the_full_address() {
     let trust = Trust::new(nets(&["10.0.0.0/8"]), nets(&["2001:db8::7/128"]), 64);
     let exempt = |client| {
         trust
@@ -185,12 +185,12 @@ fn exemption_is_asked_of_the_full_address() {
 }
 
 #[test]
-fn a_trusted_proxy_is_not_an_exempt_client_by_itself() {
+fn a_trusted_proxy_is_not_exempt() {
     assert!(!behind_proxy(&[]).exempt());
 }
 
 #[test]
-fn more_hops_than_allowed_are_refused_wherever_the_client_stands() {
+fn more_than_256_hops_are_rejected_wherever_the_client_is() {
     let trust = trusting(&["10.0.0.0/8"]);
     let hops = |count: usize| forwarded(&[&vec!["10.0.0.7"; count].join(",")]);
     assert_eq!(
@@ -218,13 +218,13 @@ fn more_hops_than_allowed_are_refused_wherever_the_client_stands() {
 }
 
 #[test]
-fn an_untrusted_peer_is_not_refused_for_hops_nobody_reads() {
-    let header = forwarded(&[&vec!["junk"; 10_000].join(",")]);
+fn the_hops_of_an_untrusted_peer_are_not_limited() {
+    let header = forwarded(&[&vec!["invalid"; 10_000].join(",")]);
     let caller = trusting(&["10.0.0.0/8"])
         .identify(ip("203.0.113.9"), &header)
         .unwrap();
     assert_eq!(caller.forwarded_for(), "203.0.113.9");
-    assert!(!caller.walked.spilled());
+    assert!(!caller.hops.spilled());
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_header_spelled_with_underscores_is_another_header() {
     assert_eq!(caller.address(), ip(PROXY));
 }
 
-/// Addresses that often fall into [`some_networks`], and are their own canonical form.
+/// Generates addresses in canonical form that are often in [`some_networks`].
 fn some_address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         (0_u8..4, any::<u8>()).prop_map(|(net, host)| IpAddr::from([10, net, 0, host])),
@@ -258,9 +258,10 @@ fn some_networks() -> impl Strategy<Value = Vec<IpNet>> {
 }
 
 proptest! {
-    /// The oracle reads one line of plain addresses and knows no mapped ones; there the rules agree.
+    /// The crate `real_ip` supports only a single line and no IPv4-mapped addresses. For such headers its rules are the
+    /// same.
     #[test]
-    fn plain_chains_are_walked_as_real_ip_walks_them(
+    fn the_client_of_a_plain_chain_is_the_one_that_real_ip_finds(
         networks in some_networks(),
         peer in some_address(),
         hops in prop::collection::vec((some_address(), any::<bool>()), 0..12),
@@ -289,7 +290,7 @@ proptest! {
     }
 
     #[test]
-    fn no_header_bytes_make_it_panic(
+    fn arbitrary_header_bytes_never_panic_and_the_chain_parses_again(
         lines in prop::collection::vec(
             prop_oneof![
                 prop::collection::vec(prop_oneof![Just(b'\t'), 0x20_u8..=0x7e, 0x80_u8..=0xff], 0..80),

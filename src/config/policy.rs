@@ -29,7 +29,7 @@ use super::{AdminSettings, LogSettings, Policy};
 use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
 use crate::log::LogFormat;
-use crate::settings::{Caps, Deadlines, ServerSettings, TlsFiles};
+use crate::settings::{ClientTimeouts, ServerLimits, ServerSettings, TlsFiles};
 
 /// The address listened on where none is given.
 const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
@@ -71,7 +71,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
 }
 
 fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
-    let (deadlines, caps) = (Deadlines::default(), Caps::default());
+    let (timeouts, limits) = (ClientTimeouts::default(), ServerLimits::default());
     let cores = || available_parallelism().map_or(1, usize::from);
     let listen = match &section.listen {
         Some(listen) => listen.0.iter().map(|l| l.value.0).collect(),
@@ -85,28 +85,28 @@ fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
         },
         tls: section.tls.as_ref().and_then(tls),
         shutdown_grace: duration(section.shutdown_grace.as_ref(), Duration::from_secs(30)),
-        deadlines: Deadlines {
-            handshake: timeout(section.handshake_timeout.as_ref(), deadlines.handshake),
-            head: timeout(section.header_timeout.as_ref(), deadlines.head),
-            body: timeout(section.body_timeout.as_ref(), deadlines.body),
-            idle: timeout(section.idle_timeout.as_ref(), deadlines.idle),
-            write: timeout(section.write_timeout.as_ref(), deadlines.write),
+        timeouts: ClientTimeouts {
+            handshake: timeout(section.handshake_timeout.as_ref(), timeouts.handshake),
+            head: timeout(section.header_timeout.as_ref(), timeouts.head),
+            body: timeout(section.body_timeout.as_ref(), timeouts.body),
+            idle: timeout(section.idle_timeout.as_ref(), timeouts.idle),
+            write: timeout(section.write_timeout.as_ref(), timeouts.write),
         },
-        caps: Caps {
-            connections: plain(section.max_connections.as_ref(), caps.connections),
+        limits: ServerLimits {
+            connections: plain(section.max_connections.as_ref(), limits.connections),
             head_bytes: section
                 .max_header_bytes
                 .as_ref()
-                .map_or(caps.head_bytes, |bytes| {
+                .map_or(limits.head_bytes, |bytes| {
                     usize::try_from(bytes.value.0).unwrap_or(usize::MAX)
                 }),
-            header_lines: plain(section.max_headers.as_ref(), caps.header_lines),
+            header_lines: plain(section.max_headers.as_ref(), limits.header_lines),
             body_bytes: section
                 .max_body
                 .as_ref()
-                .map_or(caps.body_bytes, |Located { value: Size(b), .. }| *b),
-            h2_streams: plain(section.h2_max_streams.as_ref(), caps.h2_streams),
-            h2_resets: plain(section.h2_max_resets.as_ref(), caps.h2_resets),
+                .map_or(limits.body_bytes, |Located { value: Size(b), .. }| *b),
+            h2_streams: plain(section.h2_max_streams.as_ref(), limits.h2_streams),
+            h2_resets: plain(section.h2_max_resets.as_ref(), limits.h2_resets),
         },
         buffers,
     }

@@ -45,10 +45,13 @@ fn the_least_there_is_to_say_gets_every_default() {
     assert!(policy.server.workers > 0);
     assert_eq!(policy.server.shutdown_grace, Duration::from_secs(30));
     assert_eq!(
-        policy.server.deadlines,
-        crate::settings::Deadlines::default()
+        policy.server.timeouts,
+        crate::settings::ClientTimeouts::default()
     );
-    assert_eq!(policy.server.caps, crate::settings::Caps::default());
+    assert_eq!(
+        policy.server.limits,
+        crate::settings::ServerLimits::default()
+    );
     assert!(policy.admin.is_none() && policy.server.tls.is_none());
     assert_eq!(policy.max_clients, 1_000_000);
     assert_eq!(policy.respond.rate_limit, Dialect::Draft);

@@ -100,7 +100,7 @@ impl IdentifyState {
         if has_padded_value(headers) {
             return Err(PADDED_VALUE);
         }
-        self.names.settle(headers, true);
+        self.names.normalise(headers, true);
         let lookalikes = headers.keys().filter(|name| self.names.is_lookalike(name));
         for name in lookalikes.cloned().collect::<Vec<_>>() {
             headers.remove(name);

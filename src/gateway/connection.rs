@@ -13,71 +13,67 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
-use super::drain::Drain;
-use crate::body::RequestBody;
+use super::drain::DrainSignal;
+use crate::body::{BoxError, RequestBody};
 use crate::context::{ClientConnection, ConnectionPermit};
 use crate::http1::{self, FlushBatch, Protocol, Rewind, detect};
 use crate::http2;
 use crate::net::{ClientSocket, keep_alive};
 use crate::pipeline::Pipeline;
-use crate::settings::{Caps, Deadlines};
+use crate::settings::{ClientTimeouts, ServerLimits};
 
-/// What a worker serves its connections with.
-pub(super) struct Terms {
+/// State that the connections of a worker share.
+pub(super) struct WorkerContext {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) tls: Option<TlsAcceptor>,
-    pub(super) deadlines: Deadlines,
-    pub(super) caps: Caps,
-    pub(super) drain: Drain,
+    pub(super) timeouts: ClientTimeouts,
+    pub(super) limits: ServerLimits,
+    pub(super) drain: DrainSignal,
     pub(super) flush_batch: FlushBatch,
     pub(super) tasks: TaskTracker,
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it is closed.
 pub(super) async fn serve(
     stream: TcpStream,
     peer: IpAddr,
     permit: Arc<ConnectionPermit>,
-    terms: Arc<Terms>,
+    context: Arc<WorkerContext>,
 ) {
-    if let Err(error) = prepare(&stream) {
-        tracing::debug!(%error, "connection closed before it was served");
+    if let Err(error) = set_socket_options(&stream) {
+        tracing::debug!(%error, "setting socket options failed, closing connection");
         return;
     }
-    let tasks = terms.tasks.clone();
+    let tasks = context.tasks.clone();
     let connection = move |scheme| ClientConnection::new(peer, scheme, tasks, permit);
-    match &terms.tls {
-        None => speak(stream, connection("http"), &terms).await,
+    match &context.tls {
+        None => serve_protocol(stream, connection("http"), &context).await,
         Some(acceptor) => {
-            if let Some(stream) = shake_hands(acceptor, stream, &terms.deadlines).await {
-                speak(stream, connection("https"), &terms).await;
+            if let Some(stream) = tls_handshake(acceptor, stream, &context.timeouts).await {
+                serve_protocol(stream, connection("https"), &context).await;
             }
         }
     }
 }
 
-/// Sets the options of a client's socket.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     keep_alive(stream)
 }
 
-/// A boxed future. A connection is open for long and mostly idle, so it should use the memory of its present state and
-/// not of the largest one. The function that makes the box is not async, because an async function would reserve memory
-/// for what it moves into the box.
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// A boxed future. Connections are long-lived and mostly idle. Boxing each phase makes a connection use the memory of
+/// its current phase and not of the largest one. The functions that return the box are not `async`, because an `async`
+/// function would reserve memory for the values it moves into the box.
+type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Why a connection ended.
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Completes the TLS handshake.
-fn shake_hands<'a>(
+/// Performs the TLS handshake. Returns `None` if it fails or times out.
+fn tls_handshake<'a>(
     acceptor: &'a TlsAcceptor,
     stream: TcpStream,
-    deadlines: &'a Deadlines,
-) -> Boxed<'a, Option<TlsStream<TcpStream>>> {
+    timeouts: &'a ClientTimeouts,
+) -> BoxedFuture<'a, Option<TlsStream<TcpStream>>> {
     Box::pin(async move {
-        match tokio::time::timeout(deadlines.handshake, acceptor.accept(stream)).await {
+        match tokio::time::timeout(timeouts.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => Some(stream),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "TLS handshake failed");
@@ -91,18 +87,22 @@ fn shake_hands<'a>(
     })
 }
 
-/// Serves the protocol of the first bytes, also after ALPN: a client that agreed on one protocol and begins with another
-/// would fail later.
-fn speak<IO>(mut io: IO, connection: ClientConnection, terms: &Terms) -> Boxed<'_, ()>
+/// Detects the protocol from the first bytes and serves it. This also happens after ALPN, because a client can agree on
+/// one protocol and start with the other.
+fn serve_protocol<IO>(
+    mut io: IO,
+    connection: ClientConnection,
+    context: &WorkerContext,
+) -> BoxedFuture<'_, ()>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
-        let outcome = match detect(&mut io, terms.deadlines.head).await {
-            Ok((Protocol::Http1, early)) => speak_http1(io, early, connection, terms).await,
+        let outcome = match detect(&mut io, context.timeouts.head).await {
+            Ok((Protocol::Http1, early)) => serve_http1(io, early, connection, context).await,
             Ok((Protocol::Http2, early)) => {
-                let io = Rewind::new(io, early, terms.deadlines.write);
-                speak_http2(io, connection, terms).await
+                let io = Rewind::new(io, early, context.timeouts.write);
+                serve_http2(io, connection, context).await
             }
             Err(error) => {
                 tracing::debug!(%error, "protocol detection failed");
@@ -110,55 +110,55 @@ where
             }
         };
         if let Err(error) = outcome {
-            tracing::debug!(%error, "connection ended early");
+            tracing::debug!(%error, "client connection failed");
         }
     })
 }
 
-fn speak_http1<IO>(
+fn serve_http1<IO>(
     io: IO,
     early: BytesMut,
     connection: ClientConnection,
-    terms: &Terms,
-) -> Boxed<'_, Result<(), BoxError>>
+    context: &WorkerContext,
+) -> BoxedFuture<'_, Result<(), BoxError>>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
-        let service = |request: Request<http1::Body>, violation| {
-            let request = request.map(|body| RequestBody::http1(body, terms.caps.body_bytes));
-            // Boxed, because an idle connection would reserve memory for it.
-            Box::pin(terms.pipeline.respond(&connection, request, violation))
+        let service = |request: Request<http1::Http1Body>, violation| {
+            let request = request.map(|body| RequestBody::http1(body, context.limits.body_bytes));
+            // Boxed, because otherwise an idle connection would reserve memory for the future.
+            Box::pin(context.pipeline.respond(&connection, request, violation))
         };
-        let stop = terms.drain.watch();
-        let (caps, deadlines, batch) = (&terms.caps, terms.deadlines, &terms.flush_batch);
-        http1::serve(io, early, caps, deadlines, batch, stop, service).await?;
+        let stop = context.drain.watch();
+        let (limits, timeouts, batch) = (&context.limits, context.timeouts, &context.flush_batch);
+        http1::serve(io, early, limits, timeouts, batch, stop, service).await?;
         Ok(())
     })
 }
 
-fn speak_http2<IO>(
+fn serve_http2<IO>(
     io: Rewind<IO>,
     connection: ClientConnection,
-    terms: &Terms,
-) -> Boxed<'_, Result<(), BoxError>>
+    context: &WorkerContext,
+) -> BoxedFuture<'_, Result<(), BoxError>>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
-        let pipeline = Arc::clone(&terms.pipeline);
-        let max_body = terms.caps.body_bytes;
-        let service = move |request: Request<http2::Body>, violation| {
+        let pipeline = Arc::clone(&context.pipeline);
+        let max_body = context.limits.body_bytes;
+        let service = move |request: Request<http2::Http2Body>, violation| {
             let (pipeline, connection) = (Arc::clone(&pipeline), Arc::clone(&connection));
             let request = request.map(|body| RequestBody::http2(body, max_body));
             async move { pipeline.respond(&connection, request, violation).await }
         };
-        let stop = terms.drain.watch();
-        let (caps, deadlines, tasks) = (&terms.caps, terms.deadlines, &terms.tasks);
-        let metrics = Arc::clone(&terms.pipeline.metrics().http2);
-        http2::serve(io, caps, deadlines, tasks, metrics, stop, service).await?;
+        let stop = context.drain.watch();
+        let (limits, timeouts, tasks) = (&context.limits, context.timeouts, &context.tasks);
+        let metrics = Arc::clone(&context.pipeline.metrics().http2);
+        http2::serve(io, limits, timeouts, tasks, metrics, stop, service).await?;
         Ok(())
     })
 }

@@ -1,8 +1,8 @@
-//! Telling a worker's connections to finish.
+//! Drain signal of a worker to its connections.
 //!
-//! Every connection looks at the signal each time it is polled, so looking must cost next to nothing: it
-//! is one load of a flag that only this worker's thread reads. A cancellation token would take a lock
-//! that all workers share, once a request. Whoever is not being polled is woken, once.
+//! A connection checks the signal on every poll, so the check is a single load of a flag that only this worker's
+//! thread reads. A cancellation token would take a lock that all workers share, once per request. The signal wakes
+//! idle connections once, through their wakers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,54 +11,57 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use slab::Slab;
 
-/// A worker's signal to finish. Cheap to clone.
+/// Signal that starts the drain of a worker's connections. It is cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Drain(Arc<Signal>);
+pub(super) struct DrainSignal(Arc<SignalState>);
 
 #[derive(Debug, Default)]
-struct Signal {
-    given: AtomicBool,
+struct SignalState {
+    /// Whether the drain has started.
+    is_sent: AtomicBool,
+    /// Wakers of the tasks that wait for the signal.
     waiting: Mutex<Slab<Waker>>,
 }
 
-/// Waits for the signal, on behalf of one task.
+/// Future that is ready when the drain starts. One task polls it.
 #[derive(Debug)]
-pub(super) struct Watch {
-    signal: Arc<Signal>,
-    /// Our place among the waiting, once we have been polled.
-    place: Option<usize>,
+pub(super) struct DrainWatch {
+    signal: Arc<SignalState>,
+    /// Slot of the task's waker in `waiting`, from the first poll on.
+    slot: Option<usize>,
 }
 
-impl Drain {
-    /// Gives the signal.
-    pub(super) fn give(&self) {
-        self.0.given.store(true, Ordering::SeqCst);
+impl DrainSignal {
+    /// Starts the drain and wakes all waiting tasks.
+    pub(super) fn send(&self) {
+        self.0.is_sent.store(true, Ordering::SeqCst);
         for waker in self.0.waiting.lock().drain() {
             waker.wake();
         }
     }
 
-    /// Waits for the signal. To be polled by one and the same task throughout.
-    pub(super) fn watch(&self) -> Watch {
-        Watch {
+    /// Returns a future that is ready when the drain starts. Only one task may poll it, because it registers the waker
+    /// of the first poll only.
+    pub(super) fn watch(&self) -> DrainWatch {
+        DrainWatch {
             signal: Arc::clone(&self.0),
-            place: None,
+            slot: None,
         }
     }
 }
 
-impl Future for Watch {
+impl Future for DrainWatch {
     type Output = ();
 
     fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.signal.given.load(Ordering::Relaxed) {
+        if self.signal.is_sent.load(Ordering::Relaxed) {
             return Poll::Ready(());
         }
-        if self.place.is_none() {
-            let place = self.signal.waiting.lock().insert(cx.waker().clone());
-            self.place = Some(place);
-            // Given after the first look and before our waker was in place: nobody would wake us.
-            if self.signal.given.load(Ordering::SeqCst) {
+        if self.slot.is_none() {
+            let slot = self.signal.waiting.lock().insert(cx.waker().clone());
+            self.slot = Some(slot);
+            // Checked again: a signal sent between the first check and the registration would not wake this task.
+            if self.signal.is_sent.load(Ordering::SeqCst) {
                 return Poll::Ready(());
             }
         }
@@ -66,10 +69,10 @@ impl Future for Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for DrainWatch {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.signal.waiting.lock().try_remove(place);
+        if let Some(slot) = self.slot {
+            self.signal.waiting.lock().try_remove(slot);
         }
     }
 }
@@ -79,19 +82,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_signal_wakes_those_who_wait_and_those_who_come_later() {
-        let drain = Drain::default();
+    async fn a_watch_is_ready_after_the_signal_whether_created_before_or_after_it() {
+        let drain = DrainSignal::default();
         let waiting = tokio::spawn(drain.watch());
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
-        drain.give();
+        drain.send();
         waiting.await.unwrap();
         drain.watch().await;
     }
 
     #[tokio::test]
-    async fn whoever_stops_waiting_leaves_nothing_behind() {
-        let drain = Drain::default();
+    async fn a_dropped_watch_removes_its_waker() {
+        let drain = DrainSignal::default();
         let waiting = tokio::spawn(drain.watch());
         tokio::task::yield_now().await;
         assert_eq!(drain.0.waiting.lock().len(), 1);

@@ -1,8 +1,8 @@
-//! Sockets for every worker on every address.
+//! Binds one listening socket per worker and address.
 //!
-//! All workers listen on the same addresses with `SO_REUSEPORT`. That flag would also let a second
-//! gateway share them unnoticed, so each address is first bound once without it: a port in use is an
-//! error, not half of the traffic.
+//! All workers listen on the same addresses with `SO_REUSEPORT`. With this option alone, a second gateway could bind
+//! the same port unnoticed and receive half of the connections. So each address is first bound without the option,
+//! which fails if the port is in use.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,25 +10,25 @@ use std::net::{SocketAddr, TcpListener};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
-/// Connections the kernel keeps for a worker that is busy.
+/// Limit of the connections that the kernel queues per socket until the worker accepts them.
 const BACKLOG: i32 = 4_096;
 
-/// Why an address cannot be listened on.
+/// Error of a listening socket.
 #[derive(Debug, Error)]
 #[error("cannot listen on {address}: {}", explain(.source))]
 pub struct ListenError {
-    /// The address.
+    /// Configured address.
     pub address: SocketAddr,
-    /// Why not.
+    /// Error of the system call.
     #[source]
     pub source: io::Error,
 }
 
 /// Listening sockets.
 pub(super) struct Sockets {
-    /// The addresses, with the ports the system chose filled in.
+    /// Bound addresses. A configured port 0 is replaced by the port that the system chose.
     pub(super) addresses: Vec<SocketAddr>,
-    /// For each worker a socket on each address.
+    /// Sockets by worker, one per address.
     pub(super) per_worker: Vec<Vec<TcpListener>>,
 }
 
@@ -63,7 +63,7 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
-    // Connections of an earlier run that linger in TIME_WAIT are no reason not to start.
+    // Allows a restart while connections of the previous process are in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     if address.is_ipv6() {
@@ -78,12 +78,12 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
 fn explain(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "the port is in use by another process; stop that one or choose another port".into()
+            "the port is in use; stop the other process or choose another port".into()
         }
         io::ErrorKind::PermissionDenied => {
-            "permission denied; ports below 1024 need the right to bind them".into()
+            "permission denied; ports below 1024 require CAP_NET_BIND_SERVICE".into()
         }
-        io::ErrorKind::AddrNotAvailable => "this machine has no such address".into(),
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has this address".into(),
         _ => error.to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! The configurations that `tests/configs.rs` reads, each started as a gateway.
+//! Starts a gateway with each configuration of `tests/configs/valid` and `config`.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
@@ -25,14 +25,14 @@ fn load(path: &Path) -> Policy {
 fn files_in(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let entries = fs::read_dir(folder).expect("the folder is part of the repository");
-    let paths = entries.map(|entry| entry.expect("a readable folder").path());
+    let paths = entries.map(|entry| entry.expect("the folder is readable").path());
     let is_toml = |path: &PathBuf| path.extension().is_some_and(|end| end == "toml");
     paths.filter(is_toml).collect()
 }
 
 #[test]
 fn every_valid_configuration_starts_a_gateway() {
-    // Fails if another test has installed it.
+    // `Err` means that another test has installed a provider.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let folder = tempfile::tempdir().unwrap();
     let issued = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
@@ -45,7 +45,7 @@ fn every_valid_configuration_starts_a_gateway() {
     let shipped = files_in("config");
     for path in files_in("tests/configs/valid").iter().chain(&shipped) {
         let mut policy = load(path);
-        // Addresses and certificates of the files are not those of this machine.
+        // The configured addresses and certificates do not exist on this machine.
         policy.server.listen = vec![(Ipv4Addr::LOCALHOST, 0).into()];
         policy.server.workers = 1;
         if let Some(files) = &mut policy.server.tls {

@@ -1,4 +1,4 @@
-//! TLS for the gateway's own listeners; ALPN decides between HTTP/2 and HTTP/1.1.
+//! TLS for the gateway's own listeners. ALPN offers HTTP/2 and HTTP/1.1.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::settings::TlsFiles;
 
-/// Why the gateway cannot speak TLS.
+/// Why TLS cannot be set up for the listeners.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// A file cannot be read as what it should hold.
-    #[error("cannot read the {what} {}: {}", path.display(), explain(.source))]
+    /// A file cannot be read, or contains no certificate or key in PEM format.
+    #[error("cannot read the {what} in {}: {}", path.display(), explain(.source))]
     File {
-        /// Certificate or key.
+        /// Expected content: "certificate" or "key".
         what: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the PEM reader.
         #[source]
         source: pem::Error,
     },
-    /// The files are read but do not go together.
-    #[error("the certificate {} and the key {} cannot be used: {source}", cert.display(), key.display())]
+    /// rustls rejects the pair, for example because the key does not belong to the certificate.
+    #[error("the certificate in {} cannot be used with the key in {}: {source}", cert.display(), key.display())]
     Pair {
-        /// The certificate's file.
+        /// Path of the certificate file.
         cert: PathBuf,
-        /// The key's file.
+        /// Path of the key file.
         key: PathBuf,
-        /// Why not.
+        /// Reason given by rustls.
         #[source]
         source: rustls::Error,
     },
@@ -67,7 +67,7 @@ pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
 fn explain(error: &pem::Error) -> String {
     match error {
         pem::Error::Io(error) => error.to_string(),
-        pem::Error::NoItemsFound => "there is none in it; it should be a PEM file".into(),
+        pem::Error::NoItemsFound => "the file contains none in PEM format".into(),
         other => other.to_string(),
     }
 }

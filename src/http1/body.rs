@@ -1,8 +1,8 @@
-//! Request body as the service receives it, and the trait of response bodies.
+//! Request bodies as the service receives them, and the trait of response bodies.
 //!
-//! A small body usually arrives together with its head and is passed on whole. Any other body passes through a channel
-//! with a slot for one part. The connection reads only when the service waits for a part, so it reads from the client
-//! as fast as the service consumes, and nothing accumulates in between.
+//! A body that arrives together with its head is passed to the service in one piece. Any other body passes through a
+//! channel with a slot for one part. The connection reads only while the service waits for a part. So it reads from the
+//! client as fast as the service consumes, and no data accumulates.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,19 +15,21 @@ use thiserror::Error;
 
 use super::violation::Violation;
 
-/// A request body.
+/// The body of an HTTP/1 request.
 #[derive(Debug)]
-pub(crate) struct Body(Source);
+pub(crate) struct Http1Body(Http1BodySource);
 
 #[derive(Debug)]
-enum Source {
-    Whole(Bytes),
+enum Http1BodySource {
+    /// The body arrived with its head.
+    Complete(Bytes),
+    /// The body arrives in parts.
     Channel(Receiver),
 }
 
-/// Why a request body ended early.
+/// Why an HTTP/1 request body ended early.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum BodyError {
+pub enum Http1BodyError {
     /// The body is invalid or did not arrive in time.
     #[error(transparent)]
     Violation(#[from] Violation),
@@ -36,33 +38,33 @@ pub enum BodyError {
     Closed,
 }
 
-/// The body of a response that learns whether the response was sent.
-pub(crate) trait ResponseBody: http_body::Body<Data = Bytes> {
-    /// Called once, when the last byte of the response was written to the socket. A body that is dropped without
-    /// this call belongs to a truncated response.
+/// A response body that is notified when the response is delivered.
+pub(crate) trait TrackDelivery: http_body::Body<Data = Bytes> {
+    /// Called once, after the last byte of the response is written to the socket. If the body is dropped without this
+    /// call, the response was truncated.
     fn delivered(self: Pin<&mut Self>);
 }
 
-/// The end of the channel that the service reads.
+/// Receiving half of the channel, which the service reads.
 #[derive(Debug)]
 struct Receiver {
     channel: Arc<Mutex<Channel>>,
-    /// Bytes that remain, if the client declared a length.
+    /// Bytes still to be read, if the client declared a length.
     remaining: Option<u64>,
     ended: bool,
 }
 
-/// The end of the channel that the connection writes. Dropping it before the end of the body ends the body with
-/// [`BodyError::Closed`].
+/// Sending half of the channel, which the connection writes. Dropping it before the end of the body ends the body with
+/// [`Http1BodyError::Closed`].
 #[derive(Debug)]
-pub(super) struct BodySender(Arc<Mutex<Channel>>);
+pub(super) struct RequestBodySender(Arc<Mutex<Channel>>);
 
-/// What the service needs from the connection.
+/// Demand of the service for parts of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// The next part.
+    /// The service waits for the next part.
     More,
-    /// Nothing, because the body was dropped.
+    /// The service has dropped the body.
     Nothing,
 }
 
@@ -70,7 +72,7 @@ pub(super) enum Demand {
 #[derive(Debug, Default)]
 struct Channel {
     part: Option<Bytes>,
-    end: Option<Result<(), BodyError>>,
+    end: Option<Result<(), Http1BodyError>>,
     /// Set while the service waits for a part.
     receiver: Option<Waker>,
     /// Set while the connection waits for demand.
@@ -79,35 +81,38 @@ struct Channel {
     dropped: bool,
 }
 
-impl Body {
-    /// Returns a body that receives its parts from the sender. `remaining` is its length, if declared.
-    pub(super) fn channel(remaining: Option<u64>) -> (BodySender, Self) {
+impl Http1Body {
+    /// Returns a body and the sender of its parts. `remaining` is the declared length of the body, if any.
+    pub(super) fn channel(remaining: Option<u64>) -> (RequestBodySender, Self) {
         let channel = Arc::new(Mutex::new(Channel::default()));
         let receiver = Receiver {
             channel: Arc::clone(&channel),
             remaining,
             ended: false,
         };
-        (BodySender(channel), Self(Source::Channel(receiver)))
+        (
+            RequestBodySender(channel),
+            Self(Http1BodySource::Channel(receiver)),
+        )
     }
 
-    /// Returns all bytes if the body arrived with its head, otherwise the body.
-    pub(crate) fn into_whole(self) -> Result<Bytes, Self> {
+    /// Returns all bytes if the body arrived with its head, otherwise the unchanged body.
+    pub(crate) fn into_complete(self) -> Result<Bytes, Self> {
         match self.0 {
-            Source::Whole(bytes) => Ok(bytes),
-            Source::Channel(_) => Err(self),
+            Http1BodySource::Complete(bytes) => Ok(bytes),
+            Http1BodySource::Channel(_) => Err(self),
         }
     }
 }
 
-impl From<Bytes> for Body {
+impl From<Bytes> for Http1Body {
     fn from(bytes: Bytes) -> Self {
-        Self(Source::Whole(bytes))
+        Self(Http1BodySource::Complete(bytes))
     }
 }
 
-impl BodySender {
-    /// Waits until the service waits for a part or drops the body.
+impl RequestBodySender {
+    /// Is ready when the service waits for a part or has dropped the body.
     pub(super) fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
         let mut channel = self.0.lock();
         if channel.dropped {
@@ -127,7 +132,7 @@ impl BodySender {
         self.0.lock().dropped
     }
 
-    /// Passes on a part. There must be [demand](Self::poll_demand) for it.
+    /// Passes a part to the service. There must be [demand](Self::poll_demand) for it.
     pub(super) fn send(&self, part: Bytes) {
         let mut channel = self.0.lock();
         channel.part = Some(part);
@@ -135,20 +140,20 @@ impl BodySender {
     }
 
     /// Ends the body.
-    pub(super) fn end(self, end: Result<(), BodyError>) {
+    pub(super) fn end(self, end: Result<(), Http1BodyError>) {
         self.0.lock().end(end);
     }
 }
 
-impl Drop for BodySender {
+impl Drop for RequestBodySender {
     fn drop(&mut self) {
-        self.0.lock().end(Err(BodyError::Closed));
+        self.0.lock().end(Err(Http1BodyError::Closed));
     }
 }
 
 impl Channel {
     /// Sets the end of the body, unless it is set already.
-    fn end(&mut self, end: Result<(), BodyError>) {
+    fn end(&mut self, end: Result<(), Http1BodyError>) {
         if self.end.is_none() {
             self.end = Some(end);
             self.wake_receiver();
@@ -163,7 +168,7 @@ impl Channel {
 }
 
 impl Receiver {
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Http1BodyError>>> {
         if self.ended {
             return Poll::Ready(None);
         }
@@ -179,7 +184,7 @@ impl Receiver {
             self.ended = true;
             return Poll::Ready(end.err().map(Err));
         }
-        // Only the first poll creates demand. The sender knows of it until the next part.
+        // Only the first poll wakes the sender. The demand lasts until the next part is sent.
         if channel.receiver.replace(cx.waker().clone()).is_none()
             && let Some(sender) = channel.sender.take()
         {
@@ -199,18 +204,20 @@ impl Drop for Receiver {
     }
 }
 
-impl http_body::Body for Body {
+impl http_body::Body for Http1Body {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = Http1BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Http1BodyError>>> {
         match &mut self.0 {
-            Source::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Source::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Source::Channel(receiver) => receiver
+            Http1BodySource::Complete(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Http1BodySource::Complete(bytes) => {
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
+            }
+            Http1BodySource::Channel(receiver) => receiver
                 .poll_part(cx)
                 .map(|part| part.map(|part| part.map(Frame::data))),
         }
@@ -218,15 +225,15 @@ impl http_body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Source::Whole(bytes) => bytes.is_empty(),
-            Source::Channel(receiver) => receiver.ended || receiver.remaining == Some(0),
+            Http1BodySource::Complete(bytes) => bytes.is_empty(),
+            Http1BodySource::Channel(receiver) => receiver.ended || receiver.remaining == Some(0),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Channel(receiver) => receiver
+            Http1BodySource::Complete(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Http1BodySource::Channel(receiver) => receiver
                 .remaining
                 .map_or_else(SizeHint::new, SizeHint::with_exact),
         }
@@ -245,37 +252,37 @@ mod tests {
 
     use super::*;
 
-    impl ResponseBody for Body {
+    impl TrackDelivery for Http1Body {
         fn delivered(self: Pin<&mut Self>) {}
     }
 
-    impl ResponseBody for Full<Bytes> {
+    impl TrackDelivery for Full<Bytes> {
         fn delivered(self: Pin<&mut Self>) {}
     }
 
-    impl<E> ResponseBody for BoxBody<Bytes, E> {
+    impl<E> TrackDelivery for BoxBody<Bytes, E> {
         fn delivered(self: Pin<&mut Self>) {}
     }
 
-    impl<S> ResponseBody for StreamBody<S>
+    impl<S> TrackDelivery for StreamBody<S>
     where
         StreamBody<S>: http_body::Body<Data = Bytes>,
     {
         fn delivered(self: Pin<&mut Self>) {}
     }
 
-    async fn demand(sender: &BodySender) -> Demand {
+    async fn demand(sender: &RequestBodySender) -> Demand {
         poll_fn(|cx| sender.poll_demand(cx)).await
     }
 
-    async fn part(body: &mut Body) -> Option<Result<Bytes, BodyError>> {
+    async fn part(body: &mut Http1Body) -> Option<Result<Bytes, Http1BodyError>> {
         let frame = body.frame().await?;
         Some(frame.map(|frame| frame.into_data().unwrap()))
     }
 
     #[tokio::test]
     async fn parts_are_sent_only_on_demand() {
-        let (sender, mut body) = Body::channel(None);
+        let (sender, mut body) = Http1Body::channel(None);
         poll_fn(|cx| {
             assert!(sender.poll_demand(cx).is_pending());
             Poll::Ready(())
@@ -299,8 +306,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_declared_body_knows_its_end_with_its_last_part() {
-        let (sender, mut body) = Body::channel(Some(3));
+    async fn a_body_of_declared_length_ends_with_its_last_part() {
+        let (sender, mut body) = Http1Body::channel(Some(3));
         assert_eq!(body.size_hint().exact(), Some(3));
         sender.send("one".into());
         assert!(!body.is_end_stream());
@@ -309,18 +316,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_whose_connection_is_gone_fails_after_the_parts_received() {
-        let (sender, mut body) = Body::channel(Some(6));
+    async fn a_body_whose_sender_is_dropped_fails_after_the_received_parts() {
+        let (sender, mut body) = Http1Body::channel(Some(6));
         sender.send("one".into());
         drop(sender);
         assert_eq!(part(&mut body).await, Some(Ok("one".into())));
-        assert_eq!(part(&mut body).await, Some(Err(BodyError::Closed)));
+        assert_eq!(part(&mut body).await, Some(Err(Http1BodyError::Closed)));
         assert_eq!(part(&mut body).await, None);
     }
 
     #[tokio::test]
     async fn the_sender_is_notified_when_a_body_with_demand_is_dropped() {
-        let (sender, mut body) = Body::channel(None);
+        let (sender, mut body) = Http1Body::channel(None);
         let reading = tokio::spawn(async move { part(&mut body).await });
         assert_eq!(demand(&sender).await, Demand::More);
         let notified = tokio::spawn(poll_fn(move |cx| match sender.poll_demand(cx) {
@@ -334,7 +341,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_repeated_poll_does_not_wake_the_sender() {
-        let (sender, mut body) = Body::channel(None);
+        let (sender, mut body) = Http1Body::channel(None);
         let counter = Arc::new(WakeCounter::default());
         let waker = Waker::from(Arc::clone(&counter));
         let mut connection = Context::from_waker(&waker);
@@ -347,7 +354,7 @@ mod tests {
         assert_eq!(counter.0.load(Ordering::Relaxed), 1);
     }
 
-    /// Counts its wake-ups.
+    /// Waker that counts wake-ups.
     #[derive(Default)]
     struct WakeCounter(AtomicU32);
 
@@ -359,7 +366,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_sender_is_notified_when_a_body_is_dropped() {
-        let (sender, body) = Body::channel(None);
+        let (sender, body) = Http1Body::channel(None);
         let demanded = tokio::spawn(async move { demand(&sender).await });
         tokio::task::yield_now().await;
         drop(body);

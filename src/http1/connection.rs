@@ -1,8 +1,8 @@
-//! State machine of one HTTP/1 connection: the steps of an exchange, each polled until it is done.
+//! State machine of one HTTP/1 connection. Each step of an exchange is a poll function.
 //!
-//! The timeouts of a client apply here, because only the connection knows what it waits for: the first head, the rest
-//! of a head, a body, the next request, or a socket that accepts bytes. No timeout runs while the service works. The
-//! connection lingers on close where an immediate close would destroy the response.
+//! The connection applies the timeouts of the client, because only the connection knows what it waits for: the first
+//! head, the rest of a head, a body, the next request, or a writable socket. No timeout runs while the service works.
+//! If an immediate close could destroy the response, the connection lingers (see [`Linger`]).
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
-use super::body::{BodyError, Demand};
+use super::body::{Demand, Http1BodyError};
 use super::detect::Rewind;
 use super::encoder::{Encoder, RequestTraits, Sent};
 use super::head::HeadLimits;
@@ -26,9 +26,9 @@ use super::timers::{Timer, WriteTimeout};
 use super::violation::Violation;
 use super::write::WriteBuffer;
 use crate::net::ClientSocket;
-use crate::settings::{Caps, Deadlines};
+use crate::settings::{ClientTimeouts, ServerLimits};
 
-/// Bytes of a dropped body that are read to reuse the connection.
+/// Limit of the bytes of a dropped body that are discarded so that the connection can be reused.
 const MAX_DISCARD: u64 = 64 * 1024;
 
 /// A client's connection.
@@ -37,7 +37,7 @@ pub(super) struct Connection<IO> {
     io: IO,
     reader: Reader,
     write_buffer: WriteBuffer,
-    deadlines: Deadlines,
+    timeouts: ClientTimeouts,
     timer: Timer,
     write_timeout: WriteTimeout,
     linger: Linger,
@@ -45,12 +45,12 @@ pub(super) struct Connection<IO> {
     pending: Option<PendingBody>,
     /// Start of the current wait for the client.
     waiting_since: Option<Instant>,
-    /// Whether that wait is for the rest of a head.
+    /// Whether the current wait is for the rest of a head.
     waits_for_head: bool,
-    /// Whether a request was received before.
+    /// Whether the connection has already received a request.
     is_reused: bool,
     state: ReadState,
-    /// Whether the client was notified that no further request is served.
+    /// Whether the response announced the close of the connection.
     is_last: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Connection<IO> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadState {
     Open,
-    /// A request was invalid, late or too large, so the start of the next one is unknown.
+    /// A request was invalid, too slow or too large, so the start of the next request is unknown.
     Invalid,
     /// The client closed its side.
     Closed,
@@ -66,18 +66,23 @@ enum ReadState {
 
 impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     /// Returns the connection `io`, from which `early` was already read.
-    pub(super) fn new(io: IO, early: BytesMut, caps: &Caps, deadlines: Deadlines) -> Self {
-        let limits = HeadLimits {
-            bytes: caps.head_bytes,
-            lines: caps.header_lines,
+    pub(super) fn new(
+        io: IO,
+        early: BytesMut,
+        limits: &ServerLimits,
+        timeouts: ClientTimeouts,
+    ) -> Self {
+        let head_limits = HeadLimits {
+            bytes: limits.head_bytes,
+            lines: limits.header_lines,
         };
         Self {
             io,
-            reader: Reader::new(early, limits),
+            reader: Reader::new(early, head_limits),
             write_buffer: WriteBuffer::default(),
-            deadlines,
+            timeouts,
             timer: Timer::default(),
-            write_timeout: WriteTimeout::new(deadlines.write),
+            write_timeout: WriteTimeout::new(timeouts.write),
             linger: Linger::default(),
             pending: None,
             waiting_since: Some(Instant::now()),
@@ -88,8 +93,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Waits for a request. After `stops` returns true, waits only for the rest of a request that has started. Returns
-    /// `None` if no request follows.
+    /// Waits for a request. Once `stops` returns true, waits only for the rest of a request that has started. Returns
+    /// `None` if no further request arrives.
     pub(super) fn poll_request(
         &mut self,
         cx: &mut Context<'_>,
@@ -120,8 +125,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(received))
     }
 
-    /// Waits until the timeout of the next head expires or the connection stops. Returns the violation of a client that
-    /// has sent a part of the head.
+    /// Waits until the timeout of the next head expires or the connection stops. Returns a violation if the client has
+    /// sent a part of the head.
     fn poll_head_timeout(
         &mut self,
         cx: &mut Context<'_>,
@@ -137,9 +142,9 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
         self.waits_for_head = head_started;
         let limit = if head_started || !self.is_reused {
-            self.deadlines.head
+            self.timeouts.head
         } else {
-            self.deadlines.idle
+            self.timeouts.idle
         };
         ready!(self.poll_client_timeout(cx, limit));
         Poll::Ready(head_started.then_some(Violation::HeadTimeout))
@@ -150,7 +155,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         self.pending = pending;
     }
 
-    /// Waits for the response, and passes the request body to the service meanwhile.
+    /// Waits for the response. Meanwhile passes the request body to the service.
     pub(super) fn poll_response<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -166,7 +171,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Encodes the head of a response. `last` is set if no further request is to be served.
+    /// Encodes the head of a response. `last` is true if the connection must not serve another request.
     pub(super) fn start_response(
         &mut self,
         parts: &Parts,
@@ -174,7 +179,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         request: RequestTraits,
         last: bool,
     ) -> Encoder {
-        // `100 Continue` cannot follow a response.
+        // `100 Continue` must not be sent after the final response.
         if let Some(pending) = &mut self.pending
             && pending.expect == Expectation::Continue
         {
@@ -190,7 +195,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         encoder
     }
 
-    /// Sends the body of a response, and continues to receive the request body meanwhile.
+    /// Sends the body of a response. Meanwhile continues to receive the request body.
     pub(super) fn poll_send<B: Body<Data = Bytes>>(
         &mut self,
         cx: &mut Context<'_>,
@@ -206,14 +211,14 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
                 }
                 if let Some(sent) = outcome {
                     if sent == Sent::Complete && encoder.is_until_close() {
-                        self.io.end_on_close();
+                        self.io.fin_on_close();
                     }
                     return Poll::Ready(Ok(sent));
                 }
             }
             let frame = encoder.poll_encode(cx, body.as_mut(), &mut self.write_buffer);
             if frame.is_pending() {
-                // Sends what is encoded while the rest of the body is awaited.
+                // Sends the encoded bytes now, because the next part of the body may take long.
                 let _blocked = self.poll_flush(cx)?;
                 if !self.poll_client(cx)? {
                     return Poll::Pending;
@@ -232,7 +237,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         self.check_write(cx, flushed)
     }
 
-    /// Applies the write timeout to the outcome of a write.
+    /// Applies the write timeout to the result of a write.
     fn check_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -241,7 +246,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         (self.write_timeout).check(&mut self.timer, cx, &self.io, written)
     }
 
-    /// Receives the rest of the request body while the service reads it.
+    /// Receives the rest of the request body, as long as the service reads it.
     pub(super) fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(pending) = &self.pending {
             if pending.sender.is_dropped() {
@@ -269,7 +274,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
                 Poll::Ready(Ok(None)) => self.end_body(Ok(())),
                 Poll::Ready(Err(error)) => self.end_body(Err(error)),
                 Poll::Pending => {
-                    ready!(self.poll_client_timeout(cx, self.deadlines.body));
+                    ready!(self.poll_client_timeout(cx, self.timeouts.body));
                     self.end_body(Err(Violation::BodyTimeout.into()));
                 }
             }
@@ -277,8 +282,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether another request can follow the current one. This is not the case if the client was notified of the
-    /// close, if the start of the next request is unknown, or if too many bytes precede it.
+    /// Whether the connection can serve another request. It cannot if the response announced the close, if the start of
+    /// the next request is unknown, or if too many bytes precede it.
     pub(super) fn is_reusable(&self) -> bool {
         if self.is_last || self.state != ReadState::Open {
             return false;
@@ -291,7 +296,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             && (!pending.sender.is_dropped() || pending.decoder.remaining().is_none_or(is_small))
     }
 
-    /// Closes the connection after the client had time to read its response.
+    /// Closes the connection, after a lingering close if the client may still be sending.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.state == ReadState::Closed {
             let shut = Pin::new(&mut self.io).poll_shutdown(cx);
@@ -303,12 +308,12 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             .poll(&mut self.io, &mut self.timer, cx, expected)
     }
 
-    /// Returns the connection, with the bytes received after the last request.
+    /// Returns the connection for a tunnel, with the bytes received after the last request.
     pub(super) fn into_tunnel(self) -> Rewind<IO> {
-        Rewind::new(self.io, self.reader.into_buffer(), self.deadlines.write)
+        Rewind::new(self.io, self.reader.into_buffer(), self.timeouts.write)
     }
 
-    /// Receives from the client while the connection waits for the service or the socket. Returns whether the service
+    /// Receives from the client while the connection waits for the service or the socket. Returns true if the service
     /// received a part or the end of the request body.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let was_fed = if self.pending.is_some() {
@@ -330,7 +335,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Ok(was_fed)
     }
 
-    /// Passes the next part of the request body to the service if it waits for one. Returns whether the service
+    /// Passes the next part of the request body to the service if it waits for one. Returns true if the service
     /// received a part or the end.
     fn feed(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let Some(pending) = &mut self.pending else {
@@ -361,7 +366,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             Poll::Ready(Ok(None)) => Some(Ok(())),
             Poll::Ready(Err(error)) => Some(Err(error)),
             Poll::Pending => {
-                if (self.poll_client_timeout(cx, self.deadlines.body)).is_pending() {
+                if (self.poll_client_timeout(cx, self.timeouts.body)).is_pending() {
                     return Ok(false);
                 }
                 Some(Err(Violation::BodyTimeout.into()))
@@ -376,11 +381,11 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     }
 
     /// Ends the request body.
-    fn end_body(&mut self, end: Result<(), BodyError>) {
+    fn end_body(&mut self, end: Result<(), Http1BodyError>) {
         match end {
             Ok(()) => {}
-            Err(BodyError::Violation(_)) => self.state = ReadState::Invalid,
-            Err(BodyError::Closed) => self.state = ReadState::Closed,
+            Err(Http1BodyError::Violation(_)) => self.state = ReadState::Invalid,
+            Err(Http1BodyError::Closed) => self.state = ReadState::Closed,
         }
         self.waiting_since = None;
         if let Some(pending) = self.pending.take() {
@@ -388,7 +393,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Waits until the current wait for the client has taken `limit`.
+    /// Is ready when the current wait for the client has lasted for `limit`.
     fn poll_client_timeout(&mut self, cx: &mut Context<'_>, limit: Duration) -> Poll<()> {
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
         self.timer.poll(cx, since + limit)

@@ -1,24 +1,25 @@
 //! Decoder of request bodies: `Content-Length` and chunked.
 //!
-//! The chunked decoder rejects everything that another server could read differently. A size has no surrounding white
-//! space and at most 16 digits. Extensions consist of visible characters and are bounded per message. Every line ends
-//! in CRLF. Trailers follow the rules of header lines and are dropped.
+//! The chunked decoder rejects everything that another server could interpret differently. A chunk size has at most 16
+//! digits and no surrounding white space. Chunk extensions consist of visible characters, spaces and tabs, and their
+//! total size per message is limited. Every line ends in CRLF. Trailers follow the rules of header lines and are
+//! dropped.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::head::is_token;
 use super::violation::Violation;
 
-/// Limit of the bytes of all chunk extensions of a message.
+/// Limit of the total size of the chunk extensions of a message, in bytes.
 const EXTENSION_BYTES: usize = 16 * 1024;
 
-/// Number of digits of the longest size that always fits a `u64`.
+/// Limit of the hexadecimal digits of a chunk size. Sixteen digits always fit in a `u64`.
 const SIZE_DIGITS: u8 = 16;
 
-/// Decodes one request body.
+/// Decoder of one request body.
 #[derive(Debug)]
 pub(super) enum Decoder {
-    /// A body of which this many bytes remain.
+    /// `Content-Length`. The value is the number of bytes that remain.
     Length(u64),
     /// `Transfer-Encoding: chunked`.
     Chunked(Chunked),
@@ -31,12 +32,12 @@ pub(super) enum Decoded {
     Data(Bytes),
     /// The end of the body.
     End,
-    /// The buffered bytes are consumed, and the body continues.
+    /// All buffered bytes are consumed, and the body is incomplete.
     Incomplete,
 }
 
 impl Decoder {
-    /// Returns a decoder of a chunked body whose trailer section may have `trailer_limit` bytes.
+    /// Returns a decoder of a chunked body whose trailer section has at most `trailer_limit` bytes.
     pub(super) fn chunked(trailer_limit: usize) -> Self {
         Self::Chunked(Chunked {
             state: ChunkState::Size { digits: 0, size: 0 },
@@ -46,8 +47,8 @@ impl Decoder {
         })
     }
 
-    /// Decodes and consumes bytes at the start of `input`. Bytes after the end of the body remain. After a violation
-    /// the first of the remaining bytes is the offending one.
+    /// Decodes and consumes bytes at the start of `input`. Bytes after the end of the body remain in `input`. After a
+    /// violation, `input` starts with the offending byte.
     pub(super) fn decode(&mut self, input: &mut BytesMut) -> Result<Decoded, Violation> {
         match self {
             Self::Length(0) => Ok(Decoded::End),
@@ -57,7 +58,7 @@ impl Decoder {
         }
     }
 
-    /// Returns how many bytes remain, if the client declared a length.
+    /// Returns the number of bytes that remain, if the client declared a length.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self {
             Self::Length(remaining) => Some(*remaining),
@@ -139,7 +140,7 @@ impl Chunked {
             },
             ChunkState::DataCr if byte == b'\r' => Ok(ChunkState::DataLf),
             ChunkState::DataLf if byte == b'\n' => Ok(ChunkState::Size { digits: 0, size: 0 }),
-            // `decode` consumes data by its length, and nothing is decoded after the end.
+            // `Data` and `End` do not occur: `decode` consumes data by its length and stops at the end.
             ChunkState::DataCr | ChunkState::DataLf | ChunkState::Data { .. } | ChunkState::End => {
                 Err(Violation::ChunkEnd)
             }
@@ -206,15 +207,15 @@ mod tests {
 
     const TRAILER_LIMIT: usize = 64;
 
-    /// Where decoding stopped: the end of the body, the end of the input (`None`), or an offending byte.
-    type Stop = Result<Option<usize>, (usize, Violation)>;
+    /// Position where decoding stopped: the end of the body, `None` at the end of the input, or the offending byte.
+    type DecodeEnd = Result<Option<usize>, (usize, Violation)>;
 
     fn chunked() -> Decoder {
         Decoder::chunked(TRAILER_LIMIT)
     }
 
-    /// Decodes `bytes` until the body or they end. Returns the data and where decoding stopped.
-    fn decode_all(decoder: &mut Decoder, bytes: &[u8]) -> (Vec<u8>, Stop) {
+    /// Decodes `bytes` up to the end of the body or of the input. Returns the data and where decoding stopped.
+    fn decode_all(decoder: &mut Decoder, bytes: &[u8]) -> (Vec<u8>, DecodeEnd) {
         let (mut data, mut input) = (Vec::new(), BytesMut::from(bytes));
         let stop = loop {
             match decoder.decode(&mut input) {
@@ -227,7 +228,7 @@ mod tests {
         (data, stop)
     }
 
-    fn decode(body: &[u8]) -> (Vec<u8>, Stop) {
+    fn decode(body: &[u8]) -> (Vec<u8>, DecodeEnd) {
         decode_all(&mut chunked(), body)
     }
 
@@ -253,18 +254,18 @@ mod tests {
     }
 
     #[test]
-    fn extensions_and_trailers_are_part_of_the_body() {
+    fn extensions_and_trailers_are_accepted_and_dropped() {
         accepted(b"2;a=b;c=\"d e\"\r\nhi\r\n0;last\r\n\r\n", b"hi");
         accepted(b"0\r\nexpires: never\r\nx-empty:\r\n\r\n", b"");
     }
 
     #[test]
-    fn data_may_look_like_anything() {
+    fn chunk_data_can_contain_chunk_syntax() {
         accepted(b"9\r\n0\r\n\r\nGET \r\n0\r\n\r\n", b"0\r\n\r\nGET ");
     }
 
     #[test]
-    fn a_size_is_nothing_but_hexadecimal_digits() {
+    fn a_chunk_size_with_other_characters_than_hexadecimal_digits_is_rejected() {
         rejected(b"0x5\r\nhello\r\n", 1, Violation::ChunkSize);
         rejected(b"-1\r\n", 0, Violation::ChunkSize);
         rejected(b"+5\r\n", 0, Violation::ChunkSize);
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_has_at_most_sixteen_digits() {
+    fn a_chunk_size_with_more_than_16_digits_is_rejected() {
         let (data, stop) = decode(b"ffffffffffffffff\r\nx");
         assert_eq!((&data[..], stop), (&b"x"[..], Ok(None)));
         rejected(b"00000000000000005\r\n", 16, Violation::ChunkSize);
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_in_carriage_return_and_line_feed() {
+    fn a_line_that_does_not_end_in_crlf_is_rejected() {
         rejected(b"5\nhello\r\n", 1, Violation::ChunkSize);
         rejected(b"5\rhello\r\n", 2, Violation::ChunkEnd);
         rejected(b"5\r\nhello\n0\r\n\r\n", 8, Violation::ChunkEnd);
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_is_visible_and_bounded_over_the_message() {
+    fn extensions_with_control_characters_or_over_the_limit_are_rejected() {
         rejected(b"5;a\nb\r\nhello\r\n", 3, Violation::ChunkExtension);
         rejected(b"5;a\0b\r\nhello\r\n", 3, Violation::ChunkExtension);
         let mut once = b"1;".to_vec();
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_are_header_lines_and_bounded() {
+    fn malformed_trailers_and_trailers_over_the_limit_are_rejected() {
         rejected(b"0\r\na : b\r\n\r\n", 4, Violation::Trailer);
         rejected(b"0\r\n: b\r\n\r\n", 3, Violation::Trailer);
         rejected(b"0\r\n a: b\r\n\r\n", 3, Violation::Trailer);
@@ -326,7 +327,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reading_in_pieces_changes_nothing(
+        fn input_in_pieces_decodes_like_input_in_one_piece(
             body in proptest::collection::vec(
                 prop::sample::select(&b"0123af;= \r\n\0x:"[..]), 0..120),
             size in 1usize..9,
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_known_length_leaves_what_follows_it() {
+    fn bytes_after_a_body_of_known_length_are_not_consumed() {
         let mut decoder = Decoder::Length(5);
         let mut input = BytesMut::from(&b"abc"[..]);
         assert_eq!(decoder.decode(&mut input), Ok(data(b"abc")));
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_lose_their_framing_and_leave_what_follows_them() {
+    fn bytes_after_a_chunked_body_are_not_consumed() {
         let mut decoder = chunked();
         let mut input = BytesMut::from(&b"3;x\r\nabc\r"[..]);
         assert_eq!(decoder.decode(&mut input), Ok(data(b"abc")));
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_chunk_is_named() {
+    fn a_chunk_longer_than_its_size_is_a_violation_of_its_end() {
         let mut decoder = chunked();
         let mut input = BytesMut::from(&b"1\r\nabc"[..]);
         assert_eq!(decoder.decode(&mut input), Ok(data(b"a")));

@@ -1,8 +1,8 @@
-//! Detection of the protocol of a connection, and `Rewind`, which replays the bytes read for it.
+//! Protocol detection, and `Rewind`, which makes the bytes that were read for it readable again.
 //!
-//! Without TLS only the first bytes show whether a client uses HTTP/1 or HTTP/2. A client with prior knowledge of
-//! HTTP/2 begins with a fixed preface, and no valid HTTP/1 request does. The first byte that differs decides, so
-//! detection never delays an HTTP/1 request.
+//! Without TLS, only the first bytes show whether a client uses HTTP/1 or HTTP/2. A client with prior knowledge of
+//! HTTP/2 starts with a fixed preface, and no valid HTTP/1 request does. Detection ends at the first byte that differs
+//! from the preface, so it never delays an HTTP/1 request.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -19,10 +19,10 @@ use tokio::time::timeout;
 use super::timers::{Timer, WriteTimeout};
 use crate::net::ClientSocket;
 
-/// The preface of HTTP/2 (RFC 9113, section 3.4).
+/// Connection preface of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Capacity for the first bytes, such that an ordinary request is read at once.
+/// Capacity of the buffer for the first bytes. It suffices to read an ordinary request in one system call.
 const CAPACITY: usize = 1_024;
 
 /// The protocol of a connection.
@@ -38,17 +38,17 @@ pub(crate) enum Protocol {
 #[derive(Debug, Error)]
 pub(crate) enum DetectError {
     /// The client closed the connection.
-    #[error("the client closed the connection before its protocol was known")]
+    #[error("the client closed the connection before its protocol was detected")]
     Closed,
     /// The timeout expired.
-    #[error("timeout before the protocol of the client was known")]
+    #[error("the client sent too few bytes to detect its protocol before the timeout")]
     Timeout,
     /// Reading failed.
-    #[error("reading the first bytes failed")]
+    #[error("reading from the client failed: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Reads the first bytes until they show the protocol. Returns them too, because they belong to the first request.
+/// Reads until the protocol is known. Returns the protocol and the bytes read, which belong to the first request.
 pub(crate) async fn detect<IO>(
     io: &mut IO,
     within: Duration,
@@ -76,8 +76,8 @@ where
     Ok((protocol, early))
 }
 
-/// A connection whose first bytes are read again, for HTTP/2 and upgraded connections. Writes are subject to the
-/// write timeout, as on HTTP/1.
+/// A connection whose first bytes were already read and can be read again. HTTP/2 and upgraded connections use it.
+/// Writes are subject to the write timeout, as on HTTP/1.
 #[derive(Debug)]
 pub(crate) struct Rewind<IO> {
     io: IO,
@@ -87,7 +87,7 @@ pub(crate) struct Rewind<IO> {
     state: Arc<SocketState>,
 }
 
-/// State of a socket that another type owns.
+/// State of a socket, readable while another type owns the socket.
 #[derive(Debug, Default)]
 pub(crate) struct SocketState {
     is_blocked: AtomicBool,
@@ -95,7 +95,7 @@ pub(crate) struct SocketState {
 }
 
 impl SocketState {
-    /// Whether the socket accepts no bytes.
+    /// Whether the socket's send buffer is full.
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked.load(Ordering::Relaxed)
     }
@@ -107,7 +107,7 @@ impl SocketState {
 }
 
 impl<IO> Rewind<IO> {
-    /// Returns the connection `io`, from which `early` was already read, with this write timeout.
+    /// Wraps the connection `io`, from which `early` was already read.
     pub(crate) fn new(io: IO, early: BytesMut, write_timeout: Duration) -> Self {
         Self {
             io,
@@ -118,14 +118,14 @@ impl<IO> Rewind<IO> {
         }
     }
 
-    /// Returns the state of the socket, to be read while another type owns the connection.
+    /// Returns a handle to the state of the socket.
     pub(crate) fn state(&self) -> Arc<SocketState> {
         Arc::clone(&self.state)
     }
 }
 
 impl<IO: ClientSocket> Rewind<IO> {
-    /// Applies the write timeout to the outcome of a write.
+    /// Applies the write timeout to the result of a write.
     fn check<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_preface_is_http_2() {
+    async fn the_http_2_preface_is_detected() {
         let sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0";
         let (protocol, early) = detected(sent).await.unwrap();
         assert_eq!(protocol, Protocol::Http2);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_byte_that_differs_makes_it_http_1() {
+    async fn a_byte_that_differs_from_the_preface_is_detected_as_http_1() {
         for sent in ["G", "PU", "PRI * HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n\r\nSX"] {
             let (protocol, early) = detected(sent.as_bytes()).await.unwrap();
             assert_eq!(protocol, Protocol::Http1);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_closes_is_not_a_timeout() {
+    async fn a_client_that_closes_is_reported_as_closed() {
         let (mut gateway, client) = duplex(64);
         drop(client);
         assert!(matches!(
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_reads_nothing_is_disconnected() {
+    async fn a_write_to_a_client_that_reads_nothing_times_out() {
         let (gateway, _client) = duplex(4);
         let mut rewind = Rewind::new(gateway, BytesMut::new(), Duration::from_secs(1));
         let outcome = rewind.write_all(b"more than fits").await;

@@ -1,8 +1,8 @@
-//! Encoder of responses: the head, and the body in the framing that the head announces.
+//! Encoder of responses: the head, and the body with the framing that the head declares.
 //!
-//! The encoder decides the framing itself and ignores `Transfer-Encoding` of the response. The sent `Content-Length`
-//! is the actual length of the body if that is known. A body that ends early or is longer than declared makes the
-//! response truncated. The connection then closes without an orderly end, so the response does not look complete.
+//! The encoder chooses the framing itself and ignores `Transfer-Encoding` of the response. If the length of the body is
+//! known, it is sent as `Content-Length`. If a body ends early or is longer than declared, the response is truncated.
+//! The connection is then closed in a way that the client can distinguish from a complete response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -23,20 +23,21 @@ use super::head::Version;
 use super::timers;
 use super::write::WriteBuffer;
 
-/// Properties of a request that determine the form of its response.
+/// Properties of a request that determine the encoding of its response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestTraits {
     /// Whether the method is `HEAD`.
     pub(super) is_head: bool,
     pub(super) version: Version,
+    /// Whether the client accepts trailers (`TE: trailers`).
     pub(super) accepts_trailers: bool,
 }
 
-/// Encodes the body of a response whose head is encoded.
+/// Encoder of a response body, created when the head is encoded.
 #[derive(Debug)]
 pub(super) struct Encoder {
     framing: ResponseFraming,
-    /// Set when no more bytes are to be encoded.
+    /// Set when all bytes are encoded.
     outcome: Option<Sent>,
 }
 
@@ -45,17 +46,17 @@ pub(super) struct Encoder {
 enum ResponseFraming {
     /// The response has no body, regardless of its headers.
     None,
-    /// `Content-Length`. This many bytes remain.
+    /// `Content-Length`. The value is the number of bytes that remain.
     Length(u64),
-    /// Chunked. These trailers may follow the last chunk.
+    /// `Transfer-Encoding: chunked`, with the trailers that may follow the last chunk.
     Chunked { trailers: TrailerNames },
-    /// The body ends with the connection.
+    /// The close of the connection ends the body.
     Close,
 }
 
 type TrailerNames = SmallVec<[HeaderName; 2]>;
 
-/// Whether the whole body of a response was sent.
+/// Whether a response body was sent completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Complete,
@@ -64,7 +65,7 @@ pub(super) enum Sent {
 }
 
 /// Fields that must not be sent as trailers (RFC 9110, section 6.5.1). They affect framing, routing, authentication or
-/// handling, and a recipient that merges trailers into the headers would act on them.
+/// processing, and a recipient that merges trailers into the headers would act on them.
 pub(crate) const FORBIDDEN_TRAILERS: [HeaderName; 16] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -84,11 +85,11 @@ pub(crate) const FORBIDDEN_TRAILERS: [HeaderName; 16] = [
     WWW_AUTHENTICATE,
 ];
 
-/// Bytes reserved for the status line and for each header.
+/// Bytes reserved for the status line and for each header line.
 const LINE: usize = 32;
 
 impl Encoder {
-    /// Appends the head of a response to `out`. `exact` is the length of the body, if known. `last` is set if the
+    /// Appends the head of a response to `out`. `exact` is the length of the body, if known. `last` is true if the
     /// connection closes after this response.
     pub(super) fn head(
         out: &mut Vec<u8>,
@@ -106,7 +107,7 @@ impl Encoder {
             match *name {
                 TRANSFER_ENCODING => {}
                 CONTENT_LENGTH => {
-                    // Only one is sent, with the length of the body.
+                    // Only one line is sent, with the actual length of the body.
                     if !std::mem::replace(&mut has_length, true) {
                         match &framing {
                             ResponseFraming::Length(length) => length_line(out, *length),
@@ -127,7 +128,7 @@ impl Encoder {
             }
             ResponseFraming::Length(length) if !has_length => length_line(out, *length),
             ResponseFraming::None if !has_length && request.is_head => {
-                // An empty body may stand for one that was not generated, so its length is not sent.
+                // An empty body can be the placeholder of a body that was not generated, so length 0 is not sent.
                 if let Some(length @ 1..) = exact
                     && may_have_length(parts.status)
                 {
@@ -138,7 +139,7 @@ impl Encoder {
         }
         let persistent = !last && framing != ResponseFraming::Close;
         match request.version {
-            // The only informational response is 101, after which the connection is not HTTP.
+            // The only informational response is 101. After it, the connection is no longer HTTP.
             _ if parts.status.is_informational() => {}
             Version::Http11 if !persistent => out.extend_from_slice(b"connection: close\r\n"),
             Version::Http10 if persistent => out.extend_from_slice(b"connection: keep-alive\r\n"),
@@ -161,12 +162,12 @@ impl Encoder {
         }
     }
 
-    /// Whether the body ends with the connection.
+    /// Whether the close of the connection ends the body.
     pub(super) fn is_until_close(&self) -> bool {
         self.framing == ResponseFraming::Close
     }
 
-    /// Returns whether the body is complete, once no more bytes are to be encoded.
+    /// Returns whether the body is complete, or `None` while more bytes are to be encoded.
     pub(super) fn outcome(&self) -> Option<Sent> {
         self.outcome
     }
@@ -242,7 +243,7 @@ impl Encoder {
     }
 }
 
-/// Appends the last chunk and those of the trailers that were announced.
+/// Appends the last chunk and the trailers. Trailers that were not announced are dropped.
 fn last_chunk(out: &mut Vec<u8>, announced: &[HeaderName], trailers: Option<&HeaderMap>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flatten() {
@@ -302,12 +303,12 @@ fn framing(parts: &Parts, exact: Option<u64>, request: RequestTraits) -> Respons
     }
 }
 
-/// Returns the length that the headers declare, for a body that does not know its length.
+/// Returns the value of `Content-Length`, for a body of unknown length.
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Returns the trailers that the headers announce, without the forbidden ones.
+/// Returns the names that the `Trailer` header announces, except forbidden ones.
 fn announced_trailers(headers: &HeaderMap) -> TrailerNames {
     let lines = headers.get_all(TRAILER).iter();
     lines
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_a_head_are_sent_in_their_order() {
+    fn header_lines_are_sent_in_their_order() {
         let lines = [("set-cookie", "a"), ("x", "y"), ("set-cookie", "b")];
         let (head, framing) = head_of(200, &lines, Some(5), GET, false);
         assert_eq!(
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_of_the_response_is_sent() {
+    fn the_date_of_the_response_replaces_the_current_date() {
         let (mut parts, ()) = http::Response::new(()).into_parts();
         parts
             .headers
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_that_is_sent_is_the_bodys() {
+    fn content_length_is_the_length_of_the_body_or_the_declared_length() {
         let lines = [("content-length", "7"), ("x", "y"), ("content-length", "8")];
         let (head, framing) = head_of(200, &lines, Some(5), GET, false);
         assert_eq!(head, "HTTP/1.1 200 OK|content-length: 5|x: y");
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_without_a_body_has_the_length_it_would_have() {
+    fn content_length_without_a_body_is_sent_only_where_it_is_allowed() {
         let length = [("content-length", "5")];
         for (status, request, lines, exact, expected) in [
             (200, HEAD, &length[..], Some(0), "|content-length: 5"),
@@ -483,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_without_a_name_has_none() {
+    fn an_unknown_status_has_an_empty_reason_phrase() {
         let (head, _) = head_of(599, &[], Some(0), GET, false);
         assert_eq!(head, "HTTP/1.1 599 |content-length: 0");
     }

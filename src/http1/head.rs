@@ -1,12 +1,12 @@
 //! Strict parser of HTTP/1 request heads.
 //!
-//! Most parsers follow "be liberal in what you accept": they accept a bare LF as a line end, keep one of two equal
-//! `Content-Length` lines, prefer `Transfer-Encoding` to a `Content-Length` beside it, and accept `gzip, chunked`.
-//! Another server can read each of these heads differently, which makes request smuggling possible. This parser
-//! follows RFC 9112 without its leniencies and accepts only heads with a single possible reading.
+//! Most parsers are lenient: they accept a bare LF as a line end, use one of two equal `Content-Length` lines, ignore
+//! `Content-Length` if `Transfer-Encoding` is present, and accept `gzip, chunked`. Another server can interpret each of
+//! these heads differently, which makes request smuggling possible. This parser follows RFC 9112 without its optional
+//! leniencies, and accepts only unambiguous heads.
 //!
-//! One empty line before the request line is accepted, as section 2.2 requires (some old clients send one after a
-//! body). A second is rejected. The meaning of a header, including the value of `Host`, is not checked here, because
+//! One empty line before the request line is accepted, as RFC 9112, section 2.2, recommends: some old clients send one
+//! after a body. A second empty line is rejected. The values of headers such as `Host` are checked in `intake`, because
 //! the same checks apply to HTTP/2.
 
 mod octets;
@@ -21,26 +21,26 @@ pub(super) use self::octets::is_token;
 use self::octets::{find_control, find_control_or_space, token_end, trim};
 use super::violation::Violation;
 
-/// Headers that the gateway is likely to add to a request. The map has capacity for them.
+/// Extra capacity of the header map, for headers that the gateway adds to a request.
 const ADDED_HEADERS: usize = 6;
 
 /// Limits of a request head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Bytes up to and including the empty line.
+    /// Size in bytes, up to and including the final empty line.
     pub bytes: usize,
     /// Number of header lines.
     pub lines: usize,
 }
 
-/// A valid head: the positions of its parts, and what it states about the connection.
+/// A valid head: the positions of its parts, and the properties that affect framing and connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each flag is independent of the others"
 )]
 pub struct Head {
-    /// Length in bytes.
+    /// Length in bytes, including the final empty line.
     pub len: usize,
     /// Position of the method.
     pub method: Range<usize>,
@@ -89,7 +89,8 @@ pub enum Framing {
     Chunked,
 }
 
-/// Parses the head at the start of `bytes`, and its header lines into `lines`. Returns `None` if it is incomplete.
+/// Parses the head at the start of `bytes`. Its header lines are stored in `lines`. Returns `None` if the head is
+/// incomplete.
 pub fn parse(
     bytes: &[u8],
     limits: HeadLimits,
@@ -105,7 +106,7 @@ pub fn parse(
 }
 
 impl Head {
-    /// Returns the request whose head is `bytes` with these header lines. Its values share the memory of `bytes`.
+    /// Returns the request with this head. `bytes` are the bytes of the head, and the header values share their memory.
     pub(super) fn request(
         &self,
         bytes: &Bytes,
@@ -200,7 +201,7 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), ParseError> {
     let target_start = method_end + 1;
     let target_end = find_control_or_space(bytes, target_start);
     expect_space(bytes, target_start, target_end, Violation::Target)?;
-    // A target that is not UTF-8 cannot be parsed as a URL.
+    // `Uri` accepts only UTF-8.
     let target = &bytes[target_start..target_end];
     if !target.is_ascii() && str::from_utf8(target).is_err() {
         return Err(Violation::Target.into());
@@ -219,7 +220,7 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), ParseError> {
     Ok((line, next))
 }
 
-/// Checks that the part of the request line from `start` to `end` is not empty and is followed by a space.
+/// Checks that the part of the request line from `start` to `end` is not empty and that a space follows.
 fn expect_space(
     bytes: &[u8],
     start: usize,
@@ -284,7 +285,7 @@ fn line_end(bytes: &[u8], at: usize) -> Result<usize, ParseError> {
     }
 }
 
-/// The headers that determine the framing of the body and the use of the connection.
+/// Values of the headers that determine the framing of the body and the use of the connection.
 #[derive(Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -360,13 +361,13 @@ fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&octet| octet == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Compares without regard to case.
+/// Compares two texts, ignoring ASCII case.
 fn is(text: &[u8], word: &[u8]) -> bool {
     text.eq_ignore_ascii_case(word)
 }
 
-/// Parses a number that consists of digits only. The two largest values of a `u64` are rejected, because other parsers
-/// reserve them for bodies without a length.
+/// Parses a number that consists of digits only. The two largest values of a `u64` are rejected, because some parsers
+/// use them as markers for bodies without a length.
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

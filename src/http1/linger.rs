@@ -1,10 +1,10 @@
-//! Lingering close, which lets the client read the response first.
+//! Lingering close, which gives the client time to read the response.
 //!
-//! Closing a socket with unread bytes sends a reset. The reset can overtake the response in the client's kernel and
-//! destroy it: a client that is rejected while it still sends its body would see a broken connection and not the
-//! rejection (RFC 9112, section 9.6). So the write side is closed first, and what the client still sends is read and
-//! discarded, up to a bound of time and bytes. A client that reads stops sending when it sees the response. The buffers
-//! of two kernels can hold the bytes it has sent by then, so the bound is larger than these buffers.
+//! Closing a socket with unread bytes sends a TCP reset. The client's kernel then discards the response if the client
+//! has not read it yet. A client that is rejected while it sends its body would see a connection error instead of the
+//! response (RFC 9112, section 9.6). So the gateway closes the write side first, and reads and discards what the client
+//! still sends, up to a limit of time and bytes. A client stops sending when it reads the response. By then the buffers
+//! of two kernels can be full, so the limit is larger than these buffers.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,22 +17,23 @@ use tokio::time::Instant;
 
 use super::timers::Timer;
 
-/// Limit of the time of a close.
+/// Time limit of a lingering close.
 const TIME: Duration = Duration::from_secs(2);
 
-/// Limit of the bytes read. On Linux the buffers of a connection grow to 4 MiB on one side and 6 MiB on the other.
+/// Limit of the discarded bytes. On Linux the send buffer of a connection grows to 4 MiB, the receive buffer to 6 MiB.
 const BYTES: usize = 16 << 20;
 
-/// Bytes read at a time.
+/// Size of one read, in bytes.
 const SCRATCH: usize = 16 * 1024;
 
 /// State of a lingering close.
 #[derive(Debug)]
 pub(super) struct Linger {
+    /// End of the time limit, set by the first poll.
     due: Option<Instant>,
     /// Whether the write side is closed.
     shut: bool,
-    /// Bytes that may still be read.
+    /// Number of bytes that may still be discarded.
     remaining: usize,
 }
 
@@ -47,8 +48,8 @@ impl Default for Linger {
 }
 
 impl Linger {
-    /// Closes the write side, then reads until the client closes. If no more bytes are `expected`, only bytes that have
-    /// arrived are read, so the close is immediate.
+    /// Closes the write side, then reads and discards until the client closes. If no more bytes are `expected`, only
+    /// bytes that have already arrived are read, so the close is immediate.
     pub(super) fn poll<IO: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_close_that_expects_nothing_is_immediate() {
+    async fn a_close_without_expected_bytes_is_immediate() {
         let (mut gateway, _client) = duplex(64);
         let start = Instant::now();
         close(&mut gateway, false).await;
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_neither_sends_nor_closes_delays_the_close_by_its_time_limit() {
+    async fn a_client_that_neither_sends_nor_closes_is_closed_at_the_time_limit() {
         let (mut gateway, _client) = duplex(64);
         let start = Instant::now();
         close(&mut gateway, true).await;
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_client_still_sends_is_read_up_to_a_bound() {
+    async fn bytes_are_discarded_up_to_the_limit() {
         let (mut gateway, mut client) = duplex(4096);
         let sending = tokio::spawn(async move {
             let mut sent = 0;
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_closes_ends_the_close() {
+    async fn the_close_ends_when_the_client_closes() {
         let (mut gateway, mut client) = duplex(64);
         let start = Instant::now();
         client.write_all(b"the rest of a body").await.unwrap();

@@ -1,9 +1,9 @@
-//! Read side of a connection: buffers what the client sends, and parses heads and bodies.
+//! Read side of a connection: reads and buffers bytes of the client, and parses heads and bodies.
 //!
-//! The first bytes of a request are read into a buffer that all connections of a thread share, and are copied from
-//! there. They usually are the whole request, so the copy is no larger than the request and an idle connection holds
-//! no buffer. ([`detect`](fn@super::detect) reads the first bytes of a connection.) The rest of a large head or a body
-//! is read into a buffer of the connection, which is released when it is empty.
+//! The first bytes of a request are read into a buffer that all connections of a thread share, and copied from there.
+//! Usually they are the complete request, so the copy is no larger than the request, and an idle connection holds no
+//! buffer. The rest of a large head or body is read into a buffer of the connection, which is released when it is
+//! empty. [`detect`](fn@super::detect) reads the first bytes of a connection.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,17 +15,19 @@ use http::{Method, Request};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
-use super::body::{Body, BodyError, BodySender};
+use super::body::{Http1Body, Http1BodyError, RequestBodySender};
 use super::decoder::{Decoded, Decoder};
 use super::encoder::RequestTraits;
 use super::head::{self, Framing, Head, HeadLimits, HeaderLine};
 use super::violation::Violation;
 
-/// Size of the shared buffer for the first bytes of a request.
+/// Size of the shared buffer for the first bytes of a request, in bytes.
 const FIRST_READ: usize = 16 * 1024;
 
-/// Bounds of the size of further reads, which adapts to what a client sends.
+/// Lower bound of the size of further reads, in bytes. The size adapts to how much the client sends.
 const MIN_READ: usize = 8 * 1024;
+
+/// Upper bound of the size of further reads, in bytes.
 const MAX_READ: usize = 64 * 1024;
 
 /// Buffers that all connections of a thread share.
@@ -41,13 +43,13 @@ thread_local! {
     });
 }
 
-/// Reads and parses what a client sends.
+/// Reader and parser of what a client sends.
 #[derive(Debug)]
 pub(super) struct Reader {
     limits: HeadLimits,
-    /// Bytes received and not consumed.
+    /// Received bytes that are not consumed yet.
     buffer: BytesMut,
-    /// Whether the buffer may contain a head that was not parsed yet.
+    /// Whether the buffer may contain a head that is not parsed yet.
     unparsed: bool,
     /// Capacity for the next read, in bytes.
     read_size: usize,
@@ -56,8 +58,8 @@ pub(super) struct Reader {
 /// A request whose head is complete.
 #[derive(Debug)]
 pub(super) struct Message {
-    pub(super) request: Request<Body>,
-    /// The body, unless it arrived with the head.
+    pub(super) request: Request<Http1Body>,
+    /// The rest of the body, or `None` if the body arrived with the head.
     pub(super) pending: Option<PendingBody>,
     pub(super) traits: RequestTraits,
     /// Whether the client may send another request on the connection.
@@ -66,24 +68,24 @@ pub(super) struct Message {
     pub(super) upgrade: bool,
 }
 
-/// A request body of which at least the end is not received.
+/// A request body that is not completely received.
 #[derive(Debug)]
 pub(super) struct PendingBody {
     pub(super) decoder: Decoder,
-    pub(super) sender: BodySender,
+    pub(super) sender: RequestBodySender,
     pub(super) expect: Expectation,
-    /// Bytes that were read after the service dropped the body.
+    /// Bytes that were discarded after the service dropped the body.
     pub(super) discarded: u64,
 }
 
 /// State of `Expect: 100-continue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expectation {
-    /// The client sends the body without `100 Continue`, or has received it.
+    /// The client does not wait for `100 Continue`, or `100 Continue` was sent.
     None,
-    /// The client receives `100 Continue` when the service reads the body.
+    /// The client waits. `100 Continue` is sent when the service reads the body.
     Continue,
-    /// The response came before `100 Continue`. The client may send the body or not.
+    /// The final response was sent without `100 Continue`. The client may or may not send the body.
     Unmet,
 }
 
@@ -114,7 +116,7 @@ impl Reader {
             if ready!(self.poll_read(io, cx))? == 0 {
                 return Poll::Ready(Ok(None));
             }
-            self.unparsed = self.may_decide(known);
+            self.unparsed = self.may_complete_head(known);
         }
     }
 
@@ -124,7 +126,7 @@ impl Reader {
         decoder: &mut Decoder,
         io: &mut IO,
         cx: &mut Context<'_>,
-    ) -> Poll<io::Result<Result<Option<Bytes>, BodyError>>> {
+    ) -> Poll<io::Result<Result<Option<Bytes>, Http1BodyError>>> {
         let part = loop {
             match decoder.decode(&mut self.buffer) {
                 Ok(Decoded::Data(data)) => break Ok(Some(data)),
@@ -135,7 +137,7 @@ impl Reader {
                 }
                 Ok(Decoded::Incomplete) => {
                     if ready!(self.poll_fill(io, cx))? == 0 {
-                        break Err(BodyError::Closed);
+                        break Err(Http1BodyError::Closed);
                     }
                 }
                 Err(violation) => break Err(violation.into()),
@@ -145,8 +147,8 @@ impl Reader {
         Poll::Ready(Ok(part))
     }
 
-    /// Waits until the client closes its side. For this it reads ahead up to the start of the next request: a client
-    /// that has pipelined a request waits for more than one response.
+    /// Waits until the client closes its side. For this it reads ahead, but stops at the start of a pipelined request,
+    /// because that client still waits for responses.
     pub(super) fn poll_closed<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -161,17 +163,18 @@ impl Reader {
         Poll::Pending
     }
 
-    /// Whether the buffer contains more of the next head than the empty line that some clients send after a body.
+    /// Whether the buffer contains the start of the next head. The empty line that some clients send after a body does
+    /// not count.
     pub(super) fn head_started(&self) -> bool {
         !b"\r\n".starts_with(&self.buffer[..])
     }
 
-    /// Whether no received bytes are left to consume.
+    /// Whether all received bytes are consumed.
     pub(super) fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Returns the bytes received and not consumed.
+    /// Returns the received bytes that are not consumed.
     pub(super) fn into_buffer(self) -> BytesMut {
         self.buffer
     }
@@ -201,8 +204,8 @@ impl Reader {
         })
     }
 
-    /// Returns the body that follows `head`, which was consumed, and what is pending of it.
-    fn body(&mut self, head: &Head) -> (Body, Option<PendingBody>) {
+    /// Returns the body that follows `head`, and its rest if it has not arrived completely. The head must be consumed.
+    fn body(&mut self, head: &Head) -> (Http1Body, Option<PendingBody>) {
         let decoder = match head.framing {
             Framing::None => return (Bytes::new().into(), None),
             Framing::Length(length) => match usize::try_from(length) {
@@ -213,7 +216,7 @@ impl Reader {
             },
             Framing::Chunked => Decoder::chunked(self.limits.bytes),
         };
-        let (sender, body) = Body::channel(decoder.remaining());
+        let (sender, body) = Http1Body::channel(decoder.remaining());
         let pending = PendingBody {
             decoder,
             sender,
@@ -227,7 +230,7 @@ impl Reader {
         (body, Some(pending))
     }
 
-    /// Updates the state after bytes were consumed. An empty buffer is released.
+    /// Updates the state after bytes were consumed, and releases an empty buffer.
     fn consumed(&mut self) {
         self.unparsed = !self.buffer.is_empty();
         if self.buffer.is_empty() {
@@ -235,17 +238,17 @@ impl Reader {
         }
     }
 
-    /// Whether the bytes from `known` on may complete or invalidate the buffered head. Parsing it after every byte of
-    /// a client that sends single bytes would cost the square of its length.
-    fn may_decide(&self, known: usize) -> bool {
-        let ends_a_line_badly_or_the_head = |lf: usize| {
+    /// Whether the bytes from `known` on may complete or invalidate the buffered head. Without this check, a client
+    /// that sends single bytes would cause a parse per byte, at a quadratic total cost.
+    fn may_complete_head(&self, known: usize) -> bool {
+        let ends_head_or_is_invalid = |lf: usize| {
             let line = &self.buffer[..lf];
             !line.ends_with(b"\r") || line.ends_with(b"\r\n\r")
         };
         let mut new = self.buffer.iter().enumerate().skip(known);
         self.buffer.len() >= self.limits.bytes
             || known <= 2
-            || new.any(|(at, &octet)| octet == b'\n' && ends_a_line_badly_or_the_head(at))
+            || new.any(|(at, &octet)| octet == b'\n' && ends_head_or_is_invalid(at))
     }
 
     /// Reads bytes of a head. Returns their number.
@@ -285,7 +288,7 @@ impl Reader {
         self.buffer.reserve(self.read_size);
         let capacity = self.buffer.capacity() - self.buffer.len();
         let Poll::Ready(count) = poll_read_buf(Pin::new(io), cx, &mut self.buffer)? else {
-            // No buffer is held while the gateway waits for the client.
+            // Released, so that a connection that waits for its client holds no empty buffer.
             if self.buffer.is_empty() {
                 self.buffer = BytesMut::new();
             }

@@ -1,4 +1,4 @@
-//! Serves the exchanges of a connection one after the other.
+//! Serves a connection: one request and its response after the other.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,7 +10,7 @@ use http::response::Parts;
 use http::{Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::body::{Body, ResponseBody};
+use super::body::{Http1Body, TrackDelivery};
 use super::connection::Connection;
 use super::encoder::{RequestTraits, Sent};
 use super::head::Version;
@@ -19,28 +19,28 @@ use super::upgrade::{self, UpgradeSender};
 use super::violation::Violation;
 use super::write::FlushBatch;
 use crate::net::ClientSocket;
-use crate::settings::{Caps, Deadlines};
+use crate::settings::{ClientTimeouts, ServerLimits};
 
-/// Serves HTTP/1 on a connection from which `early` was already read. Returns when either side ends the connection, or
-/// when `stop` is ready and the current request has its response.
+/// Serves HTTP/1 on a connection from which `early` was already read. Returns when the connection is closed. If `stop`
+/// is ready, the connection closes after the response to the current request.
 ///
 /// `service` responds to a request. A message that fails to parse is passed as an empty request with its violation. The
-/// service's future is dropped if the client disconnects. The connections of a thread share their `batch`.
+/// service's future is dropped if the client disconnects. The connections of a worker share their `batch`.
 pub(crate) async fn serve<IO, F, B>(
     io: IO,
     early: BytesMut,
-    caps: &Caps,
-    deadlines: Deadlines,
+    limits: &ServerLimits,
+    timeouts: ClientTimeouts,
     batch: &FlushBatch,
     stop: impl Future<Output = ()>,
-    mut service: impl FnMut(Request<Body>, Option<Violation>) -> F,
+    mut service: impl FnMut(Request<Http1Body>, Option<Violation>) -> F,
 ) -> io::Result<()>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Send + Unpin + 'static,
     F: Future<Output = Response<B>> + Unpin,
-    B: ResponseBody,
+    B: TrackDelivery,
 {
-    let mut connection = Connection::new(io, early, caps, deadlines);
+    let mut connection = Connection::new(io, early, limits, timeouts);
     let mut stop = pin!(stop);
     let mut stopping = false;
     let mut stops = |cx: &mut Context<'_>| {
@@ -48,7 +48,8 @@ where
         stopping
     };
     loop {
-        // Moved as a whole, so that an idle connection does not reserve memory for a request.
+        // `received` is not destructured here, so that the future of an idle connection does not reserve memory for a
+        // request.
         let received = poll_fn(|cx| connection.poll_request(cx, &mut stops)).await?;
         let Some((request, exchange)) = Exchange::start(received, &mut connection) else {
             break;
@@ -65,11 +66,12 @@ where
         drop(responding);
         let (parts, body) = response.into_parts();
         if parts.status.is_informational() {
-            // 101 is the only informational status that ends an exchange, and only if the request asks for an upgrade.
+            // The only valid informational response is 101 to a request that asks for an upgrade. Any other closes the
+            // connection.
             if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) =
                 (parts.status, exchange.upgrade)
             {
-                return switch(connection, &parts, body, exchange.traits, sender).await;
+                return switch_protocols(connection, &parts, body, exchange.traits, sender).await;
             }
             return Ok(());
         }
@@ -81,7 +83,7 @@ where
             let mut body = pin!(body);
             let sent = poll_fn(|cx| connection.poll_send(cx, body.as_mut(), &mut encoder)).await?;
             if sent == Sent::Truncated {
-                // Without an orderly close, so that the response does not look complete.
+                // The connection is dropped without a regular close, so that the response does not look complete.
                 return Ok(());
             }
             body.delivered();
@@ -94,12 +96,13 @@ where
     poll_fn(|cx| connection.poll_close(cx)).await
 }
 
-/// Sends a response with status 101, and hands over the connection at the end of the request. If the end of the request
-/// cannot be reached, the response is not sent: the request body would become part of the tunnel.
-async fn switch<IO>(
+/// Sends a response with status 101, discards the rest of the request, and passes the connection to the service as a
+/// tunnel. If the end of the request cannot be reached, no response is sent, because the tunnel would start within the
+/// request body.
+async fn switch_protocols<IO>(
     mut connection: Connection<IO>,
     parts: &Parts,
-    body: impl ResponseBody,
+    body: impl TrackDelivery,
     request: RequestTraits,
     sender: UpgradeSender,
 ) -> io::Result<()>
@@ -115,26 +118,29 @@ where
     poll_fn(|cx| connection.poll_received(cx)).await?;
     poll_fn(|cx| connection.poll_discard(cx)).await?;
     if connection.is_reusable() {
-        // If the receiver was dropped, the connection is closed.
+        // If the service has dropped the receiver, the connection is closed.
         let _dropped = sender.send(Box::new(connection.into_tunnel()));
     }
     Ok(())
 }
 
-/// A request in flight.
+/// State of a request in flight.
 struct Exchange {
     traits: RequestTraits,
+    /// Whether the client may send another request on the connection.
     keep_alive: bool,
+    /// `Some` if the request asks for an upgrade.
     upgrade: Option<UpgradeSender>,
+    /// Why the message failed to parse, if it did.
     violation: Option<Violation>,
 }
 
 impl Exchange {
-    /// Starts the exchange of a received message, whose body `connection` receives.
+    /// Starts the exchange of a received message. `connection` receives the rest of its body.
     fn start<IO>(
         received: Option<Result<Message, Violation>>,
         connection: &mut Connection<IO>,
-    ) -> Option<(Request<Body>, Self)>
+    ) -> Option<(Request<Http1Body>, Self)>
     where
         IO: AsyncRead + AsyncWrite + ClientSocket + Unpin,
     {
@@ -154,7 +160,7 @@ impl Exchange {
     }
 
     /// Returns the exchange of a message that fails to parse.
-    fn rejected(violation: Violation) -> (Request<Body>, Self) {
+    fn rejected(violation: Violation) -> (Request<Http1Body>, Self) {
         let exchange = Self {
             traits: RequestTraits {
                 is_head: false,

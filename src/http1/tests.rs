@@ -1,4 +1,4 @@
-//! Tests that send raw bytes to a server.
+//! Tests that send raw bytes to an HTTP/1 server.
 
 mod comparison;
 mod timeouts;
@@ -23,9 +23,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::net::ClientSocket;
-use crate::settings::{Caps, Deadlines};
+use crate::settings::{ClientTimeouts, ServerLimits};
 
-const DEADLINES: Deadlines = Deadlines {
+const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     handshake: Duration::from_secs(1),
     head: Duration::from_secs(10),
     body: Duration::from_secs(30),
@@ -35,16 +35,16 @@ const DEADLINES: Deadlines = Deadlines {
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Duration of requests to `/slow`, longer than any timeout.
+/// Duration of a request to `/slow`. It is longer than any timeout.
 const SLOW: Duration = Duration::from_secs(500);
 
-struct Server {
+struct TestServer {
     client: DuplexStream,
     connection: JoinHandle<io::Result<()>>,
     served: Arc<AtomicUsize>,
 }
 
-impl Server {
+impl TestServer {
     fn start() -> Self {
         Self::with_early(b"")
     }
@@ -105,8 +105,8 @@ where
         serve(
             io,
             early,
-            &Caps::default(),
-            DEADLINES,
+            &ServerLimits::default(),
+            TIMEOUTS,
             &FlushBatch::default(),
             pending(),
             service,
@@ -128,7 +128,7 @@ fn rejection(violation: Violation) -> Response<Full<Bytes>> {
 
 /// Responds with the body of the request, or rejects it.
 async fn respond(
-    mut request: Request<Body>,
+    mut request: Request<Http1Body>,
     violation: Option<Violation>,
 ) -> Response<Full<Bytes>> {
     if let Some(violation) = violation {
@@ -139,7 +139,7 @@ async fn respond(
         "/unread" => return response(StatusCode::PAYLOAD_TOO_LARGE, "unread"),
         "/large" => return response(StatusCode::OK, vec![b'x'; 1 << 20]),
         "/tunnel" => {
-            let upgrade = upgrade::on(&mut request).expect("an upgrade");
+            let upgrade = upgrade::on(&mut request).expect("the request asks for an upgrade");
             tokio::spawn(async move {
                 let mut tunnel = upgrade.await.unwrap();
                 let mut received = [0; 5];
@@ -153,8 +153,8 @@ async fn respond(
     }
     match request.into_body().collect().await {
         Ok(body) => response(StatusCode::OK, body.to_bytes()),
-        Err(BodyError::Violation(violation)) => rejection(violation),
-        Err(error @ BodyError::Closed) => response(StatusCode::BAD_REQUEST, error.to_string()),
+        Err(Http1BodyError::Violation(violation)) => rejection(violation),
+        Err(error @ Http1BodyError::Closed) => response(StatusCode::BAD_REQUEST, error.to_string()),
     }
 }
 
@@ -172,7 +172,7 @@ async fn pipelined_requests_get_their_responses_in_order() {
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
                    6\r\nsecond\r\n0\r\n\r\n";
     let last = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     server.send([post, chunked, GET, last].concat()).await;
     let responses = server.responses().await;
     assert_eq!(statuses(&responses), ["200"; 4]);
@@ -182,9 +182,9 @@ async fn pipelined_requests_get_their_responses_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn early_bytes_belong_to_the_first_request() {
-    let mut server = Server::with_early(b"GET / HTTP/1.0\r\n\r\n");
+    let mut server = TestServer::with_early(b"GET / HTTP/1.0\r\n\r\n");
     assert!(server.responses().await.contains(" 200 OK"));
-    let mut server = Server::with_early(&GET.as_bytes()[..7]);
+    let mut server = TestServer::with_early(&GET.as_bytes()[..7]);
     server.send(&GET[7..]).await;
     assert!(server.response_until("\r\n\r\n").await.contains(" 200 OK"));
 }
@@ -207,7 +207,7 @@ async fn an_invalid_head_is_rejected_and_nothing_after_it_is_served() {
         "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
     ];
     for head in invalid {
-        let mut server = Server::start();
+        let mut server = TestServer::start();
         server.send([GET, GET, head, GET].concat()).await;
         let responses = server.responses().await;
         assert_eq!(statuses(&responses), ["200", "200", "400"], "{head:?}");
@@ -216,7 +216,7 @@ async fn an_invalid_head_is_rejected_and_nothing_after_it_is_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_status_follows_the_kind_of_violation() {
+async fn an_unsupported_version_gets_505_and_a_large_head_431() {
     for (head, status) in [
         ("GET / HTTP/1.2\r\nHost: a\r\n\r\n".to_owned(), "505"),
         (
@@ -228,15 +228,15 @@ async fn the_status_follows_the_kind_of_violation() {
             "431",
         ),
     ] {
-        let mut server = Server::start();
+        let mut server = TestServer::start();
         server.send(head).await;
         assert_eq!(statuses(&server.responses().await), [status]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejection_follows_a_slow_response() {
-    let mut server = Server::start();
+async fn a_rejection_is_sent_after_the_response_to_a_slow_request() {
+    let mut server = TestServer::start();
     server.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").await;
     sleep(Duration::from_secs(1)).await;
     server.send("GET / HTTP/1.1\n\n").await;
@@ -244,7 +244,7 @@ async fn a_rejection_follows_a_slow_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_with_invalid_chunks_fails() {
+async fn a_body_with_invalid_chunks_gets_400() {
     for body in [
         "0x5\r\n",
         "5;\n",
@@ -256,7 +256,7 @@ async fn a_body_with_invalid_chunks_fails() {
         "0\r\n\rx",
         "fffffffffffffffff\r\n",
     ] {
-        let mut server = Server::start();
+        let mut server = TestServer::start();
         let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         server.send([head, body, GET].concat()).await;
         assert_eq!(statuses(&server.responses().await), ["400"], "{body:?}");
@@ -266,7 +266,7 @@ async fn a_body_with_invalid_chunks_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rejection_reaches_a_client_that_is_still_sending() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     let head = "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
     server.send(head).await;
     server.send(vec![b'x'; 200_000]).await;
@@ -277,7 +277,7 @@ async fn a_rejection_reaches_a_client_that_is_still_sending() {
 }
 
 #[tokio::test]
-async fn a_rejection_is_not_destroyed_by_a_reset() {
+async fn a_rejection_over_tcp_is_not_lost_to_a_reset() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap())
         .await
@@ -299,8 +299,8 @@ async fn a_rejection_is_not_destroyed_by_a_reset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tunnel_begins_with_the_bytes_after_the_upgrade() {
-    let mut server = Server::start();
+async fn a_tunnel_starts_with_the_bytes_after_the_upgrade() {
+    let mut server = TestServer::start();
     let upgrade = "GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
     server.send([upgrade, "\0\n\0\n!"].concat()).await;
     let responses = server.responses().await;
@@ -311,7 +311,7 @@ async fn a_tunnel_begins_with_the_bytes_after_the_upgrade() {
 #[tokio::test(start_paused = true)]
 async fn bytes_after_a_declined_upgrade_are_parsed() {
     let upgrade = "GET /slow HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     server
         .send([upgrade, GET, "GET / HTTP/1.1\n\n"].concat())
         .await;
@@ -320,9 +320,9 @@ async fn bytes_after_a_declined_upgrade_are_parsed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_closes_while_an_upgrade_is_undecided_is_noticed() {
+async fn the_close_of_a_client_that_waits_for_an_upgrade_is_detected() {
     let upgrade = "GET /slow HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     let start = Instant::now();
     server.send(upgrade).await;
     drop(server.client);

@@ -1,9 +1,9 @@
 //! Timers of a connection, and the cached `Date` header.
 //!
-//! A connection has one timer for all its timeouts. A deadline moves with every request, and resetting a tokio timer
-//! costs more than reading a clock. So the timer is not reset when the deadline moves away from it. It is reset when it
-//! fires early, or when an earlier deadline is needed. All deadlines of a connection are polled by its own task, so one
-//! timer wakes for the nearest.
+//! A connection has one timer for all its timeouts. Every request moves the deadline, and resetting a tokio timer costs
+//! more than reading a clock. So the timer is not reset when the deadline moves to a later time. It is reset when it
+//! fires before the deadline, or when an earlier deadline is needed. One task polls all deadlines of a connection, so a
+//! single timer suffices to wake it for the earliest.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,14 +16,14 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::net::ClientSocket;
 
-/// The timer of a connection. It is allocated for the first deadline.
+/// Timer of a connection, allocated for the first deadline.
 #[derive(Debug, Default)]
 pub(super) struct Timer {
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Timer {
-    /// Waits until `due`.
+    /// Is ready at `due`.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
         if sleep.deadline() > due {
@@ -39,24 +39,25 @@ impl Timer {
     }
 }
 
-/// Write timeout: the longest time in which a client may receive nothing of what is sent.
+/// Write timeout: the longest time in which the client may acknowledge none of the sent bytes.
 ///
-/// A blocked socket does not show that its client reads nothing. The kernel buffers megabytes for a slow reader, and
-/// accepts more only after it has sent a large part of them. So while the socket is blocked, the number of bytes that
-/// the client has not acknowledged is sampled four times per timeout. Every decrease is progress.
+/// A blocked socket does not prove that its client reads nothing. The kernel buffers megabytes for a slow reader, and
+/// the socket becomes writable again only after a large part of them is sent. So while the socket is blocked, the
+/// number of unacknowledged bytes is sampled four times per timeout. Every decrease counts as progress.
 #[derive(Debug)]
 pub(super) struct WriteTimeout {
     limit: Duration,
     blocked: Option<Blocked>,
 }
 
-/// State of a socket that accepts no bytes.
+/// State of a blocked socket.
 #[derive(Debug)]
 struct Blocked {
     /// Time of the last known progress.
     progress: Instant,
     /// Time of the next sample.
     next: Instant,
+    /// Unacknowledged bytes at the last sample, if the kernel reports them.
     unacknowledged: Option<u32>,
 }
 
@@ -68,12 +69,12 @@ impl WriteTimeout {
         }
     }
 
-    /// Whether the socket accepts no bytes.
+    /// Whether the socket's send buffer is full.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
-    /// Returns the outcome of a write to `io`, or an error if the timeout has expired.
+    /// Returns the result of a write to `io`, or an error if the timeout has expired.
     pub(super) fn check<T>(
         &mut self,
         timer: &mut Timer,
@@ -106,7 +107,7 @@ impl WriteTimeout {
             if now >= due {
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "write timeout: the client receives nothing of the response",
+                    "write timeout: the client acknowledged no bytes of the response",
                 )));
             }
             blocked.next = due.min(now + limit / 4);
@@ -114,7 +115,7 @@ impl WriteTimeout {
     }
 }
 
-/// A formatted date and the end of its second.
+/// A formatted date, valid until the end of its second.
 struct CachedDate {
     value: HeaderValue,
     until: Instant,
@@ -134,7 +135,7 @@ pub(crate) fn date_header(now: Instant) -> HeaderValue {
     with_date(now, HeaderValue::clone)
 }
 
-/// Reads the date at `now`, which is formatted once per second and worker.
+/// Calls `read` with the date at `now`. Each worker formats the date once per second.
 fn with_date<T>(now: Instant, read: impl FnOnce(&HeaderValue) -> T) -> T {
     DATE.with_borrow_mut(|cached| {
         let current = match cached.take() {
@@ -168,7 +169,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_deadline_that_moved_away_is_still_met_exactly() {
+    async fn a_later_deadline_is_met_exactly() {
         let mut timer = Timer::default();
         let start = Instant::now();
         poll_fn(|cx| {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_nearer_deadline_brings_the_timer_forward() {
+    async fn an_earlier_deadline_resets_the_timer() {
         let mut timer = Timer::default();
         let start = Instant::now();
         poll_fn(|cx| {
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_date_is_that_of_the_current_second() {
+    async fn the_cached_date_is_renewed_each_second() {
         let start = SystemTime::now();
         let (mut out, now) = (Vec::new(), Instant::now());
         append_date(&mut out, now);

@@ -1,7 +1,7 @@
 //! Upgrade of a client connection to another protocol.
 //!
-//! A request that asks for an upgrade has a receiver in its extensions. A service that responds with 101 takes it and
-//! receives the connection after the response is sent. Any other response drops the sender.
+//! A request that asks for an upgrade has an [`Upgrade`] in its extensions. A service that responds with 101 takes it
+//! and receives the connection after the response is sent. After any other response, the `Upgrade` fails.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
-/// A connection after its upgrade.
+/// An upgraded connection.
 pub(crate) type Tunnel = Box<dyn Duplex>;
 
 /// A stream that can be read and written.
@@ -22,22 +22,22 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Duplex for IO {}
 
-/// A future of the client's connection, which completes when `101 Switching Protocols` is sent.
+/// Future of the upgraded connection. It is ready after `101 Switching Protocols` is sent.
 pub(crate) struct Upgrade(oneshot::Receiver<Tunnel>);
 
-/// The client received another response, or closed the connection.
+/// Error of an [`Upgrade`]: the client received another response, or the connection was closed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the client's connection was not upgraded")]
 pub(crate) struct NotUpgraded;
 
-/// The extension of a request that holds its upgrade. Extensions are `Clone`, so the upgrade is shared.
+/// Request extension that contains the upgrade. Extensions must be `Clone`, so clones share the upgrade.
 #[derive(Clone)]
 struct UpgradeSlot(Arc<Mutex<Option<Upgrade>>>);
 
-/// Sends the connection to the [`Upgrade`] of its request.
+/// Sender of the connection to the [`Upgrade`] of its request.
 pub(super) type UpgradeSender = oneshot::Sender<Tunnel>;
 
-/// Adds an upgrade to a request that asks for one.
+/// Adds an [`Upgrade`] to the extensions of a request and returns its sender.
 pub(super) fn offer<B>(request: &mut Request<B>) -> UpgradeSender {
     let (sender, upgrade) = oneshot::channel();
     let slot = UpgradeSlot(Arc::new(Mutex::new(Some(Upgrade(upgrade)))));
@@ -46,7 +46,7 @@ pub(super) fn offer<B>(request: &mut Request<B>) -> UpgradeSender {
 }
 
 /// Takes the upgrade of a request, for a service that responds with `101 Switching Protocols`. Returns `None` if the
-/// request does not ask for an upgrade, or the upgrade was taken.
+/// request does not ask for an upgrade, or the upgrade was already taken.
 pub(crate) fn on<B>(request: &mut Request<B>) -> Option<Upgrade> {
     let UpgradeSlot(upgrade) = request.extensions_mut().remove()?;
     upgrade.lock().take()

@@ -1,7 +1,7 @@
-//! Reasons to reject the bytes of a request, and the status of the response.
+//! Violations of HTTP/1 in a request, and the status of the response to each.
 //!
-//! Each rule has its own variant, so that the response and the log name the violated rule. The value is a `Copy` code
-//! without the offending bytes, because the gateway must not echo bytes of the client.
+//! Each rule has its own variant, so that the response and the log name the violated rule. The offending bytes are not
+//! included, because the gateway must not echo bytes of the client.
 
 use http::StatusCode;
 use thiserror::Error;
@@ -12,64 +12,64 @@ use crate::problem::Problem;
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Not `method SP target SP version CRLF`.
+    /// The request line is not `method SP target SP version CRLF`.
     #[error("the request line is malformed")]
     RequestLine,
-    /// A request target with a control character, or not UTF-8.
-    #[error("the request target holds a character that is not allowed there")]
+    /// The request target contains a control character, or is not a URL.
+    #[error("the request target contains an invalid character")]
     Target,
-    /// A well-formed version other than 1.0 and 1.1.
-    #[error("the version of http is not supported")]
+    /// The version is well-formed, but neither 1.0 nor 1.1.
+    #[error("the HTTP version is not supported")]
     Version,
-    /// LF without CR before it.
-    #[error("a line ends in a bare line feed")]
+    /// A line feed without a carriage return before it.
+    #[error("a line ends in a line feed without a carriage return")]
     BareLf,
-    /// CR without LF after it.
-    #[error("a carriage return stands alone")]
+    /// A carriage return without a line feed after it.
+    #[error("a carriage return is not followed by a line feed")]
     BareCr,
-    /// A control character in a header value.
-    #[error("a header value holds a control character")]
+    /// A header value contains a control character.
+    #[error("a header value contains a control character")]
     Control,
-    /// A header continues on a line that begins with white space.
+    /// A header continues on a line that starts with white space.
     #[error("a header is folded over several lines")]
     Folded,
-    /// White space between a header's name and its colon.
-    #[error("white space stands before a header's colon")]
+    /// White space between the name of a header and its colon.
+    #[error("a header has white space before its colon")]
     SpaceBeforeColon,
-    /// A header line that begins with its colon.
+    /// A header line starts with a colon.
     #[error("a header has no name")]
     EmptyName,
-    /// A header's name is not a token, or its line has no colon.
-    #[error("a header name holds a character that is not allowed there")]
+    /// The name of a header is not a token, or its line has no colon.
+    #[error("a header name contains an invalid character")]
     Name,
-    /// Content-Length is not a plain decimal number.
+    /// `Content-Length` is not a decimal number.
     #[error("content-length is not a number")]
     ContentLength,
-    /// More than one Content-Length line, equal or not.
-    #[error("content-length is given more than once")]
+    /// More than one `Content-Length` line, equal or not.
+    #[error("content-length is repeated")]
     ContentLengthRepeated,
-    /// A transfer coding other than exactly `chunked`.
-    #[error("transfer-encoding is not exactly chunked")]
+    /// `Transfer-Encoding` has a value other than `chunked`.
+    #[error("transfer-encoding has a value other than chunked")]
     TransferEncoding,
-    /// More than one Transfer-Encoding line.
-    #[error("transfer-encoding is given more than once")]
+    /// More than one `Transfer-Encoding` line.
+    #[error("transfer-encoding is repeated")]
     TransferEncodingRepeated,
-    /// Transfer-Encoding in an HTTP/1.0 request.
-    #[error("transfer-encoding is not part of http/1.0")]
+    /// `Transfer-Encoding` in an HTTP/1.0 request.
+    #[error("transfer-encoding is not allowed in HTTP/1.0")]
     TransferEncodingOnHttp10,
-    /// Content-Length and Transfer-Encoding in one head.
-    #[error("content-length and transfer-encoding are both given")]
+    /// `Content-Length` and `Transfer-Encoding` in one head.
+    #[error("the request has both content-length and transfer-encoding")]
     BothFramings,
-    /// HTTP/1.1 without Host.
+    /// An HTTP/1.1 request without `Host`.
     #[error("the host header is missing")]
     HostMissing,
-    /// More than one Host line.
-    #[error("the host header is given more than once")]
+    /// More than one `Host` line.
+    #[error("the host header is repeated")]
     HostRepeated,
-    /// The head exceeds its limit of bytes.
+    /// The head exceeds `max_header_bytes`.
     #[error("the request head is too large")]
     HeadTooLarge,
-    /// The head exceeds its limit of header lines.
+    /// The head has more header lines than `max_headers`.
     #[error("the request has too many header lines")]
     TooManyHeaders,
     /// The head was incomplete when `header_timeout` expired.
@@ -78,16 +78,16 @@ pub enum Violation {
     /// No part of the body arrived within `body_timeout`.
     #[error("the request body did not arrive in time")]
     BodyTimeout,
-    /// A chunk's size is not 1 to 16 hexadecimal digits.
-    #[error("a chunk size is not a number")]
+    /// A chunk size is not 1 to 16 hexadecimal digits.
+    #[error("a chunk size is not a hexadecimal number of at most 16 digits")]
     ChunkSize,
-    /// Chunk extensions too long, or with characters that are not visible.
-    #[error("a chunk extension is too long or holds a character that is not allowed there")]
+    /// The chunk extensions are too long, or contain a control character.
+    #[error("a chunk extension is too long or contains an invalid character")]
     ChunkExtension,
-    /// No CRLF where a chunk or its size ends.
+    /// A chunk or a chunk size is not followed by CRLF.
     #[error("a chunk does not end in carriage return and line feed")]
     ChunkEnd,
-    /// The trailer section is malformed, or over its limits.
+    /// The trailer section is malformed, or longer than the limit of a head.
     #[error("the trailer section is malformed or too large")]
     Trailer,
 }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_violation_has_its_status() {
+    fn the_status_depends_on_the_violation() {
         assert_eq!(Violation::BareLf.status(), 400);
         assert_eq!(Violation::HeadTimeout.status(), 408);
         assert_eq!(Violation::HeadTooLarge.status(), 431);

@@ -1,8 +1,8 @@
 //! Write side of a connection: the buffer of a response, and the batching of flushes.
 //!
-//! A head and the few hundred bytes of an ordinary body are copied into one buffer and sent with one `write`, which is
-//! cheaper than `writev`. A large part of a body is not copied. It is sent with `writev` after the buffered bytes, and
-//! no more is accepted until both are sent.
+//! The head and an ordinary body of a few hundred bytes are copied into one buffer. One `write` sends it, which is
+//! cheaper than `writev`. A large part of a body is not copied. `writev` sends it after the buffered bytes, and the
+//! buffer accepts no more until both are sent.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -18,22 +18,23 @@ use crate::failpoint::failpoint;
 /// The largest part of a body that is copied, in bytes.
 const MAX_COPY: usize = 2_048;
 
-/// Number of buffered bytes from which on the buffer is full.
+/// The buffer is full when it contains at least this many bytes.
 const FULL: usize = 16 * 1024;
 
-/// Capacity kept for the next response, in bytes: enough for an ordinary one, and small for an idle connection.
-const KEPT_CAPACITY: usize = 4_096;
+/// Capacity that an empty buffer retains, in bytes. It suffices for an ordinary response, and costs an idle connection
+/// little memory.
+const RETAINED_CAPACITY: usize = 4_096;
 
-/// Number of responses that a worker holds back at most, so that none waits long for others.
+/// Limit of the responses that wait in a batch, so that no response waits long for others.
 const MAX_BATCH: usize = 32;
 
-/// Encoded bytes that are not sent yet.
+/// Buffer of encoded bytes that are not sent yet.
 #[derive(Debug, Default)]
 pub(super) struct WriteBuffer {
     copied: Vec<u8>,
-    /// How many of the copied bytes are sent.
+    /// Number of copied bytes that are already sent.
     sent: usize,
-    /// A large part, which follows the copied bytes.
+    /// A large part of a body, which follows the copied bytes.
     large: Bytes,
     /// Bytes that follow the large part.
     after: Vec<u8>,
@@ -51,7 +52,10 @@ impl WriteBuffer {
 
     /// Adds a part of a body. The buffer must not be [full](Self::is_full).
     pub(super) fn push(&mut self, part: Bytes) {
-        debug_assert!(self.large.is_empty(), "a part would be lost");
+        debug_assert!(
+            self.large.is_empty(),
+            "the buffer already contains a large part"
+        );
         if part.len() <= MAX_COPY {
             self.copied.extend_from_slice(&part);
         } else {
@@ -76,7 +80,7 @@ impl WriteBuffer {
         self.copied.is_empty() && self.large.is_empty()
     }
 
-    /// Sends some of the bytes. The buffer must not be empty.
+    /// Writes as many bytes as the socket accepts. The buffer must not be empty.
     pub(super) fn poll_write<IO: AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,
@@ -109,7 +113,7 @@ impl WriteBuffer {
         }
         self.sent = 0;
         self.copied.clear();
-        self.copied.shrink_to(KEPT_CAPACITY);
+        self.copied.shrink_to(RETAINED_CAPACITY);
         if self.large.is_empty() {
             return;
         }
@@ -133,19 +137,18 @@ fn chunk_size(out: &mut Vec<u8>, size: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Batches the flushes of one worker's connections.
+/// Batch of the flushes of a worker's connections.
 ///
-/// A send wakes the client process. A client that is woken for one response, reads it and sleeps again has to be woken
-/// again for the next. So a finished response first yields to all tasks that were ready before it, and their responses
-/// are sent directly after each other. With one client thread and 32 connections this reduced the CPU time of a replay
-/// from 15.7 µs to 14.0 µs (medians of 10 alternating runs of 2 s). With a client that is always busy it makes no
-/// difference.
+/// A send on a local socket wakes the client process. If the client reads one response and sleeps, the next response
+/// wakes it again. So a finished response first yields to all tasks that are ready, and their responses are then sent
+/// in succession. With one client thread and 32 connections, batching reduced the CPU time of a replay from 15.7 µs to
+/// 14.0 µs. These are medians of 10 alternating runs of 2 s. With a client that is always busy it makes no difference.
 #[derive(Debug, Default)]
 pub(crate) struct FlushBatch {
     waiting: AtomicUsize,
 }
 
-/// Counts a response as waiting until it is dropped.
+/// Guard that counts a response as waiting until it is dropped.
 struct BatchSlot<'a>(&'a FlushBatch);
 
 impl FlushBatch {
@@ -167,7 +170,7 @@ impl FlushBatch {
     }
 
     fn acquire(&self) -> Option<BatchSlot<'_>> {
-        // Only the worker's thread uses the counter, so load and add need not be one operation.
+        // Only the worker's thread uses the counter, so the check and the increment need not be atomic together.
         if self.waiting.load(Ordering::Relaxed) >= MAX_BATCH {
             return None;
         }
@@ -192,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends what `fill` adds over a connection that buffers `narrow` bytes. Returns the bytes that arrive.
+    /// Sends what `fill` adds over a connection with a buffer of `narrow` bytes. Returns the received bytes.
     fn send(narrow: usize, fill: impl FnOnce(&mut WriteBuffer)) -> Vec<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.unwrap().block_on(async {
@@ -216,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn everything_arrives_once_and_in_order(
+        fn all_bytes_arrive_once_and_in_order(
             narrow in 1usize..3 * MAX_COPY,
             head in prop::collection::vec(any::<u8>(), 0..2 * MAX_COPY),
             part in prop::collection::vec(any::<u8>(), 0..3 * MAX_COPY),
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_framed_whatever_its_size() {
+    fn chunks_of_all_sizes_have_correct_framing() {
         for size in [1, 15, 16, MAX_COPY, MAX_COPY + 1, 70_000] {
             let part = vec![b'x'; size];
             let arrived = send(1_000, |buffer| buffer.push_chunk(part.clone().into()));
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_part_is_sent_before_the_next_is_accepted() {
+    fn a_buffer_with_a_large_part_is_full() {
         let mut buffer = WriteBuffer::default();
         buffer.push(vec![b'x'; MAX_COPY].into());
         assert!(!buffer.is_full());
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tasks_that_were_ready_before_run_first() {
+    async fn ready_tasks_run_before_a_waiting_response_is_sent() {
         let (batch, order) = (
             Arc::new(FlushBatch::default()),
             Arc::new(Mutex::new(Vec::new())),

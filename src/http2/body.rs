@@ -1,8 +1,8 @@
-//! The body of an HTTP/2 request.
+//! Body of an HTTP/2 request.
 //!
-//! A body is complete only if its stream ended with `END_STREAM`. A reset of any code, `NO_ERROR` included, and
-//! the end of the connection are errors. Upstream is HTTP/1, where a body with a declared length is complete with
-//! its last byte; so the last part of such a body is held back until the stream ends.
+//! A body is complete only if its stream ends with `END_STREAM`. A reset with any code, including `NO_ERROR`, and a
+//! close of the connection are errors. Upstream is HTTP/1, where a body of declared length is complete with its last
+//! byte. So the last part of such a body is withheld until the stream ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -19,49 +19,50 @@ use tokio::time::Sleep;
 
 use super::linger::Unread;
 
-/// The body of a request. Trailers are dropped.
+/// The body of an HTTP/2 request. Trailers are dropped.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub(crate) struct Http2Body {
     /// `Some` until the body is dropped.
     stream: Option<RecvStream>,
-    /// Gets the stream if the body is dropped before its end.
+    /// Receives the stream if the body is dropped before its end.
     unread: Option<oneshot::Sender<RecvStream>>,
-    /// Declared bytes that are still to be received.
+    /// Bytes still to be received, if the client declared a length.
     declared: Option<u64>,
-    /// The last declared bytes, until the stream ends.
+    /// The last declared bytes, withheld until the stream ends.
     last: Option<Bytes>,
-    /// How long the client may send nothing while the body is read.
+    /// Longest time without data while the service waits for the body.
     timeout: Duration,
-    /// Runs only while the body is awaited.
+    /// Timer of `timeout`. It runs only while the service waits for the body.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Reports the first read, for a client that expects `100 Continue`.
+    /// Notified of the first read, if the client expects `100 Continue`.
     first_read: Option<oneshot::Sender<()>>,
 }
 
-const NOT_DROPPED: &str = "only a drop takes the stream";
+const NOT_DROPPED: &str = "only `drop` takes the stream";
 
-/// The first read of a body whose client expects `100 Continue`.
+/// Notification of the first read of a body whose client expects `100 Continue`.
 #[derive(Debug)]
 pub(super) struct FirstRead(Option<oneshot::Receiver<()>>);
 
-/// Why a body ended early.
+/// Why an HTTP/2 request body ended early.
 #[derive(Debug, Error)]
-pub enum BodyError {
-    /// The client sent nothing for this long.
-    #[error("the client sent nothing for {0:?}")]
+pub enum Http2BodyError {
+    /// The client sent no data for this time.
+    #[error("the client sent no data for {0:?}")]
     Stalled(Duration),
     /// The client reset the stream, violated the protocol or disconnected.
     #[error(transparent)]
     Stream(#[from] h2::Error),
 }
 
-/// Replaces the stream of `request` by its body. What the service does not read of the body is left in [`Unread`].
+/// Replaces the stream of `request` by its body. [`Unread`] receives the part of the body that the service does not
+/// read.
 pub(super) fn receive(
     request: Request<RecvStream>,
     timeout: Duration,
-) -> (Request<Body>, FirstRead, Unread) {
+) -> (Request<Http2Body>, FirstRead, Unread) {
     let header = |name| request.headers().get(name);
-    // A length that is not a number is rejected with the request's other headers.
+    // `intake` rejects a length that is not a number.
     let declared = header(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok())
         .and_then(|length| length.parse().ok());
@@ -80,7 +81,7 @@ pub(super) fn receive(
     } else {
         (None, Unread::nothing())
     };
-    let request = request.map(|stream| Body {
+    let request = request.map(|stream| Http2Body {
         stream: Some(stream),
         unread,
         declared,
@@ -93,7 +94,7 @@ pub(super) fn receive(
 }
 
 impl FirstRead {
-    /// Ready once, when the body is read for the first time.
+    /// Is ready once, when the body is read for the first time.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(receiver) = &mut self.0 else {
             return Poll::Pending;
@@ -107,24 +108,24 @@ impl FirstRead {
     }
 }
 
-impl Body {
-    /// Waits for the end of a body that is declared to be empty, and of no other.
-    pub(super) async fn end_if_declared_empty(&mut self) -> Result<(), BodyError> {
+impl Http2Body {
+    /// Waits for the end of the stream if the body is declared empty. Otherwise returns immediately.
+    pub(super) async fn end_if_declared_empty(&mut self) -> Result<(), Http2BodyError> {
         if self.declared != Some(0) || self.is_end_stream() {
             return Ok(());
         }
-        // `h2` resets a stream that has more data than declared.
+        // There is no data to lose: `h2` resets a stream that has more data than declared.
         let part = std::future::poll_fn(|cx| self.poll_part(cx)).await;
         part.transpose().map(|_empty| ())
     }
 
-    /// The next part of the body, or `None` at its end.
+    /// Returns the next part of the body, or `None` at its end.
     pub(crate) fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+    ) -> Poll<Option<Result<Bytes, Http2BodyError>>> {
         if let Some(first_read) = self.first_read.take() {
-            // The receiver is gone if the response has begun.
+            // The receiver no longer exists if the response has started.
             let _ = first_read.send(());
         }
         loop {
@@ -135,7 +136,7 @@ impl Body {
                     .stalled
                     .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
                 ready!(stalled.as_mut().poll(cx));
-                return Poll::Ready(Some(Err(BodyError::Stalled(timeout))));
+                return Poll::Ready(Some(Err(Http2BodyError::Stalled(timeout))));
             };
             self.stalled = None;
             let part = match part {
@@ -159,13 +160,13 @@ impl Body {
         }
     }
 
-    /// Whether the whole body was read.
+    /// Whether the body was read completely.
     pub(crate) fn is_end_stream(&self) -> bool {
         let stream = self.stream.as_ref().expect(NOT_DROPPED);
         self.last.is_none() && stream.is_end_stream()
     }
 
-    /// The declared length of what is still to be read.
+    /// Returns the declared length of the part that is still to be read.
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self.declared {
             Some(declared) => {
@@ -177,12 +178,12 @@ impl Body {
     }
 }
 
-impl Drop for Body {
+impl Drop for Http2Body {
     fn drop(&mut self) {
         if let (Some(stream), Some(unread)) = (self.stream.take(), self.unread.take())
             && !stream.is_end_stream()
         {
-            // The receiver is gone if the exchange has ended.
+            // The receiver no longer exists if the exchange has ended.
             let _ = unread.send(stream);
         }
     }

@@ -1,13 +1,12 @@
-//! Which responses are written to the socket.
+//! Tracks which responses are written to the socket.
 //!
-//! `h2` queues the frames of a response and does not report when they are written. It writes all that the client's
-//! windows permit whenever its connection is polled, and a response is queued only as these windows permit. So the
-//! queued responses are written when a poll of the connection ends with the socket able to accept more bytes, except
-//! those whose stream the client has reset: `h2` discards their frames. A client that withdraws a window it has
-//! granted is not detected.
+//! `h2` queues the frames of a response and does not report when they are written. A poll of the connection writes as
+//! much as the client's windows permit, and a response is only queued within these windows. So if the socket is still
+//! writable after a poll, all queued responses are written. Streams that the client has reset are an exception,
+//! because `h2` discards their frames. A client that reduces a window it has already granted is not detected.
 //!
-//! The queue holds a handle of each stream. A stream that the client has not ended is therefore not reset before its
-//! response is written.
+//! The queue holds a handle of each stream, because `h2` resets an unfinished stream when its last handle is dropped.
+//! The response is thus written before the reset.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,36 +16,36 @@ use bytes::Bytes;
 use h2::SendStream;
 use parking_lot::Mutex;
 
-use crate::http1::ResponseBody;
+use crate::http1::TrackDelivery;
 
-/// A response that is queued to its end.
+/// A response whose frames are all queued in `h2`.
 #[derive(Debug)]
-struct Response<B> {
+struct QueuedResponse<B> {
     body: Pin<Box<B>>,
     stream: SendStream<Bytes>,
 }
 
-/// `None` after the connection has ended.
-type Queue<B> = Mutex<Option<Vec<Response<B>>>>;
+/// Queue of responses, or `None` after the connection has ended.
+type Queue<B> = Mutex<Option<Vec<QueuedResponse<B>>>>;
 
-/// The responses of a connection that are queued to their end and not yet written.
+/// The responses of a connection that are completely queued in `h2` and not yet written.
 #[derive(Debug)]
-pub(super) struct Queued<B>(Arc<Queue<B>>);
+pub(super) struct QueuedResponses<B>(Arc<Queue<B>>);
 
-/// Adds responses to those that are queued.
+/// Sender that adds responses to the queue.
 #[derive(Debug)]
-pub(super) struct QueueEnd<B>(Arc<Queue<B>>);
+pub(super) struct QueueSender<B>(Arc<Queue<B>>);
 
-impl<B: ResponseBody> Queued<B> {
+impl<B: TrackDelivery> QueuedResponses<B> {
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(Some(Vec::new()))))
     }
 
-    pub(super) fn end(&self) -> QueueEnd<B> {
-        QueueEnd(Arc::clone(&self.0))
+    pub(super) fn sender(&self) -> QueueSender<B> {
+        QueueSender(Arc::clone(&self.0))
     }
 
-    /// Reports that all queued responses are written, except those of streams that were reset.
+    /// Notifies all queued responses that they are delivered, except those whose stream was reset.
     pub(super) fn written(&self, cx: &mut Context<'_>) {
         let responses = match &mut *self.0.lock() {
             Some(responses) if !responses.is_empty() => std::mem::take(responses),
@@ -60,19 +59,19 @@ impl<B: ResponseBody> Queued<B> {
     }
 }
 
-impl<B> Drop for Queued<B> {
+impl<B> Drop for QueuedResponses<B> {
     fn drop(&mut self) {
-        // Dropped without a report, the responses count as truncated.
+        // A body that is dropped without a notification counts as truncated.
         let responses = self.0.lock().take();
         drop(responses);
     }
 }
 
-impl<B> QueueEnd<B> {
-    /// Adds a response that is queued to its end.
+impl<B> QueueSender<B> {
+    /// Adds a response whose frames are all queued in `h2`.
     pub(super) fn push(&self, body: Pin<Box<B>>, stream: SendStream<Bytes>) {
         if let Some(responses) = &mut *self.0.lock() {
-            responses.push(Response { body, stream });
+            responses.push(QueuedResponse { body, stream });
         }
     }
 }

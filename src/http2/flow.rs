@@ -1,30 +1,32 @@
-//! Whether a stream without capacity waits for its client or for its turn.
+//! Determines whether a stream without send capacity waits for its client or behind other streams.
 //!
-//! `h2` gives the window of the connection to its streams in the order in which they ask for it, about. A stream that
-//! gets nothing while twice as many grants are made as streams wait was passed over: its own window is empty. A
-//! stream that gets nothing while fewer grants are made waits for its turn behind the others.
+//! `h2` distributes the connection's window to the streams roughly in the order of their requests. Suppose that a
+//! stream gets no capacity while `h2` makes twice as many grants as streams wait. Then `h2` has skipped it, because its
+//! own window is empty, and the stream waits for its client. With fewer grants, it waits behind the other streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::http1::SocketState;
 
-/// Grants of capacity on one connection. Only the worker's thread uses it.
+/// Counts of capacity grants and waiting streams of one connection. Only the worker's thread uses them.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct FlowControl {
+    /// Number of grants so far.
     granted: AtomicU64,
+    /// Number of streams that wait for capacity.
     waiting: AtomicUsize,
     socket: Arc<SocketState>,
 }
 
-/// A stream that waits for capacity.
-pub(super) struct Waiting<'a> {
-    flow: &'a Flow,
+/// Guard of a stream that waits for capacity.
+pub(super) struct WaitingStream<'a> {
+    flow: &'a FlowControl,
     granted_before: u64,
 }
 
-impl Flow {
-    /// The grants of a connection over this socket.
+impl FlowControl {
+    /// Creates the counts of a connection over this socket.
     pub(super) fn new(socket: Arc<SocketState>) -> Self {
         Self {
             granted: AtomicU64::new(0),
@@ -33,7 +35,7 @@ impl Flow {
         }
     }
 
-    /// Whether the socket accepts no bytes.
+    /// Whether the socket's send buffer is full.
     pub(super) fn is_blocked(&self) -> bool {
         self.socket.is_blocked()
     }
@@ -43,18 +45,18 @@ impl Flow {
         self.granted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a stream as waiting until the result is dropped.
-    pub(super) fn wait(&self) -> Waiting<'_> {
+    /// Counts a stream as waiting until the returned guard is dropped.
+    pub(super) fn wait(&self) -> WaitingStream<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting {
+        WaitingStream {
             flow: self,
             granted_before: self.granted.load(Ordering::Relaxed),
         }
     }
 }
 
-impl Waiting<'_> {
-    /// Whether the stream has had no turn since it waits.
+impl WaitingStream<'_> {
+    /// Whether the stream waits behind other streams and not for its client.
     pub(super) fn is_behind_others(&self) -> bool {
         let granted = self.flow.granted.load(Ordering::Relaxed) - self.granted_before;
         let waiting = self.flow.waiting.load(Ordering::Relaxed) as u64;
@@ -62,7 +64,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingStream<'_> {
     fn drop(&mut self) {
         self.flow.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -73,10 +75,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_waits_for_its_turn_until_twice_as_many_grants_are_made_as_streams_wait() {
-        let flow = Flow::new(Arc::default());
+    fn a_stream_is_behind_others_until_twice_as_many_grants_are_made_as_streams_wait() {
+        let flow = FlowControl::new(Arc::default());
         let (stream, _second, third) = (flow.wait(), flow.wait(), flow.wait());
-        // No stream gets anything: the client takes nothing.
+        // Without any grant, the client accepts nothing, and no stream is behind others.
         assert!(!stream.is_behind_others());
         for _ in 0..5 {
             flow.grant();

@@ -1,11 +1,11 @@
-//! Request bodies whose response is complete before the client has ended its side of the stream.
+//! Lingering streams: the response is complete, and the client is still sending the request body.
 //!
-//! The gateway may end such a stream with `RST_STREAM(NO_ERROR)` (RFC 9113, section 8.1), and `h2` does so as soon as
-//! the last handle of the stream is dropped. curl 7.88 then loses the response if it reads both at once. So the
-//! stream stays open: the gateway reads and discards what arrives, which keeps the windows of stream and connection
-//! free. The reset follows after 1 MiB, after 5 s, or when more than 16 streams of the connection linger, and not at
-//! all if the client ends its side. A client has to read the response before it can send 1 MiB, because the window of
-//! a stream is smaller.
+//! RFC 9113, section 8.1, allows the gateway to end such a stream with `RST_STREAM(NO_ERROR)`. `h2` does so as soon as
+//! the last handle of the stream is dropped. curl 7.88 loses the response if the reset arrives in the same read. So the
+//! gateway keeps the stream open, and reads and discards the request body, which keeps the windows of stream and
+//! connection open. The reset follows after 1 MiB, after 5 s, or when more than 16 streams of the connection linger. If
+//! the client ends its side first, there is no reset. The window of a stream is smaller than 1 MiB, so a client that
+//! has sent 1 MiB has also read the response.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,33 +23,33 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{EarlyReset, Http2Metrics};
 
-/// Time from the end of the response to the reset.
+/// Longest time from the end of the response to the reset.
 const TIME: Duration = Duration::from_secs(5);
 
-/// Time from the start of a drain to the reset: enough for a client to read a response that was just sent.
+/// Time from the start of a drain to the reset. It gives a client time to read a response that was just sent.
 const DRAIN_TIME: Duration = Duration::from_millis(250);
 
-/// Bytes that are discarded per stream.
+/// Limit of the discarded bytes, per stream.
 const BYTES: usize = 1 << 20;
 
-/// Streams that linger at the same time on a connection.
+/// Limit of the lingering streams, per connection.
 const STREAMS: usize = 16;
 
-/// The part of a request body that the service does not read.
+/// The part of a request body that the service has not read.
 #[derive(Debug)]
 pub(super) struct Unread {
-    state: State,
-    /// Bytes that may still be discarded.
-    left: usize,
+    state: UnreadState,
+    /// Number of bytes that may still be discarded.
+    remaining: usize,
 }
 
 #[derive(Debug)]
-enum State {
-    /// The service has the body. It returns the stream if it drops the body before its end.
-    Lent(oneshot::Receiver<RecvStream>),
+enum UnreadState {
+    /// The service owns the body. The stream is sent here if the service drops the body before its end.
+    InUse(oneshot::Receiver<RecvStream>),
     /// The service has dropped the body.
-    Returned(RecvStream),
-    /// The client has ended its side, has reset the stream or has disconnected.
+    Dropped(RecvStream),
+    /// The client has ended its side, reset the stream or disconnected.
     Ended,
     /// The client has sent more than [`BYTES`].
     TooLong,
@@ -57,32 +57,32 @@ enum State {
 
 /// The lingering streams of a connection.
 #[derive(Debug)]
-pub(super) struct Lingering {
-    /// A sender per stream, oldest first. Dropping it ends the lingering of its stream.
+pub(super) struct LingeringStreams {
+    /// One sender per stream, oldest first. Dropping the sender ends the lingering of its stream.
     streams: Mutex<VecDeque<oneshot::Sender<Infallible>>>,
     drain: CancellationToken,
     metrics: Arc<Http2Metrics>,
 }
 
 impl Unread {
-    /// Nothing: the request has no body.
+    /// Returns the state of a request without a body.
     pub(super) const fn nothing() -> Self {
         Self {
-            state: State::Ended,
-            left: BYTES,
+            state: UnreadState::Ended,
+            remaining: BYTES,
         }
     }
 
-    /// What is left of a body when its stream is sent to `returned`.
+    /// Returns the state of a body whose stream is sent to `returned` when the service drops the body.
     pub(super) const fn of(returned: oneshot::Receiver<RecvStream>) -> Self {
         Self {
-            state: State::Lent(returned),
-            left: BYTES,
+            state: UnreadState::InUse(returned),
+            remaining: BYTES,
         }
     }
 
-    /// Runs `sending` and discards what arrives meanwhile, so that a client that is slow to take the response does not
-    /// hold the window of the connection.
+    /// Runs `sending` and meanwhile discards the unread body. Otherwise the unread body of a client that reads its
+    /// response slowly would occupy the connection's window.
     pub(super) async fn discard_during<T>(
         &mut self,
         mut sending: Pin<&mut impl Future<Output = T>>,
@@ -97,32 +97,32 @@ impl Unread {
         .await
     }
 
-    /// Discards what arrives. Ready when there is nothing more to read, with the reason if the stream is to be reset.
+    /// Discards the body as it arrives. Is ready at its end, or with the reason to reset the stream.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<Option<EarlyReset>> {
         loop {
             self.state = match &mut self.state {
-                State::Lent(returned) => match ready!(Pin::new(returned).poll(cx)) {
-                    Ok(stream) => State::Returned(stream),
-                    Err(_read_to_its_end) => State::Ended,
+                UnreadState::InUse(returned) => match ready!(Pin::new(returned).poll(cx)) {
+                    Ok(stream) => UnreadState::Dropped(stream),
+                    Err(_read_to_its_end) => UnreadState::Ended,
                 },
-                State::Returned(stream) => match ready!(stream.poll_data(cx)) {
-                    Some(Ok(part)) if part.len() > self.left => State::TooLong,
+                UnreadState::Dropped(stream) => match ready!(stream.poll_data(cx)) {
+                    Some(Ok(part)) if part.len() > self.remaining => UnreadState::TooLong,
                     Some(Ok(part)) => {
-                        self.left -= part.len();
+                        self.remaining -= part.len();
                         // An error means that the stream is closed, which the next read reports.
                         let _ = stream.flow_control().release_capacity(part.len());
                         continue;
                     }
-                    Some(Err(_)) | None => State::Ended,
+                    Some(Err(_)) | None => UnreadState::Ended,
                 },
-                State::Ended => return Poll::Ready(None),
-                State::TooLong => return Poll::Ready(Some(EarlyReset::Bytes)),
+                UnreadState::Ended => return Poll::Ready(None),
+                UnreadState::TooLong => return Poll::Ready(Some(EarlyReset::Bytes)),
             };
         }
     }
 }
 
-impl Lingering {
+impl LingeringStreams {
     pub(super) fn new(metrics: Arc<Http2Metrics>) -> Self {
         Self {
             streams: Mutex::default(),
@@ -131,13 +131,13 @@ impl Lingering {
         }
     }
 
-    /// Ends lingering soon, for the streams that linger now and for later ones.
+    /// Limits the lingering of current and later streams to [`DRAIN_TIME`].
     pub(super) fn drain(&self) {
         self.drain.cancel();
     }
 
-    /// Discards the rest of a request body after its response. The caller holds the last handle of the stream and
-    /// drops it afterwards: `h2` then resets the stream, unless the client has ended its side.
+    /// Discards the rest of a request body after its response. The caller holds the last handle of the stream and drops
+    /// it afterwards. `h2` then resets the stream, unless the client has ended its side.
     pub(super) async fn linger(&self, mut unread: Unread) {
         let end = match poll_fn(|cx| Poll::Ready(unread.poll_discard(cx))).await {
             Poll::Ready(end) => end,
@@ -150,7 +150,7 @@ impl Lingering {
 
     async fn wait(&self, unread: &mut Unread) -> Option<EarlyReset> {
         let _counted = self.metrics.lingering();
-        let evicted = self.enter();
+        let evicted = self.add();
         let expired = async {
             if timeout(TIME, self.drain.cancelled()).await.is_ok() {
                 sleep(DRAIN_TIME).await;
@@ -164,9 +164,9 @@ impl Lingering {
         }
     }
 
-    /// Adds a stream and ends the lingering of the oldest if there are too many. The stream is removed when the result
-    /// is dropped.
-    fn enter(&self) -> oneshot::Receiver<Infallible> {
+    /// Adds a stream, and ends the lingering of the oldest stream if there are too many. Dropping the returned receiver
+    /// removes the stream.
+    fn add(&self) -> oneshot::Receiver<Infallible> {
         let (sender, evicted) = oneshot::channel();
         let mut streams = self.streams.lock();
         streams.retain(|stream| !stream.is_closed());

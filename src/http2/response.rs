@@ -1,8 +1,8 @@
-//! Sending a response on an HTTP/2 stream.
+//! Sends a response on an HTTP/2 stream.
 //!
-//! A part of the body is handed to `h2` only when the client's windows have room for it. The time that the client
-//! takes nothing is therefore the time for which the stream gets no capacity, unless it only waits for its turn. A
-//! client that does not take a byte within `write_timeout` loses this stream and no other.
+//! A part of the body is passed to `h2` only when the client's windows permit it. So a stream without capacity means
+//! that the client accepts nothing, unless the stream waits behind others (see [`FlowControl`]). If the client accepts
+//! no byte within `write_timeout`, the gateway resets this stream and no other.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -22,38 +22,39 @@ use http_body::Body;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-use super::flow::Flow;
+use super::flow::FlowControl;
 use crate::http1::date_header;
 
-/// Bytes for which a stream asks at once, so that the streams of a connection take turns.
-const TURN: usize = 16 * 1024;
+/// Capacity that a stream requests at a time, in bytes. It is limited so that the streams of a connection alternate.
+const MAX_REQUESTED: usize = 16 * 1024;
 
-/// Write timeouts for which a stream waits for its turn at most.
+/// Limit of the time that a stream waits behind others, as a multiple of the write timeout.
 const MAX_ROUNDS: usize = 4;
 
-/// Why a response was not sent to its end.
+/// Why a response was not sent completely.
 #[derive(Debug, Error)]
 pub(super) enum SendError {
-    #[error("the client took nothing of the response for {0:?}")]
+    #[error("the client accepted no bytes of the response for {0:?}")]
     Stalled(Duration),
     #[error("the client reset the stream or disconnected")]
     Cancelled,
     #[error("the response body ended early")]
     Truncated,
-    #[error("a final response has the status {0}")]
+    #[error("the service responded with the informational status {0}")]
     Informational(StatusCode),
     #[error(transparent)]
     Stream(#[from] h2::Error),
 }
 
-/// Sends a response, without its body if the request is a `HEAD`. Returns the stream when all of it is queued.
+/// Sends a response, without its body if the request is a `HEAD`. Returns the stream when the response is completely
+/// queued.
 pub(super) async fn send<B>(
     respond: &mut SendResponse<Bytes>,
     mut parts: Parts,
     is_head: bool,
     body: Pin<&mut B>,
     write_timeout: Duration,
-    flow: &Flow,
+    flow: &FlowControl,
 ) -> Result<SendStream<Bytes>, SendError>
 where
     B: Body<Data = Bytes>,
@@ -70,7 +71,7 @@ where
     complete_head(&mut parts, body.size_hint().exact(), is_head, sends_body);
     let head = Response::from_parts(parts, ());
     let stream = respond.send_response(head, !sends_body)?;
-    let mut sender = BodySender {
+    let mut sender = ResponseSender {
         stream,
         write_timeout,
         flow,
@@ -81,7 +82,8 @@ where
     Ok(sender.stream)
 }
 
-/// Makes a head valid for HTTP/2: no fields of the connection (RFC 9113, section 8.2.2), one length at most.
+/// Makes a head valid for HTTP/2. Removes connection-specific headers (RFC 9113, section 8.2.2), sends at most one
+/// `Content-Length`, and adds `Date`.
 fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_body: bool) {
     let headers = &mut parts.headers;
     for name in [
@@ -96,8 +98,8 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
     if parts.status == StatusCode::NO_CONTENT {
         headers.remove(CONTENT_LENGTH);
     } else {
-        // The body's own length counts where a body is sent. Where none is, it is the length of the body that a
-        // GET would get, unless the head says so itself.
+        // If a body is sent, its actual length counts. In response to `HEAD`, the length of the body that `GET` would
+        // return is sent, unless the head already has a length.
         let length = match exact {
             Some(exact) if sends_body => Some(HeaderValue::from(exact)),
             Some(exact @ 1..) if is_head && !headers.contains_key(CONTENT_LENGTH) => {
@@ -106,7 +108,7 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
             _ => headers.get(CONTENT_LENGTH).cloned(),
         };
         if let Some(length) = length {
-            // Replaces all lines of it.
+            // `insert` replaces all existing lines.
             headers.insert(CONTENT_LENGTH, length);
         }
     }
@@ -115,14 +117,14 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
     }
 }
 
-/// The sending side of a stream whose head is sent.
-struct BodySender<'a> {
+/// Sending side of a stream whose head is sent.
+struct ResponseSender<'a> {
     stream: SendStream<Bytes>,
     write_timeout: Duration,
-    flow: &'a Flow,
+    flow: &'a FlowControl,
 }
 
-impl BodySender<'_> {
+impl ResponseSender<'_> {
     async fn send<B: Body<Data = Bytes>>(
         &mut self,
         mut body: Pin<&mut B>,
@@ -159,14 +161,14 @@ impl BodySender<'_> {
         }
     }
 
-    /// Sends a part of the body as the client's windows permit.
+    /// Sends a part of the body, as fast as the client's windows permit.
     async fn send_data(&mut self, mut data: Bytes, is_last: bool) -> Result<(), SendError> {
         if data.is_empty() && is_last {
             self.stream.send_data(data, true)?;
             return Ok(());
         }
         while !data.is_empty() {
-            let granted = self.capacity(data.len().min(TURN)).await?;
+            let granted = self.capacity(data.len().min(MAX_REQUESTED)).await?;
             let part = data.split_to(granted.min(data.len()));
             self.stream.send_data(part, is_last && data.is_empty())?;
         }
@@ -190,7 +192,7 @@ impl BodySender<'_> {
                     return Ok(granted?);
                 }
                 Ok(None) => return Err(SendError::Cancelled),
-                // The socket has a write timeout of its own, which counts acknowledged bytes.
+                // While the socket is blocked, the write timeout of `Rewind` applies, which counts acknowledged bytes.
                 Err(_elapsed) if self.flow.is_blocked() => {}
                 Err(_elapsed) if rounds < MAX_ROUNDS && waiting.is_behind_others() => rounds += 1,
                 Err(_elapsed) => break,

@@ -1,15 +1,14 @@
-//! Request headers, reduced to one spelling before anything is counted by them.
+//! Normalises request headers before limits and scopes read them.
 //!
-//! Limits and scopes read the value that upstream receives. A spelling that the gateway counts separately and
-//! upstream reads like another is a way around a limit, or a second execution of a key. So the headers are settled
-//! first: `Cookie` lines are joined, headers named in `Connection` are removed, and lookalikes such as `X_Api_Key` are
-//! not forwarded. A header that a limit or a scope is counted by and that is repeated is rejected, because servers
-//! differ in which line they read.
+//! Limits and scopes must read the same value as upstream. If the gateway distinguished two spellings that upstream
+//! treats as equal, a client could bypass a limit or have a keyed request executed twice. So `Cookie` lines are joined,
+//! headers listed in `Connection` are removed, and lookalikes such as `X_Api_Key` are not forwarded. A request that
+//! repeats a header of a limit or scope is rejected, because servers differ in which line they read.
 //!
-//! The names are resolved when the configuration is loaded. A request without `Connection` and without a header
-//! that its route is counted by costs one pass over its headers.
+//! The header names of the configuration are collected when it is loaded. A request without `Connection`, on a route
+//! whose limits and scope read no header, costs one pass over its headers.
 //!
-//! Not covered: a server that trims or decodes a value further than HTTP does, such as a no-break space.
+//! Not covered: a server that trims or decodes a value further than HTTP does, for example removes a no-break space.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -25,19 +24,19 @@ use super::HeadError;
 use crate::client::{Caller, X_FORWARDED_FOR};
 use crate::request_id::X_REQUEST_ID;
 
-/// The host that the client requested.
+/// Header with the host that the client requested.
 pub(crate) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// The scheme that the client used.
+/// Header with the scheme that the client used.
 pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Lifetime of a connection (RFC 2068, section 19.7.1.1).
+/// Parameters of a persistent connection (RFC 2068, section 19.7.1.1).
 pub(crate) const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Headers of one hop (RFC 9110, section 7.6.1), besides those named in `Connection`.
+/// Hop-by-hop headers (RFC 9110, section 7.6.1), besides those listed in `Connection`.
 pub(crate) static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     KEEP_ALIVE,
@@ -60,8 +59,8 @@ pub(crate) static FROM_TRUSTED_PEERS: [HeaderName; 6] = [
     X_REAL_IP,
 ];
 
-/// Headers that keep their effect if `Connection` names them: without them a request has another meaning or
-/// another sender.
+/// Headers that are not removed if `Connection` lists them, because without them the request would have another meaning
+/// or another sender.
 static PROTECTED: [HeaderName; 20] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -88,25 +87,25 @@ static PROTECTED: [HeaderName; 20] = [
 /// Names of the request headers that a configuration reads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeaderNames {
-    /// Headers that idempotency keys are sent in, on any route.
+    /// Headers with the idempotency key, of all routes.
     keys: Vec<HeaderName>,
-    /// All headers that limits, scopes and keys of any route are read from.
+    /// Headers that limits, scopes and keys of any route read.
     read: Vec<HeaderName>,
     /// Whether a name in `read` has a separator other than `-`.
     has_odd_names: bool,
 }
 
-/// Headers that the enforced limits and the scope of a route are counted by.
+/// Headers that the enforced limits and the scope of a route read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountedHeaders {
     names: Box<[HeaderName]>,
-    /// Whether the gateway writes one of them itself.
-    are_written: bool,
+    /// Whether the gateway sets one of them itself.
+    includes_gateway_headers: bool,
 }
 
 impl HeaderNames {
-    /// Adds a route: headers that it is counted by (enforced limits, scope), headers that are only read (shadow limits),
-    /// and the header of its idempotency key. Returns the headers that the route is counted by.
+    /// Adds a route: the `counted` headers of its enforced limits and scope, the `watched` headers of its shadow
+    /// limits, and the header of its idempotency key. Returns the counted headers.
     pub(crate) fn add_route<'a>(
         &mut self,
         counted: impl Iterator<Item = &'a HeaderName>,
@@ -126,18 +125,18 @@ impl HeaderNames {
             insert(&mut self.read, name);
         }
         self.has_odd_names = !self.read.iter().all(is_regular);
-        let is_written = |name: &HeaderName| {
+        let is_set_by_gateway = |name: &HeaderName| {
             [HOST, X_FORWARDED_FOR].contains(name) || FROM_TRUSTED_PEERS.contains(name)
         };
         CountedHeaders {
-            are_written: of_route.iter().any(is_written),
+            includes_gateway_headers: of_route.iter().any(is_set_by_gateway),
             names: of_route.into(),
         }
     }
 
-    /// Reduces the headers of a request to one spelling. `connection` is false if no line of `Connection` names a
-    /// header.
-    pub(crate) fn settle(&self, headers: &mut HeaderMap, connection: bool) {
+    /// Joins the `Cookie` lines and removes the headers that `Connection` lists. `connection` is false if `Connection`
+    /// lists no header.
+    pub(crate) fn normalise(&self, headers: &mut HeaderMap, connection: bool) {
         if is_repeated(headers, &COOKIE) {
             join_cookies(headers);
         }
@@ -146,8 +145,8 @@ impl HeaderNames {
         }
     }
 
-    /// Whether servers can read this name as a header that has an effect: CGI and its successors turn
-    /// `X_Forwarded_For` and `X-Forwarded-For` into one variable, and some do so with every separator.
+    /// Whether a server can mistake this name for a protected header or one that the configuration reads. CGI maps
+    /// `X_Forwarded_For` and `X-Forwarded-For` to one variable, and some servers do so with every separator.
     pub(crate) fn is_lookalike(&self, name: &HeaderName) -> bool {
         if is_regular(name) && !self.has_odd_names {
             return false;
@@ -156,12 +155,12 @@ impl HeaderNames {
             return true;
         }
         let mut read = self.read.iter();
-        read.any(|meant| reads_as(name, meant)) && !self.read.contains(name)
+        read.any(|other| is_lookalike_of(name, other)) && !self.read.contains(name)
     }
 }
 
 impl CountedHeaders {
-    /// Checks that none of the headers is repeated. Those that the gateway writes itself get the value that upstream
+    /// Checks that none of the headers is repeated. Headers that the gateway sets are given the value that upstream
     /// receives. `host` is the host of the request.
     pub(crate) fn check(
         &self,
@@ -169,9 +168,9 @@ impl CountedHeaders {
         caller: &Caller,
         host: Option<&HeaderValue>,
     ) -> Result<(), HeadError> {
-        if self.are_written {
+        if self.includes_gateway_headers {
             for name in &self.names {
-                write(name, headers, caller, host);
+                set_as_upstream_receives(name, headers, caller, host);
             }
         }
         match self.names.iter().find(|name| is_repeated(headers, name)) {
@@ -189,8 +188,13 @@ fn insert(names: &mut Vec<HeaderName>, name: &HeaderName) {
     }
 }
 
-/// Gives a header that the gateway writes itself the value that upstream receives.
-fn write(name: &HeaderName, headers: &mut HeaderMap, caller: &Caller, host: Option<&HeaderValue>) {
+/// Sets a header that the gateway writes itself to the value that upstream receives.
+fn set_as_upstream_receives(
+    name: &HeaderName,
+    headers: &mut HeaderMap,
+    caller: &Caller,
+    host: Option<&HeaderValue>,
+) {
     if *name == X_FORWARDED_FOR {
         headers.insert(X_FORWARDED_FOR, caller.forwarded_for());
     } else if let (true, Some(host)) = (*name == HOST, host) {
@@ -200,12 +204,12 @@ fn write(name: &HeaderName, headers: &mut HeaderMap, caller: &Caller, host: Opti
     }
 }
 
-/// Whether a header has more than one line. Most requests repeat no header at all, which costs no look-up.
+/// Whether a header has more than one line. Most requests repeat no header, which is detected without a lookup.
 fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.len() != headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
 }
 
-/// Whether a value has white space around it. HTTP/1 removes it, and HTTP/2 does not allow it (RFC 9113, section
+/// Whether a value has leading or trailing white space. HTTP/1 removes it, and HTTP/2 forbids it (RFC 9113, section
 /// 8.2.1).
 pub(crate) fn has_padded_value(headers: &HeaderMap) -> bool {
     headers.values().any(|value| {
@@ -214,24 +218,25 @@ pub(crate) fn has_padded_value(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The error of a request for which [`has_padded_value`] holds.
-pub(crate) const PADDED_VALUE: HeadError =
-    HeadError::Invalid(Cow::Borrowed("A header value has white space around it."));
+/// The error of a request for which [`has_padded_value`] is true.
+pub(crate) const PADDED_VALUE: HeadError = HeadError::Invalid(Cow::Borrowed(
+    "A header value has leading or trailing white space.",
+));
 
 fn is_blank(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t')
 }
 
-/// Whether a line of `Connection` can name a header: it has other options than the usual ones.
-pub(super) fn names_headers(line: &HeaderValue) -> bool {
+/// Whether a line of `Connection` may list a header, because it differs from the usual values.
+pub(super) fn lists_headers(line: &HeaderValue) -> bool {
     !matches!(line.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive")
 }
 
-/// Removes the headers named in `Connection`, except protected ones, those in `keep`, and hop-by-hop headers, which
-/// are read until the message is forwarded.
+/// Removes the headers that `Connection` lists, except protected headers and those in `keep`. Hop-by-hop headers also
+/// stay, because they are read until the message is forwarded.
 pub(crate) fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) {
-    // Most messages have no `Connection`, or one with the usual option.
-    if !headers.get_all(CONNECTION).iter().any(names_headers) {
+    // Most messages have no `Connection` header, or one with a usual value.
+    if !headers.get_all(CONNECTION).iter().any(lists_headers) {
         return;
     }
     let named: SmallVec<[HeaderName; 4]> = tokens(headers, &CONNECTION)
@@ -245,8 +250,8 @@ pub(crate) fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[Header
     }
 }
 
-/// Whether a request asks to switch to a protocol that the gateway can tunnel. HTTP/2 is not one: the connection to
-/// upstream stays HTTP/1.1.
+/// Whether a request asks for an upgrade to a protocol that the gateway can tunnel. `h2c` is excluded, because the
+/// connection to upstream stays HTTP/1.1.
 pub(crate) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     let Some(protocol) = headers.get(UPGRADE) else {
         return false;
@@ -261,7 +266,7 @@ pub(crate) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     names_upgrade && !h2c
 }
 
-/// The elements of a header that is a list of tokens.
+/// Returns the elements of a header that is a comma-separated list.
 pub(crate) fn tokens<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -275,7 +280,7 @@ pub(crate) fn tokens<'a>(
         .filter(|token| !token.is_empty())
 }
 
-/// HTTP/2 may split a cookie over several lines, and HTTP/1 has it on one (RFC 9113, section 8.2.3).
+/// Joins all `Cookie` lines into one. HTTP/2 allows several lines, HTTP/1 only one (RFC 9113, section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let lines: Vec<_> = headers
         .get_all(COOKIE)
@@ -286,19 +291,19 @@ fn join_cookies(headers: &mut HeaderMap) {
     let cookie = HeaderValue::from_bytes(&lines.join(&b"; "[..]));
     headers.insert(
         COOKIE,
-        cookie.expect("values joined by visible ASCII are one"),
+        cookie.expect("valid header values joined by visible ASCII are a valid value"),
     );
 }
 
-/// The protected or hop-by-hop header that servers can read `name` as, if it is not that name itself.
+/// Returns the protected or hop-by-hop header that servers can mistake `name` for.
 pub(crate) fn protected_lookalike(name: &HeaderName) -> Option<&'static HeaderName> {
-    let mut with_an_effect = PROTECTED.iter().chain(&HOP_BY_HOP);
-    with_an_effect.find(|meant| reads_as(name, meant))
+    let mut significant = PROTECTED.iter().chain(&HOP_BY_HOP);
+    significant.find(|other| is_lookalike_of(name, other))
 }
 
-/// Whether two different names are the same with every separator taken as `-`.
-fn reads_as(name: &HeaderName, meant: &HeaderName) -> bool {
-    let (name, meant) = (name.as_str(), meant.as_str());
+/// Whether two different names are equal after every separator is replaced by `-`.
+fn is_lookalike_of(name: &HeaderName, other: &HeaderName) -> bool {
+    let (name, other) = (name.as_str(), other.as_str());
     let fold = |octet: u8| {
         if octet.is_ascii_alphanumeric() {
             octet
@@ -306,10 +311,10 @@ fn reads_as(name: &HeaderName, meant: &HeaderName) -> bool {
             b'-'
         }
     };
-    name.len() == meant.len() && name != meant && name.bytes().map(fold).eq(meant.bytes().map(fold))
+    name.len() == other.len() && name != other && name.bytes().map(fold).eq(other.bytes().map(fold))
 }
 
-/// Octets of usual names; a table, because every octet of every forwarded name is looked up.
+/// Letters, digits and `-`. It is a table, because every octet of every forwarded name is checked.
 static REGULAR: [bool; 256] = {
     let mut table = [false; 256];
     let mut octet = 0_u8;
@@ -320,14 +325,14 @@ static REGULAR: [bool; 256] = {
     table
 };
 
-/// Whether a name has no separator but `-`.
+/// Whether a name has no separator other than `-`.
 fn is_regular(name: &HeaderName) -> bool {
     let mut octets = name.as_str().bytes();
     octets.all(|octet| REGULAR[usize::from(octet)])
 }
 
-/// The value of a header as limits and scopes count it. Hosts and authentication schemes are not case-sensitive.
-/// A host is counted without its port and a final dot, a credential with one space after its scheme.
+/// Returns the value of a header as limits and scopes count it. Hosts and authentication schemes are case-insensitive.
+/// A host loses its port and a final dot, and a credential has one space after its scheme.
 pub(crate) fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]> {
     match *name {
         AUTHORIZATION => canonical_credential(value),
@@ -336,7 +341,8 @@ pub(crate) fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]>
     }
 }
 
-/// The usual spelling, `Bearer abc`, stays as it is, and so does a value of one word: that is no scheme but a secret.
+/// Returns a credential with a capitalised scheme and a single space after it. A value without a space is unchanged,
+/// because it is a secret without a scheme.
 fn canonical_credential(value: &[u8]) -> Cow<'_, [u8]> {
     let Some(end) = value.iter().position(|&octet| is_blank(octet)) else {
         return Cow::Borrowed(value);

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// A counter: a number that only grows.
+/// A counter, which only increases.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
-/// A gauge: a number that grows and shrinks.
+/// A gauge, which increases and decreases.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(AtomicI64);
 
@@ -19,7 +19,6 @@ impl Count {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Returns the present count.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Counters of HTTP/2 streams whose response is complete before the request.
+//! Counters of lingering HTTP/2 streams: the response is complete, and the client is still sending its request.
 
 use super::{Count, Gauge};
 
@@ -9,18 +9,18 @@ pub(crate) struct Http2Metrics {
     pub(crate) early_resets: [Count; EarlyReset::ALL.len()],
 }
 
-/// A stream that lingers, until dropped.
+/// Guard that counts a stream as lingering until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LingeringStream<'a>(&'a Gauge);
 
-/// The bound that ended the lingering of a stream.
+/// The bound that a lingering stream reached. The gateway then resets the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EarlyReset {
-    /// Bytes of the request body, per stream.
+    /// Discarded bytes of the request body.
     Bytes,
-    /// Time since the response.
+    /// Time since the response was sent.
     Time,
-    /// Lingering streams, per connection.
+    /// Number of lingering streams on the connection.
     Streams,
 }
 
@@ -37,13 +37,13 @@ impl EarlyReset {
 }
 
 impl Http2Metrics {
-    /// Counts a stream as lingering until the result is dropped.
+    /// Counts a stream as lingering until the returned guard is dropped.
     pub(crate) fn lingering(&self) -> LingeringStream<'_> {
         self.lingering.add(1);
         LingeringStream(&self.lingering)
     }
 
-    /// Counts a stream that the gateway resets after its response.
+    /// Counts a stream that the gateway resets because it reached a bound.
     pub(crate) fn reset_early(&self, reason: EarlyReset) {
         self.early_resets[reason as usize].inc();
     }

@@ -1,44 +1,44 @@
 //! Counters of requests with an idempotency key.
 
-use super::{Count, Latency, OfStore};
+use super::{Count, LatencyHistogram, StoreBounds};
 
 /// Counters of a route's requests with an idempotency key.
 #[derive(Debug, Default)]
 pub(crate) struct KeyedMetrics {
-    /// Requests that were executed: the first of their key.
+    /// Requests that claimed their key and were executed.
     pub claims: Count,
     /// Requests that received a stored response.
     pub replays: Count,
     /// Requests that waited for the first request of their key.
     pub waits: Count,
-    /// Requests rejected because the first request of their key was in flight.
+    /// Requests rejected because another request with their key was in flight.
     pub conflicts: Count,
-    /// Requests whose key was used for another request.
+    /// Requests rejected because their key was used for a different request.
     pub mismatches: Count,
     /// Requests rejected because the outcome of their key is unknown.
     pub unknowns: Count,
-    /// Requests rejected because the response was not retained.
+    /// Requests rejected because the response of their key was not stored.
     pub tombstones: Count,
-    /// Requests whose key was missing or not valid.
+    /// Requests rejected because their key was missing or invalid.
     pub invalid: Count,
     /// Requests rejected because a bound on keys, executions or buffers was reached.
     pub exhausted: Count,
-    /// Requests with a new key that were rejected because their client holds its share of the store. They also
-    /// count as exhausted.
+    /// Requests with a new key that were rejected because their client holds its share of the store. `exhausted` also
+    /// counts them.
     pub client_share_rejections: Count,
     /// Executions whose outcome is unknown or whose response could not be recorded.
     pub lost: Count,
     /// Executions that released their key.
     pub released: Count,
-    /// Failed operations of the store.
+    /// Failed store operations.
     pub store_errors: Count,
-    /// Latency of claims in the store.
-    pub claim_latency: Latency<OfStore>,
-    /// Latency of completions in the store.
-    pub complete_latency: Latency<OfStore>,
+    /// Time that the store takes to claim a key.
+    pub claim_latency: LatencyHistogram<StoreBounds>,
+    /// Time that the store takes to complete a record.
+    pub complete_latency: LatencyHistogram<StoreBounds>,
 }
 
-/// The outcome of a request with a key: the label `outcome`.
+/// Outcome of a request with a key, exported as the label `outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyOutcome {
     Executed,

@@ -1,63 +1,65 @@
 //! Latency histograms.
 //!
-//! The bounds of a histogram belong to its type: an upstream takes milliseconds and a store microseconds.
+//! The type parameter of a histogram sets its bucket bounds, because an upstream takes milliseconds and a store
+//! microseconds.
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use super::Count;
 
-/// Unit of the sum of all latencies. A microsecond is too coarse for a store in memory. Nanoseconds overflow 64 bits
-/// after 584 years of latency, which ten thousand concurrent requests accumulate in three weeks.
+/// Unit of the sum of all latencies. Microseconds are too coarse for a store in memory. Nanoseconds would overflow 64
+/// bits after 584 years of latency, which ten thousand concurrent requests accumulate in three weeks.
 const TICK: Duration = Duration::from_nanos(100);
 
 /// Upper bounds of the buckets of a histogram.
-pub(crate) trait Bounds {
-    /// The bounds in microseconds, the lowest first.
+pub(crate) trait HistogramBounds {
+    /// Upper bounds in microseconds, in ascending order.
     const MICROS: &'static [u64];
 }
 
 /// Bounds for upstreams: 1 ms to 30 s.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OfUpstream;
+pub(crate) struct UpstreamBounds;
 
 /// Bounds for stores: 50 µs to 1 s.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OfStore;
+pub(crate) struct StoreBounds;
 
 /// A histogram of durations.
 #[derive(Debug)]
-pub(crate) struct Latency<B> {
+pub(crate) struct LatencyHistogram<B> {
     /// One bucket for each bound, and one for larger values.
     buckets: Box<[Count]>,
+    /// Sum of all latencies, in units of [`TICK`].
     ticks: Count,
     bounds: PhantomData<B>,
 }
 
-/// The values of a histogram, or the sum of several.
+/// Values of one histogram, or the sum of several.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Snapshot {
-    /// Upper bound in seconds and count of each bucket, not cumulative.
+pub(crate) struct HistogramSnapshot {
+    /// Upper bound in seconds and count of each bucket. The counts are not cumulative.
     pub(crate) buckets: Vec<(f64, u64)>,
     /// Sum of all latencies in seconds.
     pub(crate) sum: f64,
 }
 
-impl Bounds for OfUpstream {
+impl HistogramBounds for UpstreamBounds {
     const MICROS: &'static [u64] = &[
         1_000, 2_000, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
         2_500_000, 5_000_000, 10_000_000, 30_000_000,
     ];
 }
 
-impl Bounds for OfStore {
+impl HistogramBounds for StoreBounds {
     const MICROS: &'static [u64] = &[
         50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
         1_000_000,
     ];
 }
 
-impl<B: Bounds> Latency<B> {
+impl<B: HistogramBounds> LatencyHistogram<B> {
     pub(crate) fn record(&self, latency: Duration) {
         let bucket = B::MICROS
             .iter()
@@ -68,9 +70,12 @@ impl<B: Bounds> Latency<B> {
         self.ticks.add(u64::try_from(ticks).unwrap_or(u64::MAX));
     }
 
-    /// Adds histograms up.
-    #[expect(clippy::cast_precision_loss, reason = "a scrape is for graphs")]
-    pub(crate) fn sum<'a>(latencies: impl IntoIterator<Item = &'a Self>) -> Snapshot
+    /// Returns the sum of several histograms.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "metrics do not need more precision"
+    )]
+    pub(crate) fn sum<'a>(latencies: impl IntoIterator<Item = &'a Self>) -> HistogramSnapshot
     where
         B: 'a,
     {
@@ -86,15 +91,15 @@ impl<B: Bounds> Latency<B> {
             }
             ticks = ticks.wrapping_add(latency.ticks.get());
         }
-        let ticks_a_second = Duration::from_secs(1).as_nanos() / TICK.as_nanos();
-        Snapshot {
+        let ticks_per_second = Duration::from_secs(1).as_nanos() / TICK.as_nanos();
+        HistogramSnapshot {
             buckets,
-            sum: ticks as f64 / ticks_a_second as f64,
+            sum: ticks as f64 / ticks_per_second as f64,
         }
     }
 }
 
-impl<B: Bounds> Default for Latency<B> {
+impl<B: HistogramBounds> Default for LatencyHistogram<B> {
     fn default() -> Self {
         Self {
             buckets: (0..=B::MICROS.len()).map(|_| Count::default()).collect(),
@@ -104,8 +109,8 @@ impl<B: Bounds> Default for Latency<B> {
     }
 }
 
-impl Snapshot {
-    /// How often it happened.
+impl HistogramSnapshot {
+    /// Returns the number of recorded latencies.
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
@@ -116,12 +121,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_latency_falls_into_the_bucket_it_does_not_exceed() {
-        let latency = Latency::<OfStore>::default();
+    fn a_latency_counts_in_the_first_bucket_whose_bound_it_does_not_exceed() {
+        let latency = LatencyHistogram::<StoreBounds>::default();
         for micros in [1, 50, 51, 1_000_000, 1_000_001] {
             latency.record(Duration::from_micros(micros));
         }
-        let snapshot = Latency::sum([&latency]);
+        let snapshot = LatencyHistogram::sum([&latency]);
         let filled: Vec<_> = snapshot
             .buckets
             .iter()
@@ -136,18 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_takes_less_than_a_microsecond_still_takes_time() {
-        let latency = Latency::<OfStore>::default();
+    fn latencies_below_a_microsecond_add_up_in_the_sum() {
+        let latency = LatencyHistogram::<StoreBounds>::default();
         for _ in 0..1_000 {
             latency.record(Duration::from_nanos(380));
         }
-        let sum = Latency::sum([&latency, &latency]).sum;
+        let sum = LatencyHistogram::sum([&latency, &latency]).sum;
         assert!((sum - 0.000_8).abs() < 1e-9, "{sum}");
     }
 
     #[test]
-    fn bounds_rise() {
-        for bounds in [OfUpstream::MICROS, OfStore::MICROS] {
+    fn bounds_are_in_ascending_order() {
+        for bounds in [UpstreamBounds::MICROS, StoreBounds::MICROS] {
             assert!(bounds.is_sorted_by(|lower, higher| lower < higher));
         }
     }

@@ -1,31 +1,33 @@
-//! Counters of an upstream.
+//! Counters of requests to an upstream: attempts, retries, failures, latency.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Count, Gauge, Latency, OfUpstream};
+use super::{Count, Gauge, LatencyHistogram, UpstreamBounds};
 
 /// Counters of an upstream.
 #[derive(Debug)]
 pub(crate) struct UpstreamMetrics {
     pub(crate) name: Arc<str>,
+    /// Requests in flight.
     pub(crate) in_flight: Gauge,
-    pub(crate) latency: Latency<OfUpstream>,
+    pub(crate) latency: LatencyHistogram<UpstreamBounds>,
     pub(crate) failures: [Count; UpstreamFailure::ALL.len()],
     /// Attempts to send a request to a server.
     pub attempts: Count,
-    /// Retries that were scheduled.
+    /// Scheduled retries.
     pub retries: Count,
+    /// Failed requests that were not retried, by reason.
     pub(crate) retry_refusals: [Count; RetryRefusal::ALL.len()],
 }
 
-/// Counts a request as in flight until it is dropped.
+/// Guard that counts a request as in flight until it is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     upstream: Arc<UpstreamMetrics>,
 }
 
-/// Why a request has no complete response from its upstream.
+/// Why a request received no complete response from its upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamFailure {
     /// No connection could be established.
@@ -42,20 +44,20 @@ pub(crate) enum UpstreamFailure {
     CircuitOpen,
     /// The upstream is at its concurrency limit.
     Overloaded,
-    /// The connection failed with the request in flight, or the response was not valid HTTP.
+    /// The connection failed while the request was in flight, or the response was invalid HTTP.
     Broken,
-    /// The client caused the failure.
+    /// The client caused the failure: its request body was too large, invalid or incomplete.
     Client,
 }
 
-/// Why a request that could have been retried was not.
+/// Why a failed request was not retried although its failure is retryable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryRefusal {
     /// `attempts` was reached.
     Attempts,
-    /// The next attempt would have begun after the deadline.
+    /// The next attempt would have started after the deadline.
     Deadline,
-    /// The retry budget was used up.
+    /// The retry budget was exhausted.
     Budget,
     /// The circuit breakers of all servers would have been open.
     Circuit,
@@ -107,7 +109,7 @@ impl UpstreamMetrics {
         Arc::new(Self {
             name: Arc::clone(name),
             in_flight: Gauge::default(),
-            latency: Latency::default(),
+            latency: LatencyHistogram::default(),
             failures: Default::default(),
             attempts: Count::default(),
             retries: Count::default(),
@@ -115,7 +117,7 @@ impl UpstreamMetrics {
         })
     }
 
-    /// Counts a request as in flight until the result is dropped.
+    /// Counts a request as in flight until the returned guard is dropped.
     pub(crate) fn in_flight(self: &Arc<Self>) -> InFlight {
         self.in_flight.add(1);
         InFlight {
@@ -133,14 +135,14 @@ impl UpstreamMetrics {
         self.failures[failure as usize].inc();
     }
 
-    /// Counts a request that was not retried.
+    /// Counts a failed request that was not retried.
     pub(crate) fn retry_refused(&self, why: RetryRefusal) {
         self.retry_refusals[why as usize].inc();
     }
 }
 
 impl InFlight {
-    /// Counts a response that is incomplete.
+    /// Ends the request and counts its response as incomplete.
     pub(crate) fn failed(self, failure: UpstreamFailure) {
         self.upstream.failed(failure);
     }

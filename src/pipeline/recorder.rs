@@ -342,7 +342,7 @@ impl http_body::Body for RecordedBody {
     }
 }
 
-impl http1::ResponseBody for RecordedBody {
+impl http1::TrackDelivery for RecordedBody {
     fn delivered(mut self: Pin<&mut Self>) {
         self.is_delivered = true;
     }

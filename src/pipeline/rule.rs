@@ -43,7 +43,7 @@ pub(super) fn compile(
             Ok(Arc::new(target))
         })
         .collect::<Result<Vec<_>, ConnectorError>>()?;
-    let max_body = policy.server.caps.body_bytes;
+    let max_body = policy.server.limits.body_bytes;
     let forwarder = Forwarder::new(policy.headers.clone(), max_body, Arc::clone(buffers));
     let forwarder = Arc::new(forwarder);
     let mut counters = metrics.routes.iter();

@@ -73,8 +73,8 @@ async fn crash(
     let received = clients.join_all().await.into_iter().flatten().collect();
     let status = process.end();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status}");
-    process.line_with(&format!("failpoint {failpoint}: the process dies here"));
-    received
+    process.line_with(&format!("failpoint {failpoint}: aborting the process"));
+    told
 }
 
 /// Crashes a gateway at `failpoint`, restarts it, and checks that retries receive the responses for `expected`.

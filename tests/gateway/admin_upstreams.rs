@@ -166,7 +166,7 @@ async fn a_circuit_held_open_stays_so_until_it_is_closed_by_hand() {
         let circuit = &opened["circuit"];
         assert_eq!(circuit["state"], "open");
         assert_eq!(circuit["held"], true);
-        assert_eq!(circuit["opened_by"], "by hand");
+        assert_eq!(circuit["opened_by"], "operator");
         assert_eq!(circuit["openings"], 1);
         assert_eq!(circuit["remaining_seconds"], Value::Null);
     }
@@ -268,7 +268,7 @@ async fn who_asks_for_what_there_is_not_is_told_what_there_is() {
         assert_eq!(answer.header("content-type"), "application/problem+json");
         let detail = answer.json()["detail"].to_string();
         assert!(
-            detail.ends_with(&format!("There is: {named}\"")),
+            detail.ends_with(&format!("Configured: {named}\"")),
             "{target}: {detail}"
         );
     }

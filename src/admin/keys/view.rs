@@ -1,4 +1,4 @@
-//! Records as an operator sees them, in JSON.
+//! JSON views of idempotency records.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,38 +8,38 @@ use serde::Serialize;
 use crate::admin::seconds;
 use crate::idempotency::{RecordCounts, RecordInfo, StoredResponse};
 
-/// Hexadecimal digits of a fingerprint that are shown: enough to tell two requests apart.
+/// Number of shown hexadecimal digits of a fingerprint. They are enough to distinguish two requests.
 const FINGERPRINT_DIGITS: usize = 8;
 
-/// How much there is.
+/// Counts and size of the record store.
 #[derive(Debug, Serialize)]
-pub(super) struct Overview {
-    records: Counts,
+pub(super) struct RecordStoreView {
+    records: RecordCountsView,
     bytes: u64,
     evictions: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Counts {
+struct RecordCountsView {
     in_progress: u64,
     completed: u64,
     unknown: u64,
     tombstone: u64,
 }
 
-/// What there is of a key.
+/// All records of a key.
 #[derive(Debug, Serialize)]
-pub(super) struct Found {
+pub(super) struct KeyView {
     pub(super) key: String,
-    pub(super) records: Vec<Record>,
-    /// How many more there are.
+    pub(super) records: Vec<KeyRecordView>,
+    /// Number of records that are not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) left_out: Option<usize>,
 }
 
-/// What there is of a key in one scope.
+/// The record of a key in one scope.
 #[derive(Debug, Serialize)]
-pub(super) struct Record {
+pub(super) struct KeyRecordView {
     scope: String,
     state: &'static str,
     age_seconds: f64,
@@ -47,30 +47,31 @@ pub(super) struct Record {
     status: Option<u16>,
     fingerprint: String,
     response_bytes: Option<usize>,
+    /// `Some` if the request has `?body=true`.
     #[serde(flatten)]
-    content: Option<Content>,
+    content: Option<ResponseView>,
 }
 
-/// The answer itself; nothing of it where there is none.
+/// Headers and body of the stored response. Both are null if no response is stored.
 #[derive(Debug, Serialize)]
-struct Content {
+struct ResponseView {
     headers: Option<Vec<(String, String)>>,
     #[serde(flatten)]
-    body: Body,
+    body: BodyView,
 }
 
 #[derive(Debug, Serialize)]
-enum Body {
+enum BodyView {
     #[serde(rename = "body")]
     Text(Option<String>),
     #[serde(rename = "body_base64")]
     Base64(String),
 }
 
-impl From<RecordCounts> for Overview {
+impl From<RecordCounts> for RecordStoreView {
     fn from(counts: RecordCounts) -> Self {
         Self {
-            records: Counts {
+            records: RecordCountsView {
                 in_progress: counts.in_progress,
                 completed: counts.completed,
                 unknown: counts.unknown,
@@ -82,8 +83,8 @@ impl From<RecordCounts> for Overview {
     }
 }
 
-impl Record {
-    /// Shows a record without its response.
+impl KeyRecordView {
+    /// Returns the view of a record without its response.
     pub(super) fn of(info: &RecordInfo) -> Self {
         let mut fingerprint = info.fingerprint.to_string();
         fingerprint.truncate(FINGERPRINT_DIGITS);
@@ -99,23 +100,25 @@ impl Record {
         }
     }
 
-    /// Adds headers and body of the response; null if there is none.
+    /// Adds the headers and the body of the stored response, or null if there is none.
     pub(super) fn with(mut self, response: Option<&StoredResponse>) -> Self {
-        self.content = Some(Content::of(response));
+        self.content = Some(ResponseView::of(response));
         self
     }
 }
 
-impl Content {
-    fn of(answer: Option<&StoredResponse>) -> Self {
+impl ResponseView {
+    fn of(response: Option<&StoredResponse>) -> Self {
         Self {
-            headers: answer.map(lines),
-            body: answer.map_or(Body::Text(None), |answer| Body::of(&answer.body())),
+            headers: response.map(lines),
+            body: response.map_or(BodyView::Text(None), |response| {
+                BodyView::of(&response.body())
+            }),
         }
     }
 }
 
-impl Body {
+impl BodyView {
     fn of(bytes: &Bytes) -> Self {
         match str::from_utf8(bytes) {
             Ok(text) => Self::Text(Some(text.to_owned())),
@@ -124,9 +127,9 @@ impl Body {
     }
 }
 
-/// Header lines in their order; a value's bytes that are not UTF-8 show as U+FFFD.
-fn lines(answer: &StoredResponse) -> Vec<(String, String)> {
-    answer
+/// Returns the header lines in their order. Bytes that are not UTF-8 become U+FFFD.
+fn lines(response: &StoredResponse) -> Vec<(String, String)> {
+    response
         .lines()
         .map(|(name, value)| {
             let value = String::from_utf8_lossy(&value);
@@ -145,7 +148,7 @@ mod tests {
     use super::*;
     use crate::idempotency::{Fingerprint, KeyHash, RecordId, RecordState, ScopeHash};
 
-    fn info(answer: Option<&StoredResponse>) -> RecordInfo {
+    fn info(response: Option<&StoredResponse>) -> RecordInfo {
         RecordInfo {
             id: RecordId {
                 key: KeyHash([1; 16]),
@@ -158,11 +161,11 @@ mod tests {
                 request: [0x5f; 16],
                 credentials: [0x5f; 16],
             },
-            response: answer.map(Into::into),
+            response: response.map(Into::into),
         }
     }
 
-    fn answer(body: &'static [u8]) -> StoredResponse {
+    fn stored(body: &'static [u8]) -> StoredResponse {
         let (head, ()) = Response::builder()
             .status(201)
             .header("set-cookie", "a=1")
@@ -174,14 +177,14 @@ mod tests {
         StoredResponse::of(&head, body, &[])
     }
 
-    fn shown_with(answer: &StoredResponse) -> Value {
-        let record = Record::of(&info(Some(answer))).with(Some(answer));
+    fn shown_with(response: &StoredResponse) -> Value {
+        let record = KeyRecordView::of(&info(Some(response))).with(Some(response));
         serde_json::to_value(record).unwrap()
     }
 
     #[test]
-    fn a_record_shows_nothing_of_its_answer_but_status_and_size() {
-        let record = Record::of(&info(Some(&answer(b"hello"))));
+    fn a_record_shows_only_status_and_size_of_its_response() {
+        let record = KeyRecordView::of(&info(Some(&stored(b"hello"))));
         let shown = serde_json::to_value(record).unwrap();
         assert_eq!(
             shown,
@@ -198,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_asked_for_is_shown_with_every_header_line() {
-        let shown = shown_with(&answer(b"hello"));
+    fn a_requested_response_is_shown_with_all_header_lines() {
+        let shown = shown_with(&stored(b"hello"));
         assert_eq!(shown["body"], "hello");
         assert_eq!(shown.get("body_base64"), None);
         assert_eq!(
@@ -213,18 +216,18 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_not_text_is_shown_in_base64() {
-        let shown = shown_with(&answer(b"\xff\x00"));
+    fn a_body_that_is_not_utf_8_is_shown_in_base64() {
+        let shown = shown_with(&stored(b"\xff\x00"));
         assert_eq!(shown["body_base64"], "/wA=");
         assert_eq!(shown.get("body"), None);
     }
 
     #[test]
-    fn where_there_is_no_answer_its_parts_are_null() {
+    fn without_a_stored_response_its_members_are_null() {
         let mut info = info(None);
         info.state = RecordState::InProgress;
         info.expires_in = None;
-        let shown = serde_json::to_value(Record::of(&info).with(None)).unwrap();
+        let shown = serde_json::to_value(KeyRecordView::of(&info).with(None)).unwrap();
         for name in [
             "status",
             "response_bytes",

@@ -1,4 +1,4 @@
-//! Idempotency keys as Prometheus reads of them.
+//! Metrics of idempotency keys and their records.
 
 use std::fmt;
 
@@ -7,15 +7,17 @@ use prometheus_client::metrics::MetricType;
 
 use super::{Scrape, counter, gauge, histogram};
 use crate::idempotency::{RecordState, Records as _};
-use crate::metrics::{Count, KeyOutcome, KeyedMetrics, Latency, OfStore, RouteMetrics};
+use crate::metrics::{
+    Count, KeyOutcome, KeyedMetrics, LatencyHistogram, RouteMetrics, StoreBounds,
+};
 
 impl Scrape {
-    /// What became of requests with a key, and how long the store took over them.
+    /// Encodes the outcomes of requests with a key and the latency of the store.
     pub(super) fn encode_keyed(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut requests = encoder.encode_descriptor(
             "idempotency_requests",
-            "Requests a route looked for a key in, by what became of them; one that waited counts again by \
-             what it then got",
+            "Requests checked for an idempotency key, by route and outcome. A request that waited also counts with \
+             its final outcome",
             None,
             MetricType::Counter,
         )?;
@@ -31,8 +33,8 @@ impl Scrape {
     }
 
     fn encode_executions(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        type Pick = fn(&KeyedMetrics) -> &Count;
-        let counters: [(&str, &str, Pick); 4] = [
+        type KeyedCounter = fn(&KeyedMetrics) -> &Count;
+        let counters: [(&str, &str, KeyedCounter); 4] = [
             (
                 "idempotency_executions_lost",
                 "Executions whose outcome is unknown or whose response could not be recorded, by route",
@@ -40,7 +42,7 @@ impl Scrape {
             ),
             (
                 "idempotency_executions_released",
-                "Executions that left their key free, by route",
+                "Executions that released their key, by route",
                 |keyed| &keyed.released,
             ),
             (
@@ -50,7 +52,7 @@ impl Scrape {
             ),
             (
                 "idempotency_store_errors",
-                "Times the store could not do what it was asked, by route",
+                "Failed store operations, by route",
                 |keyed| &keyed.store_errors,
             ),
         ];
@@ -65,20 +67,20 @@ impl Scrape {
     }
 
     fn encode_store_latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        type Pick = fn(&KeyedMetrics) -> &Latency<OfStore>;
-        let operations: [(&str, Pick); 2] = [
+        type KeyedHistogram = fn(&KeyedMetrics) -> &LatencyHistogram<StoreBounds>;
+        let operations: [(&str, KeyedHistogram); 2] = [
             ("claim", |keyed| &keyed.claim_latency),
             ("complete", |keyed| &keyed.complete_latency),
         ];
         let mut family = encoder.encode_descriptor(
             "idempotency_store_seconds",
-            "Time the store took, by operation",
+            "Latency of store operations, by operation",
             None,
             MetricType::Histogram,
         )?;
         for (operation, pick) in operations {
             let routes = self.workers.iter().flat_map(|worker| &worker.routes);
-            let snapshot = Latency::sum(routes.map(|route| pick(&route.keyed)));
+            let snapshot = LatencyHistogram::sum(routes.map(|route| pick(&route.keyed)));
             histogram(
                 family.encode_family(&[("operation", operation)])?,
                 &snapshot,
@@ -87,12 +89,13 @@ impl Scrape {
         Ok(())
     }
 
-    /// What the store holds; of one that a fleet shares, what this gateway has underway in it.
+    /// Encodes the number and size of the records. For a store that gateways share, only the executions of this gateway
+    /// are known.
     pub(super) fn encode_records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let counts = self.records.counts();
         let mut records = encoder.encode_descriptor(
             "idempotency_records",
-            "Keys remembered, by state",
+            "Records of idempotency keys, by state",
             None,
             MetricType::Gauge,
         )?;
@@ -103,7 +106,10 @@ impl Scrape {
         };
         for state in states {
             let labels = [("state", state.name())];
-            gauge(records.encode_family(&labels)?, level(counts.of(*state)))?;
+            gauge(
+                records.encode_family(&labels)?,
+                gauge_value(counts.of(*state)),
+            )?;
         }
         if self.records.is_shared() {
             return Ok(());
@@ -111,16 +117,16 @@ impl Scrape {
         gauge(
             encoder.encode_descriptor(
                 "idempotency_bytes",
-                "What the answers kept take, about",
+                "Approximate size of the stored responses in bytes",
                 None,
                 MetricType::Gauge,
             )?,
-            level(counts.bytes),
+            gauge_value(counts.bytes),
         )?;
         counter(
             encoder.encode_descriptor(
                 "idempotency_evictions",
-                "Answers dropped to make room",
+                "Stored responses evicted because the store was full",
                 None,
                 MetricType::Counter,
             )?,
@@ -128,7 +134,7 @@ impl Scrape {
         )
     }
 
-    /// Returns the routes that have a rule for keys, with their indexes.
+    /// Returns the routes that have a rule for keys, each with its index.
     fn keyed_routes(&self) -> impl Iterator<Item = (usize, &RouteMetrics)> {
         let routes = self.first().routes.iter().enumerate();
         routes
@@ -137,7 +143,7 @@ impl Scrape {
     }
 }
 
-fn level(number: u64) -> i64 {
+fn gauge_value(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -186,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_keyed_requests_is_added_up_over_workers_under_its_own_name() {
+    fn each_counter_of_keyed_requests_is_exported_as_the_sum_over_workers() {
         let workers = workers();
         let counts: [fn(&KeyedMetrics) -> &Count; 13] = [
             |keyed| &keyed.claims,
@@ -240,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_does_not_look_at_keys_has_no_series_about_them() {
+    fn a_route_without_a_key_rule_has_no_key_series() {
         let text = scraped(&workers());
         let keyed = |line: &&str| line.starts_with("tidegate_idempotency_");
         assert!(text.lines().filter(keyed).count() > 0);
@@ -251,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stores_time_is_counted_by_operation_over_all_routes() {
+    fn store_latency_is_exported_by_operation_over_all_routes() {
         let workers = workers();
         for (worker, micros) in workers.iter().zip([50, 60]) {
             let keyed = &worker.routes[0].keyed;

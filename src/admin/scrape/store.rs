@@ -1,4 +1,4 @@
-//! Health of a store that can fail.
+//! Metrics of the store's health, exported for stores that can fail.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl Scrape {
         }
         let mut degraded = encoder.encode_descriptor(
             "store_degraded",
-            "Whether a part of the store is degraded because it fails",
+            "1 if this part of the store is degraded, otherwise 0",
             None,
             MetricType::Gauge,
         )?;
@@ -28,7 +28,7 @@ impl Scrape {
         }
         let mut failures = encoder.encode_descriptor(
             "store_failures",
-            "Failed operations of the store, attempts to recover included, by part",
+            "Failed store operations including recovery attempts, by part",
             None,
             MetricType::Counter,
         )?;

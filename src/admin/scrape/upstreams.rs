@@ -1,4 +1,4 @@
-//! Upstreams and their servers.
+//! Metrics of upstreams and their servers.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use super::{Scrape, counter, gauge, histogram};
-use crate::metrics::{Count, Latency, RetryRefusal, UpstreamFailure, UpstreamMetrics};
+use crate::metrics::{Count, LatencyHistogram, RetryRefusal, UpstreamFailure, UpstreamMetrics};
 use crate::upstream::breaker;
 use crate::upstream::state::ServerState;
 
@@ -15,7 +15,7 @@ impl Scrape {
         let upstreams = &self.first().upstreams;
         let mut in_flight = encoder.encode_descriptor(
             "upstream_in_flight",
-            "Requests underway, by upstream",
+            "Requests in flight, by upstream",
             None,
             MetricType::Gauge,
         )?;
@@ -32,21 +32,21 @@ impl Scrape {
         self.encode_reasons(
             encoder,
             "upstream_failures",
-            "Requests without a whole answer, by upstream and reason",
+            "Requests without a complete response, by upstream and reason",
             UpstreamFailure::ALL.map(UpstreamFailure::label),
             |upstream| &upstream.failures,
         )?;
         self.encode_reasons(
             encoder,
             "upstream_retries_refused",
-            "Requests that could have been tried again and were not, by upstream and reason",
+            "Retryable requests that were not retried, by upstream and reason",
             RetryRefusal::ALL.map(RetryRefusal::label),
             |upstream| &upstream.retry_refusals,
         )?;
         self.encode_counts(encoder)?;
         let mut latency = encoder.encode_descriptor(
             "upstream_latency_seconds",
-            "Time to the head of an answer, all its attempts together, by upstream",
+            "Time to the head of the response, including all attempts, by upstream",
             None,
             MetricType::Histogram,
         )?;
@@ -54,7 +54,10 @@ impl Scrape {
             let labels = [("upstream", &*upstream.name)];
             let workers = self.workers.iter();
             let latencies = workers.map(|worker| &worker.upstreams[index].latency);
-            histogram(latency.encode_family(&labels)?, &Latency::sum(latencies))?;
+            histogram(
+                latency.encode_family(&labels)?,
+                &LatencyHistogram::sum(latencies),
+            )?;
         }
         Ok(())
     }
@@ -69,8 +72,8 @@ impl Scrape {
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (index, upstream) in self.first().upstreams.iter().enumerate() {
-            for (place, reason) in reasons.iter().enumerate() {
-                let count = self.sum(|worker| pick(&worker.upstreams[index])[place].get());
+            for (reason_index, reason) in reasons.iter().enumerate() {
+                let count = self.sum(|worker| pick(&worker.upstreams[index])[reason_index].get());
                 let labels = [("upstream", &*upstream.name), ("reason", *reason)];
                 counter(family.encode_family(&labels)?, count)?;
             }
@@ -79,16 +82,16 @@ impl Scrape {
     }
 
     fn encode_counts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        type Pick = fn(&UpstreamMetrics) -> &Count;
-        let counters: [(&str, &str, Pick); 2] = [
+        type UpstreamCounter = fn(&UpstreamMetrics) -> &Count;
+        let counters: [(&str, &str, UpstreamCounter); 2] = [
             (
                 "upstream_attempts",
-                "Attempts to reach a server, by upstream",
+                "Attempts to send a request to a server, by upstream",
                 |upstream| &upstream.attempts,
             ),
             (
                 "upstream_retries",
-                "Requests tried again after a failure, by upstream",
+                "Retries after a failed attempt, by upstream",
                 |upstream| &upstream.retries,
             ),
         ];
@@ -107,19 +110,19 @@ impl Scrape {
         self.encode_gauges(
             encoder,
             "server_in_flight",
-            "Requests underway, by server",
+            "Requests in flight, by server",
             |server| server.in_flight().into(),
         )?;
         self.encode_gauges(
             encoder,
             "server_ejected",
-            "1 for a server that health checks have taken out",
+            "1 if health checks have ejected the server, otherwise 0",
             |server| server.is_ejected().into(),
         )?;
         let now = self.clock.now();
         let mut states = encoder.encode_descriptor(
             "breaker_state",
-            "1 for the state that a server's circuit is in",
+            "1 for the current state of a server's circuit breaker, 0 for the other states",
             None,
             MetricType::Gauge,
         )?;
@@ -136,7 +139,7 @@ impl Scrape {
         }
         let mut opened = encoder.encode_descriptor(
             "breaker_opened",
-            "Times a server's circuit was opened",
+            "Openings of a server's circuit breaker",
             None,
             MetricType::Counter,
         )?;
@@ -166,7 +169,7 @@ impl Scrape {
     fn encode_concurrency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut limits = encoder.encode_descriptor(
             "upstream_concurrency_limit",
-            "Requests an upstream is sent at once at most, where that adapts",
+            "Adaptive limit of concurrent requests to an upstream",
             None,
             MetricType::Gauge,
         )?;
@@ -179,7 +182,7 @@ impl Scrape {
         Ok(())
     }
 
-    /// Every server with its upstream's name.
+    /// Returns every server with the name of its upstream.
     fn servers(&self) -> impl Iterator<Item = (&str, &ServerState)> {
         self.upstream_states.iter().flat_map(|state| {
             let servers = state.servers.iter();

@@ -1,7 +1,7 @@
-//! Character classes of a head, and the search for the first octet outside of one.
+//! Character classes of a head, and searches for the first octet outside a class.
 //!
-//! Values and targets are searched eight octets at a time, because values are most of a head and every request pays
-//! for the search. Names are short. For them a table with four octets per branch is faster (77 → 67 ns per head).
+//! Values and targets are searched eight octets at a time, because values are the largest part of most heads. Names are
+//! short. For them, a table lookup with four octets per branch is faster (77 → 67 ns per head).
 
 use std::ops::Range;
 
@@ -48,6 +48,7 @@ pub(super) fn trim(bytes: &[u8], within: Range<usize>) -> Range<usize> {
     start..end
 }
 
+/// Returns the position of the first octet from `from` on that is below `FLOOR` or DEL.
 fn first_below<const FLOOR: u8>(bytes: &[u8], from: usize) -> usize {
     const LANES: usize = size_of::<u64>();
     let (words, rest) = bytes[from..].as_chunks::<LANES>();
@@ -63,8 +64,8 @@ fn first_below<const FLOOR: u8>(bytes: &[u8], from: usize) -> usize {
         .map_or(bytes.len(), |length| tail + length)
 }
 
-/// Sets the top bit of every lane whose octet is below `floor` or DEL. A borrow can also set lanes above the lowest
-/// match, so only the lowest is valid.
+/// Sets the top bit of every lane whose octet is below `floor` or DEL. A borrow can also set bits in lanes above the
+/// lowest match, so only the lowest set bit is valid.
 fn lanes_below(word: u64, floor: u8) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);

@@ -46,7 +46,7 @@ fn bytes_after_the_head_are_not_parsed() {
 }
 
 #[test]
-fn one_empty_line_may_come_first_and_no_more() {
+fn one_empty_line_before_the_head_is_accepted_and_a_second_is_rejected() {
     accepted("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     rejected(
         "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -163,7 +163,7 @@ fn a_transfer_encoding_on_http_1_0_is_rejected() {
 }
 
 #[test]
-fn a_bare_line_feed_is_rejected_wherever_it_stands() {
+fn a_bare_line_feed_is_rejected_everywhere() {
     for head in [
         "GET / HTTP/1.1\nHost: a\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\n\r\n",
@@ -179,7 +179,7 @@ fn a_bare_line_feed_is_rejected_wherever_it_stands() {
 }
 
 #[test]
-fn a_bare_carriage_return_is_rejected_wherever_it_stands() {
+fn a_bare_carriage_return_is_rejected_everywhere() {
     for head in [
         "GET / HTTP/1.1\rHost: a\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\rb\r\n\r\n",
@@ -205,7 +205,7 @@ fn white_space_before_a_colon_is_rejected() {
 }
 
 #[test]
-fn a_header_name_is_a_token() {
+fn a_header_name_that_is_not_a_token_is_rejected() {
     rejected(&with(": a"), Violation::EmptyName);
     rejected(&with("X\0Y: a"), Violation::Name);
     rejected(&with("X(Y): a"), Violation::Name);
@@ -215,7 +215,7 @@ fn a_header_name_is_a_token() {
 }
 
 #[test]
-fn a_header_value_holds_no_control_character_but_tabs() {
+fn a_control_character_other_than_tab_in_a_header_value_is_rejected() {
     for octet in (0u8..0x20).chain([0x7f]) {
         let line = format!("X: a{}b", char::from(octet));
         match octet {
@@ -231,7 +231,7 @@ fn a_header_value_holds_no_control_character_but_tabs() {
 }
 
 #[test]
-fn the_request_line_has_single_spaces_and_three_parts() {
+fn a_request_line_without_three_parts_and_single_spaces_is_rejected() {
     for line in [
         "GET  / HTTP/1.1",
         "GET /  HTTP/1.1",
@@ -258,7 +258,7 @@ fn the_request_line_has_single_spaces_and_three_parts() {
 }
 
 #[test]
-fn a_target_holds_visible_characters_only() {
+fn a_target_with_control_characters_or_invalid_utf_8_is_rejected() {
     for target in ["/\0", "/\t", "/a\u{7f}b", "/\u{1b}"] {
         rejected(
             &format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -273,7 +273,7 @@ fn a_target_holds_visible_characters_only() {
 }
 
 #[test]
-fn an_unsupported_version_differs_from_a_malformed_one() {
+fn unsupported_and_malformed_versions_are_different_violations() {
     rejected("GET / HTTP/2.0\r\nHost: a\r\n\r\n", Violation::Version);
     rejected("GET / HTTP/1.2\r\nHost: a\r\n\r\n", Violation::Version);
     rejected("GET / HTTP/0.9\r\n\r\n", Violation::Version);
@@ -281,7 +281,7 @@ fn an_unsupported_version_differs_from_a_malformed_one() {
 }
 
 #[test]
-fn http_1_1_names_one_host_and_http_1_0_at_most_one() {
+fn http_1_1_requires_one_host_and_http_1_0_allows_at_most_one() {
     rejected("GET / HTTP/1.1\r\n\r\n", Violation::HostMissing);
     rejected(
         "GET / HTTP/1.1\r\nHost: a\r\nhOST: a\r\n\r\n",
@@ -296,7 +296,7 @@ fn http_1_1_names_one_host_and_http_1_0_at_most_one() {
 }
 
 #[test]
-fn a_message_that_may_be_followed_by_another_protocol_is_marked() {
+fn only_an_http_1_1_request_with_an_upgrade_header_is_an_upgrade() {
     assert!(accepted(&with("Connection: upgrade\r\nUpgrade: websocket")).upgrade);
     assert!(!accepted("GET / HTTP/1.0\r\nUpgrade: websocket\r\n\r\n").upgrade);
 }
@@ -359,7 +359,7 @@ fn a_head_over_its_line_limit_is_rejected() {
     rejected(&with(&lines(LIMITS.lines - 1)), Violation::TooManyHeaders);
 }
 
-/// Generates heads of which some are valid and some nearly are.
+/// Generates valid and almost valid heads.
 fn heads() -> impl Strategy<Value = Vec<u8>> {
     let method = prop::sample::select(vec!["GET", "POST", "CONNECT", "x!~", "", "G T"]);
     let target = prop::sample::select(vec!["/", "/a?b", "*", "http://a/", "/é", "", "/\u{7f}"]);
@@ -402,7 +402,7 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Checks that httparse parses an accepted head into the same parts.
+/// Checks that httparse parses a head that this parser accepts into the same parts.
 fn agrees_with_httparse(bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut lines = Vec::new();
     let Ok(Some(head)) = super::parse(bytes, LIMITS, &mut lines) else {
@@ -468,12 +468,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn an_accepted_head_has_the_same_parts_for_httparse(head in heads()) {
+    fn httparse_parses_an_accepted_head_into_the_same_parts(head in heads()) {
         agrees_with_httparse(&head)?;
     }
 
     #[test]
-    fn an_accepted_damaged_head_has_the_same_parts_for_httparse(
+    fn httparse_parses_an_accepted_damaged_head_into_the_same_parts(
         mut head in heads(),
         damage in any::<prop::sample::Index>(),
         octet in any::<u8>(),
@@ -489,7 +489,7 @@ proptest! {
     }
 
     #[test]
-    fn a_part_of_a_valid_head_is_never_a_head(head in heads()) {
+    fn a_prefix_of_a_valid_head_is_incomplete(head in heads()) {
         if let Ok(Some(whole)) = parse(&head, LIMITS) {
             for part in 0..whole.len {
                 prop_assert_eq!(parse(&head[..part], LIMITS), Ok(None));

@@ -16,16 +16,16 @@ const SIZED: &[u8] = b"POST /c HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n
 const CHUNKED: &[u8] =
     b"POST /d HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6;x\r\n\r\n0\r\n\r\r\n0\r\nt: r\r\n\r\n";
 
-/// The targets and bodies of the requests of a client, and the violation that ended them.
+/// Targets and bodies of the requests that were read, and the violation after them, if any.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Read {
+struct ReadResult {
     requests: Vec<(String, Vec<u8>)>,
     violation: Option<Violation>,
 }
 
 /// Reads everything that a client sends.
-async fn read_all(reader: &mut Reader, mut io: DuplexStream) -> Read {
-    let mut read = Read::default();
+async fn read_all(reader: &mut Reader, mut io: DuplexStream) -> ReadResult {
+    let mut read = ReadResult::default();
     while let Some(message) = poll_fn(|cx| reader.poll_head(&mut io, cx)).await.unwrap() {
         let message = match message {
             Ok(message) => message,
@@ -36,7 +36,7 @@ async fn read_all(reader: &mut Reader, mut io: DuplexStream) -> Read {
         };
         let target = message.request.uri().to_string();
         let (body, end) = match message.pending {
-            None => (whole(message.request.into_body()), Ok(())),
+            None => (complete(message.request.into_body()), Ok(())),
             Some(pending) => read_body(reader, pending.decoder, &mut io).await,
         };
         read.requests.push((target, body));
@@ -48,8 +48,8 @@ async fn read_all(reader: &mut Reader, mut io: DuplexStream) -> Read {
     read
 }
 
-fn whole(body: Body) -> Vec<u8> {
-    body.into_whole().unwrap().to_vec()
+fn complete(body: Http1Body) -> Vec<u8> {
+    body.into_complete().unwrap().to_vec()
 }
 
 async fn read_body(
@@ -63,14 +63,14 @@ async fn read_body(
         match part.unwrap() {
             Ok(Some(data)) => all.extend_from_slice(&data),
             Ok(None) => return (all, Ok(())),
-            Err(BodyError::Violation(violation)) => return (all, Err(Some(violation))),
-            Err(BodyError::Closed) => return (all, Err(None)),
+            Err(Http1BodyError::Violation(violation)) => return (all, Err(Some(violation))),
+            Err(Http1BodyError::Closed) => return (all, Err(None)),
         }
     }
 }
 
-/// Reads `pieces`, each of which arrives separately.
-fn read_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Read, Reader) {
+/// Reads `pieces`, which arrive one by one.
+fn read_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (ReadResult, Reader) {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let pieces: Vec<Vec<u8>> = pieces.into_iter().map(<[u8]>::to_vec).collect();
     runtime.unwrap().block_on(async move {
@@ -117,7 +117,7 @@ fn early_bytes_are_parsed_first() {
 }
 
 #[test]
-fn a_body_that_came_with_its_head_is_whole() {
+fn a_body_that_arrives_with_its_head_is_complete() {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.unwrap().block_on(async {
         let (mut gateway, mut client) = duplex(1024);
@@ -125,7 +125,7 @@ fn a_body_that_came_with_its_head_is_whole() {
         let mut reader = Reader::new(BytesMut::new(), LIMITS);
         let message = poll_fn(|cx| reader.poll_head(&mut gateway, cx)).await;
         let message = message.unwrap().unwrap().unwrap();
-        assert_eq!(whole(message.request.into_body()), b"GET / HTTP\r\n");
+        assert_eq!(complete(message.request.into_body()), b"GET / HTTP\r\n");
     });
 }
 
@@ -149,7 +149,7 @@ fn a_bare_line_feed_is_rejected_before_the_head_is_complete() {
 }
 
 #[test]
-fn an_endless_head_is_rejected_at_its_limit() {
+fn an_endless_head_is_rejected_at_the_byte_limit() {
     let endless = vec![b"x"; LIMITS.bytes - 1];
     let mut pieces: Vec<&[u8]> = endless.iter().map(|piece| &piece[..]).collect();
     assert_eq!(violation(&pieces), None);
@@ -171,7 +171,7 @@ fn streams() -> impl Strategy<Value = Vec<&'static [u8]>> {
 
 proptest! {
     #[test]
-    fn however_a_stream_is_split_the_same_requests_are_read(
+    fn splitting_a_stream_does_not_change_its_requests(
         requests in streams(),
         sizes in prop::collection::vec(1usize..60, 1..8),
     ) {
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn however_a_damaged_stream_is_split_the_same_requests_are_read(
+    fn splitting_a_damaged_stream_does_not_change_its_requests(
         requests in streams(),
         damage in any::<prop::sample::Index>(),
         octet in any::<u8>(),
@@ -209,7 +209,7 @@ proptest! {
         let mut stream = [&requests.concat(), GET].concat();
         let at = damage.index(stream.len());
         stream[at] = octet;
-        // In pieces, an invalid head may be rejected only where a valid one would end.
+        // If a head arrives in pieces, an error in it may be detected only at the end of the head.
         stream.extend_from_slice(GET);
         let (whole, _) = read_pieces([&stream[..]]);
         let (split, _) = read_pieces(stream.chunks(size));

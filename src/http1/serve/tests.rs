@@ -1,4 +1,4 @@
-//! Exchanges in which request and response overlap or end early.
+//! Tests of exchanges in which request and response overlap or end early.
 
 mod dropped_bodies;
 mod upgrades;
@@ -16,31 +16,33 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::super::body::BodyError;
+use super::super::body::Http1BodyError;
 use super::*;
 
-type Responding<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
+type ServiceFuture<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
 
-/// A client and its server.
+/// A client and the server of its connection.
 struct Pair {
     client: DuplexStream,
     serving: JoinHandle<io::Result<()>>,
 }
 
 impl Pair {
-    fn start<B>(service: impl FnMut(Request<Body>) -> Responding<B> + Send + 'static) -> Self
+    fn start<B>(
+        service: impl FnMut(Request<Http1Body>) -> ServiceFuture<B> + Send + 'static,
+    ) -> Self
     where
-        B: ResponseBody + Send + 'static,
+        B: TrackDelivery + Send + 'static,
     {
         Self::until(pending(), service)
     }
 
     /// Starts a server and returns the sender that stops it.
     fn stoppable<B>(
-        service: impl FnMut(Request<Body>) -> Responding<B> + Send + 'static,
+        service: impl FnMut(Request<Http1Body>) -> ServiceFuture<B> + Send + 'static,
     ) -> (oneshot::Sender<()>, Self)
     where
-        B: ResponseBody + Send + 'static,
+        B: TrackDelivery + Send + 'static,
     {
         let (stop, stopped) = oneshot::channel();
         let stopped = async {
@@ -51,20 +53,20 @@ impl Pair {
 
     fn until<B>(
         stop: impl Future<Output = ()> + Send + 'static,
-        mut service: impl FnMut(Request<Body>) -> Responding<B> + Send + 'static,
+        mut service: impl FnMut(Request<Http1Body>) -> ServiceFuture<B> + Send + 'static,
     ) -> Self
     where
-        B: ResponseBody + Send + 'static,
+        B: TrackDelivery + Send + 'static,
     {
         let (gateway, client) = duplex(1 << 20);
         let serving = tokio::spawn(async move {
-            let (caps, deadlines) = (Caps::default(), Deadlines::default());
+            let (limits, timeouts) = (ServerLimits::default(), ClientTimeouts::default());
             let service = move |request, _| service(request);
             serve(
                 gateway,
                 BytesMut::new(),
-                &caps,
-                deadlines,
+                &limits,
+                timeouts,
                 &FlushBatch::default(),
                 stop,
                 service,
@@ -78,7 +80,7 @@ impl Pair {
         self.client.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Reads until nothing arrives for 10 ms. Returns what was read, without dates.
+    /// Reads until nothing arrives for 10 ms. Returns the received text without `date` headers.
     async fn receive(&mut self) -> String {
         let (mut all, mut part) = (Vec::new(), vec![0; 64 * 1024]);
         let silence = Duration::from_millis(10);
@@ -110,13 +112,13 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const EMPTY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
 /// Responds immediately and drops the body.
-fn unread(request: Request<Body>) -> Responding<Full<Bytes>> {
+fn unread(request: Request<Http1Body>) -> ServiceFuture<Full<Bytes>> {
     drop(request);
     Box::pin(async { Response::new(Full::default()) })
 }
 
 /// Responds with the body of the request.
-fn echo(request: Request<Body>) -> Responding<Full<Bytes>> {
+fn echo(request: Request<Http1Body>) -> ServiceFuture<Full<Bytes>> {
     Box::pin(async {
         let body = request.into_body().collect().await;
         Response::new(Full::new(body.map_or_else(
@@ -127,7 +129,7 @@ fn echo(request: Request<Body>) -> Responding<Full<Bytes>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn continue_is_sent_when_the_service_reads_a_body_that_is_not_here() {
+async fn continue_is_sent_when_the_service_reads_a_body_that_has_not_started() {
     let head = post("/", 5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
     let echoed = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
     let mut pair = Pair::start(echo);
@@ -144,7 +146,7 @@ async fn continue_is_sent_when_the_service_reads_a_body_that_is_not_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expected_body_without_continue_closes_the_connection() {
+async fn a_response_without_continue_closes_the_connection() {
     let mut pair = Pair::start(unread);
     pair.send(post("/", 5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n"))
         .await;
@@ -155,7 +157,7 @@ async fn an_expected_body_without_continue_closes_the_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn a_response_may_start_before_its_request_is_complete() {
-    let mut pair = Pair::start(|request: Request<Body>| -> Responding<_> {
+    let mut pair = Pair::start(|request: Request<Http1Body>| -> ServiceFuture<_> {
         Box::pin(async { Response::new(request.into_body()) })
     });
     pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
@@ -172,7 +174,7 @@ async fn a_response_may_start_before_its_request_is_complete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_start_of_a_truncated_response_is_sent() {
+async fn a_truncated_response_is_sent_up_to_its_failure() {
     for (version, expected) in [
         (
             "1.1",
@@ -180,7 +182,7 @@ async fn the_start_of_a_truncated_response_is_sent() {
         ),
         ("1.0", "HTTP/1.0 200 OK\r\n\r\nhalf"),
     ] {
-        let mut pair = Pair::start(|_| -> Responding<_> {
+        let mut pair = Pair::start(|_| -> ServiceFuture<_> {
             let half = Ok(Frame::data(Bytes::from_static(b"half")));
             let body = StreamBody::new(stream::iter([half, Err("failed")]));
             Box::pin(async { Response::new(body) })
@@ -244,10 +246,10 @@ async fn an_http_1_0_client_can_keep_the_connection_alive() {
 #[tokio::test(start_paused = true)]
 async fn the_service_is_dropped_when_the_client_closes() {
     let (gone, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let pair = Pair::start(move |_| -> Responding<Full<Bytes>> {
+    let pair = Pair::start(move |_| -> ServiceFuture<Full<Bytes>> {
         let gone = gone.clone();
         Box::pin(async move {
-            /// Sends when it is dropped.
+            /// Sends a message when it is dropped.
             struct OnDrop(tokio::sync::mpsc::UnboundedSender<()>);
             impl Drop for OnDrop {
                 fn drop(&mut self) {
@@ -272,7 +274,7 @@ async fn the_service_is_dropped_when_the_client_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_truncated_body_fails_for_the_service_and_the_client_gets_a_response() {
+async fn a_truncated_request_body_is_an_error_and_gets_a_response() {
     let mut pair = Pair::start(echo);
     pair.send(post("/", 5) + "he").await;
     pair.client.shutdown().await.unwrap();
@@ -286,7 +288,7 @@ async fn a_truncated_body_fails_for_the_service_and_the_client_gets_a_response()
 
 #[tokio::test(start_paused = true)]
 async fn continue_is_not_sent_after_the_response_has_started() {
-    let mut pair = Pair::start(|request: Request<Body>| -> Responding<_> {
+    let mut pair = Pair::start(|request: Request<Http1Body>| -> ServiceFuture<_> {
         Box::pin(async { Response::new(request.into_body()) })
     });
     pair.send(post("/", 5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n"))

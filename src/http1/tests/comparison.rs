@@ -1,8 +1,8 @@
-//! Compares the accepted requests with those of hyper, which is less strict.
+//! Compares the requests that this codec accepts with those that hyper, a less strict codec, reads.
 
 use super::*;
 
-/// Generates chunked bodies of which some are valid and some nearly are.
+/// Generates valid and almost valid chunked bodies.
 fn chunked_bodies() -> impl Strategy<Value = String> {
     let chunk = prop::sample::select(vec![
         "1\r\nx\r\n",
@@ -52,19 +52,19 @@ async fn read_by_hyper(stream: &[u8]) -> Vec<Bytes> {
     all
 }
 
-/// Returns the bodies of the requests that this codec reads, and the violation that ended them.
+/// Returns the bodies of the requests that this codec reads, and the violation after them, if any.
 async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     let (gateway, mut client) = duplex(64 * 1024);
     let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let service = move |request: Request<Body>, violation: Option<Violation>| -> Pin<Box<_>> {
+    let service = move |request: Request<Http1Body>, violation: Option<Violation>| -> Pin<Box<_>> {
         let events = events.clone();
         Box::pin(async move {
             let event = match violation {
                 Some(violation) => Err(Some(violation)),
                 None => match request.into_body().collect().await {
                     Ok(body) => Ok(body.to_bytes()),
-                    Err(BodyError::Violation(violation)) => Err(Some(violation)),
-                    Err(BodyError::Closed) => Err(None),
+                    Err(Http1BodyError::Violation(violation)) => Err(Some(violation)),
+                    Err(Http1BodyError::Closed) => Err(None),
                 },
             };
             events.send(event).expect("the test waits for it");
@@ -73,12 +73,12 @@ async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     };
     client.write_all(stream).await.unwrap();
     client.shutdown().await.unwrap();
-    let caps = Caps::default();
+    let limits = ServerLimits::default();
     let _outcome = serve(
         gateway,
         [][..].into(),
-        &caps,
-        DEADLINES,
+        &limits,
+        TIMEOUTS,
         &FlushBatch::default(),
         pending(),
         service,
@@ -96,7 +96,7 @@ async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
 
 proptest! {
     #[test]
-    fn accepted_requests_are_the_same_for_hyper(
+    fn hyper_reads_the_same_bodies_of_accepted_requests(
         bodies in prop::collection::vec(chunked_bodies(), 1..4),
         damage in prop::option::of((any::<prop::sample::Index>(), b' '..=b'~')),
     ) {

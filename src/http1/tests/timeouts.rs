@@ -1,22 +1,22 @@
-//! Timeouts of a client.
+//! Tests of the client timeouts.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_head_gets_408() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     let start = Instant::now();
     server.send("GET / HT").await;
     sleep(Duration::from_secs(7)).await;
     server.send("TP/1.1\r\n").await;
     let responses = server.response_until("in time").await;
     assert_eq!(statuses(&responses), ["408"]);
-    assert_eq!(start.elapsed(), DEADLINES.head);
+    assert_eq!(start.elapsed(), TIMEOUTS.head);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_timeout_of_a_later_head_starts_at_its_first_byte() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     server.send(GET).await.response_until("\r\n\r\n").await;
     sleep(Duration::from_secs(50)).await;
     let start = Instant::now();
@@ -24,21 +24,21 @@ async fn the_timeout_of_a_later_head_starts_at_its_first_byte() {
     sleep(Duration::from_secs(20)).await;
     server.send("G").await;
     assert_eq!(statuses(&server.response_until("in time").await), ["408"]);
-    assert_eq!(start.elapsed(), Duration::from_secs(20) + DEADLINES.head);
+    assert_eq!(start.elapsed(), Duration::from_secs(20) + TIMEOUTS.head);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_client_is_closed_without_a_response() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     let start = Instant::now();
     assert_eq!(server.responses().await, "");
-    assert_eq!(start.elapsed(), DEADLINES.head);
+    assert_eq!(start.elapsed(), TIMEOUTS.head);
     server.connection.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_connection_is_closed_without_a_response() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     for _ in 0..3 {
         server.send(GET).await.response_until("\r\n\r\n").await;
         sleep(Duration::from_mins(1)).await;
@@ -46,23 +46,23 @@ async fn an_idle_connection_is_closed_without_a_response() {
     server.send(GET).await.response_until("\r\n\r\n").await;
     let start = Instant::now();
     assert_eq!(server.responses().await, "");
-    assert_eq!(start.elapsed(), DEADLINES.idle);
+    assert_eq!(start.elapsed(), TIMEOUTS.idle);
     server.connection.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_timeout_runs_while_the_service_works_and_idle_time_starts_after_it() {
-    let mut server = Server::start();
+async fn the_idle_timeout_starts_after_a_slow_response() {
+    let mut server = TestServer::start();
     let start = Instant::now();
     server.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let responses = server.responses().await;
     assert_eq!(statuses(&responses), ["200"]);
-    assert_eq!(start.elapsed(), SLOW + DEADLINES.idle);
+    assert_eq!(start.elapsed(), SLOW + TIMEOUTS.idle);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_stops_arriving_gets_408() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     let start = Instant::now();
     server
         .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nab")
@@ -70,12 +70,12 @@ async fn a_body_that_stops_arriving_gets_408() {
     sleep(Duration::from_secs(20)).await;
     server.send("cd").await;
     assert_eq!(statuses(&server.response_until("in time").await), ["408"]);
-    assert_eq!(start.elapsed(), Duration::from_secs(20) + DEADLINES.body);
+    assert_eq!(start.elapsed(), Duration::from_secs(20) + TIMEOUTS.body);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_body_timeout_runs_only_while_the_service_reads() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     server
         .send("POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
         .await;
@@ -86,17 +86,17 @@ async fn the_body_timeout_runs_only_while_the_service_reads() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_reads_nothing_of_its_response_is_disconnected() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     let start = Instant::now();
     server.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let outcome = (&mut server.connection).await.unwrap();
     assert!(outcome.is_err());
-    assert_eq!(start.elapsed(), DEADLINES.write);
+    assert_eq!(start.elapsed(), TIMEOUTS.write);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_reads_slowly_gets_the_whole_response() {
-    let mut server = Server::start();
+async fn a_client_that_reads_slowly_gets_the_complete_response() {
+    let mut server = TestServer::start();
     server
         .send("GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .await;

@@ -34,7 +34,7 @@ fn caller() -> Caller {
 }
 
 #[test]
-fn lookalikes_have_other_separators_than_a_header_with_an_effect() {
+fn a_name_that_differs_only_in_separators_from_a_significant_header_is_a_lookalike() {
     let plain = names(&["x-api-key"]);
     for lookalike in [
         "x_api_key",
@@ -60,7 +60,7 @@ fn lookalikes_have_other_separators_than_a_header_with_an_effect() {
 }
 
 #[test]
-fn white_space_around_a_value_is_found_and_inside_it_is_not() {
+fn only_leading_or_trailing_white_space_makes_a_value_padded() {
     for value in [" a", "a ", "\ta", "a\t", " ", "\t"] {
         assert!(has_padded_value(&headers(&[("x", "a"), ("x", value)])));
     }
@@ -70,8 +70,8 @@ fn white_space_around_a_value_is_found_and_inside_it_is_not() {
 }
 
 #[test]
-fn connection_removes_what_it_names_except_what_has_an_effect() {
-    let mut settled = headers(&[
+fn headers_listed_in_connection_are_removed_unless_protected() {
+    let mut normalised = headers(&[
         ("connection", "X-Api-Key, x-once, close"),
         ("connection", "cookie,\tX-Other,te , \"quoted\""),
         ("x-api-key", "a"),
@@ -81,14 +81,14 @@ fn connection_removes_what_it_names_except_what_has_an_effect() {
         ("te", "trailers"),
         ("x-kept", "a"),
     ]);
-    names(&["x-api-key"]).settle(&mut settled, true);
-    let mut left: Vec<_> = settled.keys().map(HeaderName::as_str).collect();
+    names(&["x-api-key"]).normalise(&mut normalised, true);
+    let mut left: Vec<_> = normalised.keys().map(HeaderName::as_str).collect();
     left.sort_unstable();
     assert_eq!(left, ["connection", "cookie", "te", "x-kept", "x-once"]);
 }
 
 #[test]
-fn a_counted_header_is_sent_once() {
+fn a_repeated_counted_header_is_rejected() {
     let counted = counted(&["x-api-key"]);
     let check = |lines: &[(&str, &str)]| counted.check(&mut headers(lines), &caller(), None);
     assert!(check(&[]).is_ok() && check(&[("x-api-key", "a"), ("x", "1"), ("x", "2")]).is_ok());
@@ -98,7 +98,7 @@ fn a_counted_header_is_sent_once() {
 }
 
 #[test]
-fn a_credential_has_one_form() {
+fn a_credential_has_a_capitalised_scheme_and_one_space() {
     for (value, expected) in [
         ("Bearer t", "Bearer t"),
         ("bearer t", "Bearer t"),
@@ -119,7 +119,7 @@ fn a_credential_has_one_form() {
 }
 
 #[test]
-fn a_host_has_one_form() {
+fn a_canonical_host_is_lower_case_without_port_and_final_dot() {
     for (value, expected) in [
         ("a.example", "a.example"),
         ("A.Example:8443", "a.example"),

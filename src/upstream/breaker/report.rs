@@ -85,7 +85,7 @@ impl OpenCause {
             Self::FailureRatio => "failure ratio",
             Self::Outlier => "outlier",
             Self::FailedProbe => "failed probe",
-            Self::Operator => "by hand",
+            Self::Operator => "operator",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies that the service drops, and what follows them.
+//! Tests of request bodies that the service drops.
 
 use super::*;
 
@@ -26,7 +26,7 @@ async fn a_dropped_body_that_does_not_arrive_times_out() {
     assert_eq!(pair.receive().await, EMPTY);
     let start = tokio::time::Instant::now();
     pair.closes().await.unwrap();
-    let body = Deadlines::default().body;
+    let body = ClientTimeouts::default().body;
     assert!(start.elapsed() <= body);
     assert!(start.elapsed() + Duration::from_secs(1) > body);
 }
@@ -49,7 +49,7 @@ async fn a_large_dropped_body_closes_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_time_starts_at_the_end_of_a_dropped_body() {
+async fn the_idle_timeout_starts_at_the_end_of_a_dropped_body() {
     let mut pair = Pair::start(unread);
     pair.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
         .await;
@@ -58,42 +58,45 @@ async fn idle_time_starts_at_the_end_of_a_dropped_body() {
     pair.send("0\r\n\r\n").await;
     let start = tokio::time::Instant::now();
     pair.closes().await.unwrap();
-    assert_eq!(start.elapsed(), Deadlines::default().idle);
+    assert_eq!(start.elapsed(), ClientTimeouts::default().idle);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_body_has_one_body_timeout_in_all() {
+async fn discarding_a_dropped_body_takes_at_most_one_body_timeout() {
     let mut pair = Pair::start(unread);
     pair.send(post("/", 1_000)).await;
     assert_eq!(pair.receive().await, EMPTY);
     let start = tokio::time::Instant::now();
     while pair.client.write_all(b"x").await.is_ok() && !pair.serving.is_finished() {
         sleep(Duration::from_secs(1)).await;
-        assert!(start.elapsed() <= Deadlines::default().body + Duration::from_secs(5));
+        assert!(start.elapsed() <= ClientTimeouts::default().body + Duration::from_secs(5));
     }
 }
 
 /// How a service reads a body.
 #[derive(Clone, Copy, Debug)]
-enum Reading {
+enum ReadMode {
     /// Reads this many parts and drops the rest.
     Parts(usize),
     /// Responds first, and reads while the response is sent.
     WhileResponding,
 }
 
-fn readings() -> impl Strategy<Value = Reading> {
+fn read_modes() -> impl Strategy<Value = ReadMode> {
     prop_oneof![
-        (0usize..4).prop_map(Reading::Parts),
-        Just(Reading::WhileResponding)
+        (0usize..4).prop_map(ReadMode::Parts),
+        Just(ReadMode::WhileResponding)
     ]
 }
 
-async fn respond(reading: Reading, request: Request<Body>) -> Response<BoxBody<Bytes, BodyError>> {
+async fn respond(
+    reading: ReadMode,
+    request: Request<Http1Body>,
+) -> Response<BoxBody<Bytes, Http1BodyError>> {
     let mut body = request.into_body();
     match reading {
-        Reading::WhileResponding => Response::new(body.boxed()),
-        Reading::Parts(parts) => {
+        ReadMode::WhileResponding => Response::new(body.boxed()),
+        ReadMode::Parts(parts) => {
             for _ in 0..parts {
                 let _part = body.frame().await;
             }
@@ -102,7 +105,7 @@ async fn respond(reading: Reading, request: Request<Body>) -> Response<BoxBody<B
     }
 }
 
-/// Returns a request for `target` whose body consists of requests.
+/// Returns a request for `target` whose body looks like requests.
 fn request_within(target: usize, chunked: bool, repeated: usize) -> String {
     let body = "GET /never HTTP/1.1\r\nHost: a\r\n\r\n".repeat(repeated);
     if !chunked {
@@ -118,11 +121,11 @@ fn request_within(target: usize, chunked: bool, repeated: usize) -> String {
 
 proptest! {
     #[test]
-    fn the_rest_of_a_body_is_never_a_request(
-        requests in prop::collection::vec((any::<bool>(), 0usize..5, readings()), 1..6),
+    fn the_rest_of_a_dropped_body_is_never_parsed_as_a_request(
+        requests in prop::collection::vec((any::<bool>(), 0usize..5, read_modes()), 1..6),
         size in 1usize..200,
     ) {
-        let readings: Vec<Reading> = requests.iter().map(|(.., reading)| *reading).collect();
+        let readings: Vec<ReadMode> = requests.iter().map(|(.., reading)| *reading).collect();
         let stream: String = (requests.iter().enumerate())
             .map(|(target, (chunked, repeated, _))| request_within(target, *chunked, *repeated))
             .collect();
@@ -133,9 +136,9 @@ proptest! {
         let seen = runtime.unwrap().block_on(async {
             let (targets, mut seen) = tokio::sync::mpsc::unbounded_channel();
             let mut left = readings.into_iter();
-            let mut pair = Pair::start(move |request: Request<Body>| -> Responding<_> {
+            let mut pair = Pair::start(move |request: Request<Http1Body>| -> ServiceFuture<_> {
                 targets.send(request.uri().to_string()).unwrap();
-                Box::pin(respond(left.next().unwrap_or(Reading::Parts(0)), request))
+                Box::pin(respond(left.next().unwrap_or(ReadMode::Parts(0)), request))
             });
             for piece in stream.as_bytes().chunks(size) {
                 pair.send(piece).await;

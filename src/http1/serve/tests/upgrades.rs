@@ -1,12 +1,12 @@
-//! Upgraded connections, and upgrades that are declined.
+//! Tests of upgraded connections, and of upgrades that fail.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_tunnel_begins_after_the_body_of_its_request() {
-    let mut pair = Pair::start(|mut request: Request<Body>| -> Responding<_> {
+async fn a_tunnel_starts_after_the_body_of_its_request() {
+    let mut pair = Pair::start(|mut request: Request<Http1Body>| -> ServiceFuture<_> {
         Box::pin(async move {
-            let upgrade = upgrade::on(&mut request).expect("an upgrade");
+            let upgrade = upgrade::on(&mut request).expect("the request asks for an upgrade");
             drop(request);
             tokio::spawn(async move {
                 let mut tunnel = upgrade.await.unwrap();
@@ -32,10 +32,10 @@ async fn a_tunnel_begins_after_the_body_of_its_request() {
 
 /// Accepts an upgrade, drops the body, and reports whether there was a tunnel.
 fn switching(
-    mut request: Request<Body>,
+    mut request: Request<Http1Body>,
     upgraded: tokio::sync::mpsc::UnboundedSender<bool>,
-) -> Responding<Full<Bytes>> {
-    let upgrade = upgrade::on(&mut request).expect("an upgrade");
+) -> ServiceFuture<Full<Bytes>> {
+    let upgrade = upgrade::on(&mut request).expect("the request asks for an upgrade");
     drop(request);
     tokio::spawn(async move {
         let _ = upgraded.send(upgrade.await.is_ok());
@@ -46,7 +46,7 @@ fn switching(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tunnel_is_not_opened_within_its_request() {
+async fn no_tunnel_is_opened_if_the_end_of_the_request_is_not_reached() {
     let (upgraded, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let mut pair = Pair::start(move |request| switching(request, upgraded.clone()));
     let head = "POST / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -57,7 +57,7 @@ async fn a_tunnel_is_not_opened_within_its_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_expects_continue_gets_no_tunnel_instead() {
+async fn no_tunnel_is_opened_for_a_client_that_waits_for_continue() {
     let (upgraded, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let mut pair = Pair::start(move |request| switching(request, upgraded.clone()));
     let lines = "\r\nUpgrade: x\r\nExpect: 100-continue\r\n\r\n";

@@ -1,33 +1,32 @@
-//! What a request about a key asks for.
+//! Parser of requests about an idempotency key: the key in the path, and the parameters `scope` and `body`.
 //!
-//! Read strictly: a parameter that is misspelt, or given twice, must not free another key than was meant.
+//! The parser is strict, because a misspelt or repeated parameter must not free another key.
 
 use axum::http::Uri;
 
-use super::super::problem::Problem;
+use super::super::problem::AdminProblem;
 use crate::idempotency::{IdempotencyKey, ScopeHash};
 
-/// Where keys are.
+/// Path prefix in front of the key.
 const KEYS: &str = "/idempotency/keys/";
 
-/// What a request about a key asks for.
+/// A request about an idempotency key.
 #[derive(Debug)]
-pub(super) struct Asked {
-    /// The key.
+pub(super) struct KeyRequest {
     pub(super) key: IdempotencyKey<'static>,
-    /// Whose it is, where only that one is meant.
+    /// The only scope to search. `None` means all scopes.
     pub(super) scope: Option<ScopeHash>,
-    /// Whether the answers are to be shown.
+    /// Whether the response shows the stored responses with headers and body.
     pub(super) with_body: bool,
 }
 
-impl Asked {
-    pub(super) fn of(uri: &Uri) -> Result<Self, Problem> {
+impl KeyRequest {
+    pub(super) fn of(uri: &Uri) -> Result<Self, AdminProblem> {
         let encoded = uri.path().strip_prefix(KEYS).unwrap_or_default();
         let key = decode(encoded)
-            .ok_or_else(|| Problem::bad_request("The path has a broken percent escape."))?;
+            .ok_or_else(|| AdminProblem::bad_request("The path has a malformed percent escape."))?;
         let key = IdempotencyKey::parse(&key)
-            .map_err(Problem::key_invalid)?
+            .map_err(AdminProblem::key_invalid)?
             .into_owned();
         let (mut scope, mut body) = (None, None);
         let query = uri.query().unwrap_or_default();
@@ -35,17 +34,19 @@ impl Asked {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let repeated = match name {
                 "scope" => scope
-                    .replace(value.parse().map_err(|_| no_scope())?)
+                    .replace(value.parse().map_err(|_| invalid_scope())?)
                     .is_some(),
                 "body" => body.replace(flag(value)?).is_some(),
                 _ => {
-                    return Err(Problem::bad_request(
-                        "The parameters are `scope` and `body`.",
+                    return Err(AdminProblem::bad_request(
+                        "Unknown query parameter. Supported parameters: `scope`, `body`.",
                     ));
                 }
             };
             if repeated {
-                return Err(Problem::bad_request(format!("`{name}` is given twice.")));
+                return Err(AdminProblem::bad_request(format!(
+                    "The parameter `{name}` is repeated."
+                )));
             }
         }
         Ok(Self {
@@ -56,17 +57,19 @@ impl Asked {
     }
 }
 
-fn no_scope() -> Problem {
-    Problem::bad_request("`scope` is 32 hexadecimal digits, as a look at the key shows it.")
+fn invalid_scope() -> AdminProblem {
+    AdminProblem::bad_request(
+        "`scope` must be 32 hexadecimal digits. `GET /idempotency/keys/KEY` shows the scopes of a key.",
+    )
 }
 
-fn flag(value: &str) -> Result<bool, Problem> {
+fn flag(value: &str) -> Result<bool, AdminProblem> {
     value
         .parse()
-        .map_err(|_| Problem::bad_request("`body` is `true` or `false`."))
+        .map_err(|_| AdminProblem::bad_request("`body` must be `true` or `false`."))
 }
 
-/// Undoes percent encoding, once; `None` where an escape is none.
+/// Decodes percent escapes once. Returns `None` if an escape is malformed.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let mut decoded = Vec::with_capacity(text.len());
@@ -75,7 +78,7 @@ fn decode(text: &str) -> Option<Vec<u8>> {
         decoded.push(match byte {
             b'%' => {
                 let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
-                u8::try_from(high * 16 + low).expect("two digits")
+                u8::try_from(high * 16 + low).expect("two hexadecimal digits fit in a byte")
             }
             byte => byte,
         });
@@ -89,13 +92,13 @@ mod tests {
 
     const SCOPE: &str = "000102030405060708090a0b0c0d0e0f";
 
-    fn asked(target: &str) -> Result<Asked, Problem> {
-        Asked::of(&format!("{KEYS}{target}").parse().unwrap())
+    fn parse(target: &str) -> Result<KeyRequest, AdminProblem> {
+        KeyRequest::of(&format!("{KEYS}{target}").parse().unwrap())
     }
 
     #[test]
-    fn a_key_is_decoded_once_whatever_is_in_it() {
-        for (spelt, key) in [
+    fn percent_escapes_in_a_key_are_decoded_once() {
+        for (spelling, key) in [
             ("order-1", "order-1"),
             ("a%2Fb", "a/b"),
             ("a/b", "a/b"),
@@ -107,28 +110,28 @@ mod tests {
             ("%22quoted%22", "quoted"),
             ("%22with%20a%20blank%22", "with a blank"),
         ] {
-            assert_eq!(asked(spelt).unwrap().key.as_str(), key, "{spelt}");
+            assert_eq!(parse(spelling).unwrap().key.as_str(), key, "{spelling}");
         }
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn an_invalid_key_or_escape_is_rejected() {
         let long = "k".repeat(256);
-        for spelt in [
+        for spelling in [
             "", "%", "%4", "%zz", "%+1", "%0d%0a", "a%20b", "%22open", "%00", "%c3%a9", &long,
         ] {
-            assert!(asked(spelt).is_err(), "{spelt}");
+            assert!(parse(spelling).is_err(), "{spelling}");
         }
     }
 
     #[test]
-    fn parameters_are_taken_to_the_letter() {
-        let plain = asked("k").unwrap();
+    fn unknown_repeated_and_malformed_parameters_are_rejected() {
+        let plain = parse("k").unwrap();
         assert_eq!((plain.scope, plain.with_body), (None, false));
-        let all = asked(&format!("k?body=true&scope={SCOPE}")).unwrap();
+        let all = parse(&format!("k?body=true&scope={SCOPE}")).unwrap();
         assert_eq!(all.scope.unwrap().to_string(), SCOPE);
         assert!(all.with_body);
-        assert!(!asked("k?body=false").unwrap().with_body);
+        assert!(!parse("k?body=false").unwrap().with_body);
         for wrong in [
             "body",
             "body=1",
@@ -141,7 +144,7 @@ mod tests {
             &format!("scope={SCOPE}00"),
             &format!("scope=+{}", &SCOPE[1..]),
         ] {
-            assert!(asked(&format!("k?{wrong}")).is_err(), "{wrong}");
+            assert!(parse(&format!("k?{wrong}")).is_err(), "{wrong}");
         }
     }
 }

@@ -1,7 +1,6 @@
-//! The connections of the admin listener, each held to a deadline.
+//! Serves the connections of the admin listener, with a timeout for request heads.
 //!
-//! axum's own `serve` has no timer, so a connection that sends half a request, or none, would be kept for
-//! ever.
+//! `axum::serve` has no such timeout, so a connection that never completes a request would stay open forever.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -15,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// How long a client may take until the head of its next request is there, idling included: longer than
-/// scrapes are usually apart.
-const HEAD: Duration = Duration::from_secs(75);
+/// Timeout for the complete head of the next request, including idle time. It is longer than the usual interval between
+/// scrapes.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// How long to wait before accepting again where that failed: out of file descriptors, mostly.
+/// Delay after a failed accept. The usual cause is that the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `done`, and then to the end of the requests that are being answered.
+/// Serves connections until `done` is cancelled, then finishes the requests in flight.
 pub(super) async fn serve(listener: TcpListener, router: Router, done: CancellationToken) {
     let connections = TaskTracker::new();
     loop {
@@ -32,10 +31,10 @@ pub(super) async fn serve(listener: TcpListener, router: Router, done: Cancellat
         };
         match accepted {
             Ok((stream, _)) => {
-                connections.spawn(attend(stream, router.clone(), done.clone()));
+                connections.spawn(serve_connection(stream, router.clone(), done.clone()));
             }
             Err(error) => {
-                tracing::warn!(%error, "the admin listener cannot accept");
+                tracing::warn!(%error, "accept failed on admin listener");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -45,14 +44,14 @@ pub(super) async fn serve(listener: TcpListener, router: Router, done: Cancellat
     connections.wait().await;
 }
 
-async fn attend(stream: TcpStream, router: Router, done: CancellationToken) {
-    // Only slower where it cannot be had.
+async fn serve_connection(stream: TcpStream, router: Router, done: CancellationToken) {
+    // Without the option, responses are only slower.
     let _ = stream.set_nodelay(true);
-    let answer = service_fn(move |request| router.clone().oneshot(request));
+    let service = service_fn(move |request| router.clone().oneshot(request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .serve_connection(TokioIo::new(stream), answer);
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -62,7 +61,7 @@ async fn attend(stream: TcpStream, router: Router, done: CancellationToken) {
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "an admin connection broke off");
+        tracing::debug!(%error, "admin connection failed");
     }
 }
 
@@ -83,22 +82,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn half_a_head_is_not_waited_for_without_end() {
+    async fn an_incomplete_head_times_out() {
         let (mut stream, _done) = start().await;
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: lo")
             .await
             .unwrap();
         let began = tokio::time::Instant::now();
-        let mut answer = Vec::new();
-        // Whether it is told why or only cut off does not matter.
-        let _ = stream.read_to_end(&mut answer).await;
-        assert!(began.elapsed() >= HEAD);
-        assert!(!String::from_utf8_lossy(&answer).contains("200"));
+        let mut response = Vec::new();
+        // The connection may close with or without an error response.
+        let _ = stream.read_to_end(&mut response).await;
+        assert!(began.elapsed() >= HEAD_TIMEOUT);
+        assert!(!String::from_utf8_lossy(&response).contains("200"));
     }
 
     #[tokio::test]
-    async fn a_listener_that_is_done_lets_go_of_idle_connections() {
+    async fn a_stopped_listener_closes_idle_connections() {
         let (mut stream, done) = start().await;
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
