@@ -1,4 +1,4 @@
-//! The commands of the binary, one file each.
+//! Commands of the binary, one file each.
 
 mod check;
 mod demo;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A throttling and idempotency gateway: truthful 429s, and one execution for a key.
+/// A throttling and idempotency gateway: exact Retry-After on 429, and at most one execution per idempotency key.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -20,19 +20,19 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the gateway in front of a built-in sample API, and say what to try
+    /// Run the gateway in front of a built-in sample API and print commands to try
     Demo(demo::Args),
-    /// Run a configuration, or just stand in front of one upstream
+    /// Run the gateway from a configuration file or for one upstream URL
     Serve(serve::Args),
     /// Validate a configuration
     Check(check::Args),
-    /// Say which route, client and limits a request would meet, without making it
+    /// Show route, client, limits and outcome of a request without sending it
     Explain(explain::Args),
     /// Print the JSON Schema of the configuration
     Schema(schema::Args),
 }
 
-/// Runs the command that was asked for.
+/// Runs a command and returns its exit code.
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Demo(args) => demo::run(&args),

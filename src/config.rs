@@ -1,11 +1,18 @@
 //! Reads a configuration file and compiles it to a [`Policy`].
 //!
-//! A configuration is read in steps, each on the whole of it: parse the TOML, apply what the environment and the command
-//! line override, insert variables into strings, validate the tree against the schema, decode it, and resolve names. Every
-//! step reports all problems instead of stopping at the first, and each [`Problem`] has a place in the file.
+//! The steps are:
 //!
-//! Relative paths in a configuration start at the working directory. Only files that contain a secret (`token_file`,
-//! `password_file`) are read here; certificates are read by their users.
+//! 1. Parse the TOML text.
+//! 2. Apply the overrides of environment variables and command-line flags.
+//! 3. Replace `${VARIABLE}` in strings.
+//! 4. Validate the tree against the JSON Schema.
+//! 5. Decode the tree into serde types.
+//! 6. Resolve names and defaults.
+//!
+//! Each step reports all problems that it finds, and each [`ConfigProblem`] has a location in the file.
+//!
+//! Relative paths in a configuration are relative to the working directory. This module reads only the files that
+//! contain a secret (`token_file`, `password_file`). The modules that use certificates read them.
 //!
 //! ```
 //! use tidegate::config::{self, Environment, Overrides};
@@ -24,10 +31,10 @@ mod problem;
 mod scalar;
 mod schema;
 mod secrets;
-mod shape;
 mod source;
 mod suggest;
 mod tree;
+mod validate;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -51,117 +58,117 @@ use crate::upstream::{Upstream, UpstreamId};
 
 pub use environment::Environment;
 pub use overrides::Overrides;
-pub use problem::{ConfigErrors, Problem, Severity};
+pub use problem::{ConfigErrors, ConfigProblem, Severity};
 pub use schema::schema;
 
 use file::File;
 use problem::Findings;
 
-/// What the gateway runs on: a configuration that was found to be right.
+/// Validated configuration that a gateway runs with.
 #[derive(Debug)]
 pub struct Policy {
-    /// Listening, workers, deadlines, caps.
+    /// `[server]`: listeners, workers, timeouts, bounds.
     pub(crate) server: ServerSettings,
-    /// The admin listener, where there is one.
+    /// `[admin]`; `None` without an admin listener.
     pub(crate) admin: Option<AdminSettings>,
-    /// Whose word is taken on who is calling.
+    /// `[client]`: trusted proxies, exempt networks, IPv6 prefix length.
     pub(crate) trust: Trust,
-    /// How many buckets are tracked at most, all limits together.
+    /// Maximum number of tracked buckets, all limits together.
     pub(crate) max_clients: usize,
-    /// Where idempotency keys are remembered, and how many.
+    /// Store of the buckets and idempotency keys.
     pub(crate) store: StoreSettings,
     /// Settings of the responses that the gateway makes.
     pub(crate) respond: RespondSettings,
-    /// How the gateway writes its log.
+    /// Format of the log, and whether it contains requests.
     pub(crate) log: LogSettings,
-    /// Upstreams; an [`UpstreamId`] is an index here.
+    /// Upstreams. An [`UpstreamId`] is an index into this list.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
-    /// Limits; [`LimitId`](crate::throttle::LimitId) is an index here.
+    /// Limits. A [`LimitId`](crate::throttle::LimitId) is an index into this list.
     pub(crate) limits: Vec<Arc<Limit>>,
     /// Routes in the order of the file.
     pub(crate) routes: Matcher<RoutePolicy>,
-    /// Headers that limits, scopes and keys of all routes are read from.
+    /// Headers that the limits, scopes and keys of all routes are read from.
     pub(crate) headers: HeaderNames,
 }
 
 /// One `[[route]]` of the configuration, without its patterns.
 #[derive(Clone, Debug)]
 pub(crate) struct RoutePolicy {
-    /// Name of the route, also in metrics.
+    /// Name of the route, used in metrics and in the access log.
     pub(crate) name: Arc<str>,
-    /// The upstream that receives its requests.
+    /// Upstream that receives its requests.
     pub(crate) upstream: UpstreamId,
     /// Limits in the order in which clients see them.
     pub(crate) limits: Vec<Arc<Limit>>,
     /// Tokens that a request takes from each of the limits.
     pub(crate) cost: NonZeroU32,
-    /// Rule of its idempotency keys; `None` if they are only forwarded.
+    /// Rule of its idempotency keys; `None` if the gateway only forwards them.
     pub(crate) idempotency: Option<Arc<idempotency::KeyRule>>,
-    /// Whether its requests are written to the access log.
+    /// Whether the access log contains its requests.
     pub(crate) access_log: bool,
-    /// Headers that its limits and its scope are counted by.
+    /// Headers in the keys of its limits and in its scope.
     pub(crate) counted: CountedHeaders,
 }
 
 /// `[admin]` of the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminSettings {
-    /// Where the admin listener listens.
+    /// Address of the admin listener.
     pub(crate) listen: SocketAddr,
-    /// What a caller must present, where it must present anything.
+    /// Bearer token that requests must have, if configured.
     pub(crate) token: Option<String>,
 }
 
-/// `[store]` of the configuration, as far as it is about idempotency keys.
+/// `[store]` of the configuration, except `max_clients`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoreSettings {
-    /// What remembers them.
+    /// Where buckets and idempotency keys are stored.
     pub(crate) backend: Backend,
-    /// How many are remembered at most, and what their answers may take. Redis sees to its own.
+    /// Maximum number of keys and total size of their responses, in memory and on disk. Redis has its own bounds.
     pub(crate) capacity: StoreCapacity,
 }
 
-/// What remembers idempotency keys.
+/// `backend` of `[store]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Backend {
-    /// Memory: they are gone with the process.
+    /// Memory of the process, which is lost at its end.
     #[default]
     Memory,
-    /// A directory on disk.
+    /// Directory on disk.
     Disk {
-        /// Where it is, or is to be.
+        /// Path of the directory. The store creates it if it does not exist.
         path: PathBuf,
     },
-    /// A Redis, which other gateways may share.
+    /// Redis server or cluster, which several gateways can share.
     Redis(RedisSettings),
 }
 
 /// `[log]` of the configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogSettings {
-    /// How a log line is written.
+    /// Format of log lines.
     pub(crate) format: LogFormat,
-    /// Whether requests are logged where no route says otherwise.
+    /// Whether the access log contains requests of routes without `access_log`.
     pub(crate) access: bool,
 }
 
-/// A configuration that can be used, and what somebody should still look at.
+/// Valid configuration with its warnings.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What the gateway runs on.
+    /// The configuration.
     pub policy: Policy,
-    /// What was found wanting, but not wrong.
-    pub warnings: Vec<Problem>,
+    /// Warnings, in the order of the file.
+    pub warnings: Vec<ConfigProblem>,
 }
 
-/// Reads a configuration file.
+/// Reads and validates a configuration file.
 pub fn load(path: &Path, env: &Environment, overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).map_err(|error| {
-        Problem::of_file(
+        ConfigProblem::of_file(
             name.as_str(),
-            format!("cannot read the configuration: {error}"),
-            "name a file that exists and that the gateway may read".into(),
+            format!("cannot read the configuration file: {error}"),
+            "check the path and the permissions of the file".into(),
         )
     })?;
     match String::from_utf8(bytes) {
@@ -179,13 +186,13 @@ fn not_unicode(name: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
     let replacement = at..at + char::REPLACEMENT_CHARACTER.len_utf8();
     findings.error(
         &replacement,
-        "this is not UTF-8",
+        "the file is not valid UTF-8",
         "save the file in the UTF-8 encoding",
     );
     findings.into_errors()
 }
 
-/// Reads a configuration from a text; `name` is what its problems call the file.
+/// Reads and validates a configuration from `text`. Problems show `name` as the file name.
 pub fn parse(
     name: &str,
     text: &str,
@@ -204,8 +211,8 @@ pub fn parse(
     }
 }
 
-/// The configuration of a gateway that was given nothing but a URL: every request goes there, and
-/// every client is held to the default limit.
+/// Returns the configuration for a single upstream URL: it forwards all requests to the URL, with the default limit
+/// per client.
 pub fn policy_for_upstream(
     url: &str,
     env: &Environment,
@@ -229,16 +236,16 @@ fn read(
     let schema = schema();
     overrides::apply_environment(table.get_mut(), &schema, env, findings);
     overrides::apply_flags(table.get_mut(), overrides, findings);
-    secrets::hide(table.get_ref(), &schema, findings);
+    secrets::redact(table.get_ref(), &schema, findings);
     environment::interpolate(table.get_mut(), env, findings);
-    shape::check(&mut table, &schema, findings);
+    validate::check(&mut table, &schema, findings);
     let file = match File::deserialize(Deserializer::from(table)) {
         Ok(file) => file,
         Err(error) => {
             findings.error(
                 &error.span().unwrap_or(0..0),
                 error.message(),
-                "compare with `tidegate schema`",
+                "compare the file with the output of `tidegate schema`",
             );
             return None;
         }

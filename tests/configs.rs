@@ -1,18 +1,20 @@
-//! Configurations as people write them: those that must be accepted, and those that must be refused
-//! with the right word in the right place.
+//! Valid configurations must be accepted. Invalid configurations must be rejected with the expected location, title and
+//! remedy.
 //!
-//! A file in `configs/invalid` opens with one pair of comment lines for each fault it has:
+//! A file in `configs/invalid` starts with one pair of comment lines for each error:
 //!
 //! ```text
-//! # expect: LINE:COLUMN text that must appear
-//! # remedy: text that must appear in the help
+//! # expect: LINE:COLUMN text in the title
+//! # remedy: text in the help
 //! ```
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tidegate::config::{self, ConfigErrors, Environment, Loaded, Overrides, Problem, Severity};
+use tidegate::config::{
+    self, ConfigErrors, ConfigProblem, Environment, Loaded, Overrides, Severity,
+};
 
 fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
     let environment: Environment = [
@@ -45,7 +47,7 @@ fn as_json(text: &str) -> Value {
 }
 
 #[test]
-fn every_valid_configuration_becomes_a_policy() {
+fn valid_configurations_are_accepted() {
     let files = files_in("tests/configs/valid");
     assert!(files.len() >= 10, "{}", files.len());
     for path in files.iter().chain(&files_in("config")) {
@@ -56,7 +58,7 @@ fn every_valid_configuration_becomes_a_policy() {
 }
 
 #[test]
-fn every_valid_configuration_fits_the_schema() {
+fn valid_configurations_match_the_schema() {
     let validator = jsonschema::validator_for(&config::schema()).expect("a schema");
     let mut files = files_in("tests/configs/valid");
     files.extend(files_in("config"));
@@ -68,7 +70,7 @@ fn every_valid_configuration_fits_the_schema() {
     }
 }
 
-/// One fault, as the head of a file announces it.
+/// Error that the comment lines of a file describe.
 struct Expected<'t> {
     line: usize,
     column: usize,
@@ -77,13 +79,13 @@ struct Expected<'t> {
 }
 
 impl Expected<'_> {
-    fn is(&self, problem: &Problem) -> bool {
+    fn matches(&self, problem: &ConfigProblem) -> bool {
         let rendered = problem.to_string();
-        let place = format!("{}:{}:{}", problem.file, self.line, self.column);
+        let location = format!("{}:{}:{}", problem.file, self.line, self.column);
         (problem.line, problem.column) == (self.line, self.column)
             && problem.title.contains(self.text)
             && problem.help.contains(self.remedy)
-            && rendered.contains(&place)
+            && rendered.contains(&location)
             && rendered.contains(&problem.offending)
     }
 }
@@ -95,12 +97,12 @@ fn expectations(text: &str) -> Vec<Expected<'_>> {
         .next()
         .and_then(|line| line.strip_prefix("# expect: "))
     {
-        let (place, text) = line.split_once(' ').expect("a place and a text");
-        let (line, column) = place.split_once(':').expect("a line and a column");
+        let (location, text) = line.split_once(' ').expect("a location and a text");
+        let (line, column) = location.split_once(':').expect("a line and a column");
         let remedy = lines
             .next()
             .and_then(|line| line.strip_prefix("# remedy: "))
-            .expect("a remedy below each fault");
+            .expect("a remedy after each expected error");
         expected.push(Expected {
             line: line.parse().expect("a line"),
             column: column.parse().expect("a column"),
@@ -112,16 +114,16 @@ fn expectations(text: &str) -> Vec<Expected<'_>> {
 }
 
 #[test]
-fn every_fault_is_named_in_its_place_with_its_remedy() {
+fn invalid_configurations_are_rejected_with_location_and_remedy() {
     let files = files_in("tests/configs/invalid");
     assert!(files.len() >= 25, "{}", files.len());
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for path in files {
         let text = fs::read_to_string(&path).expect("a readable file");
         let expected = expectations(&text);
         assert!(!expected.is_empty(), "{}: expects nothing", path.display());
         let Err(errors) = load(&path) else {
-            wrong.push(format!("{}: accepted", path.display()));
+            failures.push(format!("{}: accepted", path.display()));
             continue;
         };
         let found: Vec<_> = errors
@@ -129,18 +131,18 @@ fn every_fault_is_named_in_its_place_with_its_remedy() {
             .iter()
             .filter(|problem| problem.severity == Severity::Error)
             .collect();
-        let all_there = expected
+        let all_found = expected
             .iter()
-            .all(|fault| found.iter().any(|problem| fault.is(problem)));
-        if found.len() != expected.len() || !all_there {
-            wrong.push(format!("{errors}"));
+            .all(|error| found.iter().any(|problem| error.matches(problem)));
+        if found.len() != expected.len() || !all_found {
+            failures.push(format!("{errors}"));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
 #[test]
-fn the_reference_has_every_key_there_is() {
+fn the_reference_contains_all_keys_with_their_defaults() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/reference.toml");
     let text = fs::read_to_string(path).expect("a readable file");
     let uncommented = text.lines().map(|line| commented_out(line).unwrap_or(line));
@@ -155,7 +157,7 @@ fn the_reference_has_every_key_there_is() {
     assert!(compared > 50, "{compared}");
 }
 
-/// The setting or section header in a comment that holds one.
+/// Returns the setting or section header in a comment line, if it contains one.
 fn commented_out(line: &str) -> Option<&str> {
     let setting = line.strip_prefix("# ")?;
     let key = setting.split(" = ").next()?;
@@ -167,7 +169,7 @@ fn commented_out(line: &str) -> Option<&str> {
     (is_key || is_header).then_some(setting)
 }
 
-/// Every key of the schema is there, at its default where it has one.
+/// Asserts that a value contains all keys of the schema, with their defaults.
 fn compare(at: &str, schema: &Value, value: &Value, compared: &mut usize) {
     let properties = schema.get("properties").and_then(Value::as_object);
     for (key, property) in properties.into_iter().flatten() {

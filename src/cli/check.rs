@@ -1,4 +1,4 @@
-//! `tidegate check F`: is this configuration right?
+//! `tidegate check FILE`: validates a configuration.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use crate::config::{self, Environment, Loaded, Overrides};
 
-/// Validates a configuration and says everything that is wrong with it.
+/// Validates a configuration and prints its errors and warnings.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration file
+    /// Configuration file
     file: PathBuf,
 }
 
-/// Prints `F: ok` with a summary, or every error; warnings either way.
+/// Prints `FILE: ok` with a summary, or all errors. Prints warnings in both cases.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let colour = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let environment = Environment::of_process();
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_a_thing_is_not_several() {
+    fn a_count_of_1_has_a_singular_noun() {
         assert_eq!(count(1, "route"), "1 route");
         assert_eq!(count(0, "limit"), "0 limits");
     }

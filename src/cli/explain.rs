@@ -1,6 +1,6 @@
-//! `tidegate explain`: what a request would meet, without making it.
+//! `tidegate explain`: shows how the gateway would handle a request, without sending it.
 
-mod keyed;
+mod idempotency;
 mod upstream;
 
 use std::io::{Write as _, stdout};
@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
-use self::keyed::Keying;
+use self::idempotency::KeyEffect;
 use crate::config::{self, Environment, Overrides, Policy, RoutePolicy};
 use crate::intake;
 use crate::intake::headers::HeaderNames;
@@ -22,22 +22,22 @@ use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 
-/// Say which route, client and limits a request would meet, without making it.
+/// Show route, client, limits and outcome of a request without sending it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration file
+    /// Configuration file
     #[arg(long)]
     config: PathBuf,
-    /// The request's method
+    /// Method of the request
     #[arg(long, default_value = "GET")]
     method: String,
-    /// The request's path, as a client would send it
+    /// Path of the request as the client sends it, with an optional query
     #[arg(long)]
     path: String,
-    /// A request header; may be given several times
+    /// Request header; can be repeated
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// The address the connection comes from
+    /// IP address that the connection comes from
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     peer: IpAddr,
 }
@@ -57,11 +57,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let method = Method::from_bytes(args.method.as_bytes())
-        .with_context(|| format!("'{}' is not a method", args.method))?;
+        .with_context(|| format!("'{}' is not a valid method", args.method))?;
     let uri: Uri = args
         .path
         .parse()
-        .with_context(|| format!("'{}' is not a path", args.path))?;
+        .with_context(|| format!("'{}' is not a valid path", args.path))?;
     let headers = headers(&args.headers)?;
     let mut request = Request::new(());
     *request.method_mut() = method;
@@ -75,27 +75,27 @@ fn headers(lines: &[String]) -> anyhow::Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for line in lines {
         let Some((name, value)) = line.split_once(':') else {
-            bail!("'{line}' is not a header; write it as 'Name: value'");
+            bail!("'{line}' is not a valid header; write 'Name: value'");
         };
         let name: HeaderName = name
             .trim()
             .parse()
-            .with_context(|| format!("'{name}' is not a header's name"))?;
+            .with_context(|| format!("'{name}' is not a valid header name"))?;
         let value: HeaderValue = value
             .trim()
             .parse()
-            .with_context(|| format!("'{value}' is not a header's value"))?;
+            .with_context(|| format!("'{value}' is not a valid header value"))?;
         headers.append(name, value);
     }
     Ok(headers)
 }
 
-/// Describes what happens to a request, one fact per line.
+/// Describes how the gateway would handle a request, one fact per line.
 fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<10} {value}"));
 
-    // Every client sends a host, so `--header` does not have to.
+    // Every client sends a `Host` header, so it is added if `--header` does not contain it.
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().entry(HOST).or_insert(host);
     let names = &policy.headers;
@@ -117,12 +117,12 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
             return lines.join("\n");
         }
     };
-    let believed = match (caller.peer_trusted(), caller.chain().len()) {
-        (true, 1) => "the peer itself, a trusted proxy that names nobody else",
-        (true, _) => "by X-Forwarded-For, from a trusted proxy",
-        (false, _) => "the peer itself, as it is not a trusted proxy",
+    let reason = match (caller.peer_trusted(), caller.chain().len()) {
+        (true, 1) => "the peer, a trusted proxy that names no client in X-Forwarded-For",
+        (true, _) => "from X-Forwarded-For of a trusted proxy",
+        (false, _) => "the peer, which is not a trusted proxy",
     };
-    line("client", format!("{} ({believed})", caller.id()));
+    line("client", format!("{} ({reason})", caller.id()));
 
     let path = match path::normalise(uri.path()) {
         Ok(path) => path,
@@ -139,7 +139,10 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
         .find(preflight.as_ref().unwrap_or(method), path.matching())
     else {
         line("route", "none".into());
-        line("outcome", "404, no route takes this method and path".into());
+        line(
+            "outcome",
+            "404, no route matches this method and path".into(),
+        );
         return lines.join("\n");
     };
     line("route", route.name.to_string());
@@ -148,7 +151,7 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     if let Some(dropped) = dropped(&sent, &headers, names) {
         line("dropped", dropped);
     }
-    // The gateway does not count a preflight that it responds to itself.
+    // Limits do not count a preflight that the gateway responds to itself.
     let is_counted = preflight.is_none() || policy.respond.cors.is_none();
     let check = || route.counted.check(&mut headers, &caller, Some(&host));
     if let Some(Err(error)) = is_counted.then(check) {
@@ -157,8 +160,8 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     }
     let headers = &headers;
     let rule = route.idempotency.as_deref();
-    let keying = Keying::of(rule, method, headers);
-    let keyed = rule.filter(|_| matches!(keying, Keying::Keyed { .. }));
+    let keying = KeyEffect::of(rule, method, headers);
+    let keyed = rule.filter(|_| matches!(keying, KeyEffect::Keyed { .. }));
     line(
         "retry",
         upstream::retry(upstream.retry.as_ref(), method, keyed),
@@ -169,24 +172,24 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     }
     let outcome = outcome(policy, route, caller.exempt(), preflight.is_some());
     match keying {
-        Keying::Passes(reason) => {
+        KeyEffect::PassThrough(reason) => {
             if let Some(reason) = reason {
                 line("key", reason);
             }
             line("outcome", outcome);
         }
-        Keying::Keyed { owner, duplicate } => {
+        KeyEffect::Keyed { owner, duplicate } => {
             line("key", owner);
             line("duplicate", duplicate);
             line("outcome", outcome);
         }
-        Keying::Refused(problem) => {
+        KeyEffect::Rejected(problem) => {
             let status = problem.status.as_u16();
-            line("key", format!("refused: {}", problem.title));
-            // Limits are asked first.
-            let limited = !caller.exempt() && acting(route).next().is_some();
+            line("key", format!("rejected: {}", problem.title));
+            // Limits are checked before the key.
+            let limited = !caller.exempt() && enforced_limits(route).next().is_some();
             let unless = if limited {
-                " (429 where a limit has no tokens left)"
+                " (429 if a limit has no tokens left)"
             } else {
                 ""
             };
@@ -200,7 +203,7 @@ fn rejected(problem: &Problem) -> String {
     format!("{}, {}", problem.status.as_u16(), problem.detail)
 }
 
-/// The headers of a request that are not forwarded because of their spelling, and why.
+/// Returns the headers that the gateway does not forward, with the reason.
 fn dropped(sent: &HeaderMap, left: &HeaderMap, names: &HeaderNames) -> Option<String> {
     let dropped: Vec<_> = sent
         .keys()
@@ -225,18 +228,18 @@ fn describe(limit: &Limit, route: &RoutePolicy, headers: &HeaderMap) -> String {
         .collect();
     let cost = match route.cost.get() {
         1 => String::new(),
-        cost => format!(", {cost} tokens a request"),
+        cost => format!("; a request takes {cost} tokens"),
     };
     let exceed = match limit.exceed {
-        Exceed::Reject => "then refused".into(),
-        Exceed::Delay { max } => format!("then delayed by up to {max:?}"),
+        Exceed::Reject => "others are rejected".into(),
+        Exceed::Delay { max } => format!("others are delayed by up to {max:?}"),
     };
     let mode = match limit.mode {
         Mode::Enforce => "",
-        Mode::Shadow => ", in shadow mode: counted only",
+        Mode::Shadow => "; shadow mode: counts but never rejects or delays",
     };
     format!(
-        "{}: {} at once, one more every {:?}, {exceed}; counted by {}{cost}{mode}",
+        "{}: {} at once, then one every {:?}; {exceed}; counted by {}{cost}{mode}",
         limit.name,
         limit.quota.capacity(),
         limit.quota.interval(),
@@ -247,38 +250,43 @@ fn describe(limit: &Limit, route: &RoutePolicy, headers: &HeaderMap) -> String {
 fn describe_key(part: &KeyPart, headers: &HeaderMap) -> String {
     match part {
         KeyPart::Client => "client".into(),
-        KeyPart::Global => "nothing, one bucket for all".into(),
+        KeyPart::Global => "global (one bucket for all requests)".into(),
         KeyPart::Header(name) if has_value(headers, name) => format!("header {name}"),
-        KeyPart::Header(name) => format!("client, as header {name} is missing"),
+        KeyPart::Header(name) => format!("client, because header {name} is missing"),
     }
 }
 
-/// Whether a header is present. An empty one counts as absent.
+/// Whether a header is present. An empty header counts as absent.
 fn has_value(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.get(name).is_some_and(|value| !value.is_empty())
 }
 
 fn outcome(policy: &Policy, route: &RoutePolicy, exempt: bool, preflight: bool) -> String {
-    let enforced = acting(route).next().is_some();
-    let delays = acting(route).any(|limit| matches!(limit.exceed, Exceed::Delay { .. }));
+    let enforced = enforced_limits(route).next().is_some();
+    let delays = enforced_limits(route).any(|limit| matches!(limit.exceed, Exceed::Delay { .. }));
     match (preflight, &policy.respond.cors) {
-        (true, Some(_)) => "the gateway answers the preflight itself".into(),
-        (true, None) if enforced => "forwarded; charged to a twin of each bucket".into(),
+        (true, Some(_)) => "the gateway responds to the preflight itself".into(),
+        (true, None) if enforced => {
+            "forwarded; each limit counts preflights in a separate bucket".into()
+        }
         _ if exempt => "forwarded; this client is exempt from limits".into(),
-        _ if delays => "forwarded, if need be after a delay; 429 if that would be too long".into(),
-        _ if enforced => "forwarded while every limit has tokens left, else 429".into(),
-        _ => "forwarded; nothing limits it".into(),
+        _ if delays => {
+            "forwarded, after a delay if a limit has no tokens left; 429 if the delay would be too long"
+                .into()
+        }
+        _ if enforced => "forwarded if every limit has tokens left, otherwise 429".into(),
+        _ => "forwarded; no limit applies".into(),
     }
 }
 
-/// The limits that can refuse a request of the route.
-fn acting(route: &RoutePolicy) -> impl Iterator<Item = &Limit> {
+/// Returns the limits that can reject or delay a request of the route.
+fn enforced_limits(route: &RoutePolicy) -> impl Iterator<Item = &Limit> {
     let limits = route.limits.iter().map(AsRef::as_ref);
     limits.filter(|limit: &&Limit| limit.mode == Mode::Enforce)
 }
 
-/// A duration as a configuration has it.
-fn written(duration: Duration) -> String {
+/// Formats a duration as in a configuration file.
+fn format_duration(duration: Duration) -> String {
     const DAY: u64 = 24 * 60 * 60;
     let seconds = duration.as_secs();
     match seconds {

@@ -1,11 +1,11 @@
-//! `tidegate schema`: the JSON Schema of the configuration, for editors and validators.
+//! `tidegate schema`: prints the JSON Schema of the configuration, for editors and validators.
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use crate::config;
 
-/// Prints the JSON Schema of the configuration.
+/// Print the JSON Schema of the configuration.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {}
 

@@ -1,4 +1,4 @@
-//! `tidegate serve`: runs a configuration until it is told to stop.
+//! `tidegate serve`: runs the gateway until SIGTERM or SIGINT.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -17,35 +17,36 @@ use crate::log;
 use crate::log::LogFormat;
 use crate::pipeline::Shared;
 
-/// Run a configuration, or just stand in front of one upstream.
+/// Run the gateway from a configuration file or for one upstream URL.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration file
+    /// Configuration file
     #[arg(long, required_unless_present = "upstream")]
     config: Option<PathBuf>,
-    /// Listen here instead; may be given several times
+    /// Address to listen on instead of those in the configuration; can be repeated
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<SocketAddr>,
-    /// Forward to this server instead; without --config every client gets 1 request a second, burst 3
+    /// Server to forward to instead of those in the configuration; without --config, each client is limited to 1
+    /// request per second with a burst of 3
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// How log lines are written
+    /// Format of log lines
     #[arg(long, value_enum)]
-    log_format: Option<Format>,
+    log_format: Option<LogFormatArg>,
 }
 
-/// How log lines are written.
+/// Value of `--log-format`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Format {
+pub(super) enum LogFormatArg {
     Text,
     Json,
 }
 
-impl From<Format> for LogFormat {
-    fn from(format: Format) -> Self {
+impl From<LogFormatArg> for LogFormat {
+    fn from(format: LogFormatArg) -> Self {
         match format {
-            Format::Text => Self::Text,
-            Format::Json => Self::Json,
+            LogFormatArg::Text => Self::Text,
+            LogFormatArg::Json => Self::Json,
         }
     }
 }
@@ -60,7 +61,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let loaded = match (&args.config, &args.upstream) {
         (Some(path), _) => config::load(path, &env, &overrides),
         (None, Some(url)) => config::policy_for_upstream(url, &env, &overrides),
-        (None, None) => unreachable!("clap asks for one of them"),
+        (None, None) => unreachable!("clap requires one of them"),
     };
     let Loaded { policy, warnings } = match loaded {
         Ok(loaded) => loaded,
@@ -73,26 +74,26 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         eprintln!("{warning}");
     }
     let _log = log::start(args.log_format.map_or(policy.log.format, Into::into));
-    let running = Running::start(policy)?;
-    running.announce();
-    running.until_signalled()?;
+    let running = RunningGateway::start(policy)?;
+    running.log_addresses();
+    running.run_until_signal()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A gateway and its admin listener.
-pub(super) struct Running {
+/// Running gateway with its admin listener.
+pub(super) struct RunningGateway {
     pub(super) gateway: Gateway,
     pub(super) admin: Option<Admin>,
 }
 
-impl Running {
+impl RunningGateway {
     pub(super) fn start(policy: Policy) -> anyhow::Result<Self> {
         #[cfg(feature = "failpoints")]
         crate::failpoint::arm();
         install_tls_provider();
         raise_file_limit();
         let shared = Shared::open(Arc::new(policy), Clock::real())?;
-        // Before the gateway: once that is started, it takes traffic.
+        // The admin listener is bound first, because the gateway accepts connections as soon as it is started.
         let bound = match &shared.policy.admin {
             None => None,
             Some(settings) => Some((bind_admin(settings.listen)?, settings)),
@@ -108,8 +109,8 @@ impl Running {
         Ok(Self { gateway, admin })
     }
 
-    /// One line for each address, where whoever started it will look.
-    fn announce(&self) {
+    /// Logs the address of each listener.
+    fn log_addresses(&self) {
         let scheme = if self.gateway.shared().policy.server.tls.is_some() {
             "https"
         } else {
@@ -123,8 +124,8 @@ impl Running {
         }
     }
 
-    /// Serves until SIGTERM or SIGINT, then drains; a second one ends it at once.
-    pub(super) fn until_signalled(self) -> anyhow::Result<()> {
+    /// Serves until SIGTERM or SIGINT, then drains. A second signal aborts the drain.
+    pub(super) fn run_until_signal(self) -> anyhow::Result<()> {
         let stop = self.gateway.stopper();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -135,17 +136,17 @@ impl Running {
         let watching = stop.clone();
         let watcher = std::thread::Builder::new()
             .name("tidegate-signals".into())
-            .spawn(move || runtime.block_on(watch(&mut signals, &watching)))
+            .spawn(move || runtime.block_on(handle_signals(&mut signals, &watching)))
             .context("cannot listen for signals")?;
         let redis = self.gateway.shared().redis.clone();
         self.gateway.join()?;
-        // The admin listener has one, too, and goes on to the end of the process.
+        // The admin listener has a reference too and runs until the process ends, so the connection is closed here.
         if let Some(redis) = redis {
             redis.close();
         }
-        // The watcher ends with the process; only its first half is waited for.
+        // The thread may wait for a second signal, so it is not joined. It ends with the process.
         drop(watcher);
-        tracing::info!("stopped");
+        tracing::info!("gateway stopped");
         Ok(())
     }
 }
@@ -153,7 +154,7 @@ impl Running {
 fn bind_admin(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .map_err(|source| ListenError { address, source })
-        .context("the admin listener")
+        .context("cannot start the admin listener")
 }
 
 struct Signals {
@@ -177,28 +178,28 @@ impl Signals {
     }
 }
 
-async fn watch(signals: &mut Signals, stop: &Stop) {
+async fn handle_signals(signals: &mut Signals, stop: &Stop) {
     signals.next().await;
-    tracing::info!("draining; a second signal ends it at once");
+    tracing::info!("draining, a second signal aborts requests in flight");
     stop.drain();
     signals.next().await;
-    tracing::warn!("ended at once");
+    tracing::warn!("second signal received, aborting requests in flight");
     stop.halt();
 }
 
-/// rustls needs to be told once which cryptography it uses.
+/// Installs the cryptography provider of rustls, once per process.
 fn install_tls_provider() {
-    // Err means that it has been told before.
+    // `Err` means that a provider is already installed.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
-/// Every connection takes a file descriptor, and the usual soft limit is far below what the gateway
-/// may be asked to hold.
+/// Raises the soft limit on open files to the hard limit. Each connection uses a file descriptor, and the usual soft
+/// limit is far below `max_connections`.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit on open files cannot be raised");
+        tracing::warn!(%error, "cannot raise limit on open files");
     }
 }

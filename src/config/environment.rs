@@ -1,7 +1,7 @@
-//! What the environment has a say in: `${VARIABLE}` in any string.
+//! Environment variables, and `${VARIABLE}` in strings.
 //!
-//! Variables are put in after the file is parsed, into strings and nowhere else: whatever a variable
-//! holds, it cannot open a section or close a quote. What it holds is not looked through again.
+//! References are replaced after the file is parsed, and only in strings. The value of a variable therefore cannot add
+//! TOML syntax such as a section or a quote. References inside the value are not replaced.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::Findings;
 use super::source::Span;
-use super::tree::Node;
+use super::tree::TomlNode;
 
-/// Variables by name. A variable whose name or value is not Unicode is as good as missing.
+/// Environment variables by name. A variable whose name or value is not Unicode counts as missing.
 #[derive(Clone, Debug, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// The variables of this process.
+    /// Returns the variables of this process.
     pub fn of_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -27,7 +27,7 @@ impl Environment {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Variables whose names start with `prefix`, in order.
+    /// Returns the variables whose names start with `prefix`, sorted by name.
     pub(super) fn starting_with(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
@@ -43,14 +43,14 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     }
 }
 
-/// Puts variables into every string of the tree.
+/// Replaces `${VARIABLE}` in all strings of the tree.
 pub(super) fn interpolate(table: &mut DeTable<'_>, env: &Environment, findings: &mut Findings) {
     for (_, value) in table.iter_mut() {
         interpolate_node(value, env, findings);
     }
 }
 
-fn interpolate_node(node: &mut Node<'_>, env: &Environment, findings: &mut Findings) {
+fn interpolate_node(node: &mut TomlNode<'_>, env: &Environment, findings: &mut Findings) {
     let span = node.span();
     match node.get_mut() {
         DeValue::String(text) if text.contains("${") => {
@@ -93,8 +93,8 @@ impl Expansion<'_> {
             let Some(end) = from.find('}') else {
                 self.error(
                     from,
-                    "a `${` is never closed".into(),
-                    "close it with `}`, or write `$${` for a plain `${`",
+                    "`${` is not closed".into(),
+                    "close it with `}`, or write `$${` for a literal `${`",
                 );
                 return expanded;
             };
@@ -103,8 +103,8 @@ impl Expansion<'_> {
                 Some(value) => expanded.push_str(value),
                 None => self.error(
                     &from[..=end],
-                    format!("the environment has no variable `{name}`"),
-                    "set it, or write `$${` for a plain `${`",
+                    format!("the environment variable `{name}` is not set"),
+                    "set it, or write `$${` for a literal `${`",
                 ),
             }
             rest = &from[end + 1..];
@@ -151,19 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_put_in_once() {
+    fn a_reference_in_the_value_of_a_variable_is_not_replaced() {
         assert_eq!(expand("x${NAME}-${NAME}y").as_deref(), Ok("xtide-tidey"));
         assert_eq!(expand("${NESTED}").as_deref(), Ok("${NAME}"));
     }
 
     #[test]
-    fn a_doubled_dollar_stands_for_itself() {
+    fn a_doubled_dollar_is_a_literal_dollar() {
         assert_eq!(expand("$${NAME} ${NAME}").as_deref(), Ok("${NAME} tide"));
         assert_eq!(expand("/end$").as_deref(), Ok("/end$"));
     }
 
     #[test]
-    fn a_missing_variable_is_pointed_at() {
+    fn a_missing_variable_is_reported_at_its_reference() {
         let (offending, title) = expand("http://${HOST}:80").expect_err("no such variable");
         assert_eq!(offending, "${HOST}");
         assert!(title.contains("`HOST`"));

@@ -1,10 +1,11 @@
-//! The configuration as a person writes it.
+//! The configuration file as serde types.
 //!
-//! These types are the single source of what keys there are: serde decodes by them, and the schema
-//! made from them is what the shape of a file is checked against, what editors complete by and what
-//! environment variables are matched with. Nothing is resolved here. Every key is optional in the
-//! types, the required ones too: by the time a file is decoded, whatever was wrong in it has been
-//! reported and taken out, and the rest is still worth checking.
+//! These types define the configuration keys. serde decodes a file with them. The JSON Schema generated from them
+//! validates files, drives completion in editors and maps environment variables to keys.
+//!
+//! Names and defaults are resolved later, in [`policy`](super::policy). All keys are optional in these types, also the
+//! required ones: validation reports and removes invalid values before decoding, and the remaining values are still
+//! checked.
 
 mod limit;
 mod route;
@@ -33,7 +34,8 @@ pub(super) use upstream::{
     PresetWord, RetrySection, ServerEntry, StrategyWord, UpstreamSection,
 };
 
-/// Configuration of the Tidegate gateway. Any string may hold `${VARIABLE}`; `$${` stands for `${`.
+/// Configuration of the Tidegate gateway. `${VARIABLE}` in a string is replaced by an environment variable; `$${` is a
+/// literal `${`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(title = "Tidegate configuration")]
@@ -44,144 +46,145 @@ pub(super) struct File {
     pub(super) store: StoreSection,
     pub(super) respond: RespondSection,
     pub(super) log: LogSection,
-    /// Where requests go, by name.
+    /// APIs behind the gateway, by name.
     pub(super) upstream: Named<Label, UpstreamSection>,
-    /// What requests are held to, by name. A limit used by two routes is one bucket.
+    /// Limits, by name. Routes that use the same limit share its buckets.
     pub(super) limit: Named<LimitName, LimitSection>,
-    /// Which requests are taken, and what is done with them. The first match wins.
+    /// Routes, in order. The first route that matches a request applies.
     pub(super) route: Vec<Located<RouteSection>>,
 }
 
-/// Listening, workers, deadlines and caps.
+/// Listeners, workers, timeouts towards clients, and bounds on what clients can use.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerSection {
-    /// Where to listen: an address and a port, or a list of these.
+    /// IP address and port to listen on, or a list of them.
     #[schemars(extend("default" = "127.0.0.1:8080"))]
     pub(super) listen: Option<Many<Listen>>,
-    /// Worker threads; 0 for one per core.
+    /// Number of worker threads. 0: one per core.
     #[schemars(range(max = 1024), extend("default" = 0))]
     pub(super) workers: Option<Located<usize>>,
-    /// How long a shutdown waits for what is in flight.
+    /// Time that a shutdown waits for requests in flight.
     #[schemars(extend("default" = "30s"))]
     pub(super) shutdown_grace: Option<Located<HumanDuration>>,
-    /// Serve TLS with this certificate.
+    /// Certificate and key of the listeners. Default: no TLS.
     pub(super) tls: Option<TlsTable>,
-    /// For the TLS handshake.
+    /// Time limit of the TLS handshake.
     #[schemars(extend("default" = "10s"))]
     pub(super) handshake_timeout: Option<Located<Timeout>>,
-    /// For the head of a request.
+    /// Time limit for receiving the head of a request.
     #[schemars(extend("default" = "10s"))]
     pub(super) header_timeout: Option<Located<Timeout>>,
-    /// Between two parts of a request's body.
+    /// Longest pause between two reads of a request body.
     #[schemars(extend("default" = "60s"))]
     pub(super) body_timeout: Option<Located<Timeout>>,
-    /// Between two requests of one connection.
+    /// Longest pause between two requests on a connection.
     #[schemars(extend("default" = "75s"))]
     pub(super) idle_timeout: Option<Located<Timeout>>,
-    /// For a client to take at least one byte of what is sent to it (HTTP/2: per stream).
+    /// Time limit for a client to read at least one byte of a response (HTTP/2: per stream).
     #[schemars(extend("default" = "30s"))]
     pub(super) write_timeout: Option<Located<Timeout>>,
-    /// Connections open at once, over all workers.
+    /// Maximum number of open connections, all workers together.
     #[schemars(range(min = 1), extend("default" = 65_536))]
     pub(super) max_connections: Option<Located<usize>>,
-    /// Bytes of a request's head.
+    /// Maximum size of a request head.
     #[schemars(extend("default" = "32KiB", "minimum" = 1))]
     pub(super) max_header_bytes: Option<Located<Size>>,
-    /// Header lines of a request.
+    /// Maximum number of header lines of a request.
     #[schemars(range(min = 1), extend("default" = 100))]
     pub(super) max_headers: Option<Located<usize>>,
-    /// Bytes of a request's body.
+    /// Maximum size of a request body.
     #[schemars(extend("default" = "4GiB", "minimum" = 1))]
     pub(super) max_body: Option<Located<Size>>,
-    /// Bytes of bodies held in memory for all clients together: keyed request bodies, copies for retries, responses
-    /// being recorded or replayed. Beyond it, keyed requests get 503, and other bodies are streamed without being held.
+    /// Bytes of bodies held in memory, all clients together: keyed request bodies, copies for retries, responses
+    /// being recorded or replayed. At the bound, keyed requests get 503, and other bodies are streamed without a copy.
     #[schemars(extend("default" = "256MiB", "minimum" = 1))]
     pub(super) max_buffered: Option<Located<Size>>,
     /// Bytes of bodies held in memory for one client. Applies while more than half of `max_buffered` is in use. The
     /// default is at most half of `max_buffered`.
     #[schemars(extend("default" = "16MiB", "minimum" = 1))]
     pub(super) max_buffered_per_client: Option<Located<Size>>,
-    /// HTTP/2 streams open at once on a connection.
+    /// Maximum number of open HTTP/2 streams on a connection.
     #[schemars(range(min = 1), extend("default" = 128))]
     pub(super) h2_max_streams: Option<Located<u32>>,
-    /// HTTP/2 streams a client may reset before they were taken up.
+    /// Maximum number of HTTP/2 streams on a connection that the client has reset and the gateway has not yet
+    /// processed. Above it, the gateway closes the connection.
     #[schemars(range(min = 1), extend("default" = 64))]
     pub(super) h2_max_resets: Option<Located<usize>>,
 }
 
-/// PEM files of the gateway's own certificate.
+/// PEM files of the gateway's certificate.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TlsTable {
-    /// The certificate chain, leaf first.
+    /// File with the certificate chain, leaf first.
     #[schemars(required)]
     pub(super) cert: Option<Located<PathBuf>>,
-    /// The private key.
+    /// File with the private key.
     #[schemars(required)]
     pub(super) key: Option<Located<PathBuf>>,
 }
 
-/// The listener for operators. Without `listen` there is none.
+/// Admin listener: probes, metrics and admin API. Without `listen` it is off.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AdminSection {
-    /// Where to listen.
+    /// IP address and port of the admin listener.
     pub(super) listen: Option<Located<Listen>>,
-    /// What a caller must present as its bearer token.
+    /// Bearer token that requests to the admin listener must have, except those to /livez and /readyz.
     pub(super) token: Option<Located<TokenText>>,
-    /// A file that holds the token.
+    /// File that contains the token.
     pub(super) token_file: Option<Located<PathBuf>>,
 }
 
-/// Who is calling.
+/// How the gateway identifies clients.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClientSection {
-    /// Networks whose X-Forwarded-For is believed.
+    /// Networks of proxies whose X-Forwarded-For header is trusted.
     #[schemars(extend("default" = []))]
     pub(super) trusted_proxies: Option<Vec<Located<Cidr>>>,
-    /// Networks whose clients are never throttled.
+    /// Networks of clients that no limit applies to.
     #[schemars(extend("default" = []))]
     pub(super) exempt: Option<Vec<Located<Cidr>>>,
-    /// Bits of an IPv6 address that make a client.
+    /// Prefix length that identifies an IPv6 client: all addresses of such a network are one client.
     #[schemars(range(min = 1, max = 128), extend("default" = 64))]
     pub(super) ipv6_prefix: Option<Located<u8>>,
 }
 
-/// How the gateway speaks for itself.
+/// Responses that the gateway makes itself.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RespondSection {
-    /// The dialect of the `RateLimit` headers.
+    /// Dialect of the `RateLimit` headers.
     #[schemars(extend("default" = "draft"))]
     pub(super) rate_limit: Option<Located<DialectWord>>,
-    /// Headers for SDKs on rejections, beside `Retry-After`.
+    /// Headers for SDKs on rejections, in addition to `Retry-After`.
     #[schemars(extend("default" = ["ms", "should-retry"]))]
     pub(super) hints: Option<Vec<Located<HintWord>>>,
-    /// Documentation of the problem types: the target of `Link` with `rel="describedby"` on problem responses.
+    /// URL of your documentation of the problem types, sent as `Link` with `rel="describedby"` on problem responses.
     pub(super) docs: Option<Located<DocsUrl>>,
-    /// Extra headers on responses the gateway makes.
+    /// Additional headers on these responses.
     #[schemars(extend("default" = {}))]
     pub(super) headers: Option<Named<ResponseHeader, ValueText>>,
-    /// Which browser code may read them.
+    /// CORS: origins whose browser code may read these responses. Default: none.
     pub(super) cors: Option<CorsSection>,
 }
 
-/// The dialect of the `RateLimit` headers.
+/// Dialect of the `RateLimit` headers.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum DialectWord {
-    /// `RateLimit` and `RateLimit-Policy` of the newest IETF draft that is supported: draft 11.
+    /// `RateLimit` and `RateLimit-Policy` of the newest supported IETF draft, currently draft 11.
     Draft,
-    /// The same, as in draft 11.
+    /// `RateLimit` and `RateLimit-Policy` of draft 11, also after a later draft is supported.
     #[serde(rename = "draft-11")]
     Draft11,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`.
     Legacy,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     X,
-    /// None.
+    /// No headers. Those of upstream pass unchanged.
     Off,
 }
 
@@ -193,54 +196,54 @@ pub(super) enum HintWord {
     Ms,
     /// `X-Should-Retry`: `true` with `Retry-After`, `false` if a retry cannot succeed.
     ShouldRetry,
-    /// `Stripe-Should-Retry`: the same.
+    /// `Stripe-Should-Retry`: same values as `X-Should-Retry`.
     Stripe,
     /// `X-Amz-Retry-After`: the exact wait in milliseconds.
     Amz,
 }
 
-/// Which browser code may read what the gateway says.
+/// CORS headers of the responses that the gateway makes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CorsSection {
-    /// Origins allowed; `*` for any.
+    /// Allowed origins. `*`: any origin.
     #[schemars(required, length(min = 1))]
     pub(super) origins: Option<Vec<Located<Origin>>>,
-    /// Methods a preflight is told. Default: the one it asks about.
+    /// Methods that the response to a preflight allows. Default: the requested method.
     #[schemars(length(min = 1))]
     pub(super) methods: Option<Vec<Located<MethodName>>>,
-    /// Request headers a preflight is told. Default: those it asks about.
+    /// Request headers that the response to a preflight allows. Default: the requested headers.
     #[schemars(length(min = 1))]
     pub(super) headers: Option<Vec<Located<HeaderText>>>,
-    /// Response headers exposed beside `Retry-After`, the hints and the `RateLimit` ones.
+    /// Response headers to expose in addition to `Retry-After`, the hints and the `RateLimit` headers.
     #[schemars(extend("default" = []))]
     pub(super) expose: Option<Vec<Located<HeaderText>>>,
-    /// Whether credentials may be sent along.
+    /// Whether browsers may send credentials. Not allowed with the origin `*`.
     #[schemars(extend("default" = false))]
     pub(super) credentials: Option<Located<bool>>,
-    /// How long a browser may keep a preflight's answer.
+    /// Time that a browser may cache the response to a preflight.
     #[schemars(extend("default" = "10m"))]
     pub(super) max_age: Option<Located<HumanDuration>>,
 }
 
-/// How the gateway writes its log.
+/// Log output.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogSection {
-    /// How a line is written.
+    /// Format of log lines.
     #[schemars(extend("default" = "text"))]
     pub(super) format: Option<Located<FormatWord>>,
-    /// Whether requests are logged, where their route does not say.
+    /// Whether requests are written to the access log. A route can override it with `access_log`.
     #[schemars(extend("default" = true))]
     pub(super) access: Option<Located<bool>>,
 }
 
-/// How a log line is written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum FormatWord {
-    /// For a person.
+    /// Plain text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }

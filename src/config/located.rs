@@ -1,4 +1,4 @@
-//! Values that remember where they were written.
+//! Decoded values with their source location.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::source::Span;
 
-/// A value and its place; as a key it is compared by the value alone.
+/// Value with its source location. Comparison and ordering ignore the location.
 #[derive(Clone, Debug)]
 pub(super) struct Located<T> {
     pub(super) span: Span,
@@ -59,7 +59,7 @@ impl<T: Ord> Ord for Located<T> {
     }
 }
 
-/// One value, or a list of at least one.
+/// One value or a list of at least one value, decoded as a list.
 #[derive(Clone, Debug)]
 pub(super) struct Many<T>(pub(super) Vec<Located<T>>);
 
@@ -83,9 +83,9 @@ impl<T: JsonSchema> JsonSchema for Many<T> {
     }
 }
 
-/// One value, or a list of at least one, where a list of one is not the same as the one.
+/// One value or a list of at least one value. A single value and a list of one are different.
 ///
-/// serde's untagged enums lose spans, so the choice is made by hand.
+/// A visitor selects the variant, because serde's untagged enums lose the source location.
 #[derive(Clone, Debug)]
 pub(super) enum OneOrMany<T> {
     One(T),
@@ -107,9 +107,9 @@ impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Choice<T>(PhantomData<T>);
+        struct OneOrManyVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Choice<T> {
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
             type Value = OneOrMany<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,11 +125,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             }
         }
 
-        deserializer.deserialize_any(Choice(PhantomData))
+        deserializer.deserialize_any(OneOrManyVisitor(PhantomData))
     }
 }
 
-/// Values by the names a person gave them.
+/// Values by the names that the user has chosen for them, such as `[limit.NAME]`.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(transparent, bound = "K: Deserialize<'de> + Ord, V: Deserialize<'de>")]
 pub(super) struct Named<K, V>(pub(super) BTreeMap<Located<K>, Located<V>>);

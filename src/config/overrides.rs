@@ -1,9 +1,9 @@
-//! What is said outside the file and wins over it: `TIDEGATE__SECTION__KEY` variables and flags.
+//! Overrides of the file: environment variables `TIDEGATE__SECTION__KEY`, and command-line flags.
 //!
-//! Both are written into the tree before it is checked, each with a source of its own, so they are
-//! held to the same rules as the file and a fault in one is shown in the variable or flag it is in.
-//! A variable can set any key of a section and any key of an upstream, limit or route the file has,
-//! but cannot make a new one: a mistyped name would then go unnoticed.
+//! Overrides are written into the tree before validation, so the same rules apply to them as to the file. Each override
+//! is a separate source text, so a problem is shown in the variable or flag that caused it. A variable can set any key
+//! of a section, and any key of an upstream, limit or route that the file contains. It cannot create an upstream, limit
+//! or route: a misspelt name would create a new one instead of being reported.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -15,21 +15,21 @@ use toml::de::{DeArray, DeString, DeTable, DeValue};
 use super::environment::Environment;
 use super::problem::Findings;
 use super::source::Span;
-use super::tree::{Node, relocate, string, type_name};
-use super::{shape, suggest};
+use super::tree::{TomlNode, relocate, string, type_name};
+use super::{suggest, validate};
 
 const PREFIX: &str = "TIDEGATE__";
 
-/// Command-line flags that win over the configuration.
+/// Command-line flags that override the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// Replaces `server.listen` unless empty.
     pub listen: Vec<SocketAddr>,
-    /// Replaces the servers of the only upstream, or makes one.
+    /// URL that replaces the servers of the only upstream. Creates the upstream if the file has none.
     pub upstream: Option<String>,
 }
 
-/// Writes the environment's overrides into the tree.
+/// Writes the values of `TIDEGATE__` variables into the tree.
 pub(super) fn apply_environment<'i>(
     table: &mut DeTable<'i>,
     schema: &Value,
@@ -47,12 +47,12 @@ pub(super) fn apply_environment<'i>(
                 Segment { text, span }
             })
             .collect();
-        let mut setting = Setting {
+        let mut variable = EnvOverride {
             value,
             start: start + name.len() + 1,
             findings,
         };
-        setting.write(table, "", schema, &segments);
+        variable.write(table, "", schema, &segments);
     }
 }
 
@@ -61,14 +61,14 @@ struct Segment<'i> {
     span: Span,
 }
 
-/// One variable on its way to its key.
-struct Setting<'i, 'f> {
+/// Value of one variable, and its start offset in the source map.
+struct EnvOverride<'i, 'f> {
     value: &'i str,
     start: usize,
     findings: &'f mut Findings,
 }
 
-impl<'i> Setting<'i, '_> {
+impl<'i> EnvOverride<'i, '_> {
     fn write(
         &mut self,
         table: &mut DeTable<'i>,
@@ -82,7 +82,7 @@ impl<'i> Setting<'i, '_> {
         let Some(key) = self.find_key(table, at, schema, segment) else {
             return;
         };
-        let Some(property) = shape::property(schema, &key) else {
+        let Some(property) = validate::property(schema, &key) else {
             return;
         };
         let path = if at.is_empty() {
@@ -97,7 +97,7 @@ impl<'i> Setting<'i, '_> {
             table.insert(position, node);
             return;
         }
-        match shape::types(property).as_slice() {
+        match validate::types(property).as_slice() {
             ["object"] => {
                 let absent = || Spanned::new(segment.span.clone(), DeValue::Table(DeTable::new()));
                 let node = table.entry(position).or_insert_with(absent);
@@ -113,18 +113,18 @@ impl<'i> Setting<'i, '_> {
                 _ => self.no_such_name(&path, rest, std::iter::empty()),
             },
             _ => {
-                let spare = &rest[0];
-                self.hide_value();
+                let excess = &rest[0];
+                self.redact_value();
                 self.findings.error(
-                    &spare.span,
-                    format!("`{path}` has no key `{}`", spare.text.to_lowercase()),
-                    format!("end the variable's name before `__{}`", spare.text),
+                    &excess.span,
+                    format!("`{path}` has no key `{}`", excess.text.to_lowercase()),
+                    format!("end the name of the variable before `__{}`", excess.text),
                 );
             }
         }
     }
 
-    /// Goes on within the entry of a list of tables that has the name.
+    /// Writes the value into the entry of a list of tables that the first segment names.
     fn write_item(
         &mut self,
         items: &mut DeArray<'i>,
@@ -138,9 +138,9 @@ impl<'i> Setting<'i, '_> {
         let [segment, rest @ ..] = segments else {
             return;
         };
-        let found = items
-            .iter()
-            .position(|item| name_of(item).is_some_and(|name| fold(name) == fold(segment.text)));
+        let found = items.iter().position(|item| {
+            name_of(item).is_some_and(|name| normalise_name(name) == normalise_name(segment.text))
+        });
         match found {
             Some(index) => {
                 if let DeValue::Table(table) = items.as_mut()[index].get_mut() {
@@ -151,7 +151,7 @@ impl<'i> Setting<'i, '_> {
         }
     }
 
-    /// The key a segment means: one the schema fixes, or a name the file has.
+    /// Returns the key that a segment refers to: a key of the schema, or a name that the file contains.
     fn find_key(
         &mut self,
         table: &DeTable<'i>,
@@ -159,20 +159,20 @@ impl<'i> Setting<'i, '_> {
         schema: &Value,
         segment: &Segment<'i>,
     ) -> Option<String> {
-        let meant = |key: &&str| fold(key) == fold(segment.text);
-        if let Some(key) = shape::known_keys(schema).find(meant) {
+        let matches = |key: &&str| normalise_name(key) == normalise_name(segment.text);
+        if let Some(key) = validate::known_keys(schema).find(matches) {
             return Some(key.to_owned());
         }
         let names: Vec<&str> = table.keys().map(|key| key.get_ref().as_ref()).collect();
-        if let Some(name) = names.iter().copied().find(meant) {
+        if let Some(name) = names.iter().copied().find(matches) {
             return Some(name.to_owned());
         }
-        if shape::free_values(schema).is_some() {
+        if validate::named_values(schema).is_some() {
             self.no_such_name(at, std::slice::from_ref(segment), names.into_iter());
         } else {
             let key = segment.text.to_lowercase();
-            self.hide_value();
-            shape::unknown_key(self.findings, &segment.span, &key, at, schema);
+            self.redact_value();
+            validate::unknown_key(self.findings, &segment.span, &key, at, schema);
         }
         None
     }
@@ -187,29 +187,29 @@ impl<'i> Setting<'i, '_> {
             return;
         };
         let name = segment.text.to_lowercase();
-        self.hide_value();
+        self.redact_value();
         self.findings.error(
             &segment.span,
-            format!("the configuration has no {at} called `{name}`"),
+            format!("the configuration has no {at} named `{name}`"),
             suggest::remedy(&name, known),
         );
     }
 
-    /// A variable that missed its key may have been meant for a secret.
-    fn hide_value(&mut self) {
+    /// Redacts the value: the misspelt name may refer to a secret.
+    fn redact_value(&mut self) {
         let span = self.start..self.start + self.value.len();
         self.findings.sources.redact(&span);
     }
 
-    /// A TOML value where the key takes other than strings and this is one, else the text as it is.
-    fn read_value(&self, schema: &Value) -> Node<'i> {
+    /// Parses the value as TOML if the key allows the resulting type. Otherwise returns it as a string.
+    fn read_value(&self, schema: &Value) -> TomlNode<'i> {
         let text = || string(self.start..self.start + self.value.len(), self.value.into());
         let Ok(node) = DeValue::parse(self.value) else {
             return text();
         };
         let found = type_name(node.get_ref());
-        let fits = shape::takes(schema, found) && found != "string";
-        if fits || !shape::takes(schema, "string") {
+        let fits = validate::accepts_type(schema, found) && found != "string";
+        if fits || !validate::accepts_type(schema, "string") {
             relocate(node, self.start)
         } else {
             text()
@@ -217,16 +217,16 @@ impl<'i> Setting<'i, '_> {
     }
 }
 
-fn name_of<'a>(item: &'a Node<'_>) -> Option<&'a str> {
+fn name_of<'a>(item: &'a TomlNode<'_>) -> Option<&'a str> {
     item.get_ref().get("name")?.get_ref().as_str()
 }
 
-/// Names as a variable can spell them.
-fn fold(name: &str) -> String {
+/// Converts a name to the form that can be part of a variable name, in lower case.
+fn normalise_name(name: &str) -> String {
     name.to_lowercase().replace(['-', '.', ' '], "_")
 }
 
-/// Writes the flags' overrides into the tree.
+/// Writes the values of the flags into the tree.
 pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findings: &mut Findings) {
     if !overrides.listen.is_empty() {
         let addresses: Vec<_> = overrides.listen.iter().map(SocketAddr::to_string).collect();
@@ -259,9 +259,12 @@ pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findin
             several => {
                 findings.error(
                     &span,
-                    format!("the configuration has {} upstreams", several.len()),
                     format!(
-                        "`--upstream` replaces the only one; here set one of TIDEGATE__UPSTREAM__…__SERVERS for {}",
+                        "`--upstream` needs a configuration with one upstream, and this one has {}",
+                        several.len()
+                    ),
+                    format!(
+                        "remove `--upstream` and set TIDEGATE__UPSTREAM__NAME__SERVERS, where NAME is one of {}",
                         several.join(", ")
                     ),
                 );
@@ -279,7 +282,7 @@ pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findin
     }
 }
 
-/// The section of that name, made if absent; `None` if the file has something else there.
+/// Returns the section with a name, and creates it if absent. Returns `None` if the key is not a section in the file.
 fn section<'t, 'i>(
     table: &'t mut DeTable<'i>,
     name: &str,
@@ -293,7 +296,7 @@ fn section<'t, 'i>(
     }
 }
 
-fn set<'i>(table: &mut DeTable<'i>, key: &'static str, value: Node<'i>) {
+fn set<'i>(table: &mut DeTable<'i>, key: &'static str, value: TomlNode<'i>) {
     table.remove(key);
     table.insert(Spanned::new(value.span(), Cow::Borrowed(key)), value);
 }

@@ -1,8 +1,7 @@
-//! From what a person wrote to what the gateway runs on.
+//! Converts the decoded file to a [`Policy`].
 //!
-//! Names are resolved, defaults filled in, and everything checked that takes more than one value to
-//! see. A part that has a fault is reported and left out, and the others are checked on: the policy
-//! that comes out is of use only if nothing was reported.
+//! This step resolves names, fills in defaults and checks values against each other. An invalid part is reported and
+//! omitted, and the checks of the other parts continue. The result is used only if no error was reported.
 
 mod buffers;
 mod idempotency;
@@ -24,20 +23,20 @@ use super::file::{
 };
 use super::located::Located;
 use super::problem::Findings;
-use super::scalar::{Cidr, Fault, HumanDuration, Listen, Size, Timeout, TokenText};
+use super::scalar::{Cidr, HumanDuration, Listen, Size, Timeout, TokenText, ValueError};
 use super::{AdminSettings, LogSettings, Policy};
 use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
 use crate::log::LogFormat;
 use crate::settings::{ClientTimeouts, ServerLimits, ServerSettings, TlsFiles};
 
-/// The address listened on where none is given.
+/// Default of `server.listen`.
 const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 
-/// Makes a policy of a file; `None` if anything about it was reported as an error.
+/// Converts a file to a policy. Returns `None` if any error was reported.
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     listeners::check(file, findings);
-    warn_of_whole_families(&file.client, findings);
+    warn_about_unbounded_networks(&file.client, findings);
     let buffers = buffers::resolve(&file.server, findings);
     let mut store = store::resolve(&file.store, findings);
     let admin = admin(&file.admin, findings);
@@ -48,9 +47,9 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         store::is_remote(&file.store, findings),
         findings,
     );
-    let max_bytes = store::bytes_for_answers(&store);
+    let max_bytes = store::max_response_bytes(&store);
     let mut routes = routes::resolve(file, &limits, max_bytes, buffers, findings);
-    store::set_lease(&mut store, file, &upstreams, &routes, findings);
+    store::resolve_lease(&mut store, file, &upstreams, &routes, findings);
     if findings.has_errors() {
         return None;
     }
@@ -125,10 +124,10 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
             findings
                 .error(
                     &file.span,
-                    "the admin token is given twice",
-                    "keep `token_file` and remove `token`, or the other way round",
+                    "`token` and `token_file` are both set",
+                    "remove `token` or `token_file`",
                 )
-                .note(&token.span, "it is also given here");
+                .note(&token.span, "`token` is set here");
             None
         }
         (Some(token), None) => Some(token.value.clone()),
@@ -141,7 +140,7 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
         if let Some(span) = given {
             findings.warning(
                 span,
-                "a token without an admin listener guards nothing",
+                "the token has no effect: there is no admin listener",
                 "add `listen = \"127.0.0.1:9090\"` to [admin], or remove the token",
             );
         }
@@ -151,8 +150,8 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
     if given.is_none() && !listen.ip().is_loopback() {
         findings.warning(
             span,
-            format!("anybody who reaches {listen} reaches the admin listener"),
-            "set `token` or `token_file`; without one only /livez and /readyz answer there",
+            format!("the admin listener on {listen} is not on a loopback address and has no token"),
+            "set `token` or `token_file`; without a token, only /livez and /readyz are available there",
         );
     }
     Some(AdminSettings {
@@ -161,8 +160,8 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
     })
 }
 
-/// Reads a file that holds a secret: `what` it is called.
-fn read_secret<T: FromStr<Err = Fault>>(
+/// Reads a secret from a file. `what` is the name of the secret in messages.
+fn read_secret<T: FromStr<Err = ValueError>>(
     what: &str,
     file: &Located<PathBuf>,
     findings: &mut Findings,
@@ -172,33 +171,34 @@ fn read_secret<T: FromStr<Err = Fault>>(
         Err(error) => {
             findings.error(
                 &file.span,
-                format!("cannot read the {what}: {error}"),
-                format!("name a file that holds the {what} and that the gateway may read"),
+                format!("cannot read the {what} file: {error}"),
+                format!("name a file that contains the {what} and that the gateway can read"),
             );
             return None;
         }
     };
     match text.trim_end_matches(['\r', '\n']).parse() {
         Ok(secret) => Some(secret),
-        Err(fault) => {
+        Err(error) => {
             findings.error(
                 &file.span,
-                format!("in this file: {}", fault.title),
-                fault.help,
+                format!("the {what} in this file is invalid: {}", error.title),
+                error.help,
             );
             None
         }
     }
 }
 
-/// Warns of networks that contain every client: then no limit applies, or a client chooses its own address.
-fn warn_of_whole_families(section: &ClientSection, findings: &mut Findings) {
+/// Warns if `exempt` or `trusted_proxies` contains all public addresses: then no limit applies, or any client can
+/// choose its own address.
+fn warn_about_unbounded_networks(section: &ClientSection, findings: &mut Findings) {
     for (key, networks, effect, help) in [
         (
             "exempt",
             &section.exempt,
             "no limit applies to these clients",
-            "list only the networks of clients without limits; to turn a limit off, set `mode = \"shadow\"`",
+            "list only the networks of clients without limits; to disable a limit, set `mode = \"shadow\"`",
         ),
         (
             "trusted_proxies",
@@ -213,11 +213,11 @@ fn warn_of_whole_families(section: &ClientSection, findings: &mut Findings) {
         let Some(first) = networks.first().filter(|_| !families.is_empty()) else {
             continue;
         };
-        let whole = networks
+        let unbounded = networks
             .iter()
             .find(|cidr| !families_covered(std::iter::once(cidr.value.0)).is_empty());
         findings.warning(
-            &whole.unwrap_or(first).span,
+            &unbounded.unwrap_or(first).span,
             format!(
                 "`{key}` contains every public {} address: {effect}",
                 families.join(" and ")
@@ -254,7 +254,7 @@ fn plain<T: Copy>(given: Option<&Located<T>>, default: T) -> T {
     given.map_or(default, |given| given.value)
 }
 
-/// A count that the schema holds to at least one.
+/// Returns a count, which the schema requires to be at least 1.
 fn count(given: Option<&Located<u32>>, default: NonZeroU32) -> NonZeroU32 {
     given
         .and_then(|given| NonZeroU32::new(given.value))

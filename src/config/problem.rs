@@ -1,49 +1,49 @@
-//! What is wrong with a configuration, and how it is said.
+//! Errors and warnings about a configuration.
 //!
-//! All problems of a configuration are collected and shown together: a person who fixes a file wants
-//! to read it once. Each carries the remedy beside the complaint, and is rendered the way rustc
-//! renders its own, because that is how people have learnt to read located errors.
+//! All problems of a configuration are collected and shown together, so that a user can fix them in one pass. Each
+//! problem has a remedy and is rendered in the format of rustc, which many users know.
 
 use std::fmt;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
 use super::secrets;
-use super::source::{Place, SourceMap, Span};
+use super::source::{SourceLocation, SourceMap, Span};
 
-/// Whether a problem keeps the configuration from being used.
+/// Severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// It does.
+    /// The configuration cannot be used.
     Error,
-    /// It does not, but somebody should look.
+    /// The configuration can be used but probably does not do what was intended.
     Warning,
 }
 
-/// One thing that is wrong, where it is, and what would be right.
+/// Error or warning about a configuration, with its location and remedy.
 #[derive(Clone, Debug)]
-pub struct Problem {
-    /// Whether the configuration can still be used.
+pub struct ConfigProblem {
+    /// Error or warning.
     pub severity: Severity,
-    /// What is wrong.
+    /// Description of the problem.
     pub title: String,
-    /// What would be right.
+    /// Remedy.
     pub help: String,
-    /// The file, or the environment variable or flag that overrides it.
+    /// Name of the file, or of the environment variable or flag that overrides it.
     pub file: String,
-    /// Counted from 1; 0 where the file as a whole is meant.
+    /// Line number, from 1; 0 if the problem concerns the complete file.
     pub line: usize,
-    /// Counted from 1, in characters; 0 where the file as a whole is meant.
+    /// Column in characters, from 1; 0 if the problem concerns the complete file.
     pub column: usize,
-    /// The text that is wrong.
+    /// The text at the location.
     pub offending: String,
+    /// Start offset of the location, by which problems are sorted.
     order: usize,
-    place: Option<Place>,
-    note: Option<(Place, String)>,
+    location: Option<SourceLocation>,
+    note: Option<(SourceLocation, String)>,
 }
 
-impl Problem {
-    /// A problem with a file as a whole.
+impl ConfigProblem {
+    /// Creates an error about a complete file.
     pub(super) fn of_file(file: impl Into<String>, title: String, help: String) -> Self {
         Self {
             severity: Severity::Error,
@@ -54,24 +54,24 @@ impl Problem {
             column: 0,
             offending: String::new(),
             order: 0,
-            place: None,
+            location: None,
             note: None,
         }
     }
 
-    /// The problem as rustc would show it, with terminal colours if asked for.
+    /// Renders the problem in the format of rustc, with terminal colours if `colour` is set.
     pub fn render(&self, colour: bool) -> String {
         let level = match self.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
         let group = Group::with_title(level.primary_title(self.title.as_str()));
-        let mut group = match &self.place {
-            Some(place) => group.element(excerpt(place, AnnotationKind::Primary, None)),
+        let mut group = match &self.location {
+            Some(location) => group.element(excerpt(location, AnnotationKind::Primary, None)),
             None => group.element(Origin::path(self.file.as_str())),
         };
-        if let Some((place, label)) = &self.note {
-            group = group.element(excerpt(place, AnnotationKind::Context, Some(label)));
+        if let Some((location, label)) = &self.note {
+            group = group.element(excerpt(location, AnnotationKind::Context, Some(label)));
         }
         group = group.element(Level::HELP.message(self.help.as_str()));
         let renderer = if colour {
@@ -84,35 +84,35 @@ impl Problem {
 }
 
 fn excerpt<'a>(
-    place: &'a Place,
+    location: &'a SourceLocation,
     kind: AnnotationKind,
     label: Option<&'a str>,
 ) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
-    Snippet::source(place.text.as_str())
-        .path(place.file.as_str())
-        .line_start(place.line)
-        .annotation(kind.span(place.range.clone()).label(label))
+    Snippet::source(location.text.as_str())
+        .path(location.file.as_str())
+        .line_start(location.line)
+        .annotation(kind.span(location.range.clone()).label(label))
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.render(false))
     }
 }
 
-/// Everything that keeps a configuration from being used, in the order of the file.
+/// Problems of a configuration with at least one error, in the order of the file.
 #[derive(Clone, Debug)]
 pub struct ConfigErrors {
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
 }
 
 impl ConfigErrors {
-    /// The errors, and the warnings found along with them.
-    pub fn problems(&self) -> &[Problem] {
+    /// Returns the errors and warnings.
+    pub fn problems(&self) -> &[ConfigProblem] {
         &self.problems
     }
 
-    /// All of them, one after the other, with terminal colours if asked for.
+    /// Renders all problems, separated by empty lines, with terminal colours if `colour` is set.
     pub fn render(&self, colour: bool) -> String {
         let rendered: Vec<_> = self.problems.iter().map(|p| p.render(colour)).collect();
         rendered.join("\n\n")
@@ -127,23 +127,23 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-impl From<Problem> for ConfigErrors {
-    fn from(problem: Problem) -> Self {
+impl From<ConfigProblem> for ConfigErrors {
+    fn from(problem: ConfigProblem) -> Self {
         Self {
             problems: vec![problem],
         }
     }
 }
 
-/// The problems found so far, and the texts they point into.
+/// Problems found so far, and the texts that they refer to.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) sources: SourceMap,
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
 }
 
 impl Findings {
-    /// Reports what makes the configuration unusable.
+    /// Adds an error.
     pub(super) fn error(
         &mut self,
         span: &Span,
@@ -153,7 +153,7 @@ impl Findings {
         self.push(Severity::Error, span, &title.into(), help.into())
     }
 
-    /// Reports what somebody should look at.
+    /// Adds a warning.
     pub(super) fn warning(
         &mut self,
         span: &Span,
@@ -163,32 +163,32 @@ impl Findings {
         self.push(Severity::Warning, span, &title.into(), help.into())
     }
 
-    /// Shows a second place along with the problem just reported.
+    /// Adds a second, labelled location to the problem that was added last.
     pub(super) fn note(&mut self, span: &Span, label: impl Into<String>) {
-        let place = self.sources.place(span);
+        let location = self.sources.location(span);
         if let Some(problem) = self.problems.last_mut() {
-            problem.note = Some((place, label.into()));
+            problem.note = Some((location, label.into()));
         }
     }
 
     fn push(&mut self, severity: Severity, span: &Span, title: &str, help: String) -> &mut Self {
-        let place = self.sources.place(span);
-        self.problems.push(Problem {
+        let location = self.sources.location(span);
+        self.problems.push(ConfigProblem {
             severity,
             title: secrets::masked(title).into_owned(),
             help,
-            file: place.file.clone(),
-            line: place.line,
-            column: place.column,
-            offending: place.offending().to_owned(),
+            file: location.file.clone(),
+            line: location.line,
+            column: location.column,
+            offending: location.offending().to_owned(),
             order: span.start,
-            place: Some(place),
+            location: Some(location),
             note: None,
         });
         self
     }
 
-    /// Whether something within the span was already reported.
+    /// Whether a problem within the span was reported.
     pub(super) fn has_any_within(&self, span: &Span) -> bool {
         self.problems
             .iter()
@@ -201,13 +201,13 @@ impl Findings {
             .any(|problem| problem.severity == Severity::Error)
     }
 
-    /// Everything found, in the order of the file.
-    pub(super) fn into_problems(mut self) -> Vec<Problem> {
+    /// Returns all problems, in the order of the file.
+    pub(super) fn into_problems(mut self) -> Vec<ConfigProblem> {
         self.problems.sort_by_key(|problem| problem.order);
         self.problems
     }
 
-    /// Everything found, as what keeps the configuration from being used.
+    /// Returns all problems as the error of a configuration that cannot be used.
     pub(super) fn into_errors(self) -> ConfigErrors {
         ConfigErrors {
             problems: self.into_problems(),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_reads_like_one_of_rustc() {
+    fn a_problem_is_rendered_in_the_format_of_rustc() {
         let mut findings = findings();
         findings.error(&(17..24), "`often` is not a rate", "write \"10/s\"");
         let errors = findings.into_errors();
@@ -246,7 +246,7 @@ error: `often` is not a rate
     }
 
     #[test]
-    fn colour_is_used_only_when_asked_for() {
+    fn colours_are_rendered_only_on_request() {
         let mut findings = findings();
         findings.warning(&(0..9), "title", "help");
         let warnings = findings.into_problems();
@@ -255,7 +255,7 @@ error: `often` is not a rate
     }
 
     #[test]
-    fn problems_come_in_the_order_of_the_file() {
+    fn problems_are_sorted_by_location() {
         let mut findings = findings();
         findings.error(&(17..24), "second", "");
         findings.error(&(0..9), "first", "").note(&(10..14), "here");

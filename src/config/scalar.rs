@@ -1,12 +1,11 @@
-//! The words of the configuration: durations, rates, addresses and the like.
+//! Types of single values: durations, rates, addresses and others.
 //!
-//! Each is a newtype with a `FromStr` whose error says what would be right, and one line in the table
-//! below, which makes it known to serde and to the schema. The schema carries the newtype's name as a
-//! `format`, and by that name [`check`] tries a text while the shape of the file is still being
-//! looked at: so a bad duration is reported along with an unknown key, and not only after it is gone.
+//! Each type implements `FromStr` with an error that contains a remedy, and has one line in the table below, which
+//! implements serde and JSON Schema for it. The schema contains the type name as `format`. Validation calls [`check`]
+//! with that name, so invalid values are reported together with unknown keys, before decoding.
 
-mod keyed;
-mod message;
+mod http_message;
+mod idempotency;
 mod name;
 mod net;
 mod number;
@@ -21,15 +20,15 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use thiserror::Error;
 
-pub(super) use keyed::{KeyHeader, KeyedMethod, ScopeText};
-pub(super) use message::{
+pub(super) use http_message::{
     CountedHeader, DocsUrl, HeaderText, HostChoice, MethodName, Origin, ResponseHeader, TokenText,
     ValueText,
 };
+pub(super) use idempotency::{KeyHeader, KeyedMethod, ScopeText};
 pub(super) use net::{Cidr, Listen, ServerUrl};
 pub(super) use number::{HumanDuration, Rate, Size, SizeOrZero, Timeout};
 pub(super) use redis::{
-    LONGEST_LEASE, Lease, PasswordText, RedisUrl, StorePrefix, StoreTimeout, UserText,
+    LONGEST_LEASE, LeaseDuration, PasswordText, RedisUrl, StorePrefix, StoreTimeout, UserText,
 };
 pub(super) use upstream::{
     CheckInterval, CheckPath, FailuresWord, JitterText, MediaType, OpenTime, Window,
@@ -37,17 +36,17 @@ pub(super) use upstream::{
 
 pub(super) use name::{BackendWord, KeyText, Label, LimitName};
 
-/// Why a text is not what its key wants.
+/// Error of an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{title}; {help}")]
-pub(super) struct Fault {
-    /// What is wrong.
+pub(super) struct ValueError {
+    /// Description of the problem.
     pub(super) title: String,
-    /// What would be right.
+    /// Remedy.
     pub(super) help: String,
 }
 
-impl Fault {
+impl ValueError {
     pub(super) fn new(title: impl Into<String>, help: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -58,15 +57,15 @@ impl Fault {
 
 macro_rules! scalars {
     ($($name:ident, $types:tt, $pattern:literal, [$($example:literal),+];)+) => {
-        /// Tries a text as what `format` names; a format from elsewhere is taken on trust.
-        pub(super) fn check(format: &str, text: &str) -> Result<(), Fault> {
+        /// Checks a text against the type that `format` names. Formats that are not in the table are not checked.
+        pub(super) fn check(format: &str, text: &str) -> Result<(), ValueError> {
             match format {
                 $(stringify!($name) => text.parse::<$name>().map(drop),)+
                 _ => Ok(()),
             }
         }
 
-        /// Every name [`check`] knows.
+        /// All formats that [`check`] checks.
         #[cfg(test)]
         pub(super) const FORMATS: &[&str] = &[$(stringify!($name)),+];
 
@@ -80,7 +79,7 @@ macro_rules! scalars {
                     json_schema!({
                         "type": $types,
                         "format": stringify!($name),
-                        // What a variable stands for is not the schema's to judge.
+                        // The schema cannot check the value of a variable.
                         "pattern": concat!("^(?:", $pattern, r")$|\$\{"),
                         "examples": [$($example),+],
                     })
@@ -131,7 +130,7 @@ scalars! {
     UserText, "string", r"\S+", ["tidegate"];
     PasswordText, "string", ".+", ["${REDIS_PASSWORD}"];
     StoreTimeout, "string", "0*[1-9][0-9]*(?:ms|s)", ["50ms", "500ms", "10s"];
-    Lease, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["65s", "5m"];
+    LeaseDuration, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["65s", "5m"];
     KeyedMethod, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["POST", "PATCH"];
     KeyHeader, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["Idempotency-Key"];
     ScopeText, "string", "client|shared|(?:header|cookie):.+",
@@ -140,10 +139,10 @@ scalars! {
     Label, "string", ".+", ["api"];
 }
 
-/// Reads a scalar from its text, or from a number where the table allows one.
+/// Decodes a value from a string, or from a number if the table allows numbers.
 struct FromText<T>(std::marker::PhantomData<T>);
 
-impl<T: FromStr<Err = Fault>> Visitor<'_> for FromText<T> {
+impl<T: FromStr<Err = ValueError>> Visitor<'_> for FromText<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -168,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_in_the_schema_are_right() {
+    fn the_examples_in_the_schema_are_valid() {
         let mut generator = SchemaGenerator::default();
         let schemas = [
             HumanDuration::json_schema(&mut generator),
@@ -199,7 +198,7 @@ mod tests {
             StorePrefix::json_schema(&mut generator),
             UserText::json_schema(&mut generator),
             StoreTimeout::json_schema(&mut generator),
-            Lease::json_schema(&mut generator),
+            LeaseDuration::json_schema(&mut generator),
         ];
         for schema in schemas {
             let format = schema.get("format").and_then(|f| f.as_str());

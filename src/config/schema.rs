@@ -1,4 +1,4 @@
-//! The JSON Schema of the configuration, made from the types in [`file`](super::file).
+//! JSON Schema of the configuration, generated from the types in [`file`](super::file).
 
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::file::File;
 
-/// The JSON Schema of the configuration.
+/// Returns the JSON Schema of the configuration.
 pub fn schema() -> Value {
     SchemaSettings::draft2020_12()
         .with(|settings| settings.inline_subschemas = true)
@@ -17,7 +17,7 @@ pub fn schema() -> Value {
         .into()
 }
 
-/// TOML has no null: what may be left out is left out, never written as nothing.
+/// Removes `null` from the schema. TOML has no null: an optional key is omitted.
 #[derive(Clone)]
 struct WithoutNull;
 
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn every_table_of_known_keys_refuses_others() {
+    fn every_table_with_fixed_keys_rejects_unknown_keys() {
         let mut tables = 0;
         visit(&schema(), &mut |object| {
             if object.contains_key("properties") && object.contains_key("type") {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_described() {
+    fn every_key_has_a_description() {
         visit(&schema(), &mut |object| {
             let Some(Value::Object(properties)) = object.get("properties") else {
                 return;
@@ -88,23 +88,20 @@ mod tests {
     }
 
     #[test]
-    fn every_format_is_checked() {
+    fn every_format_has_a_check() {
         let mut formats = 0;
         visit(&schema(), &mut |object| {
             if let Some(Value::String(format)) = object.get("format") {
                 formats += 1;
-                let of_a_number = format.starts_with("uint") || format == "double";
-                assert!(
-                    of_a_number || FORMATS.contains(&format.as_str()),
-                    "{format}"
-                );
+                let is_numeric = format.starts_with("uint") || format == "double";
+                assert!(is_numeric || FORMATS.contains(&format.as_str()), "{format}");
             }
         });
         assert!(formats > 30, "{formats}");
     }
 
     #[test]
-    fn nothing_may_be_null() {
+    fn the_schema_contains_no_null() {
         assert!(!schema().to_string().contains("\"null\""));
     }
 }

@@ -1,9 +1,13 @@
-//! Keeping secrets out of what is reported.
+//! Redaction of secrets in configuration problems.
 //!
-//! A complaint shows the line it is about, and its title often repeats the text that is wrong. So secrets are
-//! blotted out of the sources before anything can point there: the values of keys that hold them, those
-//! of unknown keys beside, which may be such a key misspelt, and the password in any URL. References to
-//! variables stay, as they tell nothing and are what a person has to look for.
+//! A problem shows its line of the file, and its title often repeats the invalid text. Secrets are therefore redacted
+//! in the source texts before validation:
+//!
+//! - values of keys that contain secrets,
+//! - values of unknown keys in the same section, which may be a misspelt secret key,
+//! - passwords in URLs.
+//!
+//! References to variables are not secret and remain readable.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,15 +16,15 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::Findings;
-use super::shape;
 use super::source::Span;
-use super::tree::Node;
+use super::tree::TomlNode;
+use super::validate;
 
 /// Keys whose values are secret, by their section.
 const SECRET: &[(&str, &str)] = &[("admin", "token"), ("store", "password")];
 
-/// Blots out the secrets of a tree into which no variable was put yet.
-pub(super) fn hide(table: &DeTable<'_>, schema: &Value, findings: &mut Findings) {
+/// Redacts the secrets of a tree. Call it before `${VARIABLE}` references are replaced.
+pub(super) fn redact(table: &DeTable<'_>, schema: &Value, findings: &mut Findings) {
     let mut spans = Vec::new();
     let mut search = Search {
         findings,
@@ -28,13 +32,14 @@ pub(super) fn hide(table: &DeTable<'_>, schema: &Value, findings: &mut Findings)
     };
     for (section, node) in table {
         let section = section.get_ref().as_ref();
-        let guarded = SECRET.iter().any(|(of, _)| *of == section);
-        match (node.get_ref(), shape::property(schema, section)) {
-            (DeValue::Table(keys), Some(schema)) if guarded => {
+        let has_secrets = SECRET.iter().any(|(of, _)| *of == section);
+        match (node.get_ref(), validate::property(schema, section)) {
+            (DeValue::Table(keys), Some(schema)) if has_secrets => {
                 for (key, node) in keys {
                     let key = key.get_ref().as_ref();
-                    if SECRET.contains(&(section, key)) || shape::property(schema, key).is_none() {
-                        search.whole(node);
+                    if SECRET.contains(&(section, key)) || validate::property(schema, key).is_none()
+                    {
+                        search.value(node);
                     } else {
                         search.urls(node, (section, key) == ("store", "url"));
                     }
@@ -48,36 +53,40 @@ pub(super) fn hide(table: &DeTable<'_>, schema: &Value, findings: &mut Findings)
     }
 }
 
-/// Places are looked up before the first of them is blotted out: some are found by their text.
+/// Collects the spans of secrets. Redaction starts after the search, because the search reads the source texts.
 struct Search<'a> {
     findings: &'a Findings,
     found: &'a mut Vec<Span>,
 }
 
 impl Search<'_> {
-    fn whole(&mut self, node: &Node<'_>) {
+    fn value(&mut self, node: &TomlNode<'_>) {
         match node.get_ref() {
             DeValue::String(text) => self.part(node, text, 0..text.len()),
             _ => self.found.push(node.span()),
         }
     }
 
-    /// The passwords in the URLs in a value; `sure` if its strings are meant for nothing else.
-    fn urls(&mut self, node: &Node<'_>, sure: bool) {
+    /// Collects the passwords of URLs in a value. `is_url`: all strings of the value should be URLs.
+    fn urls(&mut self, node: &TomlNode<'_>, is_url: bool) {
         match node.get_ref() {
             DeValue::String(text) => {
-                let secret = if sure { in_url(text) } else { in_any(text) };
+                let secret = if is_url {
+                    password_in_url(text)
+                } else {
+                    password_in_text(text)
+                };
                 if let Some(secret) = secret {
                     self.part(node, text, secret);
                 }
             }
-            DeValue::Array(items) => items.iter().for_each(|item| self.urls(item, sure)),
-            DeValue::Table(table) => table.values().for_each(|value| self.urls(value, sure)),
+            DeValue::Array(items) => items.iter().for_each(|item| self.urls(item, is_url)),
+            DeValue::Table(table) => table.values().for_each(|value| self.urls(value, is_url)),
             _ => {}
         }
     }
 
-    fn part(&mut self, node: &Node<'_>, text: &str, secret: Range<usize>) {
+    fn part(&mut self, node: &TomlNode<'_>, text: &str, secret: Range<usize>) {
         let sources = &self.findings.sources;
         let literal = without_variables(text, secret).into_iter();
         self.found
@@ -85,12 +94,12 @@ impl Search<'_> {
     }
 }
 
-/// Blots out what looks like a secret in a file that is not TOML, line by line.
-pub(super) fn hide_unread(text: &str, findings: &mut Findings) {
+/// Redacts text that looks like a secret in a file with syntax errors, line by line.
+pub(super) fn redact_unparsed(text: &str, findings: &mut Findings) {
     let mut start = 0;
     for line in text.split_inclusive('\n') {
         let end = start + line.trim_end().len();
-        if let Some(secret) = in_any(line) {
+        if let Some(secret) = password_in_text(line) {
             let secret = start + secret.start..start + secret.end;
             findings.sources.redact(&secret);
         }
@@ -108,14 +117,14 @@ pub(super) fn hide_unread(text: &str, findings: &mut Findings) {
     }
 }
 
-/// A message without the password of a URL in it.
+/// Returns a message in which the password of a URL is masked.
 pub(super) fn masked(message: &str) -> Cow<'_, str> {
-    mask(message, in_any(message))
+    mask(message, password_in_text(message))
 }
 
-/// A URL, or what should have been one, without its password.
+/// Returns a URL, which may be malformed, with its password masked.
 pub(super) fn masked_url(url: &str) -> Cow<'_, str> {
-    mask(url, in_url(url))
+    mask(url, password_in_url(url))
 }
 
 fn mask(text: &str, secret: Option<Range<usize>>) -> Cow<'_, str> {
@@ -125,21 +134,21 @@ fn mask(text: &str, secret: Option<Range<usize>>) -> Cow<'_, str> {
     }
 }
 
-/// The password of a URL within some text.
-fn in_any(text: &str) -> Option<Range<usize>> {
+/// Returns the range of the password in the URL that a text contains.
+fn password_in_text(text: &str) -> Option<Range<usize>> {
     let (scheme, at) = (text.find("://")?, text.rfind('@')?);
-    (scheme < at).then(|| in_url(text)).flatten()
+    (scheme < at).then(|| password_in_url(text)).flatten()
 }
 
-/// The password in what should be a URL, however broken: better to hide too much of it.
-fn in_url(url: &str) -> Option<Range<usize>> {
+/// Returns the range of the password in a URL, which may be malformed. In doubt the range is too long.
+fn password_in_url(url: &str) -> Option<Range<usize>> {
     let scheme = url.find("://").map(|at| at + 3);
     if let Some(at) = url.rfind('@') {
         let start = scheme.filter(|start| *start <= at).unwrap_or(0);
         let colon = url[start..at].find(':').map(|colon| start + colon + 1);
         return Some(colon.unwrap_or(start)..at).filter(|secret| !secret.is_empty());
     }
-    // What should be a port may be a password whose host is missing.
+    // A port that is not a number may be a password in a URL without a host.
     let start = scheme?;
     let authority = url[start..].split(['/', '?', '#']).next()?;
     let port = authority.find(':')? + 1;
@@ -147,9 +156,9 @@ fn in_url(url: &str) -> Option<Range<usize>> {
     (!is_port && !authority.starts_with('[')).then_some(start + port..url.len())
 }
 
-/// The parts of a stretch of text that are not `${VARIABLE}`.
+/// Returns the parts of a range that are not `${VARIABLE}` references.
 fn without_variables(text: &str, within: Range<usize>) -> Vec<Range<usize>> {
-    // Here a `${` may stand for itself.
+    // A `${` after `$$` is literal, so the references cannot be found with a plain search.
     if text.contains("$${") {
         return vec![within];
     }

@@ -1,59 +1,58 @@
-//! One address space for everything a configuration is made of.
+//! Source locations of configuration values.
 //!
-//! A value may come from the file, from an environment variable or from a command-line flag, and a
-//! complaint has to point into the one it came from. As in a compiler, each text gets a stretch of a
-//! single range of offsets, so a span is a plain `Range<usize>` that travels through the TOML parser
-//! and serde untouched, and the [`SourceMap`] turns it back into a name, a line and a column. The
-//! alternative, a span that carries its source, would need a deserializer of our own.
+//! A value comes from the file, from an environment variable or from a command-line flag. A problem must point to the
+//! text that the value came from. As in a compiler, all texts share one range of byte offsets. A location is then a
+//! plain `Range<usize>`, which the TOML parser and serde preserve. The [`SourceMap`] converts it to a name, a line and
+//! a column. The alternative, a span type with a reference to its text, would need a custom deserializer.
 
 use std::ops::Range;
 
-/// A stretch of the address space.
+/// Range of byte offsets in a [`SourceMap`].
 pub(super) type Span = Range<usize>;
 
-/// The texts a configuration is made of, laid end to end.
+/// All texts of a configuration, one after the other in one range of offsets.
 #[derive(Debug, Default)]
 pub(super) struct SourceMap {
-    sources: Vec<Source>,
+    sources: Vec<SourceText>,
 }
 
 #[derive(Debug)]
-struct Source {
+struct SourceText {
     name: String,
     text: String,
     start: usize,
 }
 
-/// A span as a person looks it up: never longer than one line.
+/// Line and column of a span. A span of several lines is cut at the end of its first line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// The file, variable or flag.
+pub(super) struct SourceLocation {
+    /// Name of the file, environment variable or flag.
     pub(super) file: String,
-    /// Counted from 1.
+    /// Line number, from 1.
     pub(super) line: usize,
-    /// Counted from 1, in characters.
+    /// Column in characters, from 1.
     pub(super) column: usize,
-    /// The whole line.
+    /// Complete text of the line.
     pub(super) text: String,
     /// The span within the line, in bytes.
     pub(super) range: Range<usize>,
 }
 
-impl Place {
+impl SourceLocation {
     pub(super) fn offending(&self) -> &str {
         &self.text[self.range.clone()]
     }
 }
 
 impl SourceMap {
-    /// Takes in a text and says where it starts.
+    /// Adds a text and returns its start offset.
     pub(super) fn add(&mut self, name: impl Into<String>, text: impl Into<String>) -> usize {
-        // The gap keeps the end of one text apart from the start of the next.
+        // One unused offset separates the end of a text from the start of the next.
         let start = self
             .sources
             .last()
             .map_or(0, |last| last.start + last.text.len() + 1);
-        self.sources.push(Source {
+        self.sources.push(SourceText {
             name: name.into(),
             text: text.into(),
             start,
@@ -61,14 +60,15 @@ impl SourceMap {
         start
     }
 
-    /// The text a span covers.
+    /// Returns the text of a span.
     pub(super) fn text(&self, span: &Span) -> &str {
         let source = self.source_of(span);
         let end = source.boundary(span.end);
         &source.text[source.boundary(span.start).min(end)..end]
     }
 
-    /// Where a part of a string stands, or the whole string if it was written with escapes.
+    /// Returns the span of a part of the string at `span`, whose value is `text`. Returns `span` itself if the string
+    /// has escapes, because offsets in the value and in the file then differ.
     pub(super) fn inside(&self, span: &Span, text: &str, part: Range<usize>) -> Span {
         let written = self.text(span);
         let quote = ["\"\"\"", "'''", "\"", "'", ""].into_iter().find(|quote| {
@@ -86,21 +86,21 @@ impl SourceMap {
         }
     }
 
-    /// Blots out a secret, so that no complaint on its line can show it.
+    /// Overwrites a secret with asterisks, so that no problem on its line shows it.
     pub(super) fn redact(&mut self, span: &Span) {
         let index = self.index_of(span);
         let source = &mut self.sources[index];
         let end = source.boundary(span.end);
         let range = source.boundary(span.start).min(end)..end;
-        let blot: String = source.text[range.clone()]
+        let mask: String = source.text[range.clone()]
             .bytes()
             .map(|byte| if byte == b'\n' { '\n' } else { '*' })
             .collect();
-        source.text.replace_range(range, &blot);
+        source.text.replace_range(range, &mask);
     }
 
-    /// Where a span is, cut to its first line.
-    pub(super) fn place(&self, span: &Span) -> Place {
+    /// Returns the line and column of a span.
+    pub(super) fn location(&self, span: &Span) -> SourceLocation {
         let source = self.source_of(span);
         let start = source.boundary(span.start);
         let end = source.boundary(span.end).max(start);
@@ -110,7 +110,7 @@ impl SourceMap {
             .map_or(source.text.len(), |at| start + at);
         let text = source.text[line_start..line_end].trim_end_matches('\r');
         let within = |at: usize| (at - line_start).min(text.len());
-        Place {
+        SourceLocation {
             file: source.name.clone(),
             line: source.text[..line_start].matches('\n').count() + 1,
             column: source.text[line_start..start].chars().count() + 1,
@@ -119,7 +119,7 @@ impl SourceMap {
         }
     }
 
-    fn source_of(&self, span: &Span) -> &Source {
+    fn source_of(&self, span: &Span) -> &SourceText {
         &self.sources[self.index_of(span)]
     }
 
@@ -130,8 +130,8 @@ impl SourceMap {
     }
 }
 
-impl Source {
-    /// An offset of the address space as one into this text, moved back to where a character starts.
+impl SourceText {
+    /// Converts an offset of the source map to an offset in this text, rounded down to the start of a character.
     fn boundary(&self, offset: usize) -> usize {
         self.text
             .floor_char_boundary(offset.saturating_sub(self.start))
@@ -143,46 +143,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_is_found_in_the_text_it_came_from() {
+    fn a_span_is_located_in_its_own_text() {
         let mut sources = SourceMap::default();
         assert_eq!(sources.add("a.toml", "one\ntwo = ü!\n"), 0);
         let start = sources.add("VARIABLE", "VARIABLE=3");
 
-        let place = sources.place(&(12..13));
+        let location = sources.location(&(12..13));
         assert_eq!(
-            (place.file.as_str(), place.line, place.column),
+            (location.file.as_str(), location.line, location.column),
             ("a.toml", 2, 8)
         );
-        assert_eq!(place.offending(), "!");
+        assert_eq!(location.offending(), "!");
 
-        let place = sources.place(&(start + 9..start + 10));
+        let location = sources.location(&(start + 9..start + 10));
         assert_eq!(
-            (place.file.as_str(), place.line, place.column),
+            (location.file.as_str(), location.line, location.column),
             ("VARIABLE", 1, 10)
         );
-        assert_eq!(place.offending(), "3");
+        assert_eq!(location.offending(), "3");
     }
 
     #[test]
-    fn a_span_over_several_lines_is_shown_on_its_first() {
+    fn a_span_of_several_lines_is_cut_at_its_first_line() {
         let mut sources = SourceMap::default();
         sources.add("a.toml", "x = [\r\n 1,\r\n]\r\n");
-        let place = sources.place(&(4..14));
-        assert_eq!(place.offending(), "[");
-        assert_eq!(place.text, "x = [");
+        let location = sources.location(&(4..14));
+        assert_eq!(location.offending(), "[");
+        assert_eq!(location.text, "x = [");
     }
 
     #[test]
-    fn a_span_past_the_end_points_at_the_end() {
+    fn a_span_past_the_end_is_located_at_the_end() {
         let mut sources = SourceMap::default();
         sources.add("a.toml", "x =");
-        let place = sources.place(&(3..9));
-        assert_eq!((place.line, place.column), (1, 4));
-        assert_eq!(place.offending(), "");
+        let location = sources.location(&(3..9));
+        assert_eq!((location.line, location.column), (1, 4));
+        assert_eq!(location.offending(), "");
     }
 
     #[test]
-    fn a_part_of_a_string_is_found_behind_its_quotes() {
+    fn the_span_of_a_part_of_a_string_skips_the_quotes() {
         let mut sources = SourceMap::default();
         sources.add("a.toml", "x = '/a(' \"/a\\\\(\"");
         assert_eq!(sources.inside(&(4..9), "/a(", 2..3), 7..8);
@@ -190,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn a_redacted_secret_keeps_its_place_and_loses_its_text() {
+    fn a_redacted_secret_becomes_asterisks_of_the_same_length() {
         let mut sources = SourceMap::default();
         sources.add("a.toml", "token = \"hünter\" # mine");
         sources.redact(&(8..17));
-        let place = sources.place(&(8..17));
-        assert_eq!(place.offending(), "*********");
-        assert!(place.text.ends_with(" # mine"));
+        let location = sources.location(&(8..17));
+        assert_eq!(location.offending(), "*********");
+        assert!(location.text.ends_with(" # mine"));
     }
 }

@@ -1,27 +1,27 @@
-//! What a person may have meant.
+//! Suggestions for misspelt names.
 
-/// The known word closest to a mistyped one, if any is close.
+/// Returns the known word that is most similar to a misspelt one, if any is similar.
 pub(super) fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|candidate| {
-            let likeness = strsim::jaro_winkler(&word.to_lowercase(), &candidate.to_lowercase());
-            (likeness, candidate)
+            let similarity = strsim::jaro_winkler(&word.to_lowercase(), &candidate.to_lowercase());
+            (similarity, candidate)
         })
-        .filter(|(likeness, _)| *likeness > 0.8)
+        .filter(|(similarity, _)| *similarity > 0.8)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, candidate)| candidate)
 }
 
-/// The remedy for a mistyped word: what was meant, and everything there is.
+/// Returns the remedy for a misspelt word: the most similar known word, and all known words.
 pub(super) fn remedy<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let all: Vec<_> = known.clone().map(|name| format!("`{name}`")).collect();
     let all = match all.as_slice() {
-        [] => return "there is nothing to choose from here".into(),
-        [only] => format!("there is only {only}"),
-        _ => format!("known here: {}", all.join(", ")),
+        [] => return "the configuration defines none".into(),
+        [only] => format!("the only valid name is {only}"),
+        _ => format!("valid here: {}", all.join(", ")),
     };
     match closest(word, known) {
-        Some(meant) => format!("did you mean `{meant}`? {all}"),
+        Some(similar) => format!("did you mean `{similar}`? {all}"),
         None => all,
     }
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_miss_is_guessed_and_a_far_one_is_not() {
+    fn only_a_similar_word_is_suggested() {
         let known = ["listen", "workers", "tls"];
         assert_eq!(closest("lisen", known.into_iter()), Some("listen"));
         assert_eq!(closest("LISTEN", known.into_iter()), Some("listen"));
@@ -39,11 +39,11 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_lists_what_is_known() {
+    fn the_remedy_lists_all_known_words() {
         let remedy = remedy("worker", ["listen", "workers"].into_iter());
         assert_eq!(
             remedy,
-            "did you mean `workers`? known here: `listen`, `workers`"
+            "did you mean `workers`? valid here: `listen`, `workers`"
         );
     }
 }

@@ -25,18 +25,18 @@ fn policy(text: &str, env: &[(&str, &str)]) -> Policy {
     }
 }
 
-fn faults(text: &str, env: &[(&str, &str)]) -> Vec<Problem> {
-    let errors = load_with(text, env, &Overrides::default()).expect_err("a faulty configuration");
+fn problems(text: &str, env: &[(&str, &str)]) -> Vec<ConfigProblem> {
+    let errors = load_with(text, env, &Overrides::default()).expect_err("an invalid configuration");
     errors.problems().to_vec()
 }
 
 fn warnings(text: &str) -> Vec<String> {
-    let loaded = load_with(text, &[], &Overrides::default()).expect("a sound configuration");
+    let loaded = load_with(text, &[], &Overrides::default()).expect("a valid configuration");
     loaded.warnings.into_iter().map(|w| w.title).collect()
 }
 
 #[test]
-fn the_least_there_is_to_say_gets_every_default() {
+fn a_minimal_configuration_has_all_defaults() {
     let policy = policy(MINIMAL, &[]);
     assert_eq!(
         policy.server.listen,
@@ -69,7 +69,7 @@ fn the_least_there_is_to_say_gets_every_default() {
 }
 
 #[test]
-fn the_reference_says_what_is_so_without_it() {
+fn the_values_in_the_reference_are_the_defaults() {
     let reference = policy(include_str!("../../config/reference.toml"), &[]);
     let minimal = policy(MINIMAL, &[]);
     let shown = |policy: &Policy| {
@@ -113,8 +113,8 @@ fn the_reference_says_what_is_so_without_it() {
 }
 
 #[test]
-fn the_reference_shows_the_defaults_of_the_tables_it_comments_out() {
-    let setting = |line: &&str| {
+fn the_commented_tables_of_the_reference_show_the_defaults() {
+    let is_setting = |line: &&str| {
         let key = line.split(" = ").next().unwrap_or_default();
         line.starts_with('[') || key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
     };
@@ -122,14 +122,14 @@ fn the_reference_shows_the_defaults_of_the_tables_it_comments_out() {
         let lines = include_str!("../../config/reference.toml").lines();
         let lines = lines.skip_while(|line| *line != format!("# {header}"));
         let lines = lines.map_while(|line| line.strip_prefix("# "));
-        lines.filter(setting).collect::<Vec<_>>()
+        lines.filter(is_setting).collect::<Vec<_>>()
     };
     let (retry, concurrency) = (
         table("[upstream.api.retry]"),
         table("[upstream.api.concurrency]"),
     );
     let mut breaker = table("[upstream.api.breaker]");
-    // There is none by default.
+    // The default is no fallback.
     breaker.retain(|line| !line.starts_with("fallback = "));
     let lengths = (retry.len(), concurrency.len(), breaker.len());
     assert_eq!(lengths, (11, 4, 9), "{retry:#?} {breaker:#?}");
@@ -150,13 +150,13 @@ fn the_reference_shows_the_defaults_of_the_tables_it_comments_out() {
 }
 
 #[test]
-fn a_burst_left_out_is_one_less_than_the_rate() {
+fn the_default_burst_is_the_count_of_the_rate_minus_1() {
     let policy = policy(&MINIMAL.replace("burst = 3", "").replace("1/s", "5/s"), &[]);
     assert_eq!(policy.limits[0].quota.capacity().get(), 5);
 }
 
 #[test]
-fn a_limit_says_what_happens_without_its_store() {
+fn on_store_error_is_resolved() {
     use crate::throttle::OnStoreError::{Closed, Local, Open};
     assert_eq!(policy(MINIMAL, &[]).limits[0].on_store_error, Local);
     for (word, meaning) in [("local", Local), ("open", Open), ("closed", Closed)] {
@@ -166,30 +166,30 @@ fn a_limit_says_what_happens_without_its_store() {
 }
 
 #[test]
-fn faults_of_every_step_are_reported_together() {
+fn the_problems_of_all_steps_are_reported_together() {
     let text = MINIMAL
         .replace("rate = \"1/s\"", "rate = \"often\"")
         .replace("[\"client\"]", "[\"clint\"]")
         .replace("servers", "severs");
-    let titles: Vec<_> = faults(&text, &[]).into_iter().map(|p| p.title).collect();
+    let titles: Vec<_> = problems(&text, &[]).into_iter().map(|p| p.title).collect();
     let [missing, unknown, rate, limit] = titles.as_slice() else {
         panic!("{titles:#?}");
     };
     assert!(missing.contains("`servers` is missing"));
     assert!(unknown.contains("unknown key `severs`"));
     assert!(rate.contains("`often` is not a rate"));
-    assert!(limit.contains("no limit is called `clint`"));
+    assert!(limit.contains("there is no limit named `clint`"));
 }
 
 #[test]
-fn a_fault_in_one_value_is_not_echoed_by_another() {
+fn an_invalid_value_is_reported_once() {
     let text = MINIMAL.replace("http://127.0.0.1:9000", "nowhere");
-    let found = faults(&text, &[]);
+    let found = problems(&text, &[]);
     assert_eq!(found.len(), 1, "{found:#?}");
 }
 
 #[test]
-fn a_variable_overrides_a_key_the_file_has_and_one_it_lacks() {
+fn a_variable_sets_a_key_with_or_without_a_value_in_the_file() {
     let env = [
         ("TIDEGATE__SERVER__LISTEN", "127.0.0.1:1"),
         ("TIDEGATE__limit__Client__RATE", "7/s"),
@@ -209,14 +209,14 @@ fn a_variable_overrides_a_key_the_file_has_and_one_it_lacks() {
 }
 
 #[test]
-fn a_variable_may_hold_a_list_where_a_string_would_do() {
+fn a_variable_can_contain_a_list() {
     let list = "[\"127.0.0.1:1\", \"127.0.0.1:2\"]";
     let policy = policy(MINIMAL, &[("TIDEGATE__SERVER__LISTEN", list)]);
     assert_eq!(policy.server.listen.len(), 2);
 }
 
 #[test]
-fn a_name_with_a_dash_is_spelt_with_an_underscore() {
+fn a_dash_in_a_name_is_an_underscore_in_a_variable() {
     let text = MINIMAL.replace("limit.client", "limit.per-client");
     let text = text.replace("[\"client\"]", "[\"per-client\"]");
     let policy = policy(&text, &[("TIDEGATE__LIMIT__PER_CLIENT__BURST", "9")]);
@@ -224,8 +224,8 @@ fn a_name_with_a_dash_is_spelt_with_an_underscore() {
 }
 
 #[test]
-fn a_fault_in_a_variable_is_shown_in_the_variable() {
-    let found = faults(MINIMAL, &[("TIDEGATE__LIMIT__CLIENT__RATE", "often")]);
+fn a_problem_in_a_variable_is_located_in_the_variable() {
+    let found = problems(MINIMAL, &[("TIDEGATE__LIMIT__CLIENT__RATE", "often")]);
     let [problem] = found.as_slice() else {
         panic!("{found:#?}");
     };
@@ -235,19 +235,23 @@ fn a_fault_in_a_variable_is_shown_in_the_variable() {
 }
 
 #[test]
-fn a_variable_that_names_nothing_is_an_error() {
+fn a_variable_for_an_unknown_key_is_an_error() {
     for (name, offending, help) in [
         ("TIDEGATE__SERVER__LISEN", "LISEN", "did you mean `listen`?"),
         ("TIDEGATE__SEVER__LISTEN", "SEVER", "did you mean `server`?"),
         (
             "TIDEGATE__LIMIT__CLINT__RATE",
             "CLINT",
-            "there is only `client`",
+            "the only valid name is `client`",
         ),
-        ("TIDEGATE__ROUTE__AL__COST", "AL", "there is only `all`"),
+        (
+            "TIDEGATE__ROUTE__AL__COST",
+            "AL",
+            "the only valid name is `all`",
+        ),
         ("TIDEGATE__SERVER__LISTEN__PORT", "PORT", "before `__PORT`"),
     ] {
-        let found = faults(MINIMAL, &[(name, "s3cret")]);
+        let found = problems(MINIMAL, &[(name, "s3cret")]);
         assert_eq!(found[0].file, name);
         assert_eq!(found[0].offending, offending);
         assert!(found[0].help.contains(help), "{name}: {}", found[0].help);
@@ -255,26 +259,26 @@ fn a_variable_that_names_nothing_is_an_error() {
 }
 
 #[test]
-fn a_secret_is_never_shown() {
+fn no_problem_shows_a_secret() {
     let file = format!("{MINIMAL}\n[admin]\ntoken = \"s3cret with spaces\"\n");
     let spelling = [("TIDEGATE__ADMIN__TOKN", "s3cret")];
     let value = [("TIDEGATE__ADMIN__TOKEN", "s3cret with spaces")];
     for found in [
-        faults(&file, &[]),
-        faults(MINIMAL, &spelling),
-        faults(MINIMAL, &value),
+        problems(&file, &[]),
+        problems(MINIMAL, &spelling),
+        problems(MINIMAL, &value),
     ] {
         assert!(!found[0].render(false).contains("s3cret"), "{}", found[0]);
     }
 }
 
 #[test]
-fn an_empty_token_lets_nobody_in_by_accident() {
+fn an_empty_token_is_an_error() {
     let text = format!("{MINIMAL}\n[admin]\nlisten = \"127.0.0.1:9\"\ntoken = \"${{TOKEN}}\"\n");
     assert!(
-        faults(&text, &[("TOKEN", "")])[0]
+        problems(&text, &[("TOKEN", "")])[0]
             .title
-            .contains("empty token")
+            .contains("token is empty")
     );
     let token = policy(&text, &[("TOKEN", "t0p")])
         .admin
@@ -293,20 +297,20 @@ fn a_token_is_read_from_its_file_without_the_newline() {
 }
 
 #[test]
-fn a_variable_cannot_write_toml() {
+fn a_variable_cannot_insert_toml_syntax() {
     let text = MINIMAL.replace("http://127.0.0.1:9000", "http://${HOST}");
-    let found = faults(&text, &[("HOST", "a\"]\n[admin]\nlisten = \"0.0.0.0:9\"")]);
+    let found = problems(&text, &[("HOST", "a\"]\n[admin]\nlisten = \"0.0.0.0:9\"")]);
     assert_eq!(found.len(), 1, "{found:#?}");
 }
 
 #[test]
-fn flags_win_over_the_file_and_the_environment() {
+fn flags_override_the_file_and_the_environment() {
     let overrides = Overrides {
         listen: vec!["127.0.0.1:7".parse().expect("an address")],
         upstream: Some("https://other.example".into()),
     };
     let env = [("TIDEGATE__SERVER__LISTEN", "127.0.0.1:1")];
-    let loaded = load_with(MINIMAL, &env, &overrides).expect("a sound configuration");
+    let loaded = load_with(MINIMAL, &env, &overrides).expect("a valid configuration");
     assert_eq!(loaded.policy.server.listen, overrides.listen);
     let server = &loaded.policy.upstreams[0].servers[0];
     assert!(server.tls);
@@ -314,7 +318,7 @@ fn flags_win_over_the_file_and_the_environment() {
 }
 
 #[test]
-fn a_flag_for_the_upstream_needs_there_to_be_one() {
+fn the_upstream_flag_is_an_error_with_several_upstreams() {
     let text = format!("{MINIMAL}\n[upstream.b]\nservers = [\"http://b\"]\n");
     let text = text.replace("path = \"/\"", "path = \"/\"\nupstream = \"b\"");
     let overrides = Overrides {
@@ -330,10 +334,10 @@ fn a_flag_for_the_upstream_needs_there_to_be_one() {
 }
 
 #[test]
-fn a_url_alone_makes_a_gateway_with_the_default_limit() {
+fn a_single_url_gives_a_configuration_with_the_default_limit() {
     let env = Environment::default();
     let loaded = policy_for_upstream("http://127.0.0.1:9000", &env, &Overrides::default());
-    let Loaded { policy, warnings } = loaded.expect("a sound configuration");
+    let Loaded { policy, warnings } = loaded.expect("a valid configuration");
     assert!(warnings.is_empty());
     let route = policy.routes.iter().next().expect("a route");
     assert_eq!(&*route.name, "all");
@@ -347,7 +351,7 @@ fn a_url_alone_makes_a_gateway_with_the_default_limit() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_says_why() {
+fn an_unreadable_file_is_reported() {
     let nowhere = Path::new("/nonexistent/gate.toml");
     let errors = load(nowhere, &Environment::default(), &Overrides::default());
     let errors = errors.expect_err("no such file");
@@ -365,7 +369,7 @@ fn a_file_that_cannot_be_read_says_why() {
 }
 
 #[test]
-fn all_the_shipped_configurations_are_sound() {
+fn the_shipped_configurations_have_no_warnings() {
     for text in [
         MINIMAL,
         include_str!("../../config/reference.toml"),
@@ -373,19 +377,19 @@ fn all_the_shipped_configurations_are_sound() {
     ] {
         assert!(warnings(text).is_empty());
     }
-    // The demo shows the default scope.
+    // The demo uses the default scope.
     let demo = warnings(include_str!("../../config/demo.toml"));
     assert!(demo.len() == 1 && demo[0].starts_with("without `scope`"));
 }
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(text in "[ -~\\n\\t\u{e9}\u{1f30a}]{0,200}") {
+    fn no_text_makes_the_parser_panic(text in "[ -~\\n\\t\u{e9}\u{1f30a}]{0,200}") {
         let _ = load_with(&text, &[("A", "b")], &Overrides::default()).map_err(|e| e.render(true));
     }
 
     #[test]
-    fn no_damage_to_a_file_makes_the_reader_panic(
+    fn no_change_of_a_file_makes_the_parser_panic(
         at in 0..MINIMAL.len(),
         gone in 0..40_usize,
         put in "[ -~\\n\u{1f30a}]{0,12}",
@@ -397,7 +401,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn no_variable_makes_the_reader_panic(name in "[A-Z_]{0,20}", value in "\\PC{0,30}") {
+    fn no_variable_makes_the_parser_panic(name in "[A-Z_]{0,20}", value in "\\PC{0,30}") {
         let name = format!("TIDEGATE__{name}");
         let _ = load_with(MINIMAL, &[(&name, &value)], &Overrides::default())
             .map_err(|e| e.to_string());

@@ -1,4 +1,4 @@
-//! The TOML tree, with every value still in its place.
+//! Parsed TOML tree whose values have source locations.
 
 use std::borrow::Cow;
 
@@ -9,26 +9,26 @@ use super::problem::Findings;
 use super::secrets;
 use super::source::Span;
 
-/// A value of the tree.
-pub(super) type Node<'i> = Spanned<DeValue<'i>>;
+/// Value of the tree with its source location.
+pub(super) type TomlNode<'i> = Spanned<DeValue<'i>>;
 
-/// Reads a file that starts at the beginning of the address space.
+/// Parses the file whose text is the first of the [`SourceMap`](super::source::SourceMap).
 ///
-/// After a syntax error the parser goes on, and so more than one can be reported; but what it makes of
-/// the rest is guesswork, so nothing else is looked for in a file that has one.
+/// Returns `None` if the file has a syntax error. The parser continues after a syntax error, so several are reported.
+/// The tree after an error is unreliable, so no other checks run on such a file.
 pub(super) fn read<'i>(text: &'i str, findings: &mut Findings) -> Option<Spanned<DeTable<'i>>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        secrets::hide_unread(text, findings);
+        secrets::redact_unparsed(text, findings);
     }
     let mut last_line = 0;
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
-        // A second complaint about a line is mostly an echo of the first.
-        let line = findings.sources.place(&span).line;
+        // A second error on the same line is usually a consequence of the first.
+        let line = findings.sources.location(&span).line;
         if line != last_line {
             let help = remedy(error.message());
-            findings.error(&span, format!("syntax: {}", error.message()), help);
+            findings.error(&span, format!("syntax error: {}", error.message()), help);
         }
         last_line = line;
     }
@@ -37,21 +37,21 @@ pub(super) fn read<'i>(text: &'i str, findings: &mut Findings) -> Option<Spanned
 
 fn remedy(message: &str) -> &'static str {
     if message.contains("duplicate") {
-        "a key or a section can be given once: merge the two, or rename one"
+        "a key or section can appear only once: merge the two, or rename one"
     } else if message.contains("quoted") || message.contains("string") {
-        "text stands in quotes, opened and closed on the same line: name = \"value\""
+        "write text in quotes that open and close on the same line: name = \"value\""
     } else {
-        "write `key = value` lines below `[section]` headers, with text in quotes (TOML)"
+        "the file format is TOML: write `key = value` lines below `[section]` headers, with text in quotes"
     }
 }
 
-/// A string that was written elsewhere than in the file.
-pub(super) fn string(span: Span, text: String) -> Node<'static> {
+/// Returns a string value for a text from an environment variable or a flag.
+pub(super) fn string(span: Span, text: String) -> TomlNode<'static> {
     Spanned::new(span, DeValue::String(Cow::Owned(text)))
 }
 
-/// The value, moved `by` along the address space.
-pub(super) fn relocate(node: Node<'_>, by: usize) -> Node<'_> {
+/// Shifts the source locations of a value and of all values inside it by `by` bytes.
+pub(super) fn relocate(node: TomlNode<'_>, by: usize) -> TomlNode<'_> {
     let span = moved(&node.span(), by);
     let value = match node.into_inner() {
         DeValue::Array(items) => {
@@ -75,7 +75,7 @@ fn moved(span: &Span, by: usize) -> Span {
     span.start + by..span.end + by
 }
 
-/// A value's type, as JSON Schema calls it.
+/// Returns the JSON Schema name of a value's type.
 pub(super) fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "string",
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_syntax_errors_are_reported_at_once() {
+    fn all_syntax_errors_of_a_file_are_reported() {
         let text = "a = \nb = 1\nc = ]\n";
         let mut findings = Findings::default();
         findings.sources.add("a.toml", text);

@@ -1,8 +1,8 @@
-//! The layers of the crate, and the test that holds every module to them.
+//! Layers of the crate, and the test that enforces them.
 //!
-//! A module imports only from layers below its own, tests included; modules of one layer do not import each other. The
-//! test reads the paths that start with `crate::` or `super::` from the sources, because the compiler accepts cycles
-//! between modules.
+//! A module imports only from layers below its own, also in its tests. Modules of one layer do not import each other.
+//! The compiler accepts cycles between modules, so the test reads the paths that start with `crate::` or `super::` from
+//! the source files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -66,7 +66,8 @@ fn a_module_imports_only_from_layers_below_it() {
     }
     assert!(
         violations.is_empty(),
-        "{}\nMove what both modules need to a layer below both, or pass it as a parameter. The layers are in src/tests/layers.rs.",
+        "{}\nMove the shared code to a layer below both modules, or pass it as a parameter. The layers are in \
+         src/tests/layers.rs.",
         violations.join("\n")
     );
 }
@@ -85,7 +86,7 @@ fn every_module_has_a_layer() {
     let layered: BTreeSet<&str> = LAYERS.iter().flat_map(|layer| *layer).copied().collect();
     assert_eq!(
         declared, layered,
-        "modules of lib.rs, and LAYERS of src/tests/layers.rs"
+        "the modules in lib.rs and LAYERS in src/tests/layers.rs differ"
     );
 }
 
@@ -151,12 +152,12 @@ fn module_path(file: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Returns the top-level modules that a source file of `module` names. Comments do not count.
+/// Returns the top-level modules that the source file of `module` imports. Comments are ignored.
 fn imports(text: &str, module: &[String]) -> BTreeSet<String> {
     let code: Vec<&str> = text
         .lines()
         .map(|line| match line.find("//") {
-            // Not in a URL.
+            // `://` in a URL is not a comment.
             Some(at) if !line[..at].ends_with(':') => &line[..at],
             _ => line,
         })

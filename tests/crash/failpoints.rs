@@ -74,7 +74,7 @@ async fn crash(
     let status = process.end();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status}");
     process.line_with(&format!("failpoint {failpoint}: aborting the process"));
-    told
+    received
 }
 
 /// Crashes a gateway at `failpoint`, restarts it, and checks that retries receive the responses for `expected`.

@@ -26,9 +26,9 @@ fn stderr(output: &Output) -> String {
 async fn the_demo_keeps_what_its_guide_promises() {
     let free = [("TIDEGATE__ADMIN__LISTEN", "127.0.0.1:0")];
     let process = Process::start_in(&free, &["demo", "--listen", "127.0.0.1:0"]);
-    process.line_with("Ctrl-C stops it.");
+    process.line_with("Press Ctrl-C to stop.");
     let guide = process.lines();
-    let gateway = address(&process.line_with("Tidegate stands at"));
+    let gateway = address(&process.line_with("Tidegate is running at"));
     let client = Client::of(gateway);
     let said = |part: &str| {
         let found = guide.iter().any(|line| line.contains(part));
@@ -55,7 +55,7 @@ async fn the_demo_keeps_what_its_guide_promises() {
         .body("{\"amount\":1200,\"currency\":\"EUR\"}");
     assert_eq!(payment.send().await.status, 201);
 
-    said("Send this twice");
+    said("Send this request twice");
     let pay = async |amount: u32| {
         let order = format!("{{\"amount\":{amount},\"currency\":\"EUR\"}}");
         let asking = client.post("/v1/payments").body(order);
@@ -185,7 +185,7 @@ fn explain_says_what_a_request_would_meet() {
         "192.0.2.1",
     ]);
     assert!(stranger.contains("192.0.2.1") && !stranger.contains("203.0.113.7"));
-    assert!(stranger.contains("rest") && stranger.contains("nothing limits it"));
+    assert!(stranger.contains("rest") && stranger.contains("no limit applies"));
     assert!(explain(&["--path", "/a%2Fb"]).contains("400"));
 }
 
@@ -248,7 +248,7 @@ fn check_warns_of_a_keyed_route_without_a_scope() {
         };
         let warning = check("");
         for part in [
-            "warning: without `scope`, a retry with a refreshed token or from a new address executes again",
+            "warning: without `scope`, a retry with a refreshed token or from a new address is executed again",
             "keyed.toml:6:24",
             "which is not verified",
             "\"cookie:session\"",
@@ -294,7 +294,7 @@ fn explain_shows_the_scope_of_a_signed_request_and_of_a_cookie() {
     assert!(!cookie.contains("s3cret"), "{cookie}");
     let without = explain("scope = \"cookie:session\"", "Cookie: other=1");
     assert!(
-        without.contains("this client, as cookie session is missing"),
+        without.contains("this client, because cookie session is missing"),
         "{without}"
     );
 }

@@ -1,6 +1,6 @@
-//! A small payments API for the demo to stand in front of.
+//! Sample payments API behind the gateway of `tidegate demo`.
 //!
-//! Beside payments it has `/flaky/…`, which fails as its path says: a client's retries can be tried on it.
+//! It also has `/flaky/SCRIPT`, which responds with scripted failures to test the retries of a client.
 
 mod flaky;
 
@@ -18,17 +18,17 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Payments kept; the oldest are forgotten.
+/// Maximum number of stored payments. The oldest are evicted.
 const MAX_PAYMENTS: usize = 10_000;
 
-/// The sample API at work, until the process ends.
+/// Running sample API. It ends with the process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Api {
+pub(super) struct SampleApi {
     address: SocketAddr,
 }
 
 #[derive(Default)]
-struct Ledger {
+struct PaymentLedger {
     payments: BTreeMap<u64, Payment>,
     last: u64,
 }
@@ -47,10 +47,10 @@ struct Order {
     currency: String,
 }
 
-type Books = Arc<Mutex<Ledger>>;
+type SharedLedger = Arc<Mutex<PaymentLedger>>;
 
-impl Api {
-    /// Starts it on a free loopback port, on a thread of its own.
+impl SampleApi {
+    /// Starts the API on a free loopback port, in its own thread.
     pub(super) fn start() -> io::Result<Self> {
         let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_nonblocking(true)?;
@@ -67,14 +67,14 @@ impl Api {
                         Err(error) => Err(error),
                     };
                     if let Err(error) = served {
-                        tracing::error!(%error, "the sample API stopped");
+                        tracing::error!(%error, "sample API stopped");
                     }
                 });
             })?;
         Ok(Self { address })
     }
 
-    /// Where it listens.
+    /// Returns the address of the API.
     pub(super) fn address(self) -> SocketAddr {
         self.address
     }
@@ -87,23 +87,23 @@ fn router() -> Router {
         .route("/v1/payments/{id}", get(show))
         .nest("/flaky", flaky::router())
         .fallback(|| async { (StatusCode::NOT_FOUND, Json(json!({"error": "not found"}))) })
-        .with_state(Books::default())
+        .with_state(SharedLedger::default())
 }
 
 async fn client(Path(action): Path<String>) -> Json<serde_json::Value> {
     Json(json!({ "client": action, "status": "ok" }))
 }
 
-async fn pay(State(books): State<Books>, body: axum::body::Bytes) -> Response {
-    // curl -d sends a form's content type; the sample API reads JSON whatever it is called.
+async fn pay(State(ledger): State<SharedLedger>, body: axum::body::Bytes) -> Response {
+    // `curl -d` sends the content type of a form, so the content type is ignored and the body is parsed as JSON.
     let order: Order = match serde_json::from_slice(&body) {
         Ok(order) => order,
         Err(error) => {
-            let error = json!({ "error": format!("not an order: {error}") });
+            let error = json!({ "error": format!("the body is not a valid payment: {error}") });
             return (StatusCode::BAD_REQUEST, Json(error)).into_response();
         }
     };
-    let mut ledger = books.lock();
+    let mut ledger = ledger.lock();
     ledger.last += 1;
     let number = ledger.last;
     let payment = Payment {
@@ -119,9 +119,9 @@ async fn pay(State(books): State<Books>, body: axum::body::Bytes) -> Response {
     (StatusCode::CREATED, Json(payment)).into_response()
 }
 
-async fn list(State(books): State<Books>) -> Json<Vec<Payment>> {
+async fn list(State(ledger): State<SharedLedger>) -> Json<Vec<Payment>> {
     Json(
-        books
+        ledger
             .lock()
             .payments
             .values()
@@ -132,11 +132,11 @@ async fn list(State(books): State<Books>) -> Json<Vec<Payment>> {
     )
 }
 
-async fn show(State(books): State<Books>, Path(id): Path<String>) -> Response {
+async fn show(State(ledger): State<SharedLedger>, Path(id): Path<String>) -> Response {
     let number = id
         .strip_prefix("pay_")
         .and_then(|number| number.parse().ok());
-    let found = number.and_then(|number: u64| books.lock().payments.get(&number).cloned());
+    let found = number.and_then(|number: u64| ledger.lock().payments.get(&number).cloned());
     match found {
         Some(payment) => Json(payment).into_response(),
         None => StatusCode::NOT_FOUND.into_response(),

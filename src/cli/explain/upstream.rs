@@ -1,12 +1,12 @@
-//! Where a request goes, and what happens when that struggles, in words.
+//! Lines `upstream`, `retry` and `breaker` of `tidegate explain`.
 
 use http::Method;
 
-use super::written;
+use super::format_duration;
 use crate::idempotency::{KeyRule, OnUnknown};
 use crate::upstream::{FailureStatuses, OpensOn, RetrySettings, Server, Upstream};
 
-/// The upstream, and who shares its load.
+/// Describes the upstream and its servers.
 pub(super) fn servers(upstream: &Upstream) -> String {
     let shown = |server: &Server| {
         let scheme = if server.tls { "https" } else { "http" };
@@ -20,7 +20,7 @@ pub(super) fn servers(upstream: &Upstream) -> String {
     format!("{} ({})", upstream.name, servers.join(", "))
 }
 
-/// When the request is sent once more; `keyed` is the rule of its key, where that holds it to one execution.
+/// Describes when the request is retried. `keyed` is the idempotency rule that applies to it, if any.
 pub(super) fn retry(
     settings: Option<&RetrySettings>,
     method: &Method,
@@ -30,26 +30,27 @@ pub(super) fn retry(
         .map(|settings| settings.policy)
         .filter(|policy| policy.attempts.get() > 1)
     else {
-        return "never, unless it was provably not sent".into();
+        return "never, unless the request was provably not sent".into();
     };
-    let bound = policy.deadline.map(written);
+    let bound = policy.deadline.map(format_duration);
     let bound = bound.map_or_else(String::new, |deadline| format!(" within {deadline}"));
     let (base, cap) = (policy.backoff.base, policy.backoff.cap);
-    // No wait outlasts the deadline, and a preset's cap may be endless.
+    // The deadline bounds each backoff, and the cap of a preset can be unlimited.
     let longest = policy
         .deadline
         .map_or(cap, |deadline| cap.min(deadline.max(base)));
-    let settled = keyed.is_some_and(|rule| rule.settings.on_unknown == OnUnknown::Release);
-    let unless = if method.is_idempotent() || settled {
+    let upstream_handles_key =
+        keyed.is_some_and(|rule| rule.settings.on_unknown == OnUnknown::Release);
+    let condition = if method.is_idempotent() || upstream_handles_key {
         String::new()
     } else {
-        format!("; a {method} only while it was provably not sent")
+        format!("; {method} only if the request was provably not sent")
     };
     format!(
-        "up to {} attempts{bound}, waits of {} to {}{unless}",
+        "up to {} attempts{bound}, backoff {} to {}{condition}",
         policy.attempts,
-        written(base),
-        written(longest),
+        format_duration(base),
+        format_duration(longest),
     )
 }
 
@@ -57,12 +58,12 @@ pub(super) fn retry(
 pub(super) fn breaker(upstream: &Upstream) -> String {
     let settings = &upstream.breaker;
     let percent = |ratio: f64| format!("{}%", (ratio * 10_000.0).round() / 100.0);
-    let (least, window) = (settings.min_requests, written(settings.window));
-    let of_window = format!("of {least} or more requests in {window}");
+    let (least, window) = (settings.min_requests, format_duration(settings.window));
+    let of_window = format!("of at least {least} requests in {window}");
     let opens = format!(
         "opens for {} to {} after {}",
-        written(settings.open),
-        written(settings.open_max),
+        format_duration(settings.open),
+        format_duration(settings.open_max),
         settings.consecutive_failures,
     );
     let ratio = percent(settings.failure_ratio);
@@ -71,30 +72,33 @@ pub(super) fn breaker(upstream: &Upstream) -> String {
     } else {
         settings.failures.iter().map(|s| s.to_string()).collect()
     };
-    failures.push("first-byte timeout or lost connection".into());
-    let fails = failures.join(", ");
+    failures.push("first-byte timeout".into());
+    failures.push("lost connection".into());
+    let failures = failures.join(", ");
     let what = match settings.opens_on {
         OpensOn::Nothing => return "off".into(),
         OpensOn::AllFailures => {
             format!(
-                "{opens} failures in a row, or {ratio} {of_window}; failures: connect failure, {fails}"
+                "{opens} failures in a row, or if {ratio} {of_window} fail; failures: connect failure, {failures}"
             )
         }
         OpensOn::Outliers => {
             let responses = if upstream.servers.len() == 1 {
-                "; never because of the responses of the only server".into()
+                "; responses never open it, because there is only one server".into()
             } else {
                 format!(
-                    "; also if {ratio} {of_window} fail, or {least} in a row ({fails}), while every other server \
+                    "; also if {ratio} {of_window} fail, or {least} in a row ({failures}), while every other server \
                      stays below {} and at least one of them has {least} requests in {window}",
                     percent(settings.failure_ratio / 2.0)
                 )
             };
-            format!("{opens} connect failures in a row, or {ratio} {of_window}{responses}")
+            format!(
+                "{opens} connect failures in a row, or if {ratio} {of_window} fail to connect{responses}"
+            )
         }
     };
     let fallback = match settings.fallback {
-        Some(_) => "; the fallback while all are open",
+        Some(_) => "; requests get the fallback while all circuits are open",
         None => "",
     };
     format!("{what}{fallback}")
@@ -108,7 +112,7 @@ mod tests {
 
     use crate::config::{self, Environment, Overrides};
 
-    /// The lines called `retry` and `breaker` for a request to an upstream with these keys.
+    /// Returns the lines `retry` and `breaker` for a request to an upstream with these keys.
     fn explained(keys: &str, idempotency: &str, method: &str) -> [String; 2] {
         let text = format!(
             "[[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {idempotency}\n\
@@ -135,57 +139,57 @@ mod tests {
     }
 
     #[test]
-    fn retries_are_told_with_their_bounds() {
+    fn retry_shows_attempts_deadline_and_backoff() {
         let [retry, _] = explained("", "{}", "GET");
-        assert_eq!(retry, "never, unless it was provably not sent");
+        assert_eq!(retry, "never, unless the request was provably not sent");
         let [retry, _] = explained("retry = { attempts = 1 }", "{}", "GET");
-        assert_eq!(retry, "never, unless it was provably not sent");
+        assert_eq!(retry, "never, unless the request was provably not sent");
         let keys = "retry = { attempts = 3, base = \"500ms\", cap = \"1m\", deadline = \"90s\" }";
         let [retry, _] = explained(keys, "{}", "PUT");
-        assert_eq!(retry, "up to 3 attempts within 90s, waits of 500ms to 1m");
+        assert_eq!(retry, "up to 3 attempts within 90s, backoff 500ms to 1m");
         let [retry, _] = explained(&keys.replace("1m", "1h"), "{}", "PUT");
-        assert!(retry.ends_with("waits of 500ms to 90s"), "{retry}");
+        assert!(retry.ends_with("backoff 500ms to 90s"), "{retry}");
     }
 
     #[test]
-    fn what_could_be_done_twice_is_said_not_to_be() {
+    fn retry_shows_that_unsafe_requests_are_retried_only_if_not_sent() {
         let retries = |idempotency: &str, method: &str| {
             let [retry, _] = explained("retry = {}", idempotency, method);
             assert!(retry.starts_with("up to "), "{retry}");
-            !retry.contains("only while it was provably not sent")
+            !retry.contains("only if the request was provably not sent")
         };
         for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"] {
             assert!(retries("{}", method), "{method}");
         }
         assert!(!retries("{}", "POST") && !retries("{ on_unknown = \"hold\" }", "PATCH"));
         assert!(retries("{ on_unknown = \"release\" }", "POST"));
-        // Here its key is not looked at.
+        // The gateway does not handle keys of POST requests here.
         let other = "{ on_unknown = \"release\", methods = \"PATCH\" }";
         assert!(!retries(other, "POST") && retries(other, "PATCH"));
     }
 
     #[test]
-    fn a_breaker_is_explained_by_what_opens_it() {
+    fn breaker_shows_what_opens_the_circuit() {
         let [_, breaker] = explained("", "{}", "GET");
         assert_eq!(
             breaker,
-            "opens for 1s to 1m after 5 connect failures in a row, or 50% of 20 or more requests in 10s; also if \
-             50% of 20 or more requests in 10s fail, or 20 in a row (502, 503, 504, first-byte timeout or lost \
-             connection), while every other server stays below 25% and at least one of them has 20 requests in \
-             10s"
+            "opens for 1s to 1m after 5 connect failures in a row, or if 50% of at least 20 requests in 10s fail to \
+             connect; also if 50% of at least 20 requests in 10s fail, or 20 in a row (502, 503, 504, first-byte \
+             timeout, lost connection), while every other server stays below 25% and at least one of them has 20 \
+             requests in 10s"
         );
         let [_, breaker] = explained("breaker = {}", "{}", "GET");
         assert_eq!(
             breaker,
-            "opens for 1s to 1m after 5 failures in a row, or 50% of 20 or more requests in 10s; failures: connect \
-             failure, 502, 503, 504, first-byte timeout or lost connection"
+            "opens for 1s to 1m after 5 failures in a row, or if 50% of at least 20 requests in 10s fail; failures: \
+             connect failure, 502, 503, 504, first-byte timeout, lost connection"
         );
         let keys = "breaker = { failure_ratio = 0.29, failures = \"5xx\", fallback = { body = \"Later.\" } }";
         let [_, breaker] = explained(keys, "{}", "GET");
-        assert!(breaker.contains("or 29% of"), "{breaker}");
+        assert!(breaker.contains("or if 29% of"), "{breaker}");
         assert!(breaker.contains("connect failure, 5xx, first"), "{breaker}");
         assert!(
-            breaker.ends_with("the fallback while all are open"),
+            breaker.ends_with("the fallback while all circuits are open"),
             "{breaker}"
         );
         let [_, breaker] = explained("breaker = { failures = [] }", "{}", "GET");

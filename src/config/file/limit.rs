@@ -6,57 +6,59 @@ use serde::Deserialize;
 use super::super::located::{Located, Many};
 use super::super::scalar::{KeyText, Rate, Timeout};
 
-/// A named quota.
+/// Rate limit with a name.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct LimitSection {
-    /// What buckets are told apart by: one thing, or a list.
+    /// What requests are counted by: `client`, `global`, `header:NAME`, or a list of these. Each value has its own
+    /// bucket.
     #[schemars(extend("default" = "client"))]
     pub(in super::super) key: Option<Many<KeyText>>,
-    /// Requests per time, in the long run.
+    /// Sustained rate: a number of requests per time.
     #[schemars(required)]
     pub(in super::super) rate: Option<Located<Rate>>,
-    /// Requests at once above the steady rate. Default: one less than the rate's number.
+    /// Additional requests that are admitted without a wait: up to `burst` + 1 at the same moment. Default: the number
+    /// of requests in `rate`, minus 1.
     #[schemars(range(max = 2_147_483_647))]
     pub(in super::super) burst: Option<Located<u32>>,
-    /// What happens to a request beyond the quota.
+    /// What happens to a request above the limit.
     #[schemars(extend("default" = "reject"))]
     pub(in super::super) on_exceed: Option<Located<ExceedWord>>,
-    /// With `delay`: the longest a request is made to wait.
+    /// With `on_exceed = "delay"`: longest delay of a request. A request that would wait longer gets 429.
     #[schemars(extend("default" = "1s"))]
     pub(in super::super) max_delay: Option<Located<Timeout>>,
-    /// Whether the limit acts or only watches.
+    /// Whether the limit rejects and delays requests or only counts them.
     #[schemars(extend("default" = "enforce"))]
     pub(in super::super) mode: Option<Located<ModeWord>>,
-    /// How the wait is written in `Retry-After`.
+    /// Format of the `Retry-After` header.
     #[schemars(extend("default" = "seconds"))]
     pub(in super::super) retry_after: Option<Located<RetryAfterWord>>,
-    /// What happens to a request while Redis cannot be asked.
+    /// With the `redis` backend: what happens to a request while Redis is unavailable.
     #[schemars(extend("default" = "local"))]
     pub(in super::super) on_store_error: Option<Located<OnStoreErrorWord>>,
 }
 
-/// What happens to a request beyond the quota.
+/// What happens to a request above the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(in super::super) enum ExceedWord {
-    /// It is refused.
+    /// The request gets 429.
     Reject,
-    /// It waits for its slot.
+    /// The request waits until the limit admits it.
     Delay,
 }
 
-/// Whether a limit acts or only watches.
+/// Whether a limit rejects and delays requests or only counts them.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(in super::super) enum ModeWord {
-    /// It acts.
+    /// The limit rejects or delays requests.
     Enforce,
-    /// It only watches.
+    /// The limit only counts the requests that it would reject.
     Shadow,
 }
 
-/// How the wait is written in `Retry-After`.
+/// Format of the `Retry-After` header.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(in super::super) enum RetryAfterWord {
@@ -66,14 +68,14 @@ pub(in super::super) enum RetryAfterWord {
     HttpDate,
 }
 
-/// What happens to a request while Redis cannot be asked.
+/// What happens to a request while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(in super::super) enum OnStoreErrorWord {
-    /// It is held to a bucket of this gateway's own.
+    /// This gateway enforces the limit with buckets in its own memory.
     Local,
-    /// It passes.
+    /// The limit admits the request.
     Open,
-    /// It is refused.
+    /// The limit rejects the request.
     Closed,
 }

@@ -1,4 +1,4 @@
-//! `[upstream.NAME]`, and what is below it.
+//! `[upstream.NAME]` and its tables.
 
 mod breaker;
 mod retry;
@@ -16,73 +16,73 @@ pub(in super::super) use breaker::{BreakerSection, FailuresEntry, FallbackTable}
 pub(in super::super) use retry::{BudgetTable, PresetWord, RetrySection, StrategyWord};
 pub(in super::super) use server::ServerEntry;
 
-/// An API behind the gateway.
+/// API behind the gateway, with one or more servers.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct UpstreamSection {
-    /// The servers that share its load: the URL of each, or a table of `url` and `weight`.
+    /// Servers that share the load. Each is a URL, or a table with `url` and `weight`.
     #[schemars(required, length(min = 1))]
     pub(in super::super) servers: Option<Vec<Located<ServerEntry>>>,
-    /// The `Host` sent to them: the client's, the server's own, or a literal.
+    /// `Host` header sent upstream: `preserve` (that of the client), `server` (that of the server's URL), or a literal.
     #[schemars(extend("default" = "preserve"))]
     pub(in super::super) host: Option<Located<HostChoice>>,
-    /// Until a connection stands, TLS included.
+    /// Time limit for establishing a connection, including the TLS handshake.
     #[schemars(extend("default" = "5s"))]
     pub(in super::super) connect_timeout: Option<Located<Timeout>>,
-    /// From the request's last byte to the head of the response. With `retry`, by default at most half of its
-    /// `deadline`.
+    /// Time limit from the last byte of the request to the head of the response. With `retry`, the default is at most
+    /// half of its `deadline`.
     #[schemars(extend("default" = "60s"))]
     pub(in super::super) first_byte_timeout: Option<Located<Timeout>>,
-    /// Between two parts of a body.
+    /// Longest pause between two reads of a response body or two writes of a request body.
     #[schemars(extend("default" = "60s"))]
     pub(in super::super) idle_timeout: Option<Located<Timeout>>,
-    /// For the whole exchange, all attempts together. Default: no bound.
+    /// Time limit of a request and its response, all attempts together. Default: no bound.
     pub(in super::super) timeout: Option<Located<Timeout>>,
-    /// Certificates to trust instead of the system's, PEM.
+    /// PEM file of the CA certificates to trust instead of those of the system.
     pub(in super::super) ca_file: Option<Located<PathBuf>>,
-    /// How its servers are asked whether they are well. Default: they are not asked.
+    /// Active health checks of the servers. Default: off.
     pub(in super::super) health: Option<HealthTable>,
-    /// With `health`: the part of the servers that may be taken out for failing it.
+    /// With `health`: largest fraction of the servers that health checks may eject.
     #[schemars(range(min = 0, max = 1), extend("default" = 0.5))]
     pub(in super::super) max_ejected: Option<Located<f64>>,
-    /// How long a server that came back takes to get its full share; `0s` for no time.
+    /// Time in which the share of a restored server grows to its full size. `0s`: immediately.
     #[schemars(extend("default" = "10s"))]
     pub(in super::super) slow_start: Option<Located<HumanDuration>>,
-    /// When a request is sent once more. Without this table: only if it was provably not sent.
+    /// Retries. Without this table, only requests that were provably not sent are sent again.
     pub(in super::super) retry: Option<RetrySection>,
-    /// What opens the circuit of a server. Without this table: connect failures, and response failures of one
-    /// outlier among several servers.
+    /// Circuit breaker of each server. Without this table, it opens on connect failures, and on response failures of
+    /// one outlier among several servers.
     pub(in super::super) breaker: Option<BreakerSection>,
-    /// How many requests it is sent at once, found out from how long it takes. Without this table: no bound.
+    /// Adaptive limit on requests in flight, derived from response times. Without this table: no bound.
     pub(in super::super) concurrency: Option<ConcurrencySection>,
 }
 
-/// How servers are asked whether they are well.
+/// Active health checks of the servers.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct HealthTable {
-    /// What is asked for, by GET.
+    /// Path and query of the health check, which is a GET request.
     #[schemars(required)]
     pub(in super::super) path: Option<Located<CheckPath>>,
-    /// How often.
+    /// Time between two health checks of a server.
     #[schemars(extend("default" = "5s"))]
     pub(in super::super) interval: Option<Located<CheckInterval>>,
-    /// How long the answer may take; no longer than `interval`.
+    /// Time limit of a health check, at most `interval`.
     #[schemars(extend("default" = "1s"))]
     pub(in super::super) timeout: Option<Located<Timeout>>,
 }
 
-/// How many requests an upstream is sent at once.
+/// Adaptive limit on the requests in flight to an upstream.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct ConcurrencySection {
-    /// Never fewer may be underway.
+    /// Lower bound of the limit, in requests.
     #[schemars(range(min = 1), extend("default" = 4))]
     pub(in super::super) min: Option<Located<u32>>,
-    /// Never more may be.
+    /// Upper bound of the limit, in requests.
     #[schemars(range(min = 1), extend("default" = 1_000))]
     pub(in super::super) max: Option<Located<u32>>,
-    /// How many may be at first.
+    /// Initial limit, in requests.
     #[schemars(range(min = 1), extend("default" = 20))]
     pub(in super::super) initial: Option<Located<u32>>,
 }

@@ -7,7 +7,7 @@ use super::super::scalar::Size;
 use super::super::source::Span;
 use crate::buffers::BufferBounds;
 
-/// The bounds, and where the file sets them.
+/// Bounds on bodies held in memory, with their source locations.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds<'a> {
     pub(super) value: BufferBounds,
@@ -15,8 +15,8 @@ pub(super) struct Bounds<'a> {
     per_client: Option<&'a Span>,
 }
 
-/// Resolves `max_buffered` and `max_buffered_per_client`. The default of the second is at most half of the first, so
-/// that one client leaves half of the memory to others.
+/// Resolves `max_buffered` and `max_buffered_per_client`. The default of `max_buffered_per_client` is at most half of
+/// `max_buffered`, so that one client cannot use more than half of the memory.
 pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -> Bounds<'a> {
     let default = BufferBounds::default();
     let total = section.max_buffered.as_ref();
@@ -48,14 +48,14 @@ pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -
 }
 
 impl Bounds<'_> {
-    /// Reports a `max_request` that does not fit into a bound: a body of this size would always be rejected, or
-    /// whenever more than half of `max_buffered` is in use.
+    /// Reports a `max_request` above a bound. A body of this size would be rejected always (`max_buffered`), or while
+    /// more than half of `max_buffered` is in use (`max_buffered_per_client`).
     pub(super) fn check_request(self, max_request: usize, span: &Span, findings: &mut Findings) {
         let BufferBounds { total, per_client } = self.value;
         let (key, bound, set) = if max_request > total {
             ("max_buffered", total, self.total)
         } else if max_request > per_client {
-            // The default follows from `max_buffered`.
+            // Without `max_buffered_per_client`, `max_buffered` determines this bound.
             let set = self.per_client.or(self.total);
             ("max_buffered_per_client", per_client, set)
         } else {

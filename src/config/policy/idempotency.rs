@@ -1,7 +1,7 @@
-//! What a route's idempotency keys mean.
+//! `idempotency` of a route.
 //!
-//! Whatever is not said is as [`KeyRule::default`] has it. What contradicts itself is an error, with `off`
-//! too, which is written to be taken back; what is only doubtful matters once keys are looked at.
+//! Omitted keys have the values of [`KeyRule::default`]. Contradictions are errors, also with `mode = "off"`, because the
+//! table may be enabled again. Warnings are reported only if the gateway handles keys.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -21,24 +21,24 @@ use crate::idempotency::claim::RecordSettings;
 use crate::idempotency::rule::ScopePart;
 use crate::idempotency::{InFlightPolicy, KeyRule, OnServerError, OnUnknown, Requirement, Scope};
 
-/// How long a duplicate waits for the first where nothing is said.
+/// Default of `wait_timeout`.
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 
-/// What there is besides the table that its meaning depends on.
+/// Parts of the configuration outside the table that its checks depend on.
 #[derive(Clone, Copy)]
-pub(super) struct Surroundings<'a> {
-    /// The methods the route takes; `None` for all.
+pub(super) struct RouteContext<'a> {
+    /// Methods that the route matches; `None`: all.
     pub(super) methods: Option<&'a [Method]>,
-    /// Bytes the answers of all keys may take.
+    /// Maximum total size of the stored responses, in bytes.
     pub(super) max_bytes: u64,
     /// Bounds on bodies held in memory.
     pub(super) buffers: Bounds<'a>,
 }
 
-/// The rule of a route's `idempotency`; `None` if keys are not looked at.
+/// Resolves the table. Returns `None` if the gateway only forwards keys.
 pub(super) fn resolve(
     section: &Located<IdempotencySection>,
-    around: Surroundings<'_>,
+    context: RouteContext<'_>,
     findings: &mut Findings,
 ) -> Option<KeyRule> {
     let table = &section.value;
@@ -57,10 +57,10 @@ pub(super) fn resolve(
         (None, Some(mode)) => &mode.span,
         (None, None) => &section.span,
     };
-    around
+    context
         .buffers
         .check_request(rule.max_request, span, findings);
-    doubt(section, &rule, around, findings);
+    warn(section, &rule, context, findings);
     Some(rule)
 }
 
@@ -124,7 +124,7 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
             ScopeText::Shared if words.0.len() > 1 => {
                 findings.error(
                     span,
-                    "\"shared\" separates no callers, so it cannot be combined",
+                    "\"shared\" is one key space for all callers, so it cannot be combined with other entries",
                     "write `scope = \"shared\"` alone, or remove it from the list",
                 );
             }
@@ -132,15 +132,16 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
             ScopeText::By(ScopePart::Header(name)) if name == header => {
                 findings.error(
                     span,
-                    "the header of the key identifies no caller: all callers would share the key",
-                    "name the header that identifies the caller, or write \"client\"",
+                    "the header that contains the key does not identify a caller: all callers would share one key \
+                     space",
+                    "name a header that identifies the caller, or write \"client\"",
                 );
             }
             ScopeText::By(part) => parts.push(part.clone()),
         }
     }
     if parts.is_empty() {
-        // A fault took them out, and was reported.
+        // All entries were invalid and have been reported.
         return Scope::Credential;
     }
     Scope::Parts(parts.into())
@@ -154,7 +155,7 @@ fn in_flight(table: &IdempotencySection, findings: &mut Findings) -> InFlightPol
     if let Some(wait) = &table.wait_timeout {
         findings.error(
             &wait.span,
-            "`wait_timeout` has no effect: a duplicate gets 409 at once, it does not wait",
+            "`wait_timeout` has no effect: with `in_flight = \"conflict\"` a duplicate gets 409 without a wait",
             "write `in_flight = \"wait\"`, or remove `wait_timeout`",
         );
     }
@@ -174,11 +175,11 @@ fn bytes(given: Option<&Located<Size>>, default: usize) -> usize {
     })
 }
 
-/// Says what is likely not meant.
-fn doubt(
+/// Warns about values that are probably not intended.
+fn warn(
     section: &Located<IdempotencySection>,
     rule: &KeyRule,
-    around: Surroundings<'_>,
+    context: RouteContext<'_>,
     findings: &mut Findings,
 ) {
     let Located { span, value: table } = section;
@@ -186,7 +187,7 @@ fn doubt(
     if table.scope.is_none() && !findings.has_any_within(span) {
         findings.warning(
             of_mode,
-            "without `scope`, a retry with a refreshed token or from a new address executes again. A request \
+            "without `scope`, a retry with a refreshed token or from a new address is executed again. A request \
              signed with SigV4, OAuth 1, Digest, Hawk or HTTP signatures is identified by its client and the \
              identity in the signature, which is not verified",
             "set `scope` to what identifies a caller in all its retries, such as \"header:X-Api-Key\" or \
@@ -198,7 +199,7 @@ fn doubt(
     if let Some(word) = words.into_iter().find(|word| word.value == cookie) {
         findings.warning(
             &word.span,
-            "a retry executes again if any cookie has changed, such as that of a load balancer",
+            "a retry is executed again if any cookie has changed, such as the cookie of a load balancer",
             "name the cookie that identifies the caller, such as \"cookie:session\"",
         );
     }
@@ -207,42 +208,46 @@ fn doubt(
     {
         findings.warning(
             &field.span,
-            "`body_field` is the name of a top-level member, not a path into the body",
+            "`body_field` is the name of a top-level member of the body, not a path",
             "name a member such as \"idempotency_key\"; keys in nested objects are not read",
         );
     }
-    let taken = |method: &Method| around.methods.is_none_or(|taken| taken.contains(method));
-    // An empty list is what a fault has left, and that was reported.
-    if !rule.methods.is_empty() && !rule.methods.iter().any(taken) {
+    let is_matched = |method: &Method| {
+        context
+            .methods
+            .is_none_or(|matched| matched.contains(method))
+    };
+    // The list is empty if all entries were invalid and have been reported.
+    if !rule.methods.is_empty() && !rule.methods.iter().any(is_matched) {
         let names: Vec<_> = rule.methods.iter().map(Method::as_str).collect();
         let of_methods = table.methods.as_ref().and_then(|methods| methods.0.first());
         findings.warning(
             of_methods.map_or(of_mode, |method| &method.span),
             format!(
-                "no key is ever looked at: this route takes no {}",
+                "`idempotency` has no effect: this route does not match {} requests",
                 names.join(" or ")
             ),
-            "add such a method to the `methods` of the route, or remove its `idempotency`",
+            "add such a method to `methods` of the route, or remove `idempotency`",
         );
     }
-    if rule.max_response as u64 > around.max_bytes {
+    if rule.max_response as u64 > context.max_bytes {
         let largest = table.max_response.as_ref();
         findings.warning(
             largest.map_or(of_mode, |largest| &largest.span),
             format!(
-                "an answer of {} bytes is not kept: the store has {} bytes for all of them",
-                rule.max_response, around.max_bytes
+                "a response of {} bytes is not stored: the store has {} bytes for all responses",
+                rule.max_response, context.max_bytes
             ),
             "lower `max_response`, or raise `max_bytes` in [store]",
         );
     } else if let Some(largest) = &table.max_response
-        && rule.max_response > around.buffers.value.total
+        && rule.max_response > context.buffers.value.total
     {
         findings.warning(
             &largest.span,
             format!(
                 "a response of {} bytes is not stored: `max_buffered` is {} bytes",
-                rule.max_response, around.buffers.value.total
+                rule.max_response, context.buffers.value.total
             ),
             "lower `max_response`, or raise `max_buffered` in [server]",
         );

@@ -1,4 +1,4 @@
-//! What requests are held to.
+//! `[limit.NAME]`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::problem::RetryAfterForm;
 use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
 use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Quota, QuotaError};
 
-/// How long a delaying limit makes a request wait where nothing is said.
+/// Default of `max_delay`.
 const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// Limits by name, in the order of their ids; `None` for one that has a fault.
+/// Limits by name, in the order of their ids. `None` is an invalid limit.
 pub(super) type Limits<'f> = BTreeMap<&'f str, Option<Arc<Limit>>>;
 
-/// `remote` if the store of the buckets is somewhere it can fail to be reached.
+/// Resolves the limits. `remote`: the buckets are in a store that can be unavailable, such as Redis.
 pub(super) fn resolve<'f>(
     sections: &'f Named<LimitName, LimitSection>,
     remote: bool,
@@ -29,14 +29,14 @@ pub(super) fn resolve<'f>(
     for (at, (name, section)) in sections.0.iter().enumerate() {
         let limit = if let Ok(id) = u16::try_from(at) {
             if !remote {
-                doubt(&section.value, findings);
+                warn(&section.value, findings);
             }
             limit(LimitId(id), name, &section.value, findings)
         } else {
             findings.error(
                 &name.span,
-                "there are too many limits",
-                format!("define at most {}", u32::from(u16::MAX) + 1),
+                "the configuration has too many limits",
+                format!("define at most {} limits", u32::from(u16::MAX) + 1),
             );
             None
         };
@@ -76,12 +76,13 @@ fn limit(
     })
 }
 
-/// A warning and no error: a fleet may share its limits and not its store.
-fn doubt(section: &LimitSection, findings: &mut Findings) {
+/// Warns about `on_store_error` without Redis. This is not an error, so that gateways with different stores can use the
+/// same limit sections.
+fn warn(section: &LimitSection, findings: &mut Findings) {
     if let Some(word) = &section.on_store_error {
         findings.warning(
             &word.span,
-            "`on_store_error` has no effect: buckets are in this process, and can always be asked",
+            "`on_store_error` has no effect: the buckets are in the memory of the gateway, which is always available",
             "set `backend = \"redis\"` in [store], or remove `on_store_error`",
         );
     }
@@ -104,7 +105,7 @@ fn exceed(section: &LimitSection, findings: &mut Findings) -> Exceed {
     if let Some(delay) = &section.max_delay {
         findings.error(
             &delay.span,
-            "`max_delay` has no effect: this limit refuses, it does not delay",
+            "`max_delay` has no effect: this limit rejects requests and does not delay them",
             "add `on_exceed = \"delay\"`, or remove `max_delay`",
         );
     }
@@ -124,7 +125,7 @@ fn quota(section: &LimitSection, findings: &mut Findings) -> Option<Quota> {
     let of_burst = section.burst.as_ref().map_or(span, |burst| &burst.span);
     let (span, help) = match error {
         QuotaError::ZeroPeriod | QuotaError::TooFast => {
-            (span, "write a slower rate, such as \"1000/s\"".into())
+            (span, "write a lower rate, such as \"1000/s\"".into())
         }
         QuotaError::BurstTooLarge => (of_burst, format!("set `burst` to at most {MAX_BURST}")),
         QuotaError::RefillTooLong => match largest_burst(rate) {
@@ -136,7 +137,7 @@ fn quota(section: &LimitSection, findings: &mut Findings) -> Option<Quota> {
     None
 }
 
-/// The largest burst that still refills in time at this rate, if any does.
+/// Returns the largest burst that refills within the allowed time at this rate, if any.
 fn largest_burst(rate: &Rate) -> Option<u128> {
     let interval = rate.period.as_nanos().div_ceil(rate.count.get().into());
     let tokens = MAX_REFILL.as_nanos() / interval;

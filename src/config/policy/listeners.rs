@@ -1,7 +1,6 @@
-//! Can all listeners be bound at once?
+//! Checks that all listeners can be bound.
 //!
-//! IPv4 and IPv6 are kept apart, also for their wildcards: `0.0.0.0` and `[::]` on one port are the
-//! usual way to listen on both.
+//! IPv4 and IPv6 are separate, also for their wildcards: `0.0.0.0` and `[::]` on the same port do not conflict.
 
 use std::net::SocketAddr;
 
@@ -9,7 +8,7 @@ use super::super::file::File;
 use super::super::problem::Findings;
 use super::super::source::Span;
 
-/// Reports listeners that cannot be bound beside an earlier one.
+/// Reports each listener whose address conflicts with an earlier one.
 pub(super) fn check(file: &File, findings: &mut Findings) {
     let mut listeners: Vec<(SocketAddr, &Span)> = Vec::new();
     for listen in file.server.listen.iter().flat_map(|listen| &listen.0) {
@@ -21,27 +20,27 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
     for (at, (address, span)) in listeners.iter().enumerate() {
         let earlier = listeners[..at]
             .iter()
-            .find(|(earlier, _)| collide(*earlier, *address));
+            .find(|(earlier, _)| conflict(*earlier, *address));
         if let Some((taken, earlier)) = earlier {
             findings
                 .error(
                     span,
-                    format!("`{address}` collides with `{taken}`"),
-                    "give each listener a port or an address of its own",
+                    format!("`{address}` conflicts with `{taken}`"),
+                    "use a different port or address for each listener",
                 )
-                .note(earlier, "taken here");
+                .note(earlier, "the other listener");
         }
     }
 }
 
-/// Whether binding one keeps the other from being bound. A port of 0 is any free one.
-fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+/// Whether two addresses cannot both be bound. Port 0 selects a free port, so it never conflicts.
+fn conflict(a: SocketAddr, b: SocketAddr) -> bool {
     let same_address = a.ip() == b.ip();
-    let one_is_all = a.ip().is_unspecified() || b.ip().is_unspecified();
+    let has_wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
     a.port() == b.port()
         && a.port() != 0
         && a.is_ipv4() == b.is_ipv4()
-        && (same_address || one_is_all)
+        && (same_address || has_wildcard)
 }
 
 #[cfg(test)]
@@ -49,17 +48,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wildcard_takes_the_port_of_every_address_of_its_family() {
-        let collide = |a: &str, b: &str| {
+    fn a_wildcard_conflicts_with_every_address_of_its_family_on_the_same_port() {
+        let conflict = |a: &str, b: &str| {
             let address = |text: &str| text.parse().expect("an address");
-            collide(address(a), address(b))
+            conflict(address(a), address(b))
         };
-        assert!(collide("127.0.0.1:80", "127.0.0.1:80"));
-        assert!(collide("0.0.0.0:80", "127.0.0.1:80"));
-        assert!(collide("[::1]:80", "[::]:80"));
-        assert!(!collide("127.0.0.1:80", "127.0.0.2:80"));
-        assert!(!collide("127.0.0.1:80", "127.0.0.1:81"));
-        assert!(!collide("127.0.0.1:0", "127.0.0.1:0"));
-        assert!(!collide("0.0.0.0:80", "[::]:80"));
+        assert!(conflict("127.0.0.1:80", "127.0.0.1:80"));
+        assert!(conflict("0.0.0.0:80", "127.0.0.1:80"));
+        assert!(conflict("[::1]:80", "[::]:80"));
+        assert!(!conflict("127.0.0.1:80", "127.0.0.2:80"));
+        assert!(!conflict("127.0.0.1:80", "127.0.0.1:81"));
+        assert!(!conflict("127.0.0.1:0", "127.0.0.1:0"));
+        assert!(!conflict("0.0.0.0:80", "[::]:80"));
     }
 }

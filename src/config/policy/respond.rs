@@ -1,4 +1,4 @@
-//! `[respond]`: the responses that the gateway makes, and which browser code may read them.
+//! `[respond]`: responses that the gateway makes, and their CORS headers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::super::scalar::{HeaderText, Origin};
 use super::{duration, plain};
 use crate::respond::{Cors, Dialect, Hint, Hints, RespondSettings};
 
-/// How long a browser keeps a preflight's answer where nothing is said.
+/// Default of `max_age`.
 const DEFAULT_MAX_AGE: Duration = Duration::from_mins(10);
 
 pub(super) fn resolve(section: &RespondSection, findings: &mut Findings) -> RespondSettings {
@@ -59,8 +59,8 @@ fn resolve_cors(section: &CorsSection, findings: &mut Findings) -> Cors {
         findings
             .error(
                 &credentials.span,
-                "credentials cannot be allowed to every origin: browsers refuse it",
-                "list the origins in `origins`, or remove `credentials`",
+                "`credentials` cannot be combined with every origin: browsers reject such responses",
+                "list the allowed origins in `origins`, or remove `credentials`",
             )
             .note(&any.span, "this allows every origin");
     }

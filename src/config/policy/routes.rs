@@ -1,4 +1,4 @@
-//! Which requests are taken, and what is done with them.
+//! `[[route]]`: patterns, upstream, limits, cost and idempotency rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -11,7 +11,7 @@ use super::super::problem::Findings;
 use super::super::source::Span;
 use super::super::suggest;
 use super::buffers::Bounds;
-use super::idempotency::{self, Surroundings};
+use super::idempotency::{self, RouteContext};
 use super::limits::Limits;
 use super::plain;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
@@ -19,7 +19,7 @@ use crate::route::{Matcher, RouteMatch, check_pattern, find_shadowed};
 use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::UpstreamId;
 
-/// Returns the routes without a fault, in the order of the file.
+/// Resolves the routes. Returns the valid ones, in the order of the file.
 pub(super) fn resolve(
     file: &File,
     limits: &Limits<'_>,
@@ -30,7 +30,7 @@ pub(super) fn resolve(
     if file.route.is_empty() && !findings.has_errors() {
         findings.error(
             &(0..0),
-            "there is no route, so every request would get 404",
+            "the configuration has no route, so every request would get 404",
             "add a `[[route]]` with `name = \"all\"`, `path = \"/\"` and an `upstream`",
         );
     }
@@ -61,17 +61,17 @@ pub(super) fn resolve(
             .error(
                 &spans[later],
                 format!(
-                    "no request can reach the route `{}`: `{}` takes them all",
+                    "no request can reach the route `{}`: `{}` matches all of its requests first",
                     matches[later].name, matches[earlier].name
                 ),
-                "the first match wins: move this route above the other, or remove it",
+                "the first match wins: move this route above the other route, or remove it",
             )
-            .note(&spans[earlier], "these take its requests");
+            .note(&spans[earlier], "the route that matches first");
     }
     routes
 }
 
-/// Resolves the headers that each route is counted by, and returns the headers that any route reads.
+/// Sets the headers that each route is counted by. Returns the headers that any route reads.
 pub(super) fn resolve_headers(routes: &mut [(RouteMatch, RoutePolicy)]) -> HeaderNames {
     let mut names = HeaderNames::default();
     for (_, route) in routes {
@@ -90,7 +90,7 @@ pub(super) fn resolve_headers(routes: &mut [(RouteMatch, RoutePolicy)]) -> Heade
     names
 }
 
-/// Compiles routes without a fault.
+/// Compiles valid routes to a matcher.
 pub(super) fn compile(
     file: &File,
     routes: Vec<(RouteMatch, RoutePolicy)>,
@@ -103,7 +103,7 @@ pub(super) fn compile(
             findings.error(
                 &span,
                 error.to_string(),
-                "write shorter patterns, or ones with smaller repetitions",
+                "write shorter patterns, or patterns with smaller repetition counts",
             );
             None
         }
@@ -144,7 +144,7 @@ impl<'a> Resolver<'a> {
         if methods.as_ref().is_some_and(Vec::is_empty) {
             return None;
         }
-        let around = Surroundings {
+        let context = RouteContext {
             methods: methods.as_deref(),
             max_bytes: self.max_bytes,
             buffers: self.buffers,
@@ -152,7 +152,7 @@ impl<'a> Resolver<'a> {
         let rule = route
             .idempotency
             .as_ref()
-            .and_then(|section| idempotency::resolve(section, around, self.findings));
+            .and_then(|section| idempotency::resolve(section, context, self.findings));
         let name: Arc<str> = name?.into();
         let matches = RouteMatch {
             name: Arc::clone(&name),
@@ -179,33 +179,33 @@ impl<'a> Resolver<'a> {
             self.findings
                 .error(
                     span,
-                    format!("two routes are called `{name}`"),
-                    "give each route a name of its own",
+                    format!("two routes are named `{name}`"),
+                    "give each route a different name",
                 )
-                .note(earlier, "the first one");
+                .note(earlier, "the first route with this name");
         }
         Some(name)
     }
 
     fn patterns(&mut self, route: &RouteSection) -> Option<Vec<String>> {
         let path = route.path.as_ref()?;
-        let mut sound = true;
+        let mut valid = true;
         for Located { span, value } in &path.0 {
             let Err(error) = check_pattern(value) else {
                 continue;
             };
-            sound = false;
+            valid = false;
             let span = match error.span() {
                 Some(part) => self.findings.sources.inside(span, value, part),
                 None => span.clone(),
             };
             self.findings.error(
                 &span,
-                format!("`path` is not a usable pattern: {error}"),
-                "write a regular expression over the path, such as \"/api/v2/\" or \"/users/[0-9]+$\"",
+                format!("`path` is not a valid pattern: {error}"),
+                "write a regular expression for the path, such as \"/api/v2/\" or \"/users/[0-9]+$\"",
             );
         }
-        sound.then(|| path.0.iter().map(|pattern| pattern.value.clone()).collect())
+        valid.then(|| path.0.iter().map(|pattern| pattern.value.clone()).collect())
     }
 
     fn upstream(&mut self, route: &'a RouteSection, header: &Span) -> Option<UpstreamId> {
@@ -215,7 +215,7 @@ impl<'a> Resolver<'a> {
         let Some(at) = self.upstreams.iter().position(|known| known == value) else {
             self.findings.error(
                 span,
-                format!("no upstream is called `{value}`"),
+                format!("there is no upstream named `{value}`"),
                 suggest::remedy(value, self.upstreams.iter().copied()),
             );
             return None;
@@ -233,7 +233,7 @@ impl<'a> Resolver<'a> {
             [] => {
                 self.findings.error(
                     header,
-                    "this route has nowhere to send its requests",
+                    "this route has no upstream: the configuration defines none",
                     "add an `[upstream.api]` section with `servers = [\"http://127.0.0.1:9000\"]`",
                 );
                 None
@@ -241,7 +241,7 @@ impl<'a> Resolver<'a> {
             several => {
                 self.findings.error(
                     header,
-                    "this route does not say which upstream it means",
+                    "this route has no `upstream`, and the configuration defines several",
                     format!("add `upstream = …`, one of {}", several.join(", ")),
                 );
                 None
@@ -257,15 +257,15 @@ impl<'a> Resolver<'a> {
                 None => {
                     self.findings.error(
                         span,
-                        format!("no limit is called `{value}`"),
+                        format!("there is no limit named `{value}`"),
                         suggest::remedy(value, self.limits.keys().copied()),
                     );
                 }
                 Some(_) if !seen.insert(value) => {
                     self.findings.error(
                         span,
-                        format!("this route is held to `{value}` twice"),
-                        "name each limit once; to charge more than one token, set `cost`",
+                        format!("this route lists the limit `{value}` twice"),
+                        "list each limit once; to charge more than one token per request, set `cost`",
                     );
                 }
                 Some(limit) => {
@@ -277,7 +277,7 @@ impl<'a> Resolver<'a> {
         found
     }
 
-    /// Warns if every enforced limit has a header in its key: then every new value of the header is a new bucket, also
+    /// Warns if every enforced limit has a header in its key. Each new value of the header is then a new bucket, also
     /// if the client is another part of the key.
     fn warn_if_evadable(&mut self, route: &RouteSection, limits: &[Arc<Limit>]) {
         let mut enforced = limits
@@ -294,8 +294,8 @@ impl<'a> Resolver<'a> {
         if enforced.peek().is_some() && enforced.all(has_header) {
             self.findings.warning(
                 &first.span,
-                "every limit of this route has a header in its key: a caller gets a fresh bucket with every new \
-                 value of the header, also if \"client\" is part of the key",
+                "every limit of this route has a header in its key: a caller gets a new bucket with every new value of \
+                 the header, also if \"client\" is part of the key",
                 "add a limit with `key = \"client\"` or `key = \"global\"` to `limits` of this route",
             );
         }
@@ -313,9 +313,11 @@ impl<'a> Resolver<'a> {
             let name = &tightest.name;
             self.findings.error(
                 span,
-                format!("no request can pay this cost: `{name}` never holds more than {capacity}"),
                 format!(
-                    "lower `cost` to {capacity} at most, or raise the burst of `{name}` to {}",
+                    "no request can ever pass: `cost` is {value}, and `{name}` has at most {capacity} tokens"
+                ),
+                format!(
+                    "lower `cost` to at most {capacity}, or raise the burst of `{name}` to {}",
                     value - 1
                 ),
             );
@@ -324,7 +326,8 @@ impl<'a> Resolver<'a> {
         NonZeroU32::new(*value)
     }
 
-    /// Faults elsewhere may have taken out what would have been a use, so this needs a sound file.
+    /// Warns about unused limits and upstreams. After an error it does nothing: the route that uses them may have been
+    /// removed as invalid.
     fn report_unused(&mut self, file: &File) {
         if self.findings.has_errors() {
             return;
@@ -345,7 +348,7 @@ impl<'a> Resolver<'a> {
         self.findings.warning(
             span,
             format!("no route uses the {what} `{name}`"),
-            format!("name it in a route, or remove `[{what}.{name}]`"),
+            format!("add it to a route, or remove `[{what}.{name}]`"),
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Where buckets and idempotency keys are kept, and how many.
+//! `[store]`: backend and capacity.
 
 mod lease;
 mod redis;
@@ -12,15 +12,15 @@ use super::super::{Backend, StoreSettings};
 use super::plain;
 use crate::store::StoreCapacity;
 
-pub(super) use lease::set_lease;
+pub(super) use lease::resolve_lease;
 
-/// Bytes that answers may take on disk where nothing is said.
+/// Default of `max_bytes` on disk.
 const DEFAULT_DISK_BYTES: u64 = 4 << 30;
 
 pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreSettings {
-    // The word may be gone for a fault of its own, which is to be mended first.
+    // After an error, `backend` may be missing because validation removed it.
     if section.backend.is_some() || !findings.has_errors() {
-        misplaced(section, findings);
+        report_unused_keys(section, findings);
     }
     let backend = match word(section) {
         BackendWord::Memory => Backend::Memory,
@@ -46,31 +46,31 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreS
     }
 }
 
-/// Bytes the answers of all keys may take, as far as the gateway has a say in it.
-pub(super) fn bytes_for_answers(store: &StoreSettings) -> u64 {
+/// Returns the maximum total size of the stored responses. The gateway does not bound it on Redis.
+pub(super) fn max_response_bytes(store: &StoreSettings) -> u64 {
     match store.backend {
         Backend::Memory | Backend::Disk { .. } => store.capacity.max_bytes,
         Backend::Redis(_) => u64::MAX,
     }
 }
 
-/// Whether the store may be out of reach; where the word for it has a fault, it may.
+/// Whether the store is Redis, which can be unavailable. Also true if `backend` may have been removed as invalid.
 pub(super) fn is_remote(section: &StoreSection, findings: &Findings) -> bool {
-    let lost = section.backend.is_none() && findings.has_errors();
-    lost || word(section) == BackendWord::Redis
+    let may_be_removed = section.backend.is_none() && findings.has_errors();
+    may_be_removed || word(section) == BackendWord::Redis
 }
 
 fn word(section: &StoreSection) -> BackendWord {
     plain(section.backend.as_ref(), BackendWord::Memory)
 }
 
-/// The directory; where it has a fault, whatever will do for the checks that follow.
+/// Resolves the disk store. Returns another backend if `path` is missing, so that later checks can run.
 fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     let Some(path) = &section.path else {
         missing(
             section,
-            "nothing says where on disk",
-            "add a directory to [store]: `path = \"data/tidegate\"`",
+            "`backend = \"disk\"` needs a directory, and `path` is missing",
+            "add `path = \"data/tidegate\"` to [store]",
             findings,
         );
         return Backend::Memory;
@@ -78,8 +78,8 @@ fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     if path.value.as_os_str().is_empty() {
         findings.error(
             &path.span,
-            "an empty `path` names no directory",
-            "write a directory, such as `path = \"data/tidegate\"`",
+            "`path` is empty",
+            "write the path of a directory, such as `path = \"data/tidegate\"`",
         );
     }
     Backend::Disk {
@@ -87,7 +87,7 @@ fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     }
 }
 
-/// Reports a key that a backend needs, unless it may be gone for a fault of its own.
+/// Reports a missing key of a backend. After an error it does nothing, because validation may have removed the key.
 fn missing(section: &StoreSection, title: &str, help: &str, findings: &mut Findings) {
     if let Some(backend) = &section.backend
         && !findings.has_errors()
@@ -96,25 +96,24 @@ fn missing(section: &StoreSection, title: &str, help: &str, findings: &mut Findi
     }
 }
 
-/// Reports keys that belong to another backend.
-fn misplaced(section: &StoreSection, findings: &mut Findings) {
+/// Reports keys that have no effect with the configured backend.
+fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
     let word = word(section);
-    let kept = match word {
-        BackendWord::Memory => "everything is kept in memory",
-        BackendWord::Disk => "everything is kept on disk",
-        BackendWord::Redis => "everything is kept in Redis",
+    let reason = match word {
+        BackendWord::Memory => "the backend of the store is \"memory\"",
+        BackendWord::Disk => "the backend of the store is \"disk\"",
+        BackendWord::Redis => "the backend of the store is \"redis\"",
     };
-    let place = if section.backend.is_some() {
+    let (set, to) = if section.backend.is_some() {
         ("set", "in")
     } else {
         ("add", "to")
     };
     let mut report = |key: &str, span: &Span, backend: &str| {
-        let (set, within) = place;
         findings.error(
             span,
-            format!("`{key}` has no effect: {kept}"),
-            format!("{set} `backend = \"{backend}\"` {within} [store], or remove `{key}`"),
+            format!("`{key}` has no effect: {reason}"),
+            format!("{set} `backend = \"{backend}\"` {to} [store], or remove `{key}`"),
         );
     };
     if let Some(path) = section.path.as_ref().filter(|_| word != BackendWord::Disk) {
@@ -127,8 +126,8 @@ fn misplaced(section: &StoreSection, findings: &mut Findings) {
         if let Some(most) = &section.max_keys_per_client {
             findings.error(
                 &most.span,
-                format!("`max_keys_per_client` has no effect: {kept}"),
-                "remove `max_keys_per_client`: above 80 % of `max_keys` each client has a share of 10 % without it",
+                format!("`max_keys_per_client` has no effect: {reason}"),
+                "remove `max_keys_per_client`: above 80 % of `max_keys`, each client is limited to 10 % of `max_keys`",
             );
         }
         return;
@@ -139,8 +138,8 @@ fn misplaced(section: &StoreSection, findings: &mut Findings) {
         if let Some(span) = span {
             findings.error(
                 span,
-                format!("`{key}` has no effect: Redis bounds what it keeps itself"),
-                format!("set `maxmemory` in Redis itself, and remove `{key}`"),
+                format!("`{key}` has no effect: Redis has its own memory limit"),
+                format!("set `maxmemory` in the configuration of Redis, and remove `{key}`"),
             );
         }
     }
@@ -164,11 +163,11 @@ mod tests {
             &Environment::default(),
             &Overrides::default(),
         );
-        loaded.expect("a sound configuration").policy.store
+        loaded.expect("a valid configuration").policy.store
     }
 
     #[test]
-    fn memory_is_smaller_than_disk_unless_somebody_says_otherwise() {
+    fn the_default_capacity_depends_on_the_backend() {
         let memory = settings("");
         assert_eq!(memory, StoreSettings::default());
         assert_eq!(memory.capacity.max_bytes, 256 << 20);
@@ -182,11 +181,11 @@ mod tests {
         };
         assert_eq!(disk.capacity, capacity);
 
-        let told = settings("max_keys = 7\nmax_bytes = \"1KiB\"");
+        let configured = settings("max_keys = 7\nmax_bytes = \"1KiB\"");
         let capacity = StoreCapacity {
             max_keys: 7,
             max_bytes: 1024,
         };
-        assert_eq!(told.capacity, capacity);
+        assert_eq!(configured.capacity, capacity);
     }
 }

@@ -1,7 +1,7 @@
-//! Where requests go, and how what struggles there is treated.
+//! `[upstream.NAME]`: servers, timeouts, retries, circuit breaker, health checks and concurrency limit.
 //!
-//! Whatever is not said is as the settings have it by default. Where a person moves one end of a range past
-//! the default of the other, the default follows: what was not written cannot contradict what was.
+//! Omitted keys have the defaults of the settings types. If a configured bound of a range is beyond the default of the
+//! other bound, the default follows. A default therefore never contradicts a configured value.
 
 mod breaker;
 mod health;
@@ -23,10 +23,10 @@ use crate::upstream::{
     BreakerSettings, ConcurrencySettings, HostHeader, Server, Timeouts, Upstream, UpstreamId,
 };
 
-/// How long a server that came back takes to get its full share, where nothing is said.
+/// Default of `slow_start`.
 const DEFAULT_SLOW_START: Duration = Duration::from_secs(10);
 
-/// Upstreams in the order of their names, which is the order of their ids.
+/// Resolves the upstreams, sorted by name. The position of an upstream is its id.
 pub(super) fn resolve(
     sections: &Named<Label, UpstreamSection>,
     findings: &mut Findings,
@@ -47,14 +47,14 @@ fn upstream(
     findings: &mut Findings,
 ) -> Upstream {
     let servers = section.servers.as_deref().unwrap_or_default();
-    twice(servers, findings);
+    check_duplicates(servers, findings);
     let retry = section
         .retry
         .as_ref()
         .map(|retry| retry::resolve(retry, findings));
     let deadline = retry.and_then(|retry| retry.deadline());
     let timeouts = timeouts(section, deadline);
-    doubt_timeouts(section, deadline, findings);
+    warn_about_timeouts(section, deadline, findings);
     Upstream {
         id,
         name: name.into(),
@@ -95,8 +95,8 @@ fn server(entry: &ServerEntry) -> Option<Server> {
     }
 }
 
-/// Reports a server that is there already: two of one name could not be told apart, nor tell anybody apart.
-fn twice(servers: &[Located<ServerEntry>], findings: &mut Findings) {
+/// Reports a server that is listed twice. Metrics and the admin API identify a server by its host and port.
+fn check_duplicates(servers: &[Located<ServerEntry>], findings: &mut Findings) {
     let mut seen: Vec<(Authority, &Span)> = Vec::new();
     for entry in servers {
         let Some(Server { authority, .. }) = server(&entry.value) else {
@@ -108,18 +108,18 @@ fn twice(servers: &[Located<ServerEntry>], findings: &mut Findings) {
                 findings
                     .error(
                         &entry.span,
-                        format!("the server `{authority}` is there twice"),
-                        "remove one; for a larger share of the load, write \
+                        format!("the server `{authority}` is listed twice"),
+                        "remove one entry; for a larger share of the load, write \
                          `{ url = \"…\", weight = 2 }`",
                     )
-                    .note(first, "it is also given here");
+                    .note(first, "first entry");
             }
         }
     }
 }
 
-/// How long each part may take. Where there are retries up to a `deadline`, an answer is by default waited for
-/// half as long at most, or one that never comes would leave no time for another attempt.
+/// Resolves the timeouts. With retries, the default of `first_byte_timeout` is at most half of the `deadline`, so that
+/// time for another attempt remains after a timeout.
 fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     let default = Timeouts::default();
     let first_byte = deadline.map_or(default.first_byte, |deadline| {
@@ -133,15 +133,18 @@ fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     }
 }
 
-/// Says where a timeout leaves no time for another attempt.
-fn doubt_timeouts(section: &UpstreamSection, deadline: Option<Duration>, findings: &mut Findings) {
+/// Warns if `first_byte_timeout` leaves no time for another attempt.
+fn warn_about_timeouts(
+    section: &UpstreamSection,
+    deadline: Option<Duration>,
+    findings: &mut Findings,
+) {
     if let (Some(first_byte), Some(deadline)) = (&section.first_byte_timeout, deadline)
         && first_byte.value.0 >= deadline
     {
         findings.warning(
             &first_byte.span,
-            "an answer that does not come is never asked for again: it is waited for until the `deadline` of \
-             retries is over",
+            "a request is never retried after a `first_byte_timeout`, because `deadline` of `retry` is not longer",
             format!(
                 "set `first_byte_timeout` to less than \"{}\", or raise `deadline` in the `retry` table",
                 HumanDuration(deadline)

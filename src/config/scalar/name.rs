@@ -1,63 +1,63 @@
-//! Names a person gives, and the few words with a fixed meaning.
+//! Names that users choose, limit keys and backends.
 
 use std::str::FromStr;
 
-use super::{CountedHeader, Fault};
+use super::{CountedHeader, ValueError};
 use crate::throttle::KeyPart;
 
-/// The name of a limit. It is shown to clients in `RateLimit` headers as a structured-field string
-/// and to operators as a metric's label, so it keeps to what needs no quoting in either.
+/// Name of a limit. `RateLimit` headers contain it as a structured-field string, and metrics as a label. The allowed
+/// characters need no quoting in either.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct LimitName(pub(in super::super) String);
 
 impl FromStr for LimitName {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
         if matches!(text.len(), 1..=64) && text.bytes().all(plain) {
             return Ok(Self(text.to_owned()));
         }
-        Err(Fault::new(
-            format!("`{text}` cannot name a limit"),
-            "write 1 to 64 letters, digits, dots, dashes and underscores",
+        Err(ValueError::new(
+            format!("`{text}` is not a valid name for a limit"),
+            "write 1 to 64 characters: letters, digits, dots, dashes and underscores",
         ))
     }
 }
 
-/// The name of an upstream, a route or a JSON member.
+/// Name of an upstream, a route or a JSON member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Label(pub(in super::super) String);
 
 impl FromStr for Label {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         if text.is_empty() || text.chars().any(char::is_control) {
-            return Err(Fault::new(
-                format!("`{}` is not a name", text.escape_debug()),
-                "write a name of at least one character, all of them printable",
+            return Err(ValueError::new(
+                format!("`{}` is not a valid name", text.escape_debug()),
+                "write at least one character and no control characters",
             ));
         }
         Ok(Self(text.to_owned()))
     }
 }
 
-/// One thing a limit's buckets are told apart by.
+/// Entry of `key` of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct KeyText(pub(in super::super) KeyPart);
 
 impl FromStr for KeyText {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let part = match (text, text.strip_prefix("header:")) {
             ("client", _) => KeyPart::Client,
             ("global", _) => KeyPart::Global,
             (_, Some(name)) => KeyPart::Header(name.parse::<CountedHeader>()?.0),
             (_, None) => {
-                return Err(Fault::new(
-                    format!("a limit cannot be counted by `{text}`"),
+                return Err(ValueError::new(
+                    format!("`{text}` is not a valid key of a limit"),
                     "write \"client\", \"global\", \"header:NAME\", or a list of these",
                 ));
             }
@@ -66,26 +66,26 @@ impl FromStr for KeyText {
     }
 }
 
-/// What keeps buckets and idempotency keys.
+/// `backend` of `[store]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum BackendWord {
-    /// Memory: they are gone with the process.
+    /// Memory of the process.
     Memory,
-    /// A directory on disk.
+    /// Directory on disk.
     Disk,
-    /// A Redis, which other gateways may share.
+    /// Redis server or cluster.
     Redis,
 }
 
 impl FromStr for BackendWord {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match text {
             "memory" => Ok(Self::Memory),
             "disk" => Ok(Self::Disk),
             "redis" => Ok(Self::Redis),
-            _ => Err(Fault::new(
+            _ => Err(ValueError::new(
                 format!("`{text}` is not a backend"),
                 "write \"memory\", \"disk\" or \"redis\"",
             )),
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_named_in_plain_characters() {
+    fn the_name_of_a_limit_has_1_to_64_plain_characters() {
         assert!("per-device_1.0".parse::<LimitName>().is_ok());
         for text in ["", "a b", "a\"b", "größe", &"x".repeat(65)] {
             assert!(text.parse::<LimitName>().is_err(), "{text}");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_counted_by_known_things() {
+    fn limit_keys_are_parsed() {
         let key = |text: &str| text.parse::<KeyText>().map(|KeyText(part)| part);
         assert_eq!(key("client"), Ok(KeyPart::Client));
         let header = http::HeaderName::from_static("x-api-key");
@@ -115,11 +115,11 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_is_one_of_three() {
+    fn backends_are_parsed() {
         assert_eq!("memory".parse(), Ok(BackendWord::Memory));
         assert_eq!("disk".parse(), Ok(BackendWord::Disk));
         assert_eq!("redis".parse(), Ok(BackendWord::Redis));
-        let fault = "memroy".parse::<BackendWord>().expect_err("a typing error");
-        assert!(fault.help.contains("memory"));
+        let error = "memroy".parse::<BackendWord>().expect_err("misspelt");
+        assert!(error.help.contains("memory"));
     }
 }

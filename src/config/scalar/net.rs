@@ -1,4 +1,4 @@
-//! Addresses, networks and the servers behind.
+//! Listen addresses, networks and server URLs.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -8,83 +8,88 @@ use http::Uri;
 use http::uri::Scheme;
 use ipnet::IpNet;
 
-use super::Fault;
+use super::ValueError;
 use crate::upstream::Server;
 
-/// Where to listen.
+/// IP address and port to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Listen(pub(in super::super) SocketAddr);
 
 impl FromStr for Listen {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         text.parse().map(Self).map_err(|_| {
             let help = match text.rsplit_once(':') {
                 Some(("", port)) if port.parse::<u16>().is_ok() => {
-                    format!("write \"0.0.0.0:{port}\" to listen on every address")
+                    format!("write \"0.0.0.0:{port}\" to listen on all IPv4 addresses")
                 }
                 Some(("localhost", port)) => format!("write \"127.0.0.1:{port}\""),
                 _ => "write an IP address and a port: \"127.0.0.1:8080\", \"[::1]:8080\"".into(),
             };
-            Fault::new(format!("`{text}` is not an address to listen on"), help)
+            ValueError::new(format!("`{text}` is not an IP address with a port"), help)
         })
     }
 }
 
-/// A network, or a lone address for the network of itself.
+/// Network, or a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Cidr(pub(in super::super) IpNet);
 
 impl FromStr for Cidr {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
-        let lone = || text.parse::<IpAddr>().map(IpNet::from);
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let single = || text.parse::<IpAddr>().map(IpNet::from);
         text.parse::<IpNet>()
-            .or_else(|_| lone())
+            .or_else(|_| single())
             .map(|net| Self(net.trunc()))
             .map_err(|_| {
-                Fault::new(
-                    format!("`{text}` is not a network"),
+                ValueError::new(
+                    format!("`{text}` is not a network or an address"),
                     "write a network or an address: \"10.0.0.0/8\", \"192.0.2.7\", \"fd00::/8\"",
                 )
             })
     }
 }
 
-/// A server of an upstream.
+/// URL of an upstream server: scheme, host and optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct ServerUrl(pub(in super::super) Server);
 
 impl FromStr for ServerUrl {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
-        let fault = |title: String| {
-            Fault::new(
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let error = |title: String| {
+            ValueError::new(
                 title,
-                "write the scheme, the host and the port alone: \"http://127.0.0.1:9000\", \"https://api.example\"",
+                "write only scheme, host and port: \"http://127.0.0.1:9000\", \"https://api.example\"",
             )
         };
-        let not_a_url = || fault(format!("`{text}` is not the URL of a server"));
+        let not_a_url = || error(format!("`{text}` is not the URL of a server"));
         let uri: Uri = text.parse().map_err(|_| not_a_url())?;
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
             return Err(not_a_url());
         };
         let tls = *scheme == Scheme::HTTPS;
         if !tls && *scheme != Scheme::HTTP {
-            return Err(fault(format!("`{scheme}` is not spoken to servers")));
+            return Err(error(format!(
+                "`{scheme}` is not a supported protocol for servers"
+            )));
         }
-        // `Uri` drops a fragment without a word.
+        // `Uri` silently drops a fragment.
         let extra = uri.query().is_some() || text.contains('#');
         if extra || !matches!(uri.path(), "" | "/") {
-            return Err(fault(format!(
-                "`{text}` has a path or a query, and requests bring their own"
+            return Err(error(format!(
+                "`{text}` has a path or a query: the gateway forwards those of the request"
             )));
         }
         if authority.as_str().contains('@') {
-            return Err(fault(format!("`{}` has a user in it", authority.host())));
+            return Err(error(format!(
+                "the URL of `{}` contains a user",
+                authority.host()
+            )));
         }
         let port_is_wrong = match authority.as_str().strip_prefix(authority.host()) {
             Some("") => false,
@@ -106,20 +111,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_to_listen_on_names_its_remedy() {
+    fn the_remedy_for_a_listen_address_contains_the_port() {
         assert!("[::1]:0".parse::<Listen>().is_ok());
         for (text, remedy) in [
             (":8080", "0.0.0.0:8080"),
             ("localhost:80", "127.0.0.1:80"),
             ("8080", "127.0.0.1:8080"),
         ] {
-            let fault = text.parse::<Listen>().expect_err(text);
-            assert!(fault.help.contains(remedy), "{text}: {}", fault.help);
+            let error = text.parse::<Listen>().expect_err(text);
+            assert!(error.help.contains(remedy), "{text}: {}", error.help);
         }
     }
 
     #[test]
-    fn a_lone_address_is_a_network_of_one() {
+    fn a_single_address_is_a_network_of_one() {
         let net = |text: &str| text.parse::<Cidr>().expect(text).0.to_string();
         assert_eq!(net("192.0.2.7"), "192.0.2.7/32");
         assert_eq!(net("10.1.2.3/8"), "10.0.0.0/8");
@@ -127,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_a_scheme_a_host_and_perhaps_a_port() {
+    fn a_server_url_has_a_scheme_a_host_and_an_optional_port() {
         for text in ["http://a", "https://a:8443", "http://[::1]:80", "http://a/"] {
             assert!(text.parse::<ServerUrl>().is_ok(), "{text}");
         }
@@ -152,10 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn a_password_in_a_url_is_not_repeated() {
-        let fault = "http://u:secret@a"
+    fn the_error_about_a_url_omits_its_password() {
+        let error = "http://u:secret@a"
             .parse::<ServerUrl>()
             .expect_err("a user");
-        assert!(!fault.title.contains("secret"));
+        assert!(!error.title.contains("secret"));
     }
 }

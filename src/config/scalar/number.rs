@@ -5,34 +5,34 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::Fault;
+use super::ValueError;
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// Beyond this a timer's arithmetic could overflow, and nobody means it.
-const LONGEST: Duration = Duration::from_secs(365 * DAY);
+/// Longest duration. A longer one could overflow the arithmetic of timers.
+const MAX_DURATION: Duration = Duration::from_secs(365 * DAY);
 
-/// A time span as a person writes it, from nothing to a year.
+/// Duration from zero to one year, such as `250ms` or `24h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct HumanDuration(pub(in super::super) Duration);
 
 impl FromStr for HumanDuration {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let (number, unit) = split_unit(text);
         let duration = number
             .parse()
             .ok()
             .and_then(|count| times_unit(count, unit))
             .ok_or_else(|| {
-                Fault::new(
+                ValueError::new(
                     format!("`{text}` is not a duration"),
-                    "write a whole number and its unit, one of ms, s, m, h and d: \"250ms\", \"10s\", \"24h\"",
+                    "write a whole number and a unit (ms, s, m, h or d): \"250ms\", \"10s\", \"24h\"",
                 )
             })?;
-        if duration > LONGEST {
-            return Err(Fault::new(
+        if duration > MAX_DURATION {
+            return Err(ValueError::new(
                 format!("`{text}` is longer than a year"),
                 "write at most \"365d\"",
             ));
@@ -53,18 +53,18 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-/// How long something may take: a duration longer than zero.
+/// Duration longer than zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Timeout(pub(in super::super) Duration);
 
 impl FromStr for Timeout {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let HumanDuration(duration) = text.parse()?;
         if duration.is_zero() {
-            return Err(Fault::new(
-                format!("`{text}` leaves no time at all"),
+            return Err(ValueError::new(
+                format!("the duration `{text}` is zero"),
                 "write a duration longer than zero, such as \"10s\"",
             ));
         }
@@ -72,17 +72,17 @@ impl FromStr for Timeout {
     }
 }
 
-/// A number of bytes, at least one.
+/// Size in bytes, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Size(pub(in super::super) u64);
 
 impl FromStr for Size {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match text.parse()? {
-            SizeOrZero(0) => Err(Fault::new(
-                format!("`{text}` leaves no room at all"),
+            SizeOrZero(0) => Err(ValueError::new(
+                format!("the size `{text}` is zero"),
                 "write a size of at least 1 byte, such as \"64KiB\"",
             )),
             SizeOrZero(bytes) => Ok(Self(bytes)),
@@ -90,14 +90,14 @@ impl FromStr for Size {
     }
 }
 
-/// A number of bytes, or none.
+/// Size in bytes, which can be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct SizeOrZero(pub(in super::super) u64);
 
 impl FromStr for SizeOrZero {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let (number, unit) = split_unit(text);
         let shift = match unit {
             "" | "B" => Some(0),
@@ -108,15 +108,15 @@ impl FromStr for SizeOrZero {
         };
         let bytes = shift.and_then(|shift| number.parse::<u64>().ok()?.checked_mul(1 << shift));
         bytes.map(Self).ok_or_else(|| {
-            Fault::new(
+            ValueError::new(
                 format!("`{text}` is not a size"),
-                "write a whole number of bytes, or one with KiB, MiB or GiB: \"64KiB\", \"1MiB\"",
+                "write a whole number of bytes, or a whole number with KiB, MiB or GiB: \"64KiB\", \"1MiB\"",
             )
         })
     }
 }
 
-/// So many requests per so much time.
+/// Number of requests per time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Rate {
     pub(in super::super) count: NonZeroU32,
@@ -124,13 +124,13 @@ pub(in super::super) struct Rate {
 }
 
 impl FromStr for Rate {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let malformed = || {
-            Fault::new(
+            ValueError::new(
                 format!("`{text}` is not a rate"),
-                "write a number of requests and a time: \"1/s\", \"100/m\", \"5/h\", \"1000/d\" or \"5/10s\"",
+                "write a number of requests per time: \"1/s\", \"100/m\", \"5/h\", \"1000/d\" or \"5/10s\"",
             )
         };
         let (count, period) = text.split_once('/').ok_or_else(malformed)?;
@@ -146,14 +146,14 @@ impl FromStr for Rate {
             .and_then(|times| times_unit(times, unit))
             .ok_or_else(malformed)?;
         let count = NonZeroU32::new(count).ok_or_else(|| {
-            Fault::new(
-                format!("a rate of `{text}` lets nothing through, ever"),
+            ValueError::new(
+                format!("a rate of `{text}` admits no requests"),
                 "write at least 1 request, such as \"1/s\"",
             )
         })?;
         if period.is_zero() {
-            return Err(Fault::new(
-                format!("a rate of `{text}` has no time to spread its requests over"),
+            return Err(ValueError::new(
+                format!("a rate of `{text}` has a time of zero"),
                 "write a time longer than zero, such as \"1/s\" or \"5/10s\"",
             ));
         }
@@ -161,7 +161,7 @@ impl FromStr for Rate {
     }
 }
 
-/// Cuts a text where its digits end.
+/// Splits a text after its leading digits.
 fn split_unit(text: &str) -> (&str, &str) {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     text.split_at(digits)
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_in_every_unit() {
+    fn durations_are_parsed_in_every_unit() {
         for (text, seconds) in [("10s", 10), ("5m", 300), ("24h", DAY), ("7d", 7 * DAY)] {
             let expected = HumanDuration(Duration::from_secs(seconds));
             assert_eq!(text.parse(), Ok(expected), "{text}");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_shown_as_it_could_be_written() {
+    fn a_displayed_duration_parses_to_the_same_value() {
         for text in ["0ms", "250ms", "1500ms", "10s", "90s", "5m", "24h"] {
             let read: HumanDuration = text.parse().expect(text);
             assert_eq!(read.to_string(), text);
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_never_zero() {
+    fn a_zero_timeout_is_invalid() {
         assert!("0s".parse::<HumanDuration>().is_ok());
         assert!("0s".parse::<Timeout>().is_err());
     }
 
     #[test]
-    fn sizes_are_powers_of_two_or_plain_bytes() {
+    fn sizes_are_parsed_with_binary_units_or_as_bytes() {
         assert_eq!("64KiB".parse(), Ok(Size(65_536)));
         assert_eq!("4GiB".parse(), Ok(Size(4 << 30)));
         assert_eq!("17".parse(), Ok(Size(17)));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_requests_over_a_time() {
+    fn rates_are_parsed_as_requests_per_time() {
         for (text, count, seconds) in [("1/s", 1, 1), ("100/m", 100, 60), ("5/10s", 5, 10)] {
             let rate: Rate = text.parse().expect(text);
             assert_eq!(rate.count.get(), count);

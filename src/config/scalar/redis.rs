@@ -1,93 +1,95 @@
-//! What is said about Redis alone: where it is, who we are to it, and how long it may take.
+//! Values of `[store]` for Redis: prefix, credentials, timeouts and lease.
 
 mod url;
 
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Fault, Timeout};
+use super::{Timeout, ValueError};
 use crate::store::redis::settings::Password;
 
 pub(in super::super) use url::RedisUrl;
 
-/// How long an operation on Redis may take at most: a request waits for it.
+/// Upper bound of the timeouts of Redis operations. Requests wait for these operations.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A claim is renewed several times within its lease, and a clock has to tell one from the next.
+/// Lower bound of `lease`. The gateway renews a claim several times within its lease.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
-/// How long the key of a gateway that died may stay claimed.
+/// Upper bound of `lease`. After a crash of a gateway, its keys remain claimed for this time.
 pub(in super::super) const LONGEST_LEASE: Duration = Duration::from_hours(1);
 
-/// What every name in Redis begins with. The characters left out mean something in a hash tag, or in
-/// the patterns an operator looks names up by.
+/// Prefix of all key names in Redis. The excluded characters have a meaning in hash tags or in the patterns of `SCAN`
+/// and `KEYS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct StorePrefix(pub(in super::super) String);
 
 impl FromStr for StorePrefix {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let plain = |byte: u8| byte.is_ascii_graphic() && !b"{}*?[]\\".contains(&byte);
         if matches!(text.len(), 1..=64) && text.bytes().all(plain) {
             return Ok(Self(text.to_owned()));
         }
-        Err(Fault::new(
-            format!("`{}` cannot begin the names in Redis", text.escape_debug()),
-            "write 1 to 64 visible ASCII characters, none of them one of `{}*?[]\\`: \"tidegate\"",
+        Err(ValueError::new(
+            format!("`{}` is not a valid prefix", text.escape_debug()),
+            "write 1 to 64 visible ASCII characters except `{}*?[]\\`, such as \"tidegate\"",
         ))
     }
 }
 
-/// Who the gateway is to Redis.
+/// Name of a Redis user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct UserText(pub(in super::super) String);
 
 impl FromStr for UserText {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let unfit = |c: char| c.is_whitespace() || c.is_control();
         if text.is_empty() || text.contains(unfit) {
-            return Err(Fault::new(
-                format!("Redis can have no user called `{}`", text.escape_debug()),
-                "write a name without spaces, or leave the key out to be the default user",
+            return Err(ValueError::new(
+                format!("`{}` is not a valid user name", text.escape_debug()),
+                "write a name without spaces, or remove the key to use the default user",
             ));
         }
         Ok(Self(text.to_owned()))
     }
 }
 
-/// How the gateway proves it.
+/// Password of a Redis user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct PasswordText(pub(in super::super) Password);
 
 impl FromStr for PasswordText {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         if text.is_empty() {
-            return Err(Fault::new(
-                "an empty password proves nothing",
-                "write the password, or leave the key out to go without",
+            return Err(ValueError::new(
+                "the password is empty",
+                "write the password, or remove the key to use no password",
             ));
         }
         Ok(Self(text.into()))
     }
 }
 
-/// How long an operation on Redis may take.
+/// Timeout of Redis operations, at most 10 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct StoreTimeout(pub(in super::super) Duration);
 
 impl FromStr for StoreTimeout {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let Timeout(duration) = text.parse()?;
         if duration > LONGEST_TIMEOUT {
-            return Err(Fault::new(
-                format!("`{text}` is too long: requests wait for it when Redis does not answer"),
+            return Err(ValueError::new(
+                format!(
+                    "`{text}` is too long: requests wait for this time if Redis does not respond"
+                ),
                 "write at most \"10s\"",
             ));
         }
@@ -95,25 +97,25 @@ impl FromStr for StoreTimeout {
     }
 }
 
-/// How long a claim holds unless it is renewed.
+/// Duration of a claim that is not renewed, from 1 s to 1 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Lease(pub(in super::super) Duration);
+pub(in super::super) struct LeaseDuration(pub(in super::super) Duration);
 
-impl FromStr for Lease {
-    type Err = Fault;
+impl FromStr for LeaseDuration {
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let Timeout(duration) = text.parse()?;
         if duration < SHORTEST_LEASE {
-            return Err(Fault::new(
-                format!("a lease of `{text}` is too short to be renewed in time"),
+            return Err(ValueError::new(
+                format!("a lease of `{text}` is too short: the gateway could not renew it in time"),
                 "write at least \"1s\"",
             ));
         }
         if duration > LONGEST_LEASE {
-            return Err(Fault::new(
+            return Err(ValueError::new(
                 format!(
-                    "a lease of `{text}` is too long: the keys of a gateway that died stay claimed"
+                    "a lease of `{text}` is too long: the keys of a crashed gateway remain claimed for this time"
                 ),
                 "write at most \"1h\"",
             ));
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_means_nothing_to_redis() {
+    fn a_prefix_has_no_characters_with_a_meaning_in_redis() {
         let longest = "x".repeat(64);
         for text in ["tidegate", "a:b/c-d_e.f", "!~@^|", &longest] {
             assert!(text.parse::<StorePrefix>().is_ok(), "{text}");
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_a_name_without_spaces() {
+    fn a_user_name_has_no_spaces() {
         assert!("gate-1".parse::<UserText>().is_ok());
         for text in ["", "a b", "a\n", "\0"] {
             assert!(text.parse::<UserText>().is_err(), "{text:?}");
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_empty_and_never_shown() {
+    fn a_password_is_not_empty_and_debug_output_omits_it() {
         assert!("".parse::<PasswordText>().is_err());
         let password: PasswordText = "s3cret with spaces".parse().expect("a password");
         assert_eq!(password.0.reveal(), "s3cret with spaces");
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_longer_than_zero_and_at_most_ten_seconds() {
+    fn a_timeout_is_above_zero_and_at_most_10_s() {
         let timeout = |text: &str| text.parse::<StoreTimeout>().map(|StoreTimeout(d)| d);
         assert_eq!(timeout("1ms"), Ok(Duration::from_millis(1)));
         assert_eq!(timeout("10s"), Ok(LONGEST_TIMEOUT));
@@ -169,8 +171,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_lasts_from_a_second_to_an_hour() {
-        let lease = |text: &str| text.parse::<Lease>().map(|Lease(d)| d);
+    fn a_lease_is_from_1_s_to_1_h() {
+        let lease = |text: &str| text.parse::<LeaseDuration>().map(|LeaseDuration(d)| d);
         assert_eq!(lease("1s"), Ok(SHORTEST_LEASE));
         assert_eq!(lease("60m"), Ok(LONGEST_LEASE));
         for text in ["0s", "999ms", "3601s", "2h", "for ever"] {

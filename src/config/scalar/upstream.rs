@@ -1,4 +1,4 @@
-//! What is said about upstreams alone: how they are checked, left alone and tried again.
+//! Values of `[upstream.NAME]`: health checks, circuit breakers and retries.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,103 +6,103 @@ use std::time::Duration;
 use http::HeaderValue;
 use http::uri::PathAndQuery;
 
-use super::{Fault, HumanDuration, Timeout};
+use super::{HumanDuration, Timeout, ValueError};
 use crate::retry::Jitter;
 
-/// What `jitter = "percent"` means.
-const USUAL_PERCENT: f64 = 0.25;
+/// Fraction for `jitter = "percent"`.
+const DEFAULT_PERCENT: f64 = 0.25;
 
-/// What `jitter = "additive"` means.
-const USUAL_ADDITION: f64 = 0.3;
+/// Fraction for `jitter = "additive"`.
+const DEFAULT_ADDITION: f64 = 0.3;
 
-/// What a server is asked for to see whether it is well.
+/// Path and query of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct CheckPath(pub(in super::super) PathAndQuery);
 
 impl FromStr for CheckPath {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
-        // `PathAndQuery` drops a fragment without a word, and takes what is not ASCII.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        // `PathAndQuery` silently drops a fragment and accepts non-ASCII characters.
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
         let path = text
             .parse()
             .ok()
             .filter(|_| text.starts_with('/') && text.bytes().all(plain));
         path.map(Self).ok_or_else(|| {
-            Fault::new(
-                format!("`{text}` cannot be asked for"),
-                "write a path, and any query, as it stands in a request: \"/healthz\"",
+            ValueError::new(
+                format!("`{text}` is not a valid path"),
+                "write a path, with a query if needed, as in a request: \"/healthz\"",
             )
         })
     }
 }
 
-/// How often a server is asked whether it is well.
+/// Interval of health checks, from 100 ms to 1 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct CheckInterval(pub(in super::super) Duration);
 
 impl FromStr for CheckInterval {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         within(text, "100ms", "1h").map(Self)
     }
 }
 
-/// Over how long something is counted.
+/// Period of a sliding window, from 1 s to 1 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Window(pub(in super::super) Duration);
 
 impl FromStr for Window {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         within(text, "1s", "1h").map(Self)
     }
 }
 
-/// How long a circuit is open.
+/// Open time of a circuit, from 10 ms to 24 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct OpenTime(pub(in super::super) Duration);
 
 impl FromStr for OpenTime {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         within(text, "10ms", "24h").map(Self)
     }
 }
 
-/// The word for all statuses from 500 to 599.
+/// `"5xx"`: all statuses from 500 to 599.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct FailuresWord;
 
 impl FromStr for FailuresWord {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         if text == "5xx" {
             return Ok(Self);
         }
-        Err(Fault::new(
-            format!("`{text}` is not a choice here"),
+        Err(ValueError::new(
+            format!("`{text}` is not a valid value"),
             "write \"5xx\" or a list such as [502, 503, 504]",
         ))
     }
 }
 
-fn within(text: &str, least: &str, most: &str) -> Result<Duration, Fault> {
+fn within(text: &str, least: &str, most: &str) -> Result<Duration, ValueError> {
     let Timeout(duration) = text.parse()?;
     let [HumanDuration(shortest), HumanDuration(longest)] = [least.parse()?, most.parse()?];
     if duration < shortest {
-        return Err(Fault::new(
+        return Err(ValueError::new(
             format!("`{text}` is too short"),
             format!("write at least \"{least}\""),
         ));
     }
     if duration > longest {
-        return Err(Fault::new(
+        return Err(ValueError::new(
             format!("`{text}` is too long"),
             format!("write at most \"{most}\""),
         ));
@@ -110,24 +110,24 @@ fn within(text: &str, least: &str, most: &str) -> Result<Duration, Fault> {
     Ok(duration)
 }
 
-/// How waits are spread.
+/// Jitter of the backoff.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) struct JitterText(pub(in super::super) Jitter);
 
 impl FromStr for JitterText {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let jitter = match text {
             "none" => Jitter::None,
             "full" => Jitter::Full,
             "equal" => Jitter::Equal,
             "decorrelated" => Jitter::Decorrelated,
-            "percent" => Jitter::Percent(USUAL_PERCENT),
-            "additive" => Jitter::Proportional(USUAL_ADDITION),
-            _ => measured(text)?,
+            "percent" => Jitter::Percent(DEFAULT_PERCENT),
+            "additive" => Jitter::Proportional(DEFAULT_ADDITION),
+            _ => parse_amount(text)?,
         };
-        // However it is spelt, nothing is nothing.
+        // A jitter of zero is no jitter in all notations.
         Ok(Self(match jitter {
             Jitter::Percent(0.0) | Jitter::Proportional(0.0) | Jitter::Added(Duration::ZERO) => {
                 Jitter::None
@@ -137,13 +137,13 @@ impl FromStr for JitterText {
     }
 }
 
-/// A jitter that says how much.
-fn measured(text: &str) -> Result<Jitter, Fault> {
-    let either_way = text.strip_prefix('±').or(text.strip_prefix("+-"));
-    let (part, jitter): (_, fn(f64) -> Jitter) = if let Some(percents) = either_way {
-        (hundredths(percents), Jitter::Percent)
+/// Parses a jitter with an amount: a percentage, a fraction or a duration.
+fn parse_amount(text: &str) -> Result<Jitter, ValueError> {
+    let symmetric = text.strip_prefix('±').or(text.strip_prefix("+-"));
+    let (part, jitter): (_, fn(f64) -> Jitter) = if let Some(percents) = symmetric {
+        (parse_percentage(percents), Jitter::Percent)
     } else if let Some(percents) = text.strip_prefix('+') {
-        (hundredths(percents), Jitter::Proportional)
+        (parse_percentage(percents), Jitter::Proportional)
     } else if let Some(part) = decimal(text) {
         (Some(part), Jitter::Proportional)
     } else if let Ok(HumanDuration(most)) = text.parse() {
@@ -153,50 +153,50 @@ fn measured(text: &str) -> Result<Jitter, Fault> {
     };
     match part {
         Some(part) if part <= 1.0 => Ok(jitter(part)),
-        Some(_) => Err(Fault::new(
-            format!("a jitter of `{text}` is more than the wait itself"),
+        Some(_) => Err(ValueError::new(
+            format!("a jitter of `{text}` is larger than the backoff itself"),
             "write at most \"±100%\", \"+100%\" or 1",
         )),
-        None => Err(Fault::new(
+        None => Err(ValueError::new(
             format!("`{text}` is not a jitter"),
-            "write \"none\", \"full\", \"equal\", \"decorrelated\", a percentage such as \"±25%\" or \"+30%\", a \
-             duration that is added such as \"500ms\", or a number from 0 to 1",
+            "write \"none\", \"full\", \"equal\", \"decorrelated\", a percentage such as \"±25%\" or \"+30%\", an \
+             added duration such as \"500ms\", or a number from 0 to 1",
         )),
     }
 }
 
-fn hundredths(percents: &str) -> Option<f64> {
+fn parse_percentage(percents: &str) -> Option<f64> {
     decimal(percents.strip_suffix('%')?).map(|percents| percents / 100.0)
 }
 
-/// A number in digits: what Rust would also take, such as `inf` and `1e3`, nobody means here.
+/// Parses a number that consists of digits and at most one dot. `str::parse` also accepts `inf` and `1e3`.
 fn decimal(text: &str) -> Option<f64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     (digits(whole) && digits(fraction)).then(|| text.parse().ok())?
 }
 
-/// The `Content-Type` of a text.
+/// Media type for a `Content-Type` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct MediaType(pub(in super::super) HeaderValue);
 
 impl FromStr for MediaType {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let token = |name: &str| {
             let tchar =
                 |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             !name.is_empty() && name.bytes().all(tchar)
         };
         let essence = text.split(';').next().unwrap_or_default();
-        let named = essence
+        let is_media_type = essence
             .trim_end_matches([' ', '\t'])
             .split_once('/')
             .is_some_and(|(kind, subtype)| token(kind) && token(subtype));
         match HeaderValue::from_str(text) {
-            Ok(value) if named && text.is_ascii() => Ok(Self(value)),
-            _ => Err(Fault::new(
+            Ok(value) if is_media_type && text.is_ascii() => Ok(Self(value)),
+            _ => Err(ValueError::new(
                 format!("`{}` is not a media type", text.escape_debug()),
                 "write a type and a subtype: \"application/json\", \"text/html; charset=utf-8\"",
             )),
@@ -209,21 +209,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_asked_for_a_path() {
-        let asked = |text: &str| text.parse::<CheckPath>().map(|CheckPath(path)| path);
+    fn a_check_path_is_an_absolute_path_with_an_optional_query() {
+        let parsed = |text: &str| text.parse::<CheckPath>().map(|CheckPath(path)| path);
         for text in ["/", "/healthz", "/health?full=1&x=%20"] {
-            assert_eq!(asked(text).expect(text).as_str(), text);
+            assert_eq!(parsed(text).expect(text).as_str(), text);
         }
         for text in ["", "healthz", "*", "http://a/", "/a b", "/a#b", "/ä", "?a"] {
-            assert!(asked(text).is_err(), "{text}");
+            assert!(parsed(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn times_have_bounds_that_are_named() {
+    fn the_remedy_for_a_time_out_of_range_contains_the_bound() {
         for (text, remedy) in [("999ms", "at least \"1s\""), ("3601s", "at most \"1h\"")] {
-            let fault = text.parse::<Window>().expect_err(text);
-            assert!(fault.help.contains(remedy), "{}", fault.help);
+            let error = text.parse::<Window>().expect_err(text);
+            assert!(error.help.contains(remedy), "{}", error.help);
         }
         assert!("1s".parse::<Window>().is_ok() && "1h".parse::<Window>().is_ok());
         assert!(
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_a_word_a_percentage_a_duration_or_a_number() {
+    fn jitter_is_parsed_from_a_word_a_percentage_a_duration_or_a_number() {
         for (text, meaning) in [
             ("none", Jitter::None),
             ("full", Jitter::Full),
@@ -259,21 +259,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_jitter_says_what_would_be() {
+    fn the_error_about_an_invalid_jitter_contains_a_remedy() {
         for text in [
             "", "Full", "25%", "±25", "-25%", "+%", "+1e1%", "inf", ".5", "±", "±-1%",
         ] {
-            let fault = text.parse::<JitterText>().expect_err(text);
-            assert!(fault.help.contains("\"±25%\""), "{text}: {}", fault.help);
+            let error = text.parse::<JitterText>().expect_err(text);
+            assert!(error.help.contains("\"±25%\""), "{text}: {}", error.help);
         }
         for text in ["±101%", "+100.5%", "2", "1.01"] {
-            let fault = text.parse::<JitterText>().expect_err(text);
-            assert!(fault.title.contains("more than the wait itself"), "{text}");
+            let error = text.parse::<JitterText>().expect_err(text);
+            assert!(
+                error.title.contains("larger than the backoff itself"),
+                "{text}"
+            );
         }
     }
 
     #[test]
-    fn a_media_type_has_a_subtype() {
+    fn a_media_type_needs_a_type_and_a_subtype() {
         for text in [
             "text/plain",
             "application/problem+json",

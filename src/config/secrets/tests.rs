@@ -1,15 +1,15 @@
 use super::*;
 use crate::config::{Environment, Overrides, parse};
 
-/// Everything that is said about a faulty configuration.
-fn told(text: &str, env: &[(&str, &str)]) -> String {
+/// Returns all problems of an invalid configuration, rendered and in debug format.
+fn problems(text: &str, env: &[(&str, &str)]) -> String {
     let env: Environment = env.iter().copied().collect();
     let errors = parse("test.toml", text, &env, &Overrides::default()).expect_err(text);
     format!("{errors}\n{errors:?}")
 }
 
 #[test]
-fn the_password_in_a_url_is_found_however_broken_the_url() {
+fn passwords_are_masked_in_malformed_urls() {
     for (url, shown) in [
         ("redis://h:6379/1", "redis://h:6379/1"),
         ("redis://[::1]", "redis://[::1]"),
@@ -31,14 +31,14 @@ fn the_password_in_a_url_is_found_however_broken_the_url() {
 }
 
 #[test]
-fn a_message_is_left_alone_unless_there_is_a_password_in_it() {
-    let plain = "no upstream is called `a@b`: http://c:80";
+fn a_message_without_a_password_is_unchanged() {
+    let plain = "no upstream is named `a@b`: http://c:80";
     assert_eq!(masked(plain), plain);
-    assert_eq!(masked("`x://u:p@h` is wrong"), "`x://u:***@h` is wrong");
+    assert_eq!(masked("`x://u:p@h` is invalid"), "`x://u:***@h` is invalid");
 }
 
 #[test]
-fn references_to_variables_are_not_secret() {
+fn references_to_variables_are_not_redacted() {
     let parts = |text: &str| -> Vec<String> {
         let parts = without_variables(text, 0..text.len()).into_iter();
         parts.map(|part| text[part].to_owned()).collect()
@@ -50,7 +50,7 @@ fn references_to_variables_are_not_secret() {
 }
 
 #[test]
-fn no_fault_anywhere_shows_a_secret() {
+fn no_problem_of_a_file_shows_a_secret() {
     for store in [
         "backend = \"redis\"\nurl = \"redis://:s3cret@h/x\"",
         "backend = \"redis\"\nurl = \"redis://:s3cret\"",
@@ -72,15 +72,15 @@ fn no_fault_anywhere_shows_a_secret() {
         "\"password\" = \"s3cret",
     ] {
         let text = format!("[store]\n{store}\n[[route]]\n");
-        let told = told(&text, &[]);
-        assert!(!told.contains("s3cret"), "{told}");
+        let shown = problems(&text, &[]);
+        assert!(!shown.contains("s3cret"), "{shown}");
     }
-    let inline = told("admin = { token = \"s3cret\", listen = }\n", &[]);
+    let inline = problems("admin = { token = \"s3cret\", listen = }\n", &[]);
     assert!(!inline.contains("s3cret"), "{inline}");
 }
 
 #[test]
-fn no_fault_in_a_variable_shows_a_secret() {
+fn no_problem_of_a_variable_shows_a_secret() {
     let redis = "[store]\nbackend = \"redis\"\n";
     for (name, value) in [
         ("TIDEGATE__STORE__URL", "redis://:s3cret@h/x"),
@@ -90,18 +90,21 @@ fn no_fault_in_a_variable_shows_a_secret() {
         ("TIDEGATE__STORE__PASSWORD__FILE", "s3cret"),
         ("TIDEGATE__STORE__PREFIX", "redis://:s3cret@h *"),
     ] {
-        let told = told(redis, &[(name, value)]);
-        assert!(!told.contains("s3cret") && told.contains(name), "{told}");
+        let shown = problems(redis, &[(name, value)]);
+        assert!(!shown.contains("s3cret") && shown.contains(name), "{shown}");
     }
     let referred = format!("{redis}url = \"${{URL}}\"\n");
-    let told = told(&referred, &[("URL", "redis://:s3cret@h/x")]);
-    assert!(!told.contains("s3cret"), "{told}");
-    assert!(told.contains("`redis://:***@h/x` has a path"), "{told}");
+    let shown = problems(&referred, &[("URL", "redis://:s3cret@h/x")]);
+    assert!(!shown.contains("s3cret"), "{shown}");
+    assert!(shown.contains("`redis://:***@h/x` has a path"), "{shown}");
 }
 
 #[test]
-fn what_is_not_secret_can_still_be_read() {
+fn the_parts_of_a_url_that_are_not_secret_are_shown() {
     let text = "[store]\nbackend = \"redis\"\nurl = \"redis://me:${PASS}x@h/y\"\n";
-    let told = told(text, &[]);
-    assert!(told.contains("url = \"redis://me:${PASS}*@h/y\""), "{told}");
+    let shown = problems(text, &[]);
+    assert!(
+        shown.contains("url = \"redis://me:${PASS}*@h/y\""),
+        "{shown}"
+    );
 }

@@ -1,8 +1,8 @@
-//! `/flaky/SCRIPT`: answers that fail as the path says, one after the other.
+//! `/flaky/SCRIPT`: a sequence of scripted responses.
 //!
-//! `/flaky/429,429:10,200` is answered with 429, then with 429 and `Retry-After: 10`, then with 200, and then
-//! from the beginning again. Each path and query has a turn of its own, so `?run=7` starts afresh. The script
-//! is in the path, not in a configuration: whoever tries a client out has it before their eyes.
+//! Requests to `/flaky/429,429:10,200` get 429, then 429 with `Retry-After: 10`, then 200, and then the sequence
+//! restarts. Each combination of path and query has its own position, so a new `?run=7` starts at the first step. The
+//! script is in the path and not in a configuration, so that it is visible in each request.
 
 use std::collections::HashMap;
 use std::num::ParseIntError;
@@ -17,35 +17,39 @@ use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde_json::json;
 
-/// Scripts whose turn is remembered; when there are more, all begin again.
+/// Maximum number of stored positions. At the maximum, all scripts restart.
 const MAX_SCRIPTS: usize = 10_000;
 
-/// Whose turn it is, by path and query.
-type Turns = Arc<Mutex<HashMap<String, usize>>>;
+/// Number of requests so far, by path and query.
+type ScriptPositions = Arc<Mutex<HashMap<String, usize>>>;
 
-/// One answer of a script.
+/// One response of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step {
+struct ScriptStep {
     status: StatusCode,
-    /// Seconds, in `Retry-After`.
+    /// Value of `Retry-After`, in seconds.
     retry_after: Option<u32>,
 }
 
-pub(super) fn router() -> Router<super::Books> {
-    let turns = Turns::default();
+pub(super) fn router() -> Router<super::SharedLedger> {
+    let positions = ScriptPositions::default();
     Router::new()
-        .route("/{script}", any(answer))
-        .with_state(turns)
+        .route("/{script}", any(respond))
+        .with_state(positions)
 }
 
-async fn answer(State(turns): State<Turns>, Path(script): Path<String>, uri: Uri) -> Response {
-    let steps: Vec<Step> = match script.split(',').map(str::parse).collect() {
+async fn respond(
+    State(positions): State<ScriptPositions>,
+    Path(script): Path<String>,
+    uri: Uri,
+) -> Response {
+    let steps: Vec<ScriptStep> = match script.split(',').map(str::parse).collect() {
         Ok(steps) => steps,
-        Err(error) => return error_of(&error),
+        Err(error) => return bad_request(&error),
     };
-    let turn = take_turn(&turns, uri.to_string());
-    let step = steps[turn % steps.len()];
-    let body = Json(json!({ "turn": turn + 1, "status": step.status.as_u16() }));
+    let position = next_position(&positions, uri.to_string());
+    let step = steps[position % steps.len()];
+    let body = Json(json!({ "turn": position + 1, "status": step.status.as_u16() }));
     let mut response = (step.status, body).into_response();
     if let Some(seconds) = step.retry_after {
         response
@@ -55,43 +59,45 @@ async fn answer(State(turns): State<Turns>, Path(script): Path<String>, uri: Uri
     response
 }
 
-/// How often this was asked for before.
-fn take_turn(turns: &Turns, asked: String) -> usize {
-    let mut turns = turns.lock();
-    if turns.len() >= MAX_SCRIPTS && !turns.contains_key(&asked) {
-        turns.clear();
+/// Returns the number of earlier requests to a path and query.
+fn next_position(positions: &ScriptPositions, target: String) -> usize {
+    let mut positions = positions.lock();
+    if positions.len() >= MAX_SCRIPTS && !positions.contains_key(&target) {
+        positions.clear();
     }
-    let turn = turns.entry(asked).or_default();
-    *turn += 1;
-    *turn - 1
+    let position = positions.entry(target).or_default();
+    *position += 1;
+    *position - 1
 }
 
-fn error_of(error: &NotAStep) -> Response {
+fn bad_request(error: &InvalidStep) -> Response {
     let error = json!({ "error": error.to_string() });
     (StatusCode::BAD_REQUEST, Json(error)).into_response()
 }
 
-/// Part of a script that says nothing.
+/// Invalid step of a script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no status from 200 to 599, nor one with seconds, such as 429:10")]
-struct NotAStep(String);
+#[error(
+    "`{0}` is not a valid step: write a status from 200 to 599, with optional Retry-After seconds: 429:10"
+)]
+struct InvalidStep(String);
 
-impl FromStr for Step {
-    type Err = NotAStep;
+impl FromStr for ScriptStep {
+    type Err = InvalidStep;
 
-    fn from_str(step: &str) -> Result<Self, NotAStep> {
+    fn from_str(step: &str) -> Result<Self, InvalidStep> {
         let (status, seconds) = match step.split_once(':') {
             Some((status, seconds)) => (status, Some(seconds)),
             None => (step, None),
         };
-        let wrong = || NotAStep(step.to_owned());
+        let invalid = || InvalidStep(step.to_owned());
         let number = status.parse().ok();
         let number = number.filter(|number| (200..600).contains(number));
         let status = number.and_then(|number| StatusCode::from_u16(number).ok());
         let retry_after: Result<Option<u32>, ParseIntError> = seconds.map(str::parse).transpose();
         Ok(Self {
-            status: status.ok_or_else(wrong)?,
-            retry_after: retry_after.map_err(|_| wrong())?,
+            status: status.ok_or_else(invalid)?,
+            retry_after: retry_after.map_err(|_| invalid())?,
         })
     }
 }
@@ -104,51 +110,54 @@ mod tests {
 
     use super::*;
 
-    /// Status and `Retry-After` of what is answered to each of these, one after the other.
-    async fn answers(paths: &[&str]) -> Vec<(u16, Option<String>)> {
-        let router = router().with_state(super::super::Books::default());
-        let mut answers = Vec::new();
+    /// Sends requests to these paths in order. Returns the status and `Retry-After` of each response.
+    async fn responses(paths: &[&str]) -> Vec<(u16, Option<String>)> {
+        let router = router().with_state(super::super::SharedLedger::default());
+        let mut responses = Vec::new();
         for path in paths {
             let request = Request::get(*path).body(Body::empty()).unwrap();
             let response = router.clone().oneshot(request).await.unwrap();
-            let told = response.headers().get(header::RETRY_AFTER);
-            let told = told.map(|told| told.to_str().unwrap().to_owned());
-            answers.push((response.status().as_u16(), told));
+            let retry_after = response.headers().get(header::RETRY_AFTER);
+            let retry_after = retry_after.map(|value| value.to_str().unwrap().to_owned());
+            responses.push((response.status().as_u16(), retry_after));
         }
-        answers
+        responses
     }
 
     #[tokio::test]
-    async fn a_script_is_answered_step_by_step_and_from_the_beginning_again() {
-        let told = answers(&["/429:10,503,200"; 4]).await;
+    async fn responses_follow_the_script_and_restart_at_its_end() {
+        let found = responses(&["/429:10,503,200"; 4]).await;
         let ten = || Some("10".to_owned());
-        assert_eq!(told, [(429, ten()), (503, None), (200, None), (429, ten())]);
+        assert_eq!(
+            found,
+            [(429, ten()), (503, None), (200, None), (429, ten())]
+        );
     }
 
     #[tokio::test]
-    async fn each_path_and_query_has_its_own_turn() {
-        let told = answers(&["/500,200", "/500,200?run=2", "/500,200", "/500,200?run=2"]).await;
-        let statuses: Vec<u16> = told.into_iter().map(|(status, _)| status).collect();
+    async fn each_path_and_query_has_its_own_position() {
+        let found = responses(&["/500,200", "/500,200?run=2", "/500,200", "/500,200?run=2"]).await;
+        let statuses: Vec<u16> = found.into_iter().map(|(status, _)| status).collect();
         assert_eq!(statuses, [500, 500, 200, 200]);
     }
 
     #[tokio::test]
-    async fn what_is_no_script_is_a_bad_request() {
+    async fn an_invalid_script_gets_400() {
         for path in [
             "/soon", "/199", "/600", "/429:", "/429:-1", "/200,", "/429:1.5",
         ] {
-            assert_eq!(answers(&[path]).await[0].0, 400, "{path}");
+            assert_eq!(responses(&[path]).await[0].0, 400, "{path}");
         }
     }
 
     #[test]
-    fn a_flood_of_scripts_is_forgotten() {
-        let turns = Turns::default();
+    fn all_positions_are_cleared_at_the_maximum() {
+        let positions = ScriptPositions::default();
         for number in 0..MAX_SCRIPTS {
-            take_turn(&turns, number.to_string());
+            next_position(&positions, number.to_string());
         }
-        assert_eq!(take_turn(&turns, "0".to_owned()), 1);
-        assert_eq!(take_turn(&turns, "another".to_owned()), 0);
-        assert_eq!(turns.lock().len(), 1);
+        assert_eq!(next_position(&positions, "0".to_owned()), 1);
+        assert_eq!(next_position(&positions, "another".to_owned()), 0);
+        assert_eq!(positions.lock().len(), 1);
     }
 }

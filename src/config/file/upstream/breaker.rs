@@ -11,28 +11,27 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use super::super::super::located::Located;
 use super::super::super::scalar::{FailuresWord, MediaType, OpenTime, Window};
 
-/// What opens the circuit of a server. With this table, all failures count: connect failures, first-byte
-/// timeouts, lost connections and the statuses in `failures`.
+/// Circuit breaker of each server. With this table, all failures count: connect failures, first-byte timeouts, lost
+/// connections and the statuses in `failures`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super::super) struct BreakerSection {
-    /// Whether circuits open at all.
+    /// Whether the circuit breaker is on.
     #[schemars(extend("default" = true))]
     pub(in super::super::super) enabled: Option<Located<bool>>,
-    /// Failures in a row that open the circuit.
+    /// Number of consecutive failures that opens the circuit.
     #[schemars(range(min = 1), extend("default" = 5))]
     pub(in super::super::super) consecutive_failures: Option<Located<u32>>,
-    /// Statuses that are failures, or `"5xx"` for all of 500 to 599. Timeouts and lost connections are failures,
-    /// too.
+    /// Statuses that count as failures, or `"5xx"` for all from 500 to 599. Timeouts and lost connections always count.
     #[schemars(extend("default" = [502, 503, 504]))]
     pub(in super::super::super) failures: Option<FailuresEntry>,
-    /// Part of the requests in `window` that opens the circuit if they fail.
+    /// Fraction of failed requests within `window` that opens the circuit.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0, "default" = 0.5))]
     pub(in super::super::super) failure_ratio: Option<Located<f64>>,
-    /// Time over which that part is counted.
+    /// Period over which `failure_ratio` is computed.
     #[schemars(extend("default" = "10s"))]
     pub(in super::super::super) window: Option<Located<Window>>,
-    /// Requests in `window` below which `failure_ratio` does not apply.
+    /// Minimum number of requests within `window` for `failure_ratio` to apply.
     #[schemars(range(min = 1), extend("default" = 20))]
     pub(in super::super::super) min_requests: Option<Located<u32>>,
     /// First open time. Each failed probe doubles it.
@@ -49,17 +48,17 @@ pub(in super::super::super) struct BreakerSection {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super::super) struct FallbackTable {
-    /// The text.
+    /// Text of the body.
     #[schemars(required)]
     pub(in super::super::super) body: Option<Located<String>>,
-    /// Its media type.
+    /// Media type of the body.
     #[schemars(extend("default" = "text/plain; charset=utf-8"))]
     pub(in super::super::super) content_type: Option<Located<MediaType>>,
 }
 
-/// Statuses that are failures of a server.
+/// Statuses that count as failures of a server.
 ///
-/// serde's untagged enums lose spans, so the variant is chosen by a visitor.
+/// A visitor selects the variant, because serde's untagged enums lose the source location.
 #[derive(Debug)]
 pub(in super::super::super) enum FailuresEntry {
     /// `"5xx"`: all of 500 to 599.
@@ -89,9 +88,9 @@ impl JsonSchema for FailuresEntry {
 
 impl<'de> Deserialize<'de> for FailuresEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Choice;
+        struct FailuresVisitor;
 
-        impl<'de> Visitor<'de> for Choice {
+        impl<'de> Visitor<'de> for FailuresVisitor {
             type Value = FailuresEntry;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,6 +108,6 @@ impl<'de> Deserialize<'de> for FailuresEntry {
             }
         }
 
-        deserializer.deserialize_any(Choice)
+        deserializer.deserialize_any(FailuresVisitor)
     }
 }

@@ -6,80 +6,81 @@ use serde::Deserialize;
 use super::super::super::located::Located;
 use super::super::super::scalar::{JitterText, SizeOrZero, Timeout, Window};
 
-/// When a request is sent once more.
+/// Retries of failed requests.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super::super) struct RetrySection {
-    /// What holds where the keys below say nothing.
+    /// Preset that sets the defaults of the other keys.
     #[schemars(extend("default" = "standard"))]
     pub(in super::super::super) preset: Option<Located<PresetWord>>,
-    /// Attempts in all, the first included; 1 for never again. Default: the preset's.
+    /// Maximum number of attempts, including the first. 1: no retries. Default: from the preset.
     #[schemars(range(min = 1, max = 20))]
     pub(in super::super::super) attempts: Option<Located<u32>>,
-    /// How waits grow from one to the next. Default: the preset's.
+    /// How the backoff grows from one attempt to the next. Default: from the preset.
     pub(in super::super::super) strategy: Option<Located<StrategyWord>>,
-    /// The first wait. Default: the preset's.
+    /// First backoff. Default: from the preset.
     pub(in super::super::super) base: Option<Located<Timeout>>,
-    /// The longest wait, before jitter is added. Default: the preset's.
+    /// Longest backoff, before jitter is added. Default: from the preset.
     pub(in super::super::super) cap: Option<Located<Timeout>>,
-    /// With `exponential`: what a wait is multiplied by for the next. Default: the preset's.
+    /// With `strategy = "exponential"`: factor from one backoff to the next. Default: from the preset.
     #[schemars(range(min = 1, max = 10))]
     pub(in super::super::super) factor: Option<Located<f64>>,
-    /// How waits are spread: `none`, `full`, `equal`, `decorrelated`, `percent` (±25%), `additive` (+30%), a
-    /// percentage of either kind, a duration that is added, or a number from 0 to 1. Default: the preset's.
+    /// Random variation of the backoff: `none`, `full`, `equal`, `decorrelated`, `percent` (±25%), `additive` (+30%),
+    /// another percentage such as `±10%` or `+50%`, a duration (the most that is added), or a number from 0 to 1 (the
+    /// largest added fraction). Default: from the preset.
     #[schemars(range(min = 0, max = 1))]
     pub(in super::super::super) jitter: Option<Located<JitterText>>,
-    /// For all attempts and waits together, until the head of the answer.
+    /// Time limit of all attempts and backoffs together, until the head of the response.
     #[schemars(extend("default" = "30s"))]
     pub(in super::super::super) deadline: Option<Located<Timeout>>,
-    /// Bytes of a request's body kept for another attempt; a request with more is sent once.
+    /// Maximum size of a request body that is buffered for retries. A request with a larger body is sent once.
     #[schemars(extend("default" = "64KiB", "minimum" = 0))]
     pub(in super::super::super) max_body: Option<Located<SizeOrZero>>,
-    /// How many retries the upstream is sent at most, for all requests together.
+    /// Retry budget of the upstream, for all requests together.
     pub(in super::super::super) budget: Option<BudgetTable>,
 }
 
-/// How many retries an upstream is sent at most.
+/// Retry budget: upper bound on the retries to an upstream.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super::super) struct BudgetTable {
-    /// The part of its requests that may be retries.
+    /// Retries as a fraction of the requests within `window`.
     #[schemars(range(min = 0, max = 1), extend("default" = 0.1))]
     pub(in super::super::super) ratio: Option<Located<f64>>,
-    /// Over how long that part is counted.
+    /// Period over which `ratio` is computed.
     #[schemars(extend("default" = "10s"))]
     pub(in super::super::super) window: Option<Located<Window>>,
-    /// Retries a second there may be whatever the traffic.
+    /// Retries per second that are allowed in addition to `ratio`.
     #[schemars(range(max = 1_000_000), extend("default" = 3))]
     pub(in super::super::super) floor: Option<Located<u32>>,
 }
 
-/// A policy with a name.
+/// Named retry policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(in super::super::super) enum PresetWord {
-    /// Patient with limits, ±25 %.
+    /// For an authorization API that rate-limits its callers: 3 attempts, backoff 1 s to 32 s, jitter ±25 %.
     AuthorizationApi,
-    /// 1, 2, 4 s, without jitter, and no `Retry-After`.
+    /// 4 attempts with a backoff of 1 s, 2 s and 4 s, without jitter. `Retry-After` is ignored.
     Sender,
-    /// Somebody is waiting.
+    /// For requests that a user waits for: 3 attempts, backoff 100 ms to 3 s, jitter +20 %.
     Interactive,
-    /// For most callers.
+    /// For most applications: 5 attempts, backoff 1 s to 30 s, jitter +30 %.
     Standard,
-    /// Nobody is waiting.
+    /// For background jobs: 10 attempts, backoff 5 s to 5 min, jitter +50 %.
     Batch,
-    /// Three attempts and half a second of jitter.
+    /// 3 attempts, backoff 500 ms to 20 s, jitter of up to 500 ms.
     TrafficControl,
 }
 
-/// How waits grow from one to the next.
+/// How the backoff grows from one attempt to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(in super::super::super) enum StrategyWord {
-    /// Not at all.
+    /// All backoffs are equal to `base`.
     Constant,
-    /// By the first one each time.
+    /// Each backoff is longer by `base`.
     Linear,
-    /// By the factor each time.
+    /// Each backoff is the previous one multiplied by `factor`.
     Exponential,
 }

@@ -11,25 +11,25 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use super::super::super::located::Located;
 use super::super::super::scalar::ServerUrl;
 
-/// One server: its URL, or a table that says more.
+/// Server of an upstream: a URL or a table.
 ///
-/// serde's untagged enums lose spans, so the choice is made by hand.
+/// A visitor selects the variant, because serde's untagged enums lose the source location.
 #[derive(Debug)]
 pub(in super::super::super) enum ServerEntry {
-    /// The URL alone.
+    /// The URL. The weight is 1.
     Url(ServerUrl),
-    /// The URL, and its share of the load.
+    /// The URL and the weight.
     Table(ServerTable),
 }
 
-/// A server and its share of the load.
+/// Server with its weight.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super::super) struct ServerTable {
-    /// Its URL.
+    /// Scheme, host and optional port of the server.
     #[schemars(required)]
     pub(in super::super::super) url: Option<Located<ServerUrl>>,
-    /// Its share of the load, beside those of the others.
+    /// Share of the load, relative to the weights of the other servers.
     #[schemars(range(min = 1, max = 1_000), extend("default" = 1))]
     pub(in super::super::super) weight: Option<Located<u32>>,
 }
@@ -48,9 +48,9 @@ impl JsonSchema for ServerEntry {
 
 impl<'de> Deserialize<'de> for ServerEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Choice;
+        struct ServerEntryVisitor;
 
-        impl<'de> Visitor<'de> for Choice {
+        impl<'de> Visitor<'de> for ServerEntryVisitor {
             type Value = ServerEntry;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,6 +66,6 @@ impl<'de> Deserialize<'de> for ServerEntry {
             }
         }
 
-        deserializer.deserialize_any(Choice)
+        deserializer.deserialize_any(ServerEntryVisitor)
     }
 }

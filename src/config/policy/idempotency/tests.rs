@@ -6,7 +6,7 @@ use crate::config::{Environment, Overrides, parse};
 const ROUTE: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
                      [[route]]\nname = \"all\"\npath = \"/\"\n";
 
-/// The rule of a route with this `idempotency`, and its warnings except the one about a missing `scope`.
+/// Returns the rule of a route with this `idempotency`, and its warnings except the one about a missing `scope`.
 fn read(idempotency: &str) -> (Option<Arc<KeyRule>>, Vec<String>) {
     let (rule, mut warnings) = read_all(idempotency);
     warnings.retain(|warning| !warning.starts_with(NO_SCOPE));
@@ -29,10 +29,11 @@ fn read_all(idempotency: &str) -> (Option<Arc<KeyRule>>, Vec<String>) {
     (rule, loaded.warnings.into_iter().map(|w| w.title).collect())
 }
 
-fn sound(idempotency: &str) -> KeyRule {
+/// Returns the rule of a route that causes no warning.
+fn rule(idempotency: &str) -> KeyRule {
     let (rule, warnings) = read(idempotency);
     assert!(warnings.is_empty(), "{warnings:?}");
-    Arc::unwrap_or_clone(rule.expect("keys are looked at"))
+    Arc::unwrap_or_clone(rule.expect("a rule"))
 }
 
 fn warning(idempotency: &str) -> String {
@@ -44,20 +45,20 @@ fn warning(idempotency: &str) -> String {
 }
 
 #[test]
-fn what_is_not_said_is_as_the_rule_has_it() {
+fn omitted_keys_have_the_defaults_of_the_rule() {
     assert_eq!(read("").0, None);
-    assert_eq!(sound("idempotency = {}"), KeyRule::default());
-    let spelt = "[route.idempotency]\nmode = \"optional\"\nmethods = [\"POST\", \"PATCH\"]\n\
+    assert_eq!(rule("idempotency = {}"), KeyRule::default());
+    let explicit = "[route.idempotency]\nmode = \"optional\"\nmethods = [\"POST\", \"PATCH\"]\n\
                  header = \"Idempotency-Key\"\nttl = \"24h\"\nin_flight = \"wait\"\n\
                  wait_timeout = \"10s\"\non_server_error = \"replay\"\non_unknown = \"hold\"\n\
                  max_request = \"1MiB\"\nmax_response = \"1MiB\"\nexclude_headers = []\n\
                  max_keys_per_scope = 100000";
-    assert_eq!(sound(spelt), KeyRule::default());
+    assert_eq!(rule(explicit), KeyRule::default());
 }
 
 #[test]
-fn everything_can_be_said_otherwise() {
-    let rule = sound(
+fn all_keys_can_be_set() {
+    let configured = rule(
         "[route.idempotency]\nmode = \"required\"\nmethods = \"PUT\"\nheader = \"X-Once\"\n\
          body_field = \"requestId\"\n\
          scope = [\"header:X-Api-Key\", \"client\"]\nttl = \"7d\"\nin_flight = \"conflict\"\n\
@@ -84,14 +85,14 @@ fn everything_can_be_said_otherwise() {
         max_response: 77,
         exclude_headers: vec![http::header::SET_COOKIE],
     };
-    assert_eq!(rule, expected);
-    let none = sound("idempotency = { release_on = [] }");
+    assert_eq!(configured, expected);
+    let none = rule("idempotency = { release_on = [] }");
     assert_eq!(none.release_on, Some(Vec::new()));
 }
 
 #[test]
-fn a_scope_is_one_word_or_a_list() {
-    let scope = |text: &str| sound(&format!("idempotency = {{ scope = {text} }}")).scope;
+fn a_scope_is_one_entry_or_a_list() {
+    let scope = |text: &str| rule(&format!("idempotency = {{ scope = {text} }}")).scope;
     assert_eq!(scope("\"shared\""), Scope::Shared);
     assert_eq!(scope("[\"shared\"]"), Scope::Shared);
     let client = Scope::Parts(Box::new([ScopePart::Client]));
@@ -117,39 +118,39 @@ fn a_route_without_a_scope_gets_a_warning_in_every_mode() {
 }
 
 #[test]
-fn keys_that_are_off_raise_no_doubts_whatever_else_is_said() {
+fn mode_off_causes_no_warnings() {
     let (rule, warnings) =
         read("methods = \"GET\"\nidempotency = { mode = \"off\", max_response = \"999GiB\" }");
     assert!(rule.is_none() && warnings.is_empty(), "{warnings:?}");
 }
 
 #[test]
-fn what_is_likely_not_meant_gets_a_warning() {
+fn values_that_are_probably_not_intended_get_a_warning() {
     let cookies = "idempotency = { scope = \"header:Cookie\" }";
     assert!(warning(cookies).contains("any cookie"));
     for path in ["data.key", "$.key", "/key"] {
         let field = format!("idempotency = {{ body_field = \"{path}\" }}");
         assert!(warning(&field).contains("top-level member"), "{path}");
     }
-    sound("idempotency = { body_field = \"idempotency_key\" }");
+    rule("idempotency = { body_field = \"idempotency_key\" }");
 
-    let unheard = "methods = [\"GET\", \"PUT\"]\nidempotency = {}";
-    assert!(warning(unheard).contains("takes no POST or PATCH"));
-    sound("methods = [\"GET\", \"PATCH\"]\nidempotency = {}");
+    let unmatched = "methods = [\"GET\", \"PUT\"]\nidempotency = {}";
+    assert!(warning(unmatched).contains("does not match POST or PATCH"));
+    rule("methods = [\"GET\", \"PATCH\"]\nidempotency = {}");
 
     let small = "idempotency = {}\n[store]\nmax_bytes = \"1023KiB\"";
-    assert!(warning(small).contains("1048576 bytes is not kept"));
+    assert!(warning(small).contains("1048576 bytes is not stored"));
     let large = "idempotency = { max_response = \"257MiB\" }";
     assert!(warning(large).contains("268435456 bytes"));
-    sound("idempotency = { max_response = \"256MiB\" }");
+    rule("idempotency = { max_response = \"256MiB\" }");
 
     let unbuffered = "idempotency = { max_response = \"9MiB\" }\n[server]\nmax_buffered = \"8MiB\"";
     assert!(warning(unbuffered).contains("`max_buffered` is 8388608 bytes"));
-    sound("idempotency = { max_response = \"8MiB\" }\n[server]\nmax_buffered = \"8MiB\"");
+    rule("idempotency = { max_response = \"8MiB\" }\n[server]\nmax_buffered = \"8MiB\"");
 }
 
 #[test]
-fn the_environment_can_switch_keys_on_and_off() {
+fn the_environment_can_enable_and_disable_keys() {
     for (table, value, on) in [("", "optional", true), ("idempotency = {}", "off", false)] {
         let env = [("TIDEGATE__ROUTE__ALL__IDEMPOTENCY__MODE", value)];
         let text = format!("{ROUTE}{table}\n");
@@ -159,7 +160,7 @@ fn the_environment_can_switch_keys_on_and_off() {
             &env.into_iter().collect(),
             &Overrides::default(),
         );
-        let policy = loaded.expect("a sound configuration").policy;
+        let policy = loaded.expect("a valid configuration").policy;
         let route = policy.routes.iter().next().expect("a route");
         assert_eq!(route.idempotency.is_some(), on, "{value}");
     }

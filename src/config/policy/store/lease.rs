@@ -1,4 +1,4 @@
-//! How long a claim on Redis holds: longer than what it is made for can take.
+//! `lease` of `[store]`: duration of a claim on Redis, which must exceed the longest execution.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use super::super::super::RoutePolicy;
 use super::super::super::file::File;
 use super::super::super::located::Located;
 use super::super::super::problem::Findings;
-use super::super::super::scalar::{HumanDuration, LONGEST_LEASE, Lease};
+use super::super::super::scalar::{HumanDuration, LONGEST_LEASE, LeaseDuration};
 use super::super::super::{Backend, StoreSettings};
 use crate::route::RouteMatch;
 use crate::upstream::{Timeouts, Upstream};
 
-/// How much longer than any execution a claim holds where nothing is said.
+/// Difference between the default lease and the longest execution.
 pub(super) const MARGIN: Duration = Duration::from_secs(30);
 
-/// Sets the lease once it is known what keys are for.
-pub(in super::super) fn set_lease(
+/// Resolves the lease. It depends on the upstreams of the routes with idempotency keys.
+pub(in super::super) fn resolve_lease(
     store: &mut StoreSettings,
     file: &File,
     upstreams: &[Arc<Upstream>],
@@ -26,7 +26,7 @@ pub(in super::super) fn set_lease(
     let Backend::Redis(redis) = &mut store.backend else {
         return;
     };
-    // A fault elsewhere may have taken out the deadline that counts.
+    // After an error, the relevant timeout may be missing because validation removed it.
     if findings.has_errors() {
         return;
     }
@@ -34,8 +34,9 @@ pub(in super::super) fn set_lease(
     let keyed = routes.filter(|route| route.idempotency.is_some());
     let slowest = keyed
         .map(|route| &upstreams[route.upstream.0])
-        .max_by_key(|upstream| whole(upstream).0);
-    let (deadline, reason) = slowest.map_or((Duration::ZERO, ""), |upstream| whole(upstream));
+        .max_by_key(|upstream| longest_execution(upstream).0);
+    let (deadline, reason) =
+        slowest.map_or((Duration::ZERO, ""), |upstream| longest_execution(upstream));
     let enough = (deadline + MARGIN).min(LONGEST_LEASE);
     let given = file.store.lease.as_ref();
     redis.lease = given.map_or(enough, |given| given.value.0);
@@ -43,7 +44,7 @@ pub(in super::super) fn set_lease(
     let (
         Some(Located {
             span,
-            value: Lease(lease),
+            value: LeaseDuration(lease),
         }),
         Some(slowest),
     ) = (given, slowest)
@@ -57,15 +58,15 @@ pub(in super::super) fn set_lease(
     let longest = HumanDuration(deadline);
     let help = if enough > deadline {
         let enough = HumanDuration(enough);
-        format!("set `lease` to more than \"{longest}\", such as \"{enough}\", or leave it out")
+        format!("set `lease` to more than \"{longest}\", such as \"{enough}\", or remove it")
     } else {
         let most = HumanDuration(LONGEST_LEASE);
-        format!("set a `timeout` under \"{most}\" in [upstream.{name}], or leave `lease` out")
+        format!("set a `timeout` below \"{most}\" in [upstream.{name}], or remove `lease`")
     };
     findings.error(
         span,
         format!(
-            "a claim must outlive what it was made for, and a request with a key to `{name}` may take {longest}"
+            "`lease` must be longer than the longest execution, and a request with a key to `{name}` can take {longest}"
         ),
         help,
     );
@@ -74,8 +75,9 @@ pub(in super::super) fn set_lease(
     }
 }
 
-/// How long a request may take altogether, or at least until its answer begins, and what says so.
-fn whole(upstream: &Upstream) -> (Duration, &'static str) {
+/// Returns the longest time of a request until its response is complete, or at least until its head arrives. Also
+/// returns the name of the keys that determine it.
+fn longest_execution(upstream: &Upstream) -> (Duration, &'static str) {
     let Timeouts {
         connect,
         first_byte,
@@ -83,13 +85,13 @@ fn whole(upstream: &Upstream) -> (Duration, &'static str) {
         ..
     } = upstream.timeouts;
     let attempts = upstream.retry.and_then(|retry| retry.deadline());
-    // A server that cannot be reached is passed over for the next.
+    // If a connection attempt fails, the request goes to the next server (failover).
     let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
-    let once = (
+    let one_attempt = (
         connect.saturating_mul(servers) + first_byte,
-        "`connect_timeout` of each of its servers, and `first_byte_timeout`",
+        "determined by `connect_timeout` for each server, and `first_byte_timeout`",
     );
-    let all = attempts.map(|deadline| (deadline, "`deadline` of its retries"));
-    let bound = total.map(|total| (total, "its `timeout`"));
-    bound.or(all).unwrap_or(once)
+    let all_attempts = attempts.map(|deadline| (deadline, "determined by `deadline` of `retry`"));
+    let bound = total.map(|total| (total, "determined by `timeout`"));
+    bound.or(all_attempts).unwrap_or(one_attempt)
 }

@@ -1,4 +1,4 @@
-//! Redis: where it is, who we are to it, and what is asked of it.
+//! `[store]` with `backend = "redis"`: servers, credentials and timeouts.
 
 use std::num::NonZeroU32;
 
@@ -13,7 +13,7 @@ use crate::store::redis::settings::{
     LIMITS_TIMEOUT, Nodes, PREFIX, Password, RECORDS_TIMEOUT, RedisNode, RedisSettings,
 };
 
-/// The keys of `[store]` that only Redis has, where they are given.
+/// Returns the configured keys of `[store]` that have an effect only with Redis.
 pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str, &Span)> {
     fn at<T>(given: Option<&Located<T>>) -> Option<&Span> {
         given.map(|given| &given.span)
@@ -34,14 +34,14 @@ pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str
         .filter_map(|(key, span)| Some((key, span?)))
 }
 
-/// The settings, but for the lease, which depends on what claims are made for; `None` without a usable URL.
+/// Resolves the settings except the lease, which depends on the routes. Returns `None` without a valid URL.
 pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> Option<RedisSettings> {
     let password = password(section, findings);
     let Some(url) = &section.url else {
         missing(
             section,
-            "nothing says where Redis is",
-            "add its URL to [store]: `url = \"redis://127.0.0.1:6379\"`, or a list of them for a cluster",
+            "`backend = \"redis\"` needs the URL of a server, and `url` is missing",
+            "add `url = \"redis://127.0.0.1:6379\"` to [store], or a list of URLs for a cluster",
             findings,
         );
         return None;
@@ -53,7 +53,7 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> Option
     {
         findings.error(
             &ca_file.span,
-            "`ca_file` has no effect: Redis is spoken to without TLS",
+            "`ca_file` has no effect: the connection to Redis does not use TLS",
             "write `rediss://` in `url`, or remove `ca_file`",
         );
     }
@@ -95,9 +95,9 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
         OneOrMany::One(RedisUrl(node)) => return Some(Nodes::Single(node.clone())),
         OneOrMany::Many(listed) => listed,
     };
-    // An empty list is what faults have left, and those were reported.
+    // The list is empty if all entries were invalid and have been reported.
     let first = listed.first()?;
-    let same = |node: &RedisNode| {
+    let has_same_credentials = |node: &RedisNode| {
         (&node.user, &node.password) == (&first.value.0.user, &first.value.0.password)
     };
     for Located {
@@ -108,9 +108,9 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
         if node.database != 0 {
             findings.error(
                 span,
-                "a cluster has no databases but 0",
+                "a cluster has only database 0",
                 format!(
-                    "remove `/{}`, and tell fleets apart by `prefix`",
+                    "remove `/{}`, and set `prefix` to separate gateways that must not share data",
                     node.database
                 ),
             );
@@ -119,19 +119,20 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
             findings
                 .error(
                     span,
-                    "a cluster is spoken to with TLS or without, not both",
-                    "write `redis://` in all of its URLs, or `rediss://`",
+                    "all URLs of a cluster must use TLS, or none of them",
+                    "write `rediss://` in all URLs, or `redis://` in all URLs",
                 )
-                .note(&first.span, "the first is not like it");
+                .note(&first.span, "this URL differs");
         }
-        if !same(node) {
+        if !has_same_credentials(node) {
             findings
                 .error(
                     span,
-                    "the nodes of a cluster have one user and password, and these differ",
-                    "write the same in all URLs, or in none and set `user` and `password` in [store]",
+                    "all URLs of a cluster must have the same user and password",
+                    "write the same user and password in all URLs, or remove them and set `user` and `password` in \
+                     [store]",
                 )
-                .note(&first.span, "the first has others, or none");
+                .note(&first.span, "this URL differs");
         }
     }
     let nodes = listed.iter().map(|url| url.value.0.clone());
@@ -144,10 +145,10 @@ fn password(section: &StoreSection, findings: &mut Findings) -> Option<Password>
             findings
                 .error(
                     &file.span,
-                    "the password is given twice",
-                    "keep `password_file` and remove `password`, or the other way round",
+                    "`password` and `password_file` are both set",
+                    "remove `password` or `password_file`",
                 )
-                .note(&password.span, "it is also given here");
+                .note(&password.span, "`password` is set here");
             return None;
         }
         (Some(password), None) => password.value.clone(),
@@ -157,7 +158,7 @@ fn password(section: &StoreSection, findings: &mut Findings) -> Option<Password>
     Some(password)
 }
 
-/// Who we are is said in one place, and with its proof.
+/// Reports credentials that are set both in `url` and in other keys, and a user without a password.
 fn check_credentials(
     section: &StoreSection,
     url: &Located<OneOrMany<RedisUrl>>,
@@ -183,10 +184,10 @@ fn check_credentials(
         findings
             .error(
                 span,
-                format!("`{key}` is given, and a password in `url` too"),
-                "remove the one from `url`, or `user`, `password` and `password_file` from [store]",
+                format!("`{key}` is set, and `url` also contains credentials"),
+                "remove the credentials from `url`, or remove `user`, `password` and `password_file` from [store]",
             )
-            .note(in_url, "it is also given here");
+            .note(in_url, "`url` contains credentials here");
     } else if let Some(user) = &section.user
         && section.password.is_none()
         && section.password_file.is_none()
@@ -194,7 +195,7 @@ fn check_credentials(
     {
         findings.error(
             &user.span,
-            "a user without a password is nobody to Redis",
+            "`user` is set without `password` or `password_file`",
             "add `password = \"${REDIS_PASSWORD}\"` or `password_file` to [store], or remove `user`",
         );
     }

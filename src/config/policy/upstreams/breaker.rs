@@ -1,4 +1,4 @@
-//! What opens the circuit of a server, and for how long.
+//! `breaker` of an upstream: what opens the circuit of a server, and for how long.
 
 use std::time::Duration;
 
@@ -58,11 +58,11 @@ fn open_times(
         let first = HumanDuration(open);
         findings.error(
             &most.span,
-            format!("a circuit is open for {first} at first, which is longer than `open_max`"),
+            format!("`open_max` is shorter than `open`, which is {first}"),
             format!("set `open_max` to at least \"{first}\", or set a shorter `open`"),
         );
         if let Some(open) = given {
-            findings.note(&open.span, "how long at first");
+            findings.note(&open.span, "`open` is set here");
         }
     }
     (open, most.value.0)

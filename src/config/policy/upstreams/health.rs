@@ -1,4 +1,4 @@
-//! How servers are asked whether they are well.
+//! `health` and `max_ejected` of an upstream: active health checks.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use super::super::super::scalar::HumanDuration;
 use super::super::{plain, timeout};
 use crate::upstream::HealthSettings;
 
-/// How often a server is asked where nothing is said.
+/// Default of `interval`.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long its answer may take where nothing is said.
+/// Default of `timeout`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The part of the servers that may be taken out where nothing is said.
+/// Default of `max_ejected`.
 const DEFAULT_MAX_EJECTED: f64 = 0.5;
 
-/// The settings; `None` if servers are not asked, or the table has a fault.
+/// Resolves the health checks. Returns `None` if there are none, or if the table is invalid.
 pub(super) fn resolve(
     section: &UpstreamSection,
     findings: &mut Findings,
 ) -> Option<HealthSettings> {
     let Some(table) = &section.health else {
-        // The table may be gone for a fault of its own, which is to be mended first.
+        // After an error, the table may be missing because validation removed it.
         if let Some(part) = &section.max_ejected
             && !findings.has_errors()
         {
             findings.error(
                 &part.span,
-                "`max_ejected` has no effect: servers are not asked whether they are well",
+                "`max_ejected` has no effect: the upstream has no health checks",
                 "add `health = { path = \"/healthz\" }`, or remove `max_ejected`",
             );
         }
@@ -44,22 +44,22 @@ pub(super) fn resolve(
     })
 }
 
-/// One question is answered or given up before the next is asked.
+/// Resolves `interval` and `timeout`. A check must end before the next one starts.
 fn times(table: &HealthTable, findings: &mut Findings) -> (Duration, Duration) {
     let given = table.interval.as_ref();
     let interval = given.map_or(DEFAULT_INTERVAL, |given| given.value.0);
     let longest = timeout(table.timeout.as_ref(), DEFAULT_TIMEOUT.min(interval));
-    if let Some(late) = &table.timeout
+    if let Some(configured) = &table.timeout
         && longest > interval
     {
         let every = HumanDuration(interval);
         findings.error(
-            &late.span,
-            format!("a server is asked every {every}, before its `timeout` is over"),
+            &configured.span,
+            format!("`timeout` is longer than `interval`, which is {every}"),
             format!("set `timeout` to at most \"{every}\", or raise `interval`"),
         );
         if let Some(interval) = given {
-            findings.note(&interval.span, "how often it is asked");
+            findings.note(&interval.span, "`interval` is set here");
         }
     }
     (interval, longest)

@@ -1,9 +1,8 @@
-//! When a request is sent once more.
+//! `retry` of an upstream.
 //!
-//! A preset says everything, and each key takes a part of that back. What contradicts itself is an error. What
-//! makes retries a burden, or leaves them without use, is a warning, and only where a person wrote it: a
-//! preset that has no jitter has none on purpose. Retries without end cannot be written at all, as
-//! attempts and time both have a bound.
+//! A preset sets all values, and each configured key overrides one of them. Contradictions are errors. Retries that
+//! overload upstream or never happen are warnings, but only for configured keys: a preset can omit jitter on purpose.
+//! Unlimited retries cannot be configured, because attempts and time are bounded.
 
 use std::time::Duration;
 
@@ -14,30 +13,30 @@ use super::super::{count, plain, timeout};
 use crate::retry::{Backoff, Jitter, Preset, RetryAfterPolicy, RetryPolicy, Strategy};
 use crate::upstream::{BudgetSettings, RetrySettings};
 
-/// The settings of a section.
+/// Resolves the retries of an upstream.
 pub(super) fn resolve(section: &RetrySection, findings: &mut Findings) -> RetrySettings {
     let default = RetrySettings::default();
     let preset = section.preset.as_ref();
     let preset = preset.map_or(Preset::Standard, |word| word.value.into());
-    let said = preset.policy();
+    let base_policy = preset.policy();
     let deadline = section.deadline.as_ref().map(|deadline| deadline.value.0);
     let policy = RetryPolicy {
-        backoff: backoff(section, preset, said.backoff, findings),
-        attempts: count(section.attempts.as_ref(), said.attempts),
+        backoff: backoff(section, preset, base_policy.backoff, findings),
+        attempts: count(section.attempts.as_ref(), base_policy.attempts),
         deadline: deadline.or(default.policy.deadline),
-        ..said
+        ..base_policy
     };
     let budget = budget(section.budget.as_ref());
-    // Where there is no second attempt, nothing about it matters.
+    // With one attempt there are no retries to warn about.
     if policy.attempts.get() > 1 {
-        doubt_backoff(section, policy.backoff, findings);
-        doubt_use(section, &policy, findings);
-        doubt_budget(section, budget, findings);
+        warn_about_backoff(section, policy.backoff, findings);
+        warn_if_no_retry_fits(section, &policy, findings);
+        warn_about_budget(section, budget, findings);
     }
-    let kept = section.max_body.as_ref();
+    let max_body = section.max_body.as_ref();
     RetrySettings {
         policy,
-        max_body: kept.map_or(default.max_body, |bytes| {
+        max_body: max_body.map_or(default.max_body, |bytes| {
             usize::try_from(bytes.value.0).unwrap_or(usize::MAX)
         }),
         budget,
@@ -60,19 +59,19 @@ impl From<PresetWord> for Preset {
 fn backoff(
     section: &RetrySection,
     preset: Preset,
-    said: Backoff,
+    default: Backoff,
     findings: &mut Findings,
 ) -> Backoff {
     let strategy = match section.strategy.as_ref().map(|word| word.value) {
         Some(StrategyWord::Constant) => Strategy::Constant,
         Some(StrategyWord::Linear) => Strategy::Linear,
         Some(StrategyWord::Exponential) => Strategy::Exponential,
-        None => said.strategy,
+        None => default.strategy,
     };
     if let Some(factor) = &section.factor {
         let growth = match strategy {
-            Strategy::Constant => Some("waits do not grow"),
-            Strategy::Linear => Some("waits grow by `base` each time"),
+            Strategy::Constant => Some("with `strategy = \"constant\"` the backoff does not grow"),
+            Strategy::Linear => Some("with `strategy = \"linear\"` the backoff grows by `base`"),
             Strategy::Exponential => None,
         };
         if let Some(growth) = growth {
@@ -83,41 +82,41 @@ fn backoff(
             );
         }
     }
-    let (base, cap) = bounds(section, preset, said, findings);
+    let (base, cap) = bounds(section, preset, default, findings);
     let jitter = section.jitter.as_ref();
     Backoff {
         strategy,
         base,
         cap,
-        factor: plain(section.factor.as_ref(), said.factor),
-        jitter: jitter.map_or(said.jitter, |jitter| jitter.value.0),
+        factor: plain(section.factor.as_ref(), default.factor),
+        jitter: jitter.map_or(default.jitter, |jitter| jitter.value.0),
     }
 }
 
-/// The first wait and the longest.
+/// Resolves `base` and `cap`, the first and the longest backoff.
 fn bounds(
     section: &RetrySection,
     preset: Preset,
-    said: Backoff,
+    default: Backoff,
     findings: &mut Findings,
 ) -> (Duration, Duration) {
-    let base = timeout(section.base.as_ref(), said.base);
+    let base = timeout(section.base.as_ref(), default.base);
     let Some(cap) = &section.cap else {
-        return (base, said.cap.max(base));
+        return (base, default.cap.max(base));
     };
     if cap.value.0 < base {
         let first = HumanDuration(base);
-        let by_whom = match &section.base {
+        let origin = match &section.base {
             Some(_) => String::new(),
-            None => format!(" by the preset `{}`", preset.name()),
+            None => format!(" in the preset `{}`", preset.name()),
         };
         findings.error(
             &cap.span,
-            format!("`cap` is below `base`, which is {first}{by_whom}"),
+            format!("`cap` is shorter than `base`, which is {first}{origin}"),
             format!("set `cap` to at least \"{first}\", or set a shorter `base`"),
         );
         if let Some(base) = &section.base {
-            findings.note(&base.span, "the first wait");
+            findings.note(&base.span, "`base` is set here");
         }
     }
     (base, cap.value.0)
@@ -136,19 +135,19 @@ fn budget(table: Option<&BudgetTable>) -> BudgetSettings {
     }
 }
 
-/// Says what keeps callers that failed together together.
-fn doubt_backoff(section: &RetrySection, backoff: Backoff, findings: &mut Findings) {
+/// Warns about a backoff that makes all clients retry at the same moment or at a constant rate.
+fn warn_about_backoff(section: &RetrySection, backoff: Backoff, findings: &mut Findings) {
     if let Some(word) = &section.strategy {
         if backoff.jitter == Jitter::Decorrelated && word.value != StrategyWord::Exponential {
             findings.warning(
                 &word.span,
-                "`strategy` has no effect: a decorrelated wait depends on the one before alone",
-                "remove `strategy`, or write another `jitter`, such as \"full\"",
+                "`strategy` has no effect: with `jitter = \"decorrelated\"` a backoff depends only on the previous one",
+                "remove `strategy`, or set another `jitter`, such as \"full\"",
             );
         } else if word.value == StrategyWord::Constant {
             findings.warning(
                 &word.span,
-                "retries at a constant interval press an upstream that struggles as hard as ever",
+                "retries at a constant interval do not reduce the load on an overloaded upstream",
                 "write `strategy = \"exponential\"`",
             );
         }
@@ -158,14 +157,14 @@ fn doubt_backoff(section: &RetrySection, backoff: Backoff, findings: &mut Findin
     {
         findings.warning(
             &jitter.span,
-            "retries without jitter come back together where they failed together",
-            "write `jitter = \"full\"`, or leave it out to have the preset's",
+            "without jitter, requests that fail at the same moment are retried at the same moment",
+            "write `jitter = \"full\"`, or remove `jitter` to use the jitter of the preset",
         );
     }
 }
 
-/// Says if no wait fits into the deadline.
-fn doubt_use(section: &RetrySection, policy: &RetryPolicy, findings: &mut Findings) {
+/// Warns if the first backoff does not fit into the deadline.
+fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings: &mut Findings) {
     let Some(deadline) = policy.deadline else {
         return;
     };
@@ -176,23 +175,23 @@ fn doubt_use(section: &RetrySection, policy: &RetryPolicy, findings: &mut Findin
     };
     let shortest = shortest_first_wait(policy.backoff);
     let unless = match policy.retry_after {
-        RetryAfterPolicy::Obeyed { .. } => ", unless a `Retry-After` asks for one earlier",
+        RetryAfterPolicy::Obeyed { .. } => ", unless `Retry-After` sets an earlier time",
         RetryAfterPolicy::Ignored => "",
     };
-    let often = if shortest >= deadline {
-        "no retry will ever be made"
+    let effect = if shortest >= deadline {
+        "no request is retried"
     } else {
-        "many a retry will not be made"
+        "some requests are not retried"
     };
     let (first, most) = (HumanDuration(policy.backoff.base), HumanDuration(deadline));
     findings.warning(
         span,
-        format!("{often}{unless}: the first wait is {first}, and `deadline` leaves {most} for everything"),
+        format!("{effect}{unless}: the first backoff is {first}, and `deadline` is {most}"),
         "set a longer `deadline`, or a shorter `base`",
     );
 }
 
-/// The shortest that jitter can make the first wait.
+/// Returns the shortest first backoff that jitter can produce.
 fn shortest_first_wait(backoff: Backoff) -> Duration {
     let base = backoff.base;
     match backoff.jitter {
@@ -203,7 +202,7 @@ fn shortest_first_wait(backoff: Backoff) -> Duration {
     }
 }
 
-fn doubt_budget(section: &RetrySection, budget: BudgetSettings, findings: &mut Findings) {
+fn warn_about_budget(section: &RetrySection, budget: BudgetSettings, findings: &mut Findings) {
     let ratio = section
         .budget
         .as_ref()
@@ -214,7 +213,7 @@ fn doubt_budget(section: &RetrySection, budget: BudgetSettings, findings: &mut F
     {
         findings.warning(
             &ratio.span,
-            "no retry will ever be made: the budget has room for none",
+            "no request is retried: `ratio` and `floor` of the budget are 0",
             "set `ratio` or `floor` above 0, or write `attempts = 1`",
         );
     }

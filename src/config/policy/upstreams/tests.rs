@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 use super::*;
-use crate::config::{ConfigErrors, Environment, Loaded, Overrides, Problem, parse};
+use crate::config::{ConfigErrors, ConfigProblem, Environment, Loaded, Overrides, parse};
 use crate::problem::Fallback;
 use crate::retry::{Backoff, Jitter, Preset, Strategy};
 use crate::upstream::{BudgetSettings, FailureStatuses, HealthSettings, OpensOn, RetrySettings};
@@ -18,27 +18,28 @@ fn load(keys: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
     parse("test.toml", &text, &env, &Overrides::default())
 }
 
-fn read(keys: &str, env: &[(&str, &str)]) -> (Upstream, Vec<Problem>) {
+fn read(keys: &str, env: &[(&str, &str)]) -> (Upstream, Vec<ConfigProblem>) {
     let loaded = load(keys, env).unwrap_or_else(|errors| panic!("{errors}"));
     let upstream = &loaded.policy.upstreams[0];
     (Upstream::clone(upstream), loaded.warnings)
 }
 
-fn sound(keys: &str) -> Upstream {
+/// Returns an upstream whose keys cause no warning.
+fn upstream_with(keys: &str) -> Upstream {
     let (upstream, warnings) = read(keys, &[]);
     assert!(warnings.is_empty(), "{warnings:?}");
     upstream
 }
 
-/// The retries of a table, and the titles of what is doubtful about them.
+/// Returns the settings of a `retry` table, and the titles of its warnings.
 fn retry(keys: &str) -> (RetrySettings, Vec<String>) {
     let (upstream, warnings) = read(&format!("[upstream.api.retry]\n{keys}"), &[]);
     let titles = warnings.into_iter().map(|warning| warning.title).collect();
     (upstream.retry.expect("retries"), titles)
 }
 
-/// The only fault of some keys.
-fn fault(keys: &str) -> (String, String) {
+/// Returns title and help of the only problem.
+fn problem(keys: &str) -> (String, String) {
     let errors = load(keys, &[]).expect_err(keys);
     let [problem] = errors.problems() else {
         panic!("{errors}");
@@ -55,15 +56,15 @@ const fn seconds(count: u64) -> Duration {
 }
 
 #[test]
-fn what_is_not_said_is_as_the_settings_have_it() {
-    let silent = sound("");
-    assert_eq!(silent.servers[0].weight, NonZeroU32::MIN);
-    assert_eq!(silent.retry, None);
-    assert_eq!(silent.breaker, BreakerSettings::default());
-    assert_eq!((silent.health, silent.concurrency), (None, None));
-    assert_eq!(silent.slow_start, seconds(10));
+fn omitted_keys_have_the_defaults_of_the_settings() {
+    let minimal = upstream_with("");
+    assert_eq!(minimal.servers[0].weight, NonZeroU32::MIN);
+    assert_eq!(minimal.retry, None);
+    assert_eq!(minimal.breaker, BreakerSettings::default());
+    assert_eq!((minimal.health, minimal.concurrency), (None, None));
+    assert_eq!(minimal.slow_start, seconds(10));
 
-    let empty = sound(
+    let empty = upstream_with(
         "health = { path = \"/healthz\" }\n\
          [upstream.api.retry]\n[upstream.api.breaker]\n[upstream.api.concurrency]",
     );
@@ -86,27 +87,27 @@ fn what_is_not_said_is_as_the_settings_have_it() {
 }
 
 #[test]
-fn everything_about_retries_can_be_said_otherwise() {
-    let (settings, doubts) = retry(
+fn all_keys_of_retry_can_be_set() {
+    let (settings, warnings) = retry(
         "preset = \"sender\"\nattempts = 20\nstrategy = \"linear\"\nbase = \"100ms\"\ncap = \"2s\"\n\
          jitter = \"±10%\"\ndeadline = \"1m\"\nmax_body = 0\n\
          budget = { ratio = 1, window = \"1h\", floor = 0 }",
     );
-    assert!(doubts.is_empty(), "{doubts:?}");
-    let said = Preset::Sender.policy();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let preset = Preset::Sender.policy();
     let expected = RetrySettings {
         policy: crate::retry::RetryPolicy {
-            table: said.table,
+            table: preset.table,
             backoff: Backoff {
                 strategy: Strategy::Linear,
                 base: Duration::from_millis(100),
                 cap: seconds(2),
-                factor: said.backoff.factor,
+                factor: preset.backoff.factor,
                 jitter: Jitter::Percent(0.1),
             },
             attempts: number(20),
             deadline: Some(seconds(60)),
-            retry_after: said.retry_after,
+            retry_after: preset.retry_after,
         },
         max_body: 0,
         budget: BudgetSettings {
@@ -127,18 +128,18 @@ fn everything_about_retries_can_be_said_otherwise() {
 }
 
 #[test]
-fn every_preset_can_be_named_and_says_what_no_key_does() {
+fn a_preset_sets_the_values_of_omitted_keys() {
     for preset in Preset::ALL {
         let name = preset.name();
-        let (settings, doubts) = retry(&format!("preset = \"{name}\""));
+        let (settings, warnings) = retry(&format!("preset = \"{name}\""));
         let expected = crate::retry::RetryPolicy {
             deadline: Some(seconds(30)),
             ..preset.policy()
         };
         assert_eq!(settings.policy, expected, "{name}");
-        assert!(doubts.is_empty(), "{name}: {doubts:?}");
+        assert!(warnings.is_empty(), "{name}: {warnings:?}");
     }
-    let (_, help) = fault("[upstream.api.retry]\npreset = \"standart\"");
+    let (_, help) = problem("[upstream.api.retry]\npreset = \"standart\"");
     assert!(help.contains("did you mean `standard`?"), "{help}");
     for preset in Preset::ALL {
         assert!(help.contains(preset.name()), "{help}");
@@ -146,7 +147,7 @@ fn every_preset_can_be_named_and_says_what_no_key_does() {
 }
 
 #[test]
-fn a_jitter_may_be_a_number_in_the_file_and_in_a_variable() {
+fn a_jitter_can_be_a_number_in_the_file_and_in_a_variable() {
     for text in ["0.3", "\"0.3\"", "\"+30%\"", "\"additive\""] {
         let jitter = retry(&format!("jitter = {text}")).0.policy.backoff.jitter;
         assert_eq!(jitter, Jitter::Proportional(0.3), "{text}");
@@ -166,7 +167,7 @@ fn a_jitter_may_be_a_number_in_the_file_and_in_a_variable() {
         let jitter = upstream.retry.expect("retries").policy.backoff.jitter;
         assert_eq!(jitter, meaning, "{value}");
     }
-    let (title, _) = fault("[upstream.api.retry]\njitter = 1.5");
+    let (title, _) = problem("[upstream.api.retry]\njitter = 1.5");
     assert!(
         title.contains("`upstream.api.retry.jitter` is too large"),
         "{title}"
@@ -174,22 +175,22 @@ fn a_jitter_may_be_a_number_in_the_file_and_in_a_variable() {
 }
 
 #[test]
-fn what_was_not_written_gives_way_to_what_was() {
+fn a_default_follows_a_configured_bound() {
     let backoff = |keys: &str| retry(keys).0.policy.backoff;
     let long = backoff("base = \"20m\"\ndeadline = \"2h\"");
     assert_eq!((long.base, long.cap), (seconds(1200), seconds(1200)));
 
-    let open = |keys: &str| sound(&format!("[upstream.api.breaker]\n{keys}")).breaker;
+    let open = |keys: &str| upstream_with(&format!("[upstream.api.breaker]\n{keys}")).breaker;
     assert_eq!(open("open = \"2m\"").open_max, seconds(120));
     assert_eq!(open("open = \"1s\"").open_max, seconds(60));
 
-    let checked = sound("health = { path = \"/\", interval = \"500ms\" }").health;
+    let checked = upstream_with("health = { path = \"/\", interval = \"500ms\" }").health;
     assert_eq!(checked.expect("checks").timeout, Duration::from_millis(500));
 
     let concurrency = |keys: &str| {
-        let upstream = sound(&format!("[upstream.api.concurrency]\n{keys}"));
-        let at_once = upstream.concurrency.expect("a bound");
-        [at_once.min, at_once.initial, at_once.max].map(NonZeroU32::get)
+        let upstream = upstream_with(&format!("[upstream.api.concurrency]\n{keys}"));
+        let limit = upstream.concurrency.expect("a bound");
+        [limit.min, limit.initial, limit.max].map(NonZeroU32::get)
     };
     assert_eq!(concurrency("max = 10"), [4, 10, 10]);
     assert_eq!(concurrency("max = 3"), [3, 3, 3]);
@@ -201,16 +202,16 @@ fn what_was_not_written_gives_way_to_what_was() {
 }
 
 #[test]
-fn what_was_written_must_not_contradict_itself() {
+fn contradicting_keys_are_errors() {
     for (keys, title, help) in [
         (
             "[upstream.api.retry]\nbase = \"2s\"\ncap = \"1s\"",
-            "`cap` is below `base`, which is 2s",
+            "`cap` is shorter than `base`, which is 2s",
             "\"2s\"",
         ),
         (
             "[upstream.api.retry]\npreset = \"batch\"\ncap = \"1ms\"",
-            "by the preset `batch`",
+            "in the preset `batch`",
             "`base`",
         ),
         (
@@ -220,12 +221,12 @@ fn what_was_written_must_not_contradict_itself() {
         ),
         (
             "[upstream.api.breaker]\nopen_max = \"500ms\"",
-            "open for 1s at first",
+            "`open_max` is shorter than `open`, which is 1s",
             "\"1s\"",
         ),
         (
             "health = { path = \"/\", timeout = \"6s\" }",
-            "every 5s, before its `timeout`",
+            "`timeout` is longer than `interval`, which is 5s",
             "\"5s\"",
         ),
         (
@@ -249,14 +250,14 @@ fn what_was_written_must_not_contradict_itself() {
             "at least 3",
         ),
     ] {
-        let (found, remedy) = fault(keys);
+        let (found, remedy) = problem(keys);
         assert!(found.contains(title), "{keys}: {found}");
         assert!(remedy.contains(help), "{keys}: {remedy}");
     }
 }
 
 #[test]
-fn a_fault_in_a_table_is_not_echoed_by_what_depends_on_it() {
+fn an_invalid_table_is_the_only_problem_reported() {
     for keys in [
         "health = \"/healthz\"\nmax_ejected = 0.1",
         "health = { path = \"healthz\" }\nmax_ejected = 0.1",
@@ -264,89 +265,83 @@ fn a_fault_in_a_table_is_not_echoed_by_what_depends_on_it() {
         "[upstream.api.retry]\nstrategy = \"liner\"\nfactor = 2",
         "[upstream.api.breaker]\nfallback = {}",
     ] {
-        fault(keys);
+        problem(keys);
     }
 }
 
 #[test]
-fn retries_that_are_known_to_hurt_get_a_warning() {
+fn harmful_retries_get_a_warning() {
     let only = |keys: &str| {
-        let (_, doubts) = retry(keys);
-        let [doubt] = doubts.as_slice() else {
-            panic!("{keys}: {doubts:?}");
+        let (_, warnings) = retry(keys);
+        let [warning] = warnings.as_slice() else {
+            panic!("{keys}: {warnings:?}");
         };
-        doubt.clone()
+        warning.clone()
     };
     assert!(only("strategy = \"constant\"").contains("constant interval"));
     assert!(only("strategy = \"constant\"\njitter = \"full\"").contains("constant interval"));
-    let drifting = "strategy = \"constant\"\njitter = \"decorrelated\"";
-    assert!(only(drifting).contains("`strategy` has no effect"));
+    let decorrelated = "strategy = \"constant\"\njitter = \"decorrelated\"";
+    assert!(only(decorrelated).contains("`strategy` has no effect"));
     for none in ["\"none\"", "0", "\"0ms\""] {
         assert!(only(&format!("jitter = {none}")).contains("without jitter"));
     }
     let both = "strategy = \"constant\"\njitter = \"none\"";
     assert_eq!(retry(both).1.len(), 2);
 
-    for fine in [
+    for valid in [
         "strategy = \"linear\"",
         "strategy = \"exponential\"\njitter = \"decorrelated\"",
         "attempts = 1\nstrategy = \"constant\"\njitter = \"none\"\ndeadline = \"1ms\"",
     ] {
-        assert!(retry(fine).1.is_empty(), "{fine}: {:?}", retry(fine).1);
+        assert!(retry(valid).1.is_empty(), "{valid}: {:?}", retry(valid).1);
     }
 }
 
 #[test]
-fn retries_that_cannot_be_made_get_a_warning() {
-    for (keys, often) in [
-        (
-            "base = \"5s\"\ndeadline = \"5s\"",
-            "no retry will ever be made",
-        ),
-        ("base = \"30s\"", "no retry will ever be made"),
+fn retries_that_never_happen_get_a_warning() {
+    for (keys, expected) in [
+        ("base = \"5s\"\ndeadline = \"5s\"", "no request is retried"),
+        ("base = \"30s\"", "no request is retried"),
         (
             "base = \"1s\"\ndeadline = \"100ms\"",
-            "no retry will ever be made",
+            "no request is retried",
         ),
         (
             "base = \"5s\"\ndeadline = \"2s\"\njitter = \"equal\"",
-            "no retry will ever be made",
+            "no request is retried",
         ),
         (
             "base = \"5s\"\ndeadline = \"3s\"\njitter = \"equal\"",
-            "many a retry will not",
+            "some requests are not retried",
         ),
         (
             "base = \"5s\"\ndeadline = \"3s\"\njitter = \"±50%\"",
-            "many a retry will not",
+            "some requests are not retried",
         ),
         (
             "base = \"5s\"\ndeadline = \"1s\"\njitter = \"full\"",
-            "many a retry will not",
+            "some requests are not retried",
         ),
-        (
-            "budget = { ratio = 0, floor = 0 }",
-            "no retry will ever be made",
-        ),
+        ("budget = { ratio = 0, floor = 0 }", "no request is retried"),
     ] {
-        let (_, doubts) = retry(keys);
-        let [doubt] = doubts.as_slice() else {
-            panic!("{keys}: {doubts:?}");
+        let (_, warnings) = retry(keys);
+        let [warning] = warnings.as_slice() else {
+            panic!("{keys}: {warnings:?}");
         };
-        assert!(doubt.contains(often), "{keys}: {doubt}");
+        assert!(warning.contains(expected), "{keys}: {warning}");
     }
-    for fine in [
+    for valid in [
         "base = \"5s\"\ndeadline = \"6s\"",
         "budget = { ratio = 0 }",
         "budget = { floor = 0 }",
     ] {
-        assert!(retry(fine).1.is_empty(), "{fine}: {:?}", retry(fine).1);
+        assert!(retry(valid).1.is_empty(), "{valid}: {:?}", retry(valid).1);
     }
 }
 
 #[test]
-fn everything_about_a_breaker_can_be_said_otherwise() {
-    let told = sound(
+fn all_keys_of_breaker_can_be_set() {
+    let configured = upstream_with(
         "[upstream.api.breaker]\nenabled = false\nconsecutive_failures = 1\nfailure_ratio = 1\n\
          window = \"1m\"\nmin_requests = 7\nfailures = [599, 500]\nopen = \"10ms\"\nopen_max = \"1d\"\n\
          fallback = { body = \"{}\", content_type = \"application/json\" }",
@@ -365,8 +360,8 @@ fn everything_about_a_breaker_can_be_said_otherwise() {
             content_type: HeaderValue::from_static("application/json"),
         }),
     };
-    assert_eq!(told.breaker, expected);
-    let plain = sound("breaker = { fallback = { body = \"Später.\" } }").breaker;
+    assert_eq!(configured.breaker, expected);
+    let plain = upstream_with("breaker = { fallback = { body = \"Später.\" } }").breaker;
     let fallback = plain.fallback.expect("a fallback");
     assert_eq!(fallback.body, "Später.");
     assert_eq!(fallback.content_type, "text/plain; charset=utf-8");
@@ -386,7 +381,7 @@ fn everything_about_a_breaker_can_be_said_otherwise() {
 }
 
 #[test]
-fn a_server_may_have_a_weight() {
+fn the_weights_of_servers_are_resolved() {
     let servers = |list: &str, env: &[(&str, &str)]| {
         let text = HEAD.replace("[\"http://127.0.0.1:9000\"]", list);
         let env: Environment = env.iter().copied().collect();
@@ -406,7 +401,7 @@ fn a_server_may_have_a_weight() {
 }
 
 #[test]
-fn a_flag_replaces_servers_that_have_weights() {
+fn the_upstream_flag_replaces_servers_with_weights() {
     let text = HEAD.replace(
         "\"http://127.0.0.1:9000\"",
         "{ url = \"http://a\", weight = 3 }",
@@ -427,7 +422,7 @@ fn a_flag_replaces_servers_that_have_weights() {
 }
 
 #[test]
-fn the_environment_reaches_below_an_upstream() {
+fn the_environment_overrides_keys_of_nested_tables() {
     let env = [
         ("TIDEGATE__UPSTREAM__API__RETRY__ATTEMPTS", "7"),
         ("TIDEGATE__UPSTREAM__API__RETRY__BUDGET__RATIO", "0.25"),
@@ -451,7 +446,7 @@ fn the_environment_reaches_below_an_upstream() {
         assert_eq!(upstream.breaker.opens_on, OpensOn::Nothing);
         assert!(upstream.breaker.failure_ratio >= 1.0);
         assert_eq!(
-            upstream.concurrency.map(|at_once| at_once.max),
+            upstream.concurrency.map(|limit| limit.max),
             Some(number(30))
         );
         let health = upstream.health.expect("checks");
@@ -469,7 +464,7 @@ fn the_environment_reaches_below_an_upstream() {
 }
 
 #[test]
-fn each_upstream_has_its_own() {
+fn each_upstream_has_its_own_retry_settings() {
     let text = format!(
         "{HEAD}retry = {{ attempts = 2 }}\n[upstream.b]\nservers = [\"http://b\"]\n\
          [[route]]\nname = \"b\"\npath = \"/b\"\nupstream = \"b\"\n"
@@ -490,25 +485,28 @@ fn each_upstream_has_its_own() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_leaves_time_to_ask_again() {
-    let waited = |keys: &str| read(keys, &[]).0.timeouts.first_byte;
-    assert_eq!(waited(""), seconds(60));
-    assert_eq!(waited("[upstream.api.retry]"), seconds(15));
+fn the_default_first_byte_timeout_leaves_time_for_a_retry() {
+    let first_byte = |keys: &str| read(keys, &[]).0.timeouts.first_byte;
+    assert_eq!(first_byte(""), seconds(60));
+    assert_eq!(first_byte("[upstream.api.retry]"), seconds(15));
     assert_eq!(
-        waited("[upstream.api.retry]\ndeadline = \"4s\""),
+        first_byte("[upstream.api.retry]\ndeadline = \"4s\""),
         seconds(2)
     );
     assert_eq!(
-        waited("[upstream.api.retry]\ndeadline = \"5m\""),
+        first_byte("[upstream.api.retry]\ndeadline = \"5m\""),
         seconds(60)
     );
-    assert_eq!(waited("[upstream.api.retry]\nattempts = 1"), seconds(60));
+    assert_eq!(
+        first_byte("[upstream.api.retry]\nattempts = 1"),
+        seconds(60)
+    );
 
-    let doubts = |first_byte: &str| {
+    let warnings = |first_byte: &str| {
         let keys = format!("first_byte_timeout = \"{first_byte}\"\n[upstream.api.retry]");
         let (upstream, warnings) = read(&keys, &[]);
         (upstream.timeouts.first_byte, warnings.len())
     };
-    assert_eq!(doubts("29s"), (seconds(29), 0));
-    assert_eq!(doubts("30s"), (seconds(30), 1));
+    assert_eq!(warnings("29s"), (seconds(29), 0));
+    assert_eq!(warnings("30s"), (seconds(30), 1));
 }

@@ -1,42 +1,44 @@
-//! The URL of a Redis server.
+//! URL of a Redis server.
 //!
-//! Read by hand: `http::Uri` knows no user and no password, and an error of another library's could
-//! repeat what it was given. No fault told from here shows a password.
+//! This module has its own parser, because `http::Uri` does not parse users and passwords, and the error of another
+//! library could contain the password. No error of this module contains a password.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::super::Fault;
+use super::super::ValueError;
 use super::{PasswordText, UserText};
 use crate::config::secrets;
 use crate::store::redis::settings::{Password, RedisNode};
 
-/// Where Redis listens if nobody says otherwise.
+/// Default port of Redis.
 const DEFAULT_PORT: u16 = 6379;
 
-/// What would be right, where the fault is not a particular one.
-const FORM: &str = "write scheme, host, and any port and database: \"redis://127.0.0.1:6379\", \
+/// Remedy that shows the form of a URL.
+const FORM: &str = "write scheme, host, and optional port and database: \"redis://127.0.0.1:6379\", \
                     \"rediss://redis.example/1\"";
 
-/// One server, or one node of a cluster.
+/// URL of one server, or of one node of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::config) struct RedisUrl(pub(in crate::config) RedisNode);
 
 impl FromStr for RedisUrl {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
-        let wrong = |what: &str, help: &str| {
-            Fault::new(format!("`{}` {what}", secrets::masked_url(text)), help)
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let error = |what: &str, help: &str| {
+            ValueError::new(format!("`{}` {what}", secrets::masked_url(text)), help)
         };
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(wrong("is not the URL of a Redis server", FORM));
+            return Err(error("is not the URL of a Redis server", FORM));
         };
         let tls = match scheme {
             "redis" => false,
             "rediss" => true,
-            _ => return Err(wrong("begins with neither `redis` nor `rediss`", FORM)),
+            _ => {
+                return Err(error("does not begin with `redis://` or `rediss://`", FORM));
+            }
         };
         let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (userinfo, address) = match authority.rsplit_once('@') {
@@ -44,8 +46,8 @@ impl FromStr for RedisUrl {
             None => (None, authority),
         };
         if tail.contains('@') || userinfo.is_some_and(|userinfo| userinfo.contains('@')) {
-            return Err(wrong(
-                "has a user or a password with characters that a URL ends them at",
+            return Err(error(
+                "has a user or password with a reserved character that is not escaped",
                 "write `@` as `%40`, `/` as `%2F`, `?` as `%3F` and `#` as `%23`, or set `user` and \
                  `password` in [store]",
             ));
@@ -53,18 +55,18 @@ impl FromStr for RedisUrl {
         let (user, password) = match userinfo.map(credentials) {
             None => (None, None),
             Some(Ok((user, password))) => (user, Some(password)),
-            Some(Err(fault)) => return Err(wrong(fault.title.as_str(), &fault.help)),
+            Some(Err(cause)) => return Err(error(&cause.title, &cause.help)),
         };
         let (host, port) = match host_and_port(address) {
             Ok(found) => found,
-            Err(fault) => return Err(wrong(&fault.title, &fault.help)),
+            Err(cause) => return Err(error(&cause.title, &cause.help)),
         };
         let database = match tail.strip_prefix('/') {
             None if tail.is_empty() => 0,
-            None => return Err(wrong("has a query or a fragment", FORM)),
+            None => return Err(error("has a query or a fragment", FORM)),
             Some("") => 0,
             Some(path) => digits(path)
-                .ok_or_else(|| wrong("has a path that is not the number of a database", FORM))?,
+                .ok_or_else(|| error("has a path that is not a database number", FORM))?,
         };
         Ok(Self(RedisNode {
             host: host.into(),
@@ -77,21 +79,21 @@ impl FromStr for RedisUrl {
     }
 }
 
-/// What stands before the `@`.
-fn credentials(userinfo: &str) -> Result<(Option<Arc<str>>, Password), Fault> {
+/// Parses the part before the `@`: user and password.
+fn credentials(userinfo: &str) -> Result<(Option<Arc<str>>, Password), ValueError> {
     let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
     if password.is_empty() {
-        return Err(Fault::new(
+        return Err(ValueError::new(
             "has a user without a password",
-            "write `user:password@` or `:password@`, or set `user` and `password` in [store] and neither \
-             in the URL",
+            "write `user:password@` or `:password@`, or remove the user from the URL and set `user` and `password` \
+             in [store]",
         ));
     }
     let decoded = |text: &str| {
         percent_decoded(text).ok_or_else(|| {
-            Fault::new(
-                "has a user or a password with a broken escape",
-                "write `%` as `%25`, and other octets as `%` and two hexadecimal digits",
+            ValueError::new(
+                "has an invalid percent escape in its user or password",
+                "write `%` as `%25`, and other bytes as `%` and two hexadecimal digits",
             )
         })
     };
@@ -101,15 +103,15 @@ fn credentials(userinfo: &str) -> Result<(Option<Arc<str>>, Password), Fault> {
     }
     let UserText(user) = decoded(user)?
         .parse()
-        .map_err(|fault: Fault| Fault::new("has a user with spaces in the name", fault.help))?;
+        .map_err(|error: ValueError| ValueError::new("has a user name with spaces", error.help))?;
     Ok((Some(user.into()), password))
 }
 
-fn host_and_port(address: &str) -> Result<(&str, u16), Fault> {
+fn host_and_port(address: &str) -> Result<(&str, u16), ValueError> {
     let bracketed = address.strip_prefix('[');
     if bracketed.is_none() && address.matches(':').count() > 1 {
-        return Err(Fault::new(
-            "has an address that does not end before its port",
+        return Err(ValueError::new(
+            "has an IPv6 address without brackets",
             "write an IPv6 address in brackets: \"redis://[::1]:6379\"",
         ));
     }
@@ -122,21 +124,21 @@ fn host_and_port(address: &str) -> Result<(&str, u16), Fault> {
         None => is_name(host),
     };
     if !is_host {
-        return Err(Fault::new("names no host", FORM));
+        return Err(ValueError::new("has no valid host", FORM));
     }
     if port.is_empty() {
         return Ok((host, DEFAULT_PORT));
     }
     match port.strip_prefix(':').and_then(digits) {
         Some(port) if port > 0 => Ok((host, port)),
-        _ => Err(Fault::new(
-            "has no port that can be",
-            "write a port from 1 to 65535, or none for 6379",
+        _ => Err(ValueError::new(
+            "has an invalid port",
+            "write a port from 1 to 65535, or omit it for the default port 6379",
         )),
     }
 }
 
-/// Whether this can be an IPv4 address or the name of a host.
+/// Whether a text is an IPv4 address or a host name.
 fn is_name(host: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let numeric = host
@@ -147,7 +149,7 @@ fn is_name(host: &str) -> bool {
         && (!numeric || host.parse::<Ipv4Addr>().is_ok())
 }
 
-/// A number of nothing but digits: `parse` would take a sign.
+/// Parses a number that consists of digits. `str::parse` also accepts a sign.
 fn digits<N: FromStr>(text: &str) -> Option<N> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()

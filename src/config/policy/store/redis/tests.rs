@@ -31,8 +31,8 @@ fn redis(store: &str) -> RedisSettings {
     redis_with(store, ROUTES, &[])
 }
 
-/// The only fault of a store.
-fn fault(store: &str, routes: &str) -> (String, String) {
+/// Returns title and help of the only problem of a store.
+fn problem(store: &str, routes: &str) -> (String, String) {
     let errors = load(store, routes, &[]).expect_err(store);
     let [problem] = errors.problems() else {
         panic!("{errors}");
@@ -45,7 +45,7 @@ fn node(url: &str) -> RedisNode {
 }
 
 #[test]
-fn a_url_alone_gets_every_default() {
+fn a_url_without_other_keys_has_all_defaults() {
     let expected = RedisSettings {
         nodes: Nodes::Single(node("redis://127.0.0.1:6379")),
         prefix: "tidegate".into(),
@@ -62,7 +62,7 @@ fn a_url_alone_gets_every_default() {
 }
 
 #[test]
-fn everything_can_be_said_otherwise() {
+fn all_keys_can_be_set() {
     let expected = RedisSettings {
         nodes: Nodes::Cluster(vec![node("rediss://a"), node("rediss://b:7000")]),
         prefix: "fleet-2".into(),
@@ -75,11 +75,11 @@ fn everything_can_be_said_otherwise() {
         wait_replicas: NonZeroU32::new(2),
         max_keys_per_client: NonZeroU32::new(500),
     };
-    let spelt = "url = [\"rediss://a\", \"rediss://b:7000\"]\nprefix = \"fleet-2\"\nuser = \"gate\"\n\
+    let explicit = "url = [\"rediss://a\", \"rediss://b:7000\"]\nprefix = \"fleet-2\"\nuser = \"gate\"\n\
                  password = \"s3cret\"\nca_file = \"ca.pem\"\nlimits_timeout = \"5ms\"\n\
                  records_timeout = \"10s\"\nlease = \"66s\"\nwait_replicas = 2\n\
                  max_keys_per_client = 500";
-    assert_eq!(redis(spelt), expected);
+    assert_eq!(redis(explicit), expected);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_list_of_one_is_a_cluster() {
 }
 
 #[test]
-fn the_environment_has_its_say() {
+fn the_environment_overrides_the_keys() {
     let url = "url = \"redis://a\"";
     let one = [("TIDEGATE__STORE__URL", "redis://b/2")];
     assert_eq!(
@@ -127,14 +127,14 @@ fn a_password_is_read_from_its_file_without_the_newline() {
 
     std::fs::write(file.path(), "\n").expect("written");
     assert!(
-        fault(&store, ROUTES)
+        problem(&store, ROUTES)
             .0
-            .contains("in this file: an empty password")
+            .contains("the password in this file is invalid: the password is empty")
     );
 }
 
 #[test]
-fn a_lease_outlives_the_slowest_execution_of_a_key() {
+fn the_default_lease_is_longer_than_the_longest_execution() {
     let lease = |routes: &str| redis_with("url = \"redis://a\"", routes, &[]).lease;
     let unkeyed = ROUTES.replace("idempotency = { scope = \"client\" }", "");
     assert_eq!(lease(&unkeyed), Duration::from_secs(30));
@@ -149,7 +149,7 @@ fn a_lease_outlives_the_slowest_execution_of_a_key() {
 }
 
 #[test]
-fn an_execution_is_all_its_attempts() {
+fn the_longest_execution_includes_all_attempts() {
     let lasts = |upstream: &str, seconds: u64| {
         let routes = ROUTES.replacen("[\"http://127.0.0.1:9000\"]\n", upstream, 1);
         let lease = redis_with("url = \"redis://a\"", &routes, &[]).lease;
@@ -173,21 +173,21 @@ fn an_execution_is_all_its_attempts() {
 }
 
 #[test]
-fn a_lease_no_longer_than_an_execution_says_how_long_that_is() {
+fn the_error_about_a_short_lease_contains_the_longest_execution() {
     let lease = |lease: &str| format!("url = \"redis://a\"\nlease = \"{lease}\"");
     assert_eq!(
         redis(&lease("65001ms")).lease,
         Duration::from_millis(65_001)
     );
-    let (title, help) = fault(&lease("65s"), ROUTES);
-    assert!(title.contains("`api` may take 65s"), "{title}");
+    let (title, help) = problem(&lease("65s"), ROUTES);
+    assert!(title.contains("`api` can take 65s"), "{title}");
     assert!(help.contains("\"95s\""), "{help}");
 
     let both = format!("{ROUTES}idempotency = {{ methods = \"PUT\", scope = \"client\" }}\n");
-    let (title, _) = fault(&lease("66s"), &both);
-    assert!(title.contains("`slow` may take 80s"), "{title}");
-    let (title, help) = fault(&lease("1h"), &both.replace("\"80s\"", "\"2h\""));
-    assert!(title.contains("may take 2h"), "{title}");
+    let (title, _) = problem(&lease("66s"), &both);
+    assert!(title.contains("`slow` can take 80s"), "{title}");
+    let (title, help) = problem(&lease("1h"), &both.replace("\"80s\"", "\"2h\""));
+    assert!(title.contains("can take 2h"), "{title}");
     assert!(help.contains("[upstream.slow]"), "{help}");
 
     let unkeyed = ROUTES.replace("idempotency = { scope = \"client\" }", "");
@@ -196,27 +196,39 @@ fn a_lease_no_longer_than_an_execution_says_how_long_that_is() {
 }
 
 #[test]
-fn who_we_are_is_said_once_and_proven() {
+fn conflicting_or_incomplete_credentials_are_errors() {
     for (store, title) in [
-        ("url = \"redis://a\"\nuser = \"gate\"", "without a password"),
-        ("url = \"redis://:x@a\"\nuser = \"gate\"", "in `url` too"),
-        ("url = [\"redis://:x@a\"]\npassword = \"y\"", "in `url` too"),
+        ("url = \"redis://a\"\nuser = \"gate\"", "without `password`"),
+        (
+            "url = \"redis://:x@a\"\nuser = \"gate\"",
+            "also contains credentials",
+        ),
+        (
+            "url = [\"redis://:x@a\"]\npassword = \"y\"",
+            "also contains credentials",
+        ),
         (
             "url = \"redis://a\"\npassword = \"x\"\npassword_file = \"y\"",
-            "given twice",
+            "are both set",
         ),
         (
             "url = \"redis://a\"\npassword_file = \"/nonexistent\"",
-            "cannot read the password",
+            "cannot read the password file",
         ),
-        ("url = [\"redis://:x@a\", \"redis://:y@b\"]", "these differ"),
-        ("url = [\"redis://:x@a\", \"redis://b\"]", "these differ"),
+        (
+            "url = [\"redis://:x@a\", \"redis://:y@b\"]",
+            "the same user and password",
+        ),
+        (
+            "url = [\"redis://:x@a\", \"redis://b\"]",
+            "the same user and password",
+        ),
         (
             "url = [\"redis://x:x@a\", \"redis://y:x@b\"]",
-            "these differ",
+            "the same user and password",
         ),
     ] {
-        let found = fault(store, ROUTES).0;
+        let found = problem(store, ROUTES).0;
         assert!(found.contains(title), "{store}: {found}");
     }
     let same = redis("url = [\"redis://u:p@a\", \"redis://u:p@b\"]");
@@ -224,7 +236,7 @@ fn who_we_are_is_said_once_and_proven() {
 }
 
 #[test]
-fn a_fault_in_a_url_is_the_only_one() {
+fn an_invalid_url_is_the_only_problem_reported() {
     for store in [
         "url = \"http://a\"\nuser = \"x\"\nca_file = \"y\"",
         "url = [\"redis\"]\npassword = \"x\"",
@@ -232,19 +244,19 @@ fn a_fault_in_a_url_is_the_only_one() {
         "url = 5",
         "url = \"${MISSING}\"",
     ] {
-        fault(store, ROUTES);
+        problem(store, ROUTES);
     }
 }
 
 #[test]
-fn large_answers_are_for_redis_to_refuse() {
+fn a_large_max_response_gets_no_warning_with_redis() {
     let routes = ROUTES.replace("{ scope", "{ max_response = \"8GiB\", scope");
     let server = "[server]\nmax_buffered = \"8GiB\"\n";
     redis_with("url = \"redis://a\"", &format!("{routes}{server}"), &[]);
 }
 
 #[test]
-fn settings_can_be_shown() {
+fn debug_output_omits_passwords() {
     let settings = redis("url = \"redis://gate:s3cret@a\"");
     let shown = format!("{settings:?} {}", settings.nodes);
     assert!(

@@ -3,16 +3,16 @@ use super::*;
 fn node(text: &str) -> RedisNode {
     match text.parse() {
         Ok(RedisUrl(node)) => node,
-        Err(fault) => panic!("{text}: {fault}"),
+        Err(error) => panic!("{text}: {error}"),
     }
 }
 
-fn fault(text: &str) -> Fault {
+fn parse_error(text: &str) -> ValueError {
     text.parse::<RedisUrl>().expect_err(text)
 }
 
 #[test]
-fn a_url_is_a_scheme_a_host_and_perhaps_more() {
+fn all_parts_of_a_url_are_parsed() {
     let plain = RedisNode {
         host: "redis.example".into(),
         port: 6379,
@@ -38,12 +38,12 @@ fn a_url_is_a_scheme_a_host_and_perhaps_more() {
 }
 
 #[test]
-fn an_ipv6_address_stands_in_brackets() {
+fn an_ipv6_address_needs_brackets() {
     let six = node("redis://[2001:db8::7]:7000");
     assert_eq!((&*six.host, six.port), ("2001:db8::7", 7000));
     assert_eq!(node("redis://[::1]").port, 6379);
     for text in ["redis://::1", "redis://2001:db8::7:7000"] {
-        assert!(fault(text).help.contains("in brackets"), "{text}");
+        assert!(parse_error(text).help.contains("in brackets"), "{text}");
     }
     for text in [
         "redis://[::1",
@@ -56,7 +56,7 @@ fn an_ipv6_address_stands_in_brackets() {
 }
 
 #[test]
-fn user_and_password_may_have_escapes() {
+fn escapes_in_user_and_password_are_decoded() {
     let node = node("redis://g%2Fte:p%40s%3As%25%C3%BC+@h");
     assert_eq!(node.user.as_deref(), Some("g/te"));
     let password = node.password.expect("a password");
@@ -67,47 +67,50 @@ fn user_and_password_may_have_escapes() {
         "redis://:a%4x@h",
         "redis://:%FF@h",
     ] {
-        assert!(fault(text).title.contains("broken escape"), "{text}");
+        assert!(
+            parse_error(text).title.contains("invalid percent escape"),
+            "{text}"
+        );
     }
 }
 
 #[test]
-fn a_user_comes_with_a_password() {
+fn a_user_without_a_password_is_an_error() {
     for text in [
         "redis://gate@h",
         "redis://gate:@h",
         "redis://:@h",
         "redis://@h",
     ] {
-        let fault = fault(text);
+        let error = parse_error(text);
         assert!(
-            fault.title.contains("without a password"),
+            error.title.contains("without a password"),
             "{}",
-            fault.title
+            error.title
         );
     }
-    assert!(fault("redis://a%20b:c@h").title.contains("spaces"));
+    assert!(parse_error("redis://a%20b:c@h").title.contains("spaces"));
 }
 
 #[test]
-fn whatever_else_stands_in_a_url_is_a_fault() {
+fn malformed_urls_are_reported_with_a_remedy() {
     for (text, title) in [
         ("", "not the URL"),
         ("localhost:6379", "not the URL"),
         ("redis:/h", "not the URL"),
-        ("http://h", "neither"),
-        ("redis+unix:///run/redis.sock", "neither"),
-        ("REDIS://h", "neither"),
-        ("redis://", "no host"),
-        ("redis:///1", "no host"),
-        ("redis://:6379", "no host"),
-        ("redis://a b", "no host"),
-        ("redis://größe", "no host"),
-        ("redis://10.0.0.256", "no host"),
-        ("redis://h:", "no port"),
-        ("redis://h:0", "no port"),
-        ("redis://h:+1", "no port"),
-        ("redis://h:65536", "no port"),
+        ("http://h", "does not begin"),
+        ("redis+unix:///run/redis.sock", "does not begin"),
+        ("REDIS://h", "does not begin"),
+        ("redis://", "no valid host"),
+        ("redis:///1", "no valid host"),
+        ("redis://:6379", "no valid host"),
+        ("redis://a b", "no valid host"),
+        ("redis://größe", "no valid host"),
+        ("redis://10.0.0.256", "no valid host"),
+        ("redis://h:", "invalid port"),
+        ("redis://h:0", "invalid port"),
+        ("redis://h:+1", "invalid port"),
+        ("redis://h:65536", "invalid port"),
         ("redis://h/db", "a path"),
         ("redis://h/+1", "a path"),
         ("redis://h/1/", "a path"),
@@ -116,14 +119,14 @@ fn whatever_else_stands_in_a_url_is_a_fault() {
         ("redis://h#1", "a fragment"),
         ("redis://h/1?protocol=3", "a path"),
     ] {
-        let fault = fault(text);
-        assert!(fault.title.contains(title), "{text}: {}", fault.title);
-        assert!(fault.help.starts_with("write "), "{text}: {}", fault.help);
+        let error = parse_error(text);
+        assert!(error.title.contains(title), "{text}: {}", error.title);
+        assert!(error.help.starts_with("write "), "{text}: {}", error.help);
     }
 }
 
 #[test]
-fn no_fault_shows_a_password() {
+fn no_error_contains_the_password() {
     for text in [
         "http://gate:s3cret@h",
         "gate:s3cret@h",
@@ -143,18 +146,18 @@ fn no_fault_shows_a_password() {
         "redis://:s3cret@h/x",
         "redis://:s3cret@h?x",
     ] {
-        let shown = fault(text).to_string();
+        let shown = parse_error(text).to_string();
         assert!(!shown.contains("s3") && !shown.contains("cret"), "{shown}");
     }
     assert!(
-        fault("redis://gate:s3cret@h/x")
+        parse_error("redis://gate:s3cret@h/x")
             .title
             .contains("`redis://gate:***@h/x`")
     );
 }
 
 #[test]
-fn debugging_shows_no_password() {
+fn debug_output_omits_the_password() {
     let url: RedisUrl = "redis://gate:s3cret@h".parse().expect("a URL");
     let shown = format!("{url:?}");
     assert!(
@@ -165,7 +168,7 @@ fn debugging_shows_no_password() {
 
 proptest::proptest! {
     #[test]
-    fn any_password_can_be_written_with_escapes(password in "\\PC{1,20}") {
+    fn any_password_can_be_escaped(password in "\\PC{1,20}") {
         let octets: Vec<_> = password.bytes().map(|octet| format!("{octet:02x}")).collect();
         let escaped = format!("%{}", octets.join("%"));
         let node = node(&format!("redis://:{escaped}@h"));
@@ -173,7 +176,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in "(redis://)?[ -~ü]{0,40}") {
+    fn no_text_makes_the_parser_panic(text in "(redis://)?[ -~ü]{0,40}") {
         let _ = text.parse::<RedisUrl>();
     }
 }

@@ -1,33 +1,33 @@
-//! Words of a route's `idempotency`: methods, headers and scopes that keys can have.
+//! Values of `idempotency` of a route: methods, headers and scopes.
 
 use std::str::FromStr;
 
 use http::{HeaderName, Method};
 
-use super::{CountedHeader, Fault, HeaderText, MethodName};
+use super::{CountedHeader, HeaderText, MethodName, ValueError};
 use crate::idempotency::rule::ScopePart;
 
-/// A method whose requests can have keys.
+/// Method whose requests can have keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct KeyedMethod(pub(in super::super) Method);
 
 impl FromStr for KeyedMethod {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let MethodName(method) = text.parse()?;
-        // What can be sent again without harm needs no key, and a tunnel has no answer to keep.
+        // A safe request can be repeated without a key. A CONNECT tunnel has no response to store.
         if method.is_safe() || method == Method::CONNECT {
-            return Err(Fault::new(
-                format!("a {method} request cannot be keyed"),
-                "remove it: keys of GET, HEAD, OPTIONS, TRACE and CONNECT requests pass through",
+            return Err(ValueError::new(
+                format!("{method} requests cannot have idempotency keys"),
+                "remove it: GET, HEAD, OPTIONS, TRACE and CONNECT requests pass through without a key check",
             ));
         }
         Ok(Self(method))
     }
 }
 
-/// The name of a header a key can come in.
+/// Name of a header that can contain a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct KeyHeader(HeaderText);
 
@@ -37,8 +37,8 @@ impl KeyHeader {
     }
 }
 
-/// Headers with a meaning of their own, which no client could make up a key for.
-const TAKEN: &[&str] = &[
+/// Headers that have another meaning, so a client cannot send a key in them.
+const RESERVED: &[&str] = &[
     "accept",
     "accept-encoding",
     "authorization",
@@ -70,36 +70,36 @@ const TAKEN: &[&str] = &[
 ];
 
 impl FromStr for KeyHeader {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let header: HeaderText = text.parse()?;
         text.parse::<CountedHeader>()?;
         // Servers can read `User_Agent` as `User-Agent`.
         let lower = text.to_ascii_lowercase().replace('_', "-");
-        if TAKEN.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
-            return Err(Fault::new(
-                format!("`{text}` has a meaning of its own and cannot hold a key"),
-                "write a header that clients send for this alone, such as \"Idempotency-Key\"",
+        if RESERVED.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
+            return Err(ValueError::new(
+                format!("`{text}` has another meaning and cannot contain an idempotency key"),
+                "write a header that clients use only for the key, such as \"Idempotency-Key\"",
             ));
         }
         Ok(Self(header))
     }
 }
 
-/// An entry of `scope`: what separates the key spaces of callers.
+/// Entry of `scope`: what separates the key spaces of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum ScopeText {
     /// All callers share one key space.
     Shared,
-    /// This property separates them.
+    /// This property separates the key spaces.
     By(ScopePart),
 }
 
 impl FromStr for ScopeText {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let part = match text.split_once(':') {
             None if text == "shared" => return Ok(Self::Shared),
             None if text == "client" => ScopePart::Client,
@@ -107,19 +107,19 @@ impl FromStr for ScopeText {
                 let CountedHeader(name) = name.parse()?;
                 ScopePart::Header(name)
             }
-            // The name of a cookie is a token, as that of a header is, but its case matters.
+            // A cookie name has the same syntax as a header name, but is case-sensitive.
             Some(("cookie", name)) if HeaderName::from_bytes(name.as_bytes()).is_ok() => {
                 ScopePart::Cookie(name.into())
             }
             Some(("cookie", name)) => {
-                return Err(Fault::new(
-                    format!("\"cookie:{name}\" does not name a cookie"),
+                return Err(ValueError::new(
+                    format!("`{name}` is not a valid cookie name"),
                     "write \"cookie:NAME\", where NAME consists of letters, digits and any of !#$%&'*+-.^_`|~",
                 ));
             }
             _ => {
-                return Err(Fault::new(
-                    format!("keys cannot be separated by `{text}`"),
+                return Err(ValueError::new(
+                    format!("`{text}` is not a valid scope"),
                     "write \"client\", \"header:NAME\", \"cookie:NAME\" or a list of these, or \"shared\"",
                 ));
             }
@@ -133,20 +133,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_that_changes_nothing_has_no_keys() {
+    fn safe_methods_and_connect_cannot_have_keys() {
         for text in ["POST", "PATCH", "PUT", "DELETE", "PURGE"] {
             assert!(text.parse::<KeyedMethod>().is_ok(), "{text}");
         }
         for text in ["GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"] {
-            let fault = text.parse::<KeyedMethod>().expect_err(text);
-            assert!(fault.help.contains("pass through"), "{text}");
+            let error = text.parse::<KeyedMethod>().expect_err(text);
+            assert!(error.help.contains("pass through"), "{text}");
         }
-        let fault = "post".parse::<KeyedMethod>().expect_err("lower case");
-        assert!(fault.help.contains("\"POST\""));
+        let error = "post".parse::<KeyedMethod>().expect_err("lower case");
+        assert!(error.help.contains("\"POST\""));
     }
 
     #[test]
-    fn a_key_comes_in_a_header_of_its_own() {
+    fn reserved_headers_cannot_contain_a_key() {
         for text in ["Idempotency-Key", "X-Request-Token", "idempotency-key"] {
             assert!(text.parse::<KeyHeader>().is_ok(), "{text}");
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_made_of_known_things() {
+    fn scopes_are_parsed() {
         assert_eq!("shared".parse(), Ok(ScopeText::Shared));
         assert_eq!("client".parse(), Ok(ScopeText::By(ScopePart::Client)));
         let header = HeaderName::from_static("x-api-key");

@@ -1,78 +1,78 @@
-//! Methods, headers, hosts and origins.
+//! Values that occur in HTTP messages: methods, headers, hosts, origins and tokens.
 
 use std::str::FromStr;
 
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Uri};
 
-use super::Fault;
+use super::ValueError;
 use crate::intake::headers::protected_lookalike;
 use crate::upstream::HostHeader;
 
-/// A request method, as it stands on the wire.
+/// Request method. Methods are case-sensitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct MethodName(pub(in super::super) Method);
 
 impl FromStr for MethodName {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         const KNOWN: &[&str] = &[
             "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
         ];
         let upper = text.to_ascii_uppercase();
         if upper != text && KNOWN.contains(&upper.as_str()) {
-            return Err(Fault::new(
-                format!("`{text}` would match nothing: methods are case-sensitive"),
+            return Err(ValueError::new(
+                format!("`{text}` matches no request: methods are case-sensitive"),
                 format!("write \"{upper}\""),
             ));
         }
         Method::from_bytes(text.as_bytes()).map(Self).map_err(|_| {
-            Fault::new(
+            ValueError::new(
                 format!("`{text}` is not a method"),
-                "write a method such as \"GET\" or \"POST\"; leave `methods` out for all of them",
+                "write a method such as \"GET\" or \"POST\", or remove `methods` for all methods",
             )
         })
     }
 }
 
-/// The name of a header.
+/// Name of a header.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct HeaderText(pub(in super::super) String);
 
 impl HeaderText {
     pub(in super::super) fn name(&self) -> HeaderName {
-        HeaderName::from_bytes(self.0.as_bytes()).expect("checked when it was read")
+        HeaderName::from_bytes(self.0.as_bytes()).expect("checked by `from_str`")
     }
 }
 
 impl FromStr for HeaderText {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         HeaderName::from_bytes(text.as_bytes())
             .map(|_| Self(text.to_owned()))
             .map_err(|_| {
-                Fault::new(
-                    format!("`{text}` is not the name of a header"),
+                ValueError::new(
+                    format!("`{text}` is not a valid header name"),
                     "write letters, digits and dashes, such as \"X-Api-Key\"",
                 )
             })
     }
 }
 
-/// The name of a request header that limits or scopes are counted by.
+/// Name of a request header that is part of a limit key or of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct CountedHeader(pub(in super::super) HeaderName);
 
 impl FromStr for CountedHeader {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let name = text.parse::<HeaderText>()?.name();
         match protected_lookalike(&name) {
             None => Ok(Self(name)),
-            Some(meant) => Err(Fault::new(
+            Some(meant) => Err(ValueError::new(
                 format!("`{text}` is never forwarded: servers can read it as `{meant}`"),
                 format!("write \"{meant}\", or name another header"),
             )),
@@ -80,14 +80,14 @@ impl FromStr for CountedHeader {
     }
 }
 
-/// The name of a header that responses of the gateway may be given.
+/// Name of an additional header on responses that the gateway makes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct ResponseHeader(pub(in super::super) HeaderText);
 
 impl FromStr for ResponseHeader {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         const FRAMING: &[&str] = &[
             "connection",
             "content-encoding",
@@ -114,43 +114,43 @@ impl FromStr for ResponseHeader {
         .any(|prefix| lower.starts_with(prefix))
             || ["x-should-retry", "stripe-should-retry"].contains(&lower.as_str());
         if throttling || FRAMING.contains(&lower.as_str()) {
-            return Err(Fault::new(
-                format!("`{text}` is for the gateway itself to write"),
-                "remove it; extra headers may be any that frame no message and tell of no limit",
+            return Err(ValueError::new(
+                format!("the gateway writes the header `{text}` itself"),
+                "remove it: headers about framing, content type, rate limits and retries cannot be added",
             ));
         }
         Ok(Self(header))
     }
 }
 
-/// The value of a header.
+/// Value of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct ValueText(pub(in super::super) HeaderValue);
 
 impl FromStr for ValueText {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         HeaderValue::from_str(text).map(Self).map_err(|_| {
-            Fault::new(
-                "a header cannot carry this value",
-                "write visible characters and spaces only",
+            ValueError::new(
+                "the value contains characters that are not allowed in a header",
+                "write only visible characters and spaces",
             )
         })
     }
 }
 
-/// The `Host` to send upstream.
+/// `Host` header that is sent upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct HostChoice(pub(in super::super) HostHeader);
 
 impl FromStr for HostChoice {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let malformed = || {
-            Fault::new(
-                format!("`{text}` is not a host"),
+            ValueError::new(
+                format!("`{text}` is not a valid host"),
                 "write \"preserve\", \"server\", or a host such as \"api.example\"",
             )
         };
@@ -169,27 +169,27 @@ impl FromStr for HostChoice {
     }
 }
 
-/// Whose browser code may read what the gateway says.
+/// Origin that CORS allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Origin {
-    /// Everybody's.
+    /// Any origin.
     Any,
-    /// That of one origin, as browsers write it.
+    /// One origin, in the form that browsers send.
     Exactly(HeaderValue),
 }
 
 impl FromStr for Origin {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         if text == "*" {
             return Ok(Self::Any);
         }
-        let title = || format!("no browser calls its origin `{text}`");
+        let title = || format!("`{text}` is not an origin as browsers send it");
         let malformed = || {
-            Fault::new(
+            ValueError::new(
                 title(),
-                "write scheme, host and any port, with no path: \"https://app.example\", or \"*\" for any",
+                "write scheme, host and optional port, with no path: \"https://app.example\"; or \"*\" for any origin",
             )
         };
         let lower = text.to_ascii_lowercase();
@@ -214,7 +214,7 @@ impl FromStr for Origin {
             _ => origin,
         };
         if exact != text {
-            return Err(Fault::new(title(), format!("write \"{exact}\"")));
+            return Err(ValueError::new(title(), format!("write \"{exact}\"")));
         }
         HeaderValue::from_str(text)
             .map(Self::Exactly)
@@ -222,14 +222,14 @@ impl FromStr for Origin {
     }
 }
 
-/// The address of a page, as the target of a `Link` header.
+/// URL of a web page, for a `Link` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct DocsUrl(pub(in super::super) String);
 
 impl FromStr for DocsUrl {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         // Characters of RFC 3986. `Uri` accepts others, some of which would end the target in `<…>`, and ignores a
         // fragment.
         let allowed =
@@ -246,14 +246,14 @@ impl FromStr for DocsUrl {
         if is_page {
             return Ok(Self(text.to_owned()));
         }
-        Err(Fault::new(
+        Err(ValueError::new(
             format!("`{text}` is not the URL of a web page"),
-            "write an absolute URL without user and spaces, such as \"https://docs.example/errors\"",
+            "write an absolute URL without user and without spaces, such as \"https://docs.example/errors\"",
         ))
     }
 }
 
-/// What a caller of the admin listener must present.
+/// Bearer token of the admin listener.
 #[derive(Clone, PartialEq, Eq)]
 pub(in super::super) struct TokenText(pub(in super::super) String);
 
@@ -264,19 +264,19 @@ impl std::fmt::Debug for TokenText {
 }
 
 impl FromStr for TokenText {
-    type Err = Fault;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         if text.is_empty() {
-            return Err(Fault::new(
-                "an empty token would let everybody in",
-                "write the token, or leave the key out to go without",
+            return Err(ValueError::new(
+                "the token is empty",
+                "write the token, or remove the key to use no token",
             ));
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Fault::new(
-                "a token cannot hold spaces or other than visible ASCII characters",
-                "choose a token a header can carry, such as the output of `openssl rand -hex 32`",
+            return Err(ValueError::new(
+                "the token contains spaces or characters other than visible ASCII",
+                "use a token that a header can contain, such as the output of `openssl rand -hex 32`",
             ));
         }
         Ok(Self(text.to_owned()))
@@ -288,23 +288,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lower_case_method_is_told_its_name() {
-        let fault = "post".parse::<MethodName>().expect_err("lower case");
-        assert!(fault.help.contains("\"POST\""));
+    fn the_remedy_for_a_lower_case_method_is_upper_case() {
+        let error = "post".parse::<MethodName>().expect_err("lower case");
+        assert!(error.help.contains("\"POST\""));
         assert!("purge".parse::<MethodName>().is_ok());
         assert!("GE T".parse::<MethodName>().is_err());
     }
 
     #[test]
-    fn a_lookalike_of_a_header_with_an_effect_cannot_be_counted_by() {
+    fn a_lookalike_of_a_protected_header_is_invalid() {
         for text in [
             "X_Forwarded_For",
             "x-forwarded_for",
             "Idempotency_Key",
             "Proxy_Connection",
         ] {
-            let fault = text.parse::<CountedHeader>().expect_err(text);
-            assert!(fault.help.contains('-'), "{}", fault.help);
+            let error = text.parse::<CountedHeader>().expect_err(text);
+            assert!(error.help.contains('-'), "{}", error.help);
         }
         for text in ["X-Forwarded-For", "X-Api-Key", "x_api_key", "Host"] {
             assert!(text.parse::<CountedHeader>().is_ok(), "{text}");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_and_throttling_headers_are_not_for_sale() {
+    fn framing_and_throttling_headers_cannot_be_added() {
         for text in [
             "Content-Length",
             "connection",
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_written_as_browsers_write_it() {
+    fn an_origin_must_have_the_form_that_browsers_send() {
         for text in ["https://app.example", "http://localhost:3000", "*"] {
             assert!(text.parse::<Origin>().is_ok(), "{text}");
         }
@@ -337,13 +337,13 @@ mod tests {
             ("https://app.example/x", "no path"),
             ("null", "no path"),
         ] {
-            let fault = text.parse::<Origin>().expect_err(text);
-            assert!(fault.help.contains(remedy), "{text}: {}", fault.help);
+            let error = text.parse::<Origin>().expect_err(text);
+            assert!(error.help.contains(remedy), "{text}: {}", error.help);
         }
     }
 
     #[test]
-    fn a_host_is_a_choice_or_a_literal() {
+    fn a_host_is_preserve_server_or_a_literal() {
         let host = |text: &str| text.parse::<HostChoice>().map(|HostChoice(host)| host);
         assert_eq!(host("preserve"), Ok(HostHeader::Preserve));
         assert_eq!(host("server"), Ok(HostHeader::Server));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_never_empty_and_never_shown() {
+    fn a_token_is_not_empty_and_debug_output_omits_it() {
         assert!("".parse::<TokenText>().is_err());
         let token: TokenText = "secret".parse().expect("a token");
         assert!(!format!("{token:?}").contains("secret"));

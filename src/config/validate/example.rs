@@ -1,11 +1,11 @@
-//! Kinds of values in words, and how a key could be written.
+//! Type names and example lines in error messages.
 
 use serde_json::Value;
 
-use super::{types, words};
+use super::{allowed_words, types};
 
-/// A type, to a person.
-pub(super) fn in_words(type_name: &str) -> &'static str {
+/// Returns the name of a type for an error message.
+pub(super) fn describe_type(type_name: &str) -> &'static str {
     match type_name {
         "string" => "a string",
         "integer" => "a whole number",
@@ -17,19 +17,19 @@ pub(super) fn in_words(type_name: &str) -> &'static str {
     }
 }
 
-/// How a key could be written.
-pub(super) fn sample(key: &str, schema: &Value) -> String {
+/// Returns an example of a key with a value, as it is written in a file.
+pub(super) fn example(key: &str, schema: &Value) -> String {
     let types = types(schema);
     if types == ["object"] {
         return format!("a `[{key}]` section");
     }
     if types == ["array"] && schema.pointer("/items/properties").is_some() {
-        return format!("`[[{key}]]`, in two brackets, above each one");
+        return format!("`[[{key}]]`, with two brackets, above each entry");
     }
-    format!("`{key} = {}`", sample_value(schema))
+    format!("`{key} = {}`", example_value(schema))
 }
 
-fn sample_value(schema: &Value) -> String {
+fn example_value(schema: &Value) -> String {
     let example = schema.pointer("/examples/0").or(schema.get("default"));
     match example {
         Some(Value::Array(items)) if items.is_empty() => {}
@@ -37,14 +37,14 @@ fn sample_value(schema: &Value) -> String {
         None => {}
     }
     if let Some(first) = schema.pointer("/anyOf/0") {
-        return sample_value(first);
+        return example_value(first);
     }
-    if let Some(word) = words(schema).first() {
+    if let Some(word) = allowed_words(schema).first() {
         return format!("{word:?}");
     }
     match types(schema).first() {
         Some(&"array") => match schema.get("items") {
-            Some(items) => format!("[{}]", sample_value(items)),
+            Some(items) => format!("[{}]", example_value(items)),
             None => "[]".into(),
         },
         Some(&"integer" | &"number") => schema.get("minimum").map_or("1".into(), Value::to_string),

@@ -1,10 +1,10 @@
-//! Is every key known, and every value of its kind?
+//! Validates a TOML tree against the JSON Schema: known keys, types, ranges and formats.
 //!
-//! The tree is walked along the schema. Whatever does not fit is reported and taken out, so that what
-//! remains decodes without error and can be checked for its meaning in the same run. serde alone
-//! would stop at the first fault, and a schema validator would know no remedy.
+//! Invalid values are reported and removed. The remaining tree decodes without error, so the checks after decoding run
+//! too, and the user sees all problems together. serde alone would stop at the first error, and a generic schema
+//! validator could not suggest a remedy.
 
-mod sample;
+mod example;
 
 use serde_json::Value;
 use toml::Spanned;
@@ -12,18 +12,18 @@ use toml::de::{DeArray, DeString, DeTable, DeValue};
 
 use super::problem::Findings;
 use super::source::Span;
-use super::tree::{Node, type_name};
+use super::tree::{TomlNode, type_name};
 use super::{scalar, suggest};
 
-use sample::{in_words, sample};
+use example::{describe_type, example};
 
-/// Checks a whole file and takes out what does not fit.
+/// Validates a file and removes its invalid values.
 pub(super) fn check(file: &mut Spanned<DeTable<'_>>, schema: &Value, findings: &mut Findings) {
     let span = file.span();
-    Walk { findings }.table("", &span, file.get_mut(), schema);
+    SchemaValidator { findings }.table("", &span, file.get_mut(), schema);
 }
 
-/// The keys a table may have, where they are fixed.
+/// Returns the keys that the schema defines for a table.
 pub(super) fn known_keys(schema: &Value) -> impl Iterator<Item = &str> + Clone {
     let properties = schema.get("properties").and_then(Value::as_object);
     properties
@@ -31,22 +31,22 @@ pub(super) fn known_keys(schema: &Value) -> impl Iterator<Item = &str> + Clone {
         .flat_map(|properties| properties.keys().map(String::as_str))
 }
 
-/// What a key holds, by the schema of its table.
+/// Returns the schema of a key, given the schema of its table.
 pub(super) fn property<'s>(schema: &'s Value, key: &str) -> Option<&'s Value> {
     match schema.get("properties").and_then(|all| all.get(key)) {
         Some(property) => Some(property),
-        None => free_values(schema),
+        None => named_values(schema),
     }
 }
 
-/// What the keys of a table hold, where a person may choose their names.
-pub(super) fn free_values(schema: &Value) -> Option<&Value> {
+/// Returns the schema of the values of a table whose keys the user chooses, such as `[limit]`.
+pub(super) fn named_values(schema: &Value) -> Option<&Value> {
     schema
         .get("additionalProperties")
         .filter(|values| values.is_object())
 }
 
-/// The types a value may have, as JSON Schema calls them.
+/// Returns the types that a schema allows, by their JSON Schema names.
 pub(super) fn types(schema: &Value) -> Vec<&str> {
     if let Some(choices) = schema.get("anyOf").and_then(Value::as_array) {
         return choices.iter().flat_map(types).collect();
@@ -58,13 +58,13 @@ pub(super) fn types(schema: &Value) -> Vec<&str> {
     }
 }
 
-/// Whether a value of a type may stand there; a whole number is a number, too.
-pub(super) fn takes(schema: &Value, found: &str) -> bool {
-    let found_in = |wanted: &str| wanted == found || (wanted, found) == ("number", "integer");
-    types(schema).into_iter().any(found_in)
+/// Whether a schema allows a type. A schema for numbers also allows integers.
+pub(super) fn accepts_type(schema: &Value, found: &str) -> bool {
+    let matches = |allowed: &str| allowed == found || (allowed, found) == ("number", "integer");
+    types(schema).into_iter().any(matches)
 }
 
-/// Reports a key that nothing is known of.
+/// Reports a key that the schema does not define.
 pub(super) fn unknown_key(
     findings: &mut Findings,
     span: &Span,
@@ -72,31 +72,31 @@ pub(super) fn unknown_key(
     table: &str,
     schema: &Value,
 ) {
-    let place = if table.is_empty() {
-        "at the top".into()
+    let section = if table.is_empty() {
+        "at the top level".into()
     } else {
         format!("in [{table}]")
     };
     findings.error(
         span,
-        format!("unknown key `{key}` {place}"),
+        format!("unknown key `{key}` {section}"),
         suggest::remedy(key, known_keys(schema)),
     );
 }
 
-struct Walk<'f> {
+struct SchemaValidator<'f> {
     findings: &'f mut Findings,
 }
 
-impl Walk<'_> {
+impl SchemaValidator<'_> {
     fn table(&mut self, at: &str, span: &Span, table: &mut DeTable<'_>, schema: &Value) {
         for key in strings(schema.get("required")) {
             if !table.contains_key(key) {
-                let sample = property(schema, key).map_or_else(String::new, |p| sample(key, p));
+                let example = property(schema, key).map_or_else(String::new, |p| example(key, p));
                 self.findings.error(
                     span,
                     format!("`{key}` is missing in [{at}]"),
-                    format!("add {sample}"),
+                    format!("add {example}"),
                 );
             }
         }
@@ -113,7 +113,7 @@ impl Walk<'_> {
         &mut self,
         at: &str,
         key: &Spanned<DeString<'_>>,
-        value: &mut Node<'_>,
+        value: &mut TomlNode<'_>,
         schema: &Value,
     ) -> bool {
         let (span, key) = (key.span(), key.get_ref());
@@ -128,7 +128,7 @@ impl Walk<'_> {
         self.key(&span, key, schema) && self.node(&path, value, property)
     }
 
-    /// A name a person chose; fixed keys are known to be right.
+    /// Validates a name that the user has chosen. Keys that the schema defines are valid.
     fn key(&mut self, span: &Span, key: &str, schema: &Value) -> bool {
         match schema.get("propertyNames") {
             Some(names) => self.text(span, key, names),
@@ -136,16 +136,16 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the value is to stay.
-    fn node(&mut self, at: &str, node: &mut Node<'_>, schema: &Value) -> bool {
+    /// Validates a value. Returns `false` if the value must be removed.
+    fn node(&mut self, at: &str, node: &mut TomlNode<'_>, schema: &Value) -> bool {
         let span = node.span();
         let found = type_name(node.get_ref());
         let choices = match schema.get("anyOf").and_then(Value::as_array) {
             Some(choices) => choices.as_slice(),
             None => std::slice::from_ref(schema),
         };
-        let Some(schema) = choices.iter().find(|choice| takes(choice, found)) else {
-            self.wrong_type(at, &span, found, schema, schema);
+        let Some(schema) = choices.iter().find(|choice| accepts_type(choice, found)) else {
+            self.report_wrong_type(at, &span, found, schema, schema);
             return false;
         };
         match node.get_mut() {
@@ -158,18 +158,18 @@ impl Walk<'_> {
                 let digits = number.as_str().replace('_', "");
                 let whole = i128::from_str_radix(&digits, number.radix()).unwrap_or(i128::MAX);
                 if types(schema).contains(&"integer") {
-                    self.whole_number(at, &span, whole, schema)
+                    self.integer(at, &span, whole, schema)
                 } else {
-                    // Where decimals are allowed too, no bound is anywhere near.
-                    let near = i32::try_from(whole.clamp(i32::MIN.into(), i32::MAX.into()));
-                    self.number(at, &span, near.map_or(f64::NAN, f64::from), schema)
+                    // Keys that also allow decimals have bounds far inside the range of `i32`.
+                    let clamped = i32::try_from(whole.clamp(i32::MIN.into(), i32::MAX.into()));
+                    self.number(at, &span, clamped.map_or(f64::NAN, f64::from), schema)
                 }
             }
             DeValue::Float(number) => {
                 let digits = number.as_str().replace('_', "");
                 self.number(at, &span, digits.parse().unwrap_or(f64::NAN), schema)
             }
-            // A string whose variable was missing is not what its author wrote.
+            // A string with a missing variable was reported. Its value is incomplete.
             DeValue::String(_) if self.findings.has_any_within(&span) => false,
             DeValue::String(text) => self.text(&span, text, schema),
             _ => true,
@@ -180,11 +180,11 @@ impl Walk<'_> {
         let bound = |name| schema.get(name).and_then(Value::as_u64);
         let count = items.len() as u64;
         if bound("minItems").is_some_and(|least| count < least) {
-            let sample = sample(last(at), schema);
+            let example = example(last_segment(at), schema);
             self.findings.error(
                 span,
                 format!("`{at}` is an empty list"),
-                format!("write at least one: {sample}"),
+                format!("write at least one entry: {example}"),
             );
             return false;
         }
@@ -194,7 +194,7 @@ impl Walk<'_> {
             self.findings.error(
                 &span,
                 format!("`{at}` has {count} entries"),
-                format!("write at most {most}"),
+                format!("write at most {most} entries"),
             );
             return false;
         }
@@ -204,8 +204,8 @@ impl Walk<'_> {
                 .into_iter()
                 .filter_map(|mut item| {
                     let found = type_name(item.get_ref());
-                    if !takes(entry, found) {
-                        self.wrong_type(at, &item.span(), found, entry, schema);
+                    if !accepts_type(entry, found) {
+                        self.report_wrong_type(at, &item.span(), found, entry, schema);
                         return None;
                     }
                     self.node(at, &mut item, entry).then_some(item)
@@ -215,10 +215,10 @@ impl Walk<'_> {
         true
     }
 
-    fn whole_number(&mut self, at: &str, span: &Span, number: i128, schema: &Value) -> bool {
+    fn integer(&mut self, at: &str, span: &Span, number: i128, schema: &Value) -> bool {
         let bound = |name| schema.get(name).and_then(Value::as_i64).map(i128::from);
         let least = bound("minimum").unwrap_or(i128::MIN);
-        let most = bound("maximum").unwrap_or_else(|| widest(schema));
+        let most = bound("maximum").unwrap_or_else(|| type_maximum(schema));
         if (least..=most).contains(&number) {
             return true;
         }
@@ -227,9 +227,9 @@ impl Walk<'_> {
         } else {
             format!("write at most {most}")
         };
-        let fault = if number < least { "small" } else { "large" };
+        let size = if number < least { "small" } else { "large" };
         self.findings
-            .error(span, format!("`{at}` is too {fault}"), help);
+            .error(span, format!("`{at}` is too {size}"), help);
         false
     }
 
@@ -238,24 +238,27 @@ impl Walk<'_> {
         let above = bound("exclusiveMinimum").filter(|bound| number <= *bound);
         let least = bound("minimum").filter(|least| number < *least);
         let most = bound("maximum").filter(|most| number > *most);
-        let (fault, help) = match (above, least, most) {
-            _ if number.is_nan() => ("no number", format!("write {}", sample(last(at), schema))),
+        let (state, help) = match (above, least, most) {
+            _ if number.is_nan() => (
+                "not a number",
+                format!("write {}", example(last_segment(at), schema)),
+            ),
             (Some(above), _, _) => ("too small", format!("write more than {above}")),
             (_, Some(least), _) => ("too small", format!("write at least {least}")),
             (_, _, Some(most)) => ("too large", format!("write at most {most}")),
             (None, None, None) => return true,
         };
         self.findings
-            .error(span, format!("`{at}` is {fault}"), help);
+            .error(span, format!("`{at}` is {state}"), help);
         false
     }
 
     fn text(&mut self, span: &Span, text: &str, schema: &Value) -> bool {
-        let words = words(schema);
+        let words = allowed_words(schema);
         if !words.is_empty() && !words.contains(&text) {
             self.findings.error(
                 span,
-                format!("`{text}` is not a choice here"),
+                format!("`{text}` is not a valid value"),
                 suggest::remedy(text, words.into_iter()),
             );
             return false;
@@ -263,36 +266,43 @@ impl Walk<'_> {
         let format = schema.get("format").and_then(Value::as_str);
         match format.map_or(Ok(()), |format| scalar::check(format, text)) {
             Ok(()) => true,
-            Err(fault) => {
-                self.findings.error(span, fault.title, fault.help);
+            Err(error) => {
+                self.findings.error(span, error.title, error.help);
                 false
             }
         }
     }
 
-    /// Reports a value of a type that `schema` does not allow. `key` is the schema of the whole key: for an entry
-    /// of a list, the list.
-    fn wrong_type(&mut self, at: &str, span: &Span, found: &str, schema: &Value, key: &Value) {
-        let wanted: Vec<_> = types(schema).into_iter().map(in_words).collect();
-        // A section has its full name in the file, a key only the last part.
+    /// Reports a value of a type that `schema` does not allow. `key` is the schema of the complete key: for a list
+    /// entry, that of the list.
+    fn report_wrong_type(
+        &mut self,
+        at: &str,
+        span: &Span,
+        found: &str,
+        schema: &Value,
+        key: &Value,
+    ) {
+        let wanted: Vec<_> = types(schema).into_iter().map(describe_type).collect();
+        // In a file, a section header contains the full path, a key only its last segment.
         let name = match types(key).as_slice() {
             ["object"] => at,
-            _ => last(at),
+            _ => last_segment(at),
         };
         self.findings.error(
             span,
             format!(
                 "`{at}` must be {}, not {}",
                 wanted.join(" or "),
-                in_words(found)
+                describe_type(found)
             ),
-            format!("write {}", sample(name, key)),
+            format!("write {}", example(name, key)),
         );
     }
 }
 
-/// The words a string is one of, where it is one of a few.
-fn words(schema: &Value) -> Vec<&str> {
+/// Returns the values that the schema of a string enumerates.
+fn allowed_words(schema: &Value) -> Vec<&str> {
     let choices = schema.get("oneOf").and_then(Value::as_array);
     let described = choices
         .into_iter()
@@ -308,8 +318,8 @@ fn strings(list: Option<&Value>) -> impl Iterator<Item = &str> {
         .filter_map(Value::as_str)
 }
 
-/// The largest number the type behind a schema can hold.
-fn widest(schema: &Value) -> i128 {
+/// Returns the maximum of the integer type that a schema was generated from.
+fn type_maximum(schema: &Value) -> i128 {
     match schema.get("format").and_then(Value::as_str) {
         Some("uint8") => u8::MAX.into(),
         Some("uint32") => u32::MAX.into(),
@@ -317,7 +327,7 @@ fn widest(schema: &Value) -> i128 {
     }
 }
 
-fn last(at: &str) -> &str {
+fn last_segment(at: &str) -> &str {
     at.rsplit('.').next().unwrap_or(at)
 }
 
@@ -339,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_found_in_one_walk() {
+    fn all_problems_of_a_file_are_reported() {
         let found = problems(
             "[server]\nlisen = \"x\"\nworkers = \"two\"\nidle_timeout = \"soon\"\n\
              [log]\nformat = \"txt\"\n",
@@ -350,11 +360,11 @@ mod tests {
         );
         assert!(found[1].starts_with("3:11 `server.workers` must be a whole number, not a string"));
         assert!(found[2].starts_with("4:16 `soon` is not a duration"));
-        assert!(found[3].starts_with("6:10 `txt` is not a choice here / did you mean `text`?"));
+        assert!(found[3].starts_with("6:10 `txt` is not a valid value / did you mean `text`?"));
     }
 
     #[test]
-    fn what_does_not_fit_is_taken_out_and_the_rest_stays() {
+    fn invalid_values_are_removed_and_valid_ones_remain() {
         let text = "[server]\nlisten = [\"127.0.0.1:80\", \"nowhere\"]\nworkers = -1\n";
         let mut findings = Findings::default();
         findings.sources.add("test.toml", text);
@@ -369,17 +379,17 @@ mod tests {
     }
 
     #[test]
-    fn a_section_of_the_wrong_kind_is_told_its_brackets() {
+    fn the_remedy_for_a_section_of_the_wrong_type_shows_the_brackets() {
         let found = problems("server = 3\n[route]\nname = \"a\"\n");
         assert!(found[0].contains("a `[server]` section"), "{found:#?}");
         assert!(
-            found[1].contains("`[[route]]`, in two brackets"),
+            found[1].contains("`[[route]]`, with two brackets"),
             "{found:#?}"
         );
     }
 
     #[test]
-    fn a_whole_number_is_a_number_and_both_keep_to_their_bounds() {
+    fn integers_are_valid_decimals_and_both_have_bounds() {
         let ratio = |text: &str| {
             problems(&format!(
                 "[upstream.a]\nservers = [\"http://a\"]\nbreaker = {{ failure_ratio = {text} }}\n"
@@ -388,23 +398,23 @@ mod tests {
         for text in ["1", "1.0", "0.000_1", "1e-9", "0x1"] {
             assert!(ratio(text).is_empty(), "{text}: {:?}", ratio(text));
         }
-        for (text, fault) in [
+        for (text, expected) in [
             ("0", "too small / write more than 0"),
             ("-0.0", "too small / write more than 0"),
             ("1.01", "too large / write at most 1"),
             ("2", "too large / write at most 1"),
             ("inf", "too large / write at most 1"),
             ("-inf", "too small / write more than 0"),
-            ("nan", "no number / write `failure_ratio = 0.5`"),
+            ("nan", "not a number / write `failure_ratio = 0.5`"),
             ("\"0.5\"", "must be a decimal number, not a string"),
         ] {
             let found = ratio(text);
-            assert!(found[0].contains(fault), "{text}: {found:?}");
+            assert!(found[0].contains(expected), "{text}: {found:?}");
         }
     }
 
     #[test]
-    fn numbers_too_large_for_any_type_are_faults_too() {
+    fn a_number_too_large_for_any_type_is_reported() {
         let found = problems("[limit.a]\nrate = \"1/s\"\nburst = 99999999999999999999\n");
         assert!(found[0].contains("at most 2147483647"), "{found:#?}");
     }

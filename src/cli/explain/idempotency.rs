@@ -1,12 +1,12 @@
-//! What idempotency would do for a request, in words.
+//! Lines `key` and `duplicate` of `tidegate explain`.
 //!
-//! The words are about the request and never quote it: a key, a token or any other value a scope is made
-//! from may be somebody's secret, and what is explained gets pasted into tickets.
+//! The text never contains a value of the request. A key, a token or another value of a scope can be a secret, and
+//! users paste the output into tickets.
 
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
 
-use super::{has_value, written};
+use super::{format_duration, has_value};
 use crate::idempotency::body_key;
 use crate::idempotency::credentials::{cookie_values, is_signed};
 use crate::idempotency::key::IDEMPOTENCY_KEY;
@@ -17,46 +17,46 @@ use crate::idempotency::{
 };
 use crate::problem::Problem;
 
-/// What idempotency would do for a request.
-pub(super) enum Keying {
-    /// Nothing, for this reason; there may be none worth telling.
-    Passes(Option<String>),
-    /// It would refuse it.
-    Refused(Problem),
-    /// It would carry it out once.
+/// Effect of the idempotency rule on a request.
+pub(super) enum KeyEffect {
+    /// No effect. The reason is `None` if the request has no key and the route no rule.
+    PassThrough(Option<String>),
+    /// The gateway rejects the request.
+    Rejected(Problem),
+    /// The gateway executes the request at most once.
     Keyed {
-        /// Whose key it is.
+        /// Where the key is, and the caller that it belongs to.
         owner: String,
-        /// What a duplicate gets.
+        /// Outcome of a duplicate.
         duplicate: String,
     },
 }
 
-impl Keying {
+impl KeyEffect {
     /// Describes the effect of a route's rule, if it has one, on a request with this head.
     pub(super) fn of(rule: Option<&KeyRule>, method: &Method, headers: &HeaderMap) -> Self {
         let Some(rule) = rule else {
-            let idle = headers.contains_key(IDEMPOTENCY_KEY);
-            let reason = "only forwarded, as the route has no idempotency";
-            return Self::Passes(idle.then(|| reason.into()));
+            let has_key = headers.contains_key(IDEMPOTENCY_KEY);
+            let reason = "only forwarded, because the route has no `idempotency`";
+            return Self::PassThrough(has_key.then(|| reason.into()));
         };
         let header = &rule.header;
         if !rule.methods.contains(method) {
             let names: Vec<_> = rule.methods.iter().map(Method::as_str).collect();
             let names = names.join(" and ");
-            return Self::Passes(Some(format!(
-                "not looked at, as only {names} requests are keyed"
+            return Self::PassThrough(Some(format!(
+                "only forwarded, because only {names} requests have keys on this route"
             )));
         }
         let mut source = format!("valid, in {header}");
         match IdempotencyKey::of(&headers.get_all(header)) {
             Ok(Some(_)) if headers.contains_key(UPGRADE) => {
-                return Self::Refused(Problem::bad_request(
+                return Self::Rejected(Problem::bad_request(
                     "A request with an idempotency key cannot switch protocols.",
                 ));
             }
             Ok(Some(_)) => {}
-            Ok(None) if let Some(field) = searched(rule, headers) => {
+            Ok(None) if let Some(field) = body_field(rule, headers) => {
                 let without = match rule.requirement {
                     Requirement::Optional => "executed without a key",
                     Requirement::Required => "400",
@@ -64,24 +64,24 @@ impl Keying {
                 source = format!("in member '{field}' of the JSON body (if missing, {without})");
             }
             Ok(None) if rule.requirement == Requirement::Optional => {
-                return Self::Passes(Some(format!(
-                    "none in {header}, and none is required: each such request is carried out"
+                return Self::PassThrough(Some(format!(
+                    "none in {header}, and none is required: the request is executed without a key"
                 )));
             }
             Ok(None) => {
-                return Self::Refused(Problem::from(IdempotencyError::KeyMissing {
+                return Self::Rejected(Problem::from(IdempotencyError::KeyMissing {
                     header: header.clone(),
                     field: rule.body_field.clone(),
                 }));
             }
             Err(error) => {
                 let header = header.clone();
-                return Self::Refused(IdempotencyError::KeyInvalid { header, error }.into());
+                return Self::Rejected(IdempotencyError::KeyInvalid { header, error }.into());
             }
         }
-        if announced(headers).is_some_and(|bytes| bytes > rule.max_request as u64) {
+        if declared_length(headers).is_some_and(|bytes| bytes > rule.max_request as u64) {
             let limit = rule.max_request as u64;
-            return Self::Refused(Problem::payload_too_large(limit));
+            return Self::Rejected(Problem::payload_too_large(limit));
         }
         Self::Keyed {
             owner: format!("{source}; belongs to {}", owner(rule, headers)),
@@ -90,14 +90,14 @@ impl Keying {
     }
 }
 
-/// Returns the member of the body that can contain the key.
-fn searched<'a>(rule: &'a KeyRule, headers: &HeaderMap) -> Option<&'a str> {
+/// Returns the member of the body that can contain the key, if the body is JSON.
+fn body_field<'a>(rule: &'a KeyRule, headers: &HeaderMap) -> Option<&'a str> {
     let field = rule.body_field.as_deref();
     field.filter(|_| body_key::is_json(headers))
 }
 
 /// Returns the length of the body, if the request declares it.
-fn announced(headers: &HeaderMap) -> Option<u64> {
+fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
@@ -107,7 +107,7 @@ fn owner(rule: &KeyRule, headers: &HeaderMap) -> String {
         if has_value(headers, name) {
             format!("callers with this {name} header")
         } else {
-            format!("this client, as header {name} is missing")
+            format!("this client, because header {name} is missing")
         }
     };
     match &rule.scope {
@@ -124,34 +124,36 @@ fn owner(rule: &KeyRule, headers: &HeaderMap) -> String {
                 ScopePart::Cookie(name) if cookie_values(headers, name).next().is_some() => {
                     format!("callers with this cookie {name}")
                 }
-                ScopePart::Cookie(name) => format!("this client, as cookie {name} is missing"),
+                ScopePart::Cookie(name) => {
+                    format!("this client, because cookie {name} is missing")
+                }
             });
             parts.collect::<Vec<_>>().join(" and ")
         }
     }
 }
 
-/// What a duplicate gets.
+/// Describes the outcome of a duplicate.
 fn duplicate(rule: &KeyRule) -> String {
-    let meanwhile = match rule.in_flight {
+    let in_flight = match rule.in_flight {
         InFlightPolicy::Wait(most) => format!(
-            "waits up to {} for the first to end and gets its answer, else 409",
-            written(most)
+            "waits up to {} for the response to the first request, then 409",
+            format_duration(most)
         ),
-        InFlightPolicy::Conflict => "gets 409 while the first runs".into(),
+        InFlightPolicy::Conflict => "409 while the first request is in flight".into(),
     };
     let errors = match rule.on_server_error {
         OnServerError::Replay => "",
-        OnServerError::Release => ", unless that was a server error",
+        OnServerError::Release => " unless it was a server error",
     };
     let lost = match rule.settings.on_unknown {
         OnUnknown::Hold => "409",
-        OnUnknown::Release => "carried out again",
+        OnUnknown::Release => "executed again",
     };
     format!(
-        "{meanwhile}; for {} after, the same answer{errors}; if the answer was lost, {lost}; for another \
-         request under this key, 422",
-        written(rule.settings.ttl)
+        "{in_flight}; for {} after the response, its replay{errors}; if the response was lost, {lost}; if the \
+         request differs, 422",
+        format_duration(rule.settings.ttl)
     )
 }
 
@@ -163,7 +165,11 @@ mod tests {
 
     use super::*;
 
-    fn keying(rule: Option<&KeyRule>, method: &Method, lines: &[(&'static str, &str)]) -> String {
+    fn explained(
+        rule: Option<&KeyRule>,
+        method: &Method,
+        lines: &[(&'static str, &str)],
+    ) -> String {
         let lines = lines.iter().map(|(name, value)| {
             let value = HeaderValue::from_str(value).expect("a value");
             (HeaderName::from_static(name), value)
@@ -172,37 +178,39 @@ mod tests {
         lines.for_each(|(name, value)| {
             headers.append(name, value);
         });
-        match Keying::of(rule, method, &headers) {
-            Keying::Passes(reason) => format!("passes: {}", reason.unwrap_or_default()),
-            Keying::Refused(problem) => format!("{}: {}", problem.status, problem.detail),
-            Keying::Keyed { owner, duplicate } => format!("keyed: {owner} / {duplicate}"),
+        match KeyEffect::of(rule, method, &headers) {
+            KeyEffect::PassThrough(reason) => {
+                format!("passes through: {}", reason.unwrap_or_default())
+            }
+            KeyEffect::Rejected(problem) => format!("{}: {}", problem.status, problem.detail),
+            KeyEffect::Keyed { owner, duplicate } => format!("keyed: {owner} / {duplicate}"),
         }
     }
 
     #[test]
-    fn a_request_without_a_use_for_its_key_passes() {
+    fn a_request_without_an_applicable_rule_passes_through() {
         let key = ("idempotency-key", "k");
         let rule = KeyRule::default();
-        assert_eq!(keying(None, &Method::POST, &[]), "passes: ");
-        assert!(keying(None, &Method::POST, &[key]).contains("only forwarded"));
-        assert!(keying(Some(&rule), &Method::GET, &[key]).contains("only POST and PATCH"));
-        assert!(keying(Some(&rule), &Method::POST, &[]).contains("none is required"));
+        assert_eq!(explained(None, &Method::POST, &[]), "passes through: ");
+        assert!(explained(None, &Method::POST, &[key]).contains("only forwarded"));
+        assert!(explained(Some(&rule), &Method::GET, &[key]).contains("only POST and PATCH"));
+        assert!(explained(Some(&rule), &Method::POST, &[]).contains("none is required"));
     }
 
     #[test]
-    fn a_key_that_is_missing_or_invalid_is_told_why() {
+    fn a_missing_or_invalid_key_is_rejected_with_a_reason() {
         let required = KeyRule {
             requirement: Requirement::Required,
             ..KeyRule::default()
         };
-        let said = |lines: &[_]| keying(Some(&required), &Method::POST, lines);
-        assert!(said(&[]).starts_with("400") && said(&[]).contains("must have"));
-        let repeated = said(&[("idempotency-key", "k"), ("idempotency-key", "k")]);
+        let text = |lines: &[_]| explained(Some(&required), &Method::POST, lines);
+        assert!(text(&[]).starts_with("400") && text(&[]).contains("must have"));
+        let repeated = text(&[("idempotency-key", "k"), ("idempotency-key", "k")]);
         assert!(repeated.contains("more than once"), "{repeated}");
-        assert!(said(&[("idempotency-key", "two words")]).contains("visible ASCII"));
-        let upgrade = said(&[("idempotency-key", "k"), ("upgrade", "websocket")]);
+        assert!(text(&[("idempotency-key", "two words")]).contains("visible ASCII"));
+        let upgrade = text(&[("idempotency-key", "k"), ("upgrade", "websocket")]);
         assert!(upgrade.starts_with("400"), "{upgrade}");
-        let large = said(&[("idempotency-key", "k"), ("content-length", "1048577")]);
+        let large = text(&[("idempotency-key", "k"), ("content-length", "1048577")]);
         assert!(large.starts_with("413"), "{large}");
     }
 
@@ -213,30 +221,30 @@ mod tests {
             body_field: Some("requestId".into()),
             ..KeyRule::default()
         };
-        let said = |rule: &KeyRule, lines: &[_]| keying(Some(rule), &Method::POST, lines);
-        let optional = said(&rule, &[json]);
+        let text = |rule: &KeyRule, lines: &[_]| explained(Some(rule), &Method::POST, lines);
+        let optional = text(&rule, &[json]);
         assert!(
             optional.starts_with("keyed: in member 'requestId'"),
             "{optional}"
         );
         assert!(optional.contains("executed without a key"), "{optional}");
-        assert!(said(&rule, &[]).contains("none is required"));
-        let large = said(&rule, &[json, ("content-length", "1048577")]);
+        assert!(text(&rule, &[]).contains("none is required"));
+        let large = text(&rule, &[json, ("content-length", "1048577")]);
         assert!(large.starts_with("413"), "{large}");
-        let both = said(&rule, &[json, ("idempotency-key", "k")]);
+        let both = text(&rule, &[json, ("idempotency-key", "k")]);
         assert!(
             both.starts_with("keyed: valid, in idempotency-key"),
             "{both}"
         );
         rule.requirement = Requirement::Required;
-        assert!(said(&rule, &[json]).contains("if missing, 400"));
-        let missing = said(&rule, &[("content-type", "text/plain")]);
+        assert!(text(&rule, &[json]).contains("if missing, 400"));
+        let missing = text(&rule, &[("content-type", "text/plain")]);
         assert!(missing.starts_with("400"), "{missing}");
         assert!(missing.contains("idempotency-key") && missing.contains("requestId"));
     }
 
     #[test]
-    fn no_value_of_a_request_is_ever_repeated() {
+    fn the_text_contains_no_value_of_the_request() {
         let lines = [
             ("idempotency-key", "s3cret-key"),
             ("authorization", "Bearer s3cret"),
@@ -252,25 +260,25 @@ mod tests {
                 scope,
                 ..KeyRule::default()
             };
-            let said = keying(Some(&rule), &Method::POST, &lines);
+            let text = explained(Some(&rule), &Method::POST, &lines);
             assert!(
-                said.starts_with("keyed") && !said.contains("s3cret"),
-                "{said}"
+                text.starts_with("keyed") && !text.contains("s3cret"),
+                "{text}"
             );
         }
     }
 
     #[test]
-    fn what_a_duplicate_gets_follows_the_rule() {
+    fn the_outcome_of_a_duplicate_follows_the_rule() {
         let key = ("idempotency-key", "k");
-        let said = keying(Some(&KeyRule::default()), &Method::POST, &[key]);
+        let text = explained(Some(&KeyRule::default()), &Method::POST, &[key]);
         for part in [
-            "this client, as header authorization is missing",
+            "this client, because header authorization is missing",
             "waits up to 10s",
-            "for 24h after, the same answer;",
+            "for 24h after the response, its replay;",
             "lost, 409",
         ] {
-            assert!(said.contains(part), "{part} in {said}");
+            assert!(text.contains(part), "{part} in {text}");
         }
         let mut rule = KeyRule {
             in_flight: InFlightPolicy::Conflict,
@@ -278,14 +286,14 @@ mod tests {
             ..KeyRule::default()
         };
         rule.settings.on_unknown = OnUnknown::Release;
-        let said = keying(Some(&rule), &Method::POST, &[key]);
-        for part in ["409 while the first", "a server error", "carried out again"] {
-            assert!(said.contains(part), "{part} in {said}");
+        let text = explained(Some(&rule), &Method::POST, &[key]);
+        for part in ["409 while the first", "a server error", "executed again"] {
+            assert!(text.contains(part), "{part} in {text}");
         }
     }
 
     #[test]
-    fn durations_are_written_as_in_a_configuration() {
+    fn durations_are_formatted_as_in_a_configuration() {
         for (millis, text) in [
             (250, "250ms"),
             (1_500, "1500ms"),
@@ -294,7 +302,7 @@ mod tests {
             (86_400_000, "24h"),
             (604_800_000, "7d"),
         ] {
-            assert_eq!(written(Duration::from_millis(millis)), text);
+            assert_eq!(format_duration(Duration::from_millis(millis)), text);
         }
     }
 }
