@@ -2,8 +2,8 @@
 
     boto3_send.py URL READ_TIMEOUT
 
-An event hook adds an idempotency key once for each call, so that all attempts of the call have the same key. boto3
-signs every attempt separately. `attempts` has the headers of each attempt that the signature determines.
+An event hook adds an idempotency key once per call, so that all attempts of the call have the same key. boto3 signs
+every attempt separately. `attempts` lists, for each attempt, its key and the headers that the signature changes.
 """
 
 import json

@@ -2,7 +2,7 @@
 
     openai_upload.py URL TIMEOUT
 
-The client encodes the form again for each attempt, with a new boundary. `types` has the content type of each attempt.
+The client encodes the form again for each attempt, with a new boundary. `types` lists the content type of each attempt.
 """
 
 import json

@@ -2,8 +2,8 @@
 
     retry_timing.py openai|anthropic URL RETRIES
 
-`rejected` has an entry per 429 that the client retries: `told`, the value of Retry-After-Ms in seconds, and `waited`,
-the seconds from the 429 to the next request of the client. `error` is what a 429 looks like without retries.
+`rejected` has an entry per 429 that the client retries: `stated`, the value of Retry-After-Ms in seconds, and `waited`,
+the seconds from the 429 to the next request of the client. `error` is the client's message for a 429 without retries.
 """
 
 import importlib
@@ -29,8 +29,8 @@ class Log:
     def received(self, response: httpx2.Response) -> None:
         if response.status_code == 429:
             self.since = time.monotonic()
-            told = response.headers.get("retry-after-ms")
-            self.rejected.append({"told": told and int(told) / 1000})
+            stated = response.headers.get("retry-after-ms")
+            self.rejected.append({"stated": stated and int(stated) / 1000})
 
 
 def main(name: str, url: str, retries: int) -> dict:

@@ -1,9 +1,9 @@
-"""Creates one customer with Stripe's official client, and prints what came of it as JSON.
+"""Creates one customer with Stripe's official client, and prints the result as JSON.
 
     stripe_create.py URL TIMEOUT
 
-The client makes up an idempotency key of its own and repeats the request under it, twice at most.
-Nothing in here knows of keys: what is tested is what anybody gets who just uses the client.
+The client generates an idempotency key and retries the request with it, at most twice. This script does not set a
+key: the test shows what an application gets that only uses the client.
 """
 
 import json

@@ -2,8 +2,8 @@
 //
 //     stripe_errors.cjs HOST PORT
 //
-// `customer` is created twice, behind a limit of one. `coupon` is created twice under one key, behind an API that
-// loses its responses. The client does not retry.
+// It creates `customer` twice, behind a limit of one request. It creates `coupon` twice under one key, behind an API
+// that closes without a response. The client does not retry.
 
 const Stripe = require("stripe");
 

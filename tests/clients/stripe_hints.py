@@ -2,11 +2,11 @@
 
     stripe_hints.py RETRIED LOST REJECTED
 
-RETRIED  creates four customers behind a limit
-LOST     creates a customer under one key twice, behind an API that loses its responses
-REJECTED creates a customer behind a limit that is used up
+RETRIED  the script creates four customers behind a limit
+LOST     it creates a customer twice under one key, behind an API that closes without a response
+REJECTED it creates a customer behind a limit that is exhausted
 
-The client repeats a request up to four times, as it decides.
+The client retries a request up to four times, by its own rules.
 """
 
 import json

@@ -56,7 +56,7 @@ async fn crash(
     gate: &watch::Sender<bool>,
 ) -> Vec<Response> {
     let failpoints = format!("{failpoint}=return");
-    let mut process = setup.start_as(Path::new(TIDEGATE), &[("FAILPOINTS", &failpoints)]);
+    let mut process = setup.start_binary(Path::new(TIDEGATE), &[("FAILPOINTS", &failpoints)]);
     let mut clients = JoinSet::new();
     clients.spawn(post_work(process.client()));
     if duplicates != Duplicates::None {
@@ -64,16 +64,16 @@ async fn crash(
         clients.spawn(post_work(process.client()));
     }
     if duplicates == Duplicates::Waiting {
-        let deadline = std::time::Instant::now() + crate::harness::PATIENCE;
+        let deadline = std::time::Instant::now() + crate::harness::TEST_TIMEOUT;
         while !duplicates_wait(&process).await {
             assert!(std::time::Instant::now() < deadline, "no duplicate waits");
         }
     }
     gate.send_replace(true);
     let received = clients.join_all().await.into_iter().flatten().collect();
-    let status = process.end();
+    let status = process.wait_for_exit();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status}");
-    process.line_with(&format!("failpoint {failpoint}: aborting the process"));
+    process.wait_for_line(&format!("failpoint {failpoint}: aborting the process"));
     received
 }
 

@@ -122,7 +122,7 @@ async fn on_a_full_disk_new_keys_are_rejected_until_there_is_space_again() {
     for round in ["first", "second"] {
         fixture.disk.fill();
         done.extend(send_until_rejected(client, round, executions).await);
-        let reason = fixture.process.line_with("idempotency store failed");
+        let reason = fixture.process.wait_for_line("idempotency store failed");
         assert!(reason.contains("No space left on device"), "{reason}");
 
         // Requests without a key are served.
@@ -209,7 +209,7 @@ async fn a_full_disk_is_logged_once_and_reported_by_readyz_and_metrics_until_it_
     kill(&mut fixture.process);
     fixture.disk.fill();
     let process = fixture.setup.restart();
-    let reason = process.line_with("idempotency store failed,");
+    let reason = process.wait_for_line("idempotency store failed,");
     assert!(reason.contains("No space left on device"), "{reason}");
     let text = readyz(&process).await;
     assert!(text.starts_with("ready, degraded: records: "), "{text}");
@@ -300,8 +300,8 @@ async fn a_gateway_with_a_read_only_store_exits_with_a_remedy() {
 
     fixture.disk.remount("ro");
     let mut rejected = fixture.setup.start(&[]);
-    assert!(!rejected.end().success());
-    let reason = rejected.line_with("cannot use the store directory");
+    assert!(!rejected.wait_for_exit().success());
+    let reason = rejected.wait_for_line("cannot use the store directory");
     assert!(reason.contains("Read-only file system"), "{reason}");
     assert!(reason.contains("another directory"), "{reason}");
 

@@ -14,12 +14,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub(crate) use certificates::Certificates;
-pub(crate) use client::{Answer as Response, Asking as Request, Client};
+pub(crate) use client::{Client, ClientRequest as Request, ClientResponse as Response};
 pub(crate) use process::Process;
 pub(crate) use upstream::{Upstream, full};
 
 /// Timeout of every wait in the tests. A busy machine needs far less.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the path of the gateway under test: `CRASH_TIDEGATE`, or the binary built with the tests.
 pub(crate) fn tidegate() -> PathBuf {
@@ -29,9 +29,9 @@ pub(crate) fn tidegate() -> PathBuf {
     }
 }
 
-/// Waits until `condition` returns `true`. Fails with `what` after [`PATIENCE`].
+/// Waits until `condition` returns `true`. Fails with `what` after [`TEST_TIMEOUT`].
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -101,7 +101,7 @@ async fn try_start(setup: &Setup) -> Option<Process> {
     })
     .await;
     if logged("move it away") {
-        assert!(!process.end().success());
+        assert!(!process.wait_for_exit().success());
         return None;
     }
     Some(process)
@@ -133,7 +133,7 @@ async fn a_store_with_a_damaged_older_journal_is_rejected() {
                 .path()
                 .join("records")
                 .join(sealed.file_name().unwrap());
-            damage.strike(&struck);
+            damage.apply(&struck);
         }
         let setup = Setup::with_store(TempDir::new().unwrap(), home.path(), &upstream.url());
         // A supervisor would start the gateway again, with the files that the first attempt left.

@@ -49,13 +49,13 @@ impl Setup {
 
     /// Starts the gateway under test with these environment variables.
     pub(crate) fn start(&self, variables: &[(&str, &str)]) -> Process {
-        self.start_as(&tidegate(), variables)
+        self.start_binary(&tidegate(), variables)
     }
 
     /// Starts `binary` with these environment variables.
-    pub(crate) fn start_as(&self, binary: &Path, variables: &[(&str, &str)]) -> Process {
+    pub(crate) fn start_binary(&self, binary: &Path, variables: &[(&str, &str)]) -> Process {
         let config = self.config.display().to_string();
-        Process::start_as(binary, variables, &["serve", "--config", &config])
+        Process::start_binary(binary, variables, &["serve", "--config", &config])
     }
 
     /// Starts a gateway and waits until it listens. Fails if that takes longer than [`MAX_START`].
@@ -72,7 +72,7 @@ impl Setup {
 /// Ends a gateway with SIGKILL.
 pub(crate) fn kill(process: &mut Process) {
     process.signal(Signal::KILL);
-    process.end();
+    process.wait_for_exit();
 }
 
 /// Returns whether the response is a problem document of type `kind`.

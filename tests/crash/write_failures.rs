@@ -177,7 +177,7 @@ async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening
         disk.fill();
         if random.bool() {
             // Leaves enough space for some claims and not for all of their responses.
-            disk.leave(random.u64(1 << 10..1 << 20));
+            disk.free(random.u64(1 << 10..1 << 20));
         }
         tokio::time::sleep(Duration::from_millis(random.u64(500..3_000))).await;
         disk.empty();
@@ -206,7 +206,7 @@ async fn writes_and_syncs_that_fail_at_random_lose_at_most_one_response_per_reop
     let failpoints = [("FAILPOINTS", "store-sync=1%return;store-write=1%return")];
     // The first write, when the store is opened, can fail too. The gateway then exits.
     let mut process = loop {
-        let mut process = setup.start_as(TIDEGATE.as_ref(), &failpoints);
+        let mut process = setup.start_binary(TIDEGATE.as_ref(), &failpoints);
         let mut ended = false;
         eventually("the gateway starts or exits", || {
             ended = !process.is_running();
@@ -236,7 +236,7 @@ async fn a_write_that_hangs_times_out_and_degrades_the_store_until_it_returns() 
     // 4 commits succeed: the opening of the store, claim and completion of the first key, and claim of the second. The
     // completion of the second key hangs.
     let hang = [("FAILPOINTS", "store-stall=4*off->1*sleep(14000)->off")];
-    let process = setup.start_as(TIDEGATE.as_ref(), &hang);
+    let process = setup.start_binary(TIDEGATE.as_ref(), &hang);
     let client = process.client();
     assert!(ResponseDigest::of(&post_work(&client, "first").await).is_some());
 
@@ -290,13 +290,13 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     let setup = Setup::new(&upstream.url());
     // The completion of the first key fails, and so do all attempts to reopen the store for at least 12 s.
     let failing = [("FAILPOINTS", "store-write=2*off->9*return->off")];
-    let process = setup.start_as(TIDEGATE.as_ref(), &failing);
+    let process = setup.start_binary(TIDEGATE.as_ref(), &failing);
     let client = process.client();
     let first = tokio::spawn({
         let client = client.clone();
         async move { post_work(&client, "first").await }
     });
-    process.line_with("idempotency store failed");
+    process.wait_for_line("idempotency store failed");
     let other = post_work(&client, "other").await;
     assert!(is_problem(&other, "store-unavailable"), "{other:?}");
     let text = readyz(&process).await;
@@ -308,7 +308,7 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     // The retry does not count as another lost execution.
     assert_eq!(metric(&process, LOST).await, 1);
 
-    process.line_with(REOPENED);
+    process.wait_for_line(REOPENED);
     let replayed = post_work(&client, "first").await;
     assert_eq!(replayed.header("idempotent-replayed"), "true");
     assert_eq!(ResponseDigest::of(&replayed), executions.digest("first"));
@@ -330,7 +330,7 @@ async fn a_store_that_cannot_be_reopened_logs_no_line_per_request_or_attempt() {
     // 3 commits succeed: the opening of the store, and claim and completion of the first key. The next claim fails, and
     // so do the attempts to reopen the store for 3.75 s.
     let failing = "store-write=3*off->1*return->off;store-reopen=4*return->off";
-    let process = setup.start_as(TIDEGATE.as_ref(), &[("FAILPOINTS", failing)]);
+    let process = setup.start_binary(TIDEGATE.as_ref(), &[("FAILPOINTS", failing)]);
     let client = process.client();
     assert!(ResponseDigest::of(&post_work(&client, "first").await).is_some());
     let before = process.lines().len();
@@ -366,7 +366,7 @@ async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowl
     // The sync of the first completion fails. After the restart, the sync of the next claim fails too, and the process
     // is killed while the store cannot be reopened.
     let failing = [("FAILPOINTS", "store-sync=2*off->1*return->off")];
-    let mut process = setup.start_as(TIDEGATE.as_ref(), &failing);
+    let mut process = setup.start_binary(TIDEGATE.as_ref(), &failing);
     let client = process.client();
     let manifest = store.join(MANIFEST);
     let long_ago = SystemTime::now() - Duration::from_hours(1);
@@ -388,7 +388,7 @@ async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowl
     kill(&mut process);
     make_old();
     let failing = [("FAILPOINTS", "store-sync=1*off->return;store-reopen=return")];
-    let mut process = setup.start_as(TIDEGATE.as_ref(), &failing);
+    let mut process = setup.start_binary(TIDEGATE.as_ref(), &failing);
     let rejected = post_work(&process.client(), "second").await;
     assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
     assert!(is_old());
@@ -421,7 +421,7 @@ async fn after_a_failed_sync_at_start_the_next_process_rewrites_the_files() {
     kill(&mut process);
 
     let failing = [("FAILPOINTS", "store-sync=1*return->off")];
-    let mut process = setup.start_as(TIDEGATE.as_ref(), &failing);
+    let mut process = setup.start_binary(TIDEGATE.as_ref(), &failing);
     eventually("the gateway exits", || !process.is_running()).await;
     let manifest = store.join(MANIFEST);
     let long_ago = SystemTime::now() - Duration::from_hours(1);

@@ -11,7 +11,7 @@ use http_body_util::channel::Channel;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::harness::{Answer, Received, Reply, Upstream};
+use crate::harness::{ClientResponse, Received, Reply, Upstream};
 
 /// The header that carries the number of an execution.
 const EXECUTION: &str = "x-execution";
@@ -126,7 +126,7 @@ async fn respond(received: Received, number: usize, mut gate: watch::Receiver<Wi
 
 impl ApiResponse {
     /// Returns the response of the API in `response`, or `None` if the gateway generated the response.
-    pub(crate) fn of(response: &Answer) -> Option<Self> {
+    pub(crate) fn of(response: &ClientResponse) -> Option<Self> {
         // These headers differ in a replay.
         let same = |name: &str| !["idempotent-replayed", "x-request-id"].contains(&name);
         let headers = response.headers.iter();

@@ -2,14 +2,14 @@
 
 use crate::api::{Api, ApiResponse};
 use crate::gateways::{Gateway, Setup, is_problem};
-use crate::harness::{Answer, eventually};
+use crate::harness::{ClientResponse, eventually};
 use crate::redis::{RedisCluster, RedisServer};
 
 /// `max_keys_per_client` in these tests.
 const MAX_KEYS: usize = 40;
 
 /// Sends a key from the address `source`. If `invented`, each key has its own `Authorization`.
-async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> Answer {
+async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> ClientResponse {
     let client = gateway.client().from(source);
     let request = client.post("/pay").key(key).body("amount=1");
     if invented {
@@ -20,7 +20,7 @@ async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> Answ
     }
 }
 
-fn is_exhausted(response: &Answer) -> bool {
+fn is_exhausted(response: &ClientResponse) -> bool {
     let detail = response.json()["detail"].to_string();
     is_problem(response, 429, "idempotency-keys-exhausted")
         && detail.contains("client holds 40 idempotency keys or more")

@@ -18,7 +18,7 @@ fn start_ahead(setup: &Setup) -> Gateway {
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
-    setup.start_in(&variables)
+    setup.start_with_env(&variables)
 }
 
 /// Sends requests to the gateways in turn: the burst immediately, then one after each `Retry-After`.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::api::{Api, ApiResponse, Withheld};
 use crate::gateways::{Gateway, Setup};
-use crate::harness::{Answer, eventually};
+use crate::harness::{ClientResponse, eventually};
 use crate::redis::{RedisCluster, RedisServer};
 
 /// Number of HTTP/2 streams of one connection.
@@ -60,7 +60,7 @@ impl DuplicateLoad {
         gateways: &[Gateway; 2],
         keys: &[String],
         done: usize,
-    ) -> HashMap<String, Vec<Answer>> {
+    ) -> HashMap<String, Vec<ClientResponse>> {
         api.hold(Withheld::Responses);
         let mut connections = Vec::new();
         for _ in 0..(keys.len() * self.duplicates).div_ceil(2 * STREAMS) {
@@ -73,7 +73,7 @@ impl DuplicateLoad {
         for number in 0..self.duplicates {
             for key in keys {
                 let (client, connection) = &connections[tasks.len() % connections.len()];
-                let mut stream = connection.stream_beside();
+                let mut stream = connection.open_stream();
                 // Each key has its own scope, so the keys are on all servers of a cluster.
                 let request = client.post("/pay").key(key).header("Authorization", key);
                 let request = request.body("amount=1");

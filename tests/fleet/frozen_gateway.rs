@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::api::{Api, ApiResponse, Withheld};
 use crate::gateways::{Gateway, Setup, is_in_flight, is_unknown};
-use crate::harness::{Answer, eventually};
+use crate::harness::{ClientResponse, eventually};
 use crate::redis::RedisServer;
 
 /// Duration of the lease.
@@ -24,14 +24,14 @@ fn setup(api: &Api, redis: &RedisServer) -> Setup {
         .upstream("connect_timeout = \"500ms\"\nfirst_byte_timeout = \"1s\"")
 }
 
-fn send(gateway: &Arc<Gateway>) -> JoinHandle<Answer> {
+fn send(gateway: &Arc<Gateway>) -> JoinHandle<ClientResponse> {
     let gateway = Arc::clone(gateway);
     tokio::spawn(async move { gateway.pay("key").await })
 }
 
 /// Freezes `gateway` after it has received the head of a response. Returns the request, and the earliest time of its
 /// claim.
-async fn freeze_in_response(gateway: &Arc<Gateway>) -> (JoinHandle<Answer>, Instant) {
+async fn freeze_in_response(gateway: &Arc<Gateway>) -> (JoinHandle<ClientResponse>, Instant) {
     let began = Instant::now();
     let first = send(gateway);
     gateway.wait_for_heads(1).await;

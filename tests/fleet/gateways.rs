@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::api::{Api, ApiResponse};
-use crate::harness::{Answer, Asking, Client, Process, eventually};
+use crate::harness::{Client, ClientRequest, ClientResponse, Process, eventually};
 
 /// Longest startup of a gateway, with or without its Redis.
 const STARTUP: Duration = Duration::from_secs(3);
@@ -113,17 +113,17 @@ impl Setup {
         let config = dir.path().join("tidegate.toml");
         std::fs::write(&config, self.text()).unwrap();
         let config = config.display().to_string();
-        let process = Process::start_in(variables, &["serve", "--config", &config]);
+        let process = Process::start_with_env(variables, &["serve", "--config", &config]);
         (process, dir)
     }
 
     /// Starts a gateway and waits until it listens.
     pub(crate) fn start(&self) -> Gateway {
-        self.start_in(&[])
+        self.start_with_env(&[])
     }
 
     /// Starts a gateway with these environment variables and waits until it listens.
-    pub(crate) fn start_in(&self, variables: &[(&str, &str)]) -> Gateway {
+    pub(crate) fn start_with_env(&self, variables: &[(&str, &str)]) -> Gateway {
         let began = Instant::now();
         let (process, dir) = self.launch(variables);
         let (client, admin) = (process.client(), process.admin());
@@ -154,17 +154,17 @@ impl Gateway {
     }
 
     /// Returns a request to `/pay` with a key.
-    pub(crate) fn pay_request(&self, key: &str) -> Asking {
+    pub(crate) fn pay_request(&self, key: &str) -> ClientRequest {
         self.client.post("/pay").key(key).body("amount=1")
     }
 
     /// Sends a request to `/pay` with a key.
-    pub(crate) async fn pay(&self, key: &str) -> Answer {
+    pub(crate) async fn pay(&self, key: &str) -> ClientResponse {
         self.pay_request(key).send().await
     }
 
     /// Sends a limited request without a key.
-    pub(crate) async fn get(&self) -> Answer {
+    pub(crate) async fn get(&self) -> ClientResponse {
         self.client.get("/any").send().await
     }
 
@@ -217,7 +217,7 @@ impl Gateway {
 
     /// Waits until a line of the log contains `part`.
     pub(crate) fn wait_for_log(&self, part: &str) {
-        self.process.line_with(part);
+        self.process.wait_for_line(part);
     }
 
     /// Suspends the process. Its connections stay open.
@@ -233,13 +233,13 @@ impl Gateway {
     /// Shuts the gateway down with SIGTERM, and asserts that it succeeds.
     pub(crate) fn stop(mut self) {
         self.process.signal(Signal::TERM);
-        assert!(self.process.end().success(), "{}", self.log());
+        assert!(self.process.wait_for_exit().success(), "{}", self.log());
     }
 
     /// Kills the process, as in a crash.
     pub(crate) fn kill(&mut self) {
         self.process.signal(Signal::KILL);
-        self.process.end();
+        self.process.wait_for_exit();
     }
 }
 
@@ -253,23 +253,23 @@ impl Drop for Gateway {
 }
 
 /// Returns whether the response is a problem document of this type.
-pub(crate) fn is_problem(response: &Answer, status: u16, kind: &str) -> bool {
+pub(crate) fn is_problem(response: &ClientResponse, status: u16, kind: &str) -> bool {
     response.status == status
         && response.header("content-type") == "application/problem+json"
         && response.problem() == kind
 }
 
 /// Returns whether a request was rejected because the store is unavailable.
-pub(crate) fn is_unavailable(response: &Answer) -> bool {
+pub(crate) fn is_unavailable(response: &ClientResponse) -> bool {
     is_problem(response, 503, "store-unavailable") && response.retry_after() >= 1
 }
 
 /// Returns whether a request was rejected because the outcome of its key is unknown.
-pub(crate) fn is_unknown(response: &Answer) -> bool {
+pub(crate) fn is_unknown(response: &ClientResponse) -> bool {
     is_problem(response, 409, "idempotency-outcome-unknown")
 }
 
 /// Returns whether a request was rejected because its key is in flight.
-pub(crate) fn is_in_flight(response: &Answer) -> bool {
+pub(crate) fn is_in_flight(response: &ClientResponse) -> bool {
     is_problem(response, 409, "idempotency-in-flight") && response.retry_after() >= 1
 }

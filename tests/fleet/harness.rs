@@ -13,18 +13,18 @@ mod upstream;
 use std::time::{Duration, Instant};
 
 pub(crate) use certificates::Certificates;
-pub(crate) use client::{Answer, Asking, Client};
+pub(crate) use client::{Client, ClientRequest, ClientResponse};
 pub(crate) use process::Process;
 pub(crate) use upstream::{Received, Reply, Upstream};
 
 /// Timeout of any expected event; far longer than a busy machine needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits until `condition` is true, and returns how long that took.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !condition().await {
-        assert!(began.elapsed() < PATIENCE, "timed out: {what}");
+        assert!(began.elapsed() < TEST_TIMEOUT, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     began.elapsed()

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::ApiResponse;
 use crate::gateways::{Gateway, is_in_flight, is_unavailable, is_unknown};
-use crate::harness::Answer;
+use crate::harness::ClientResponse;
 
 /// Number of clients with keys and of clients without, at each gateway.
 const CLIENTS: usize = 2;
@@ -114,7 +114,7 @@ impl Traffic {
 }
 
 impl LoadResults {
-    fn add(&mut self, key: String, began: Instant, response: &Answer) {
+    fn add(&mut self, key: String, began: Instant, response: &ClientResponse) {
         self.keyed.push(Sample::of(began, response));
         match ApiResponse::of(response) {
             None => assert!(is_expected_rejection(response), "{key}: {response:?}"),
@@ -127,12 +127,12 @@ impl LoadResults {
 }
 
 /// Returns whether this is an expected rejection of a request with a key while the store fails.
-fn is_expected_rejection(response: &Answer) -> bool {
+fn is_expected_rejection(response: &ClientResponse) -> bool {
     is_unavailable(response) || is_in_flight(response) || is_unknown(response)
 }
 
 impl Sample {
-    fn of(began: Instant, response: &Answer) -> Self {
+    fn of(began: Instant, response: &ClientResponse) -> Self {
         Self {
             began,
             took: began.elapsed(),

@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::gateways::{Setup, is_unavailable};
-use crate::redis::{Garbage, Options, RedisCluster, RedisServer, Silent};
+use crate::redis::{GarbageServer, Options, RedisCluster, RedisServer, SilentServer};
 
 /// A limit that admits three requests.
 const THREE_REQUESTS: &str = "rate = \"1/m\"\nburst = 2";
@@ -100,14 +100,14 @@ async fn an_unresolvable_redis_host_degrades_the_store() {
 
 #[tokio::test]
 async fn a_server_that_is_not_redis_degrades_the_store() {
-    let garbage = Garbage::start();
+    let garbage = GarbageServer::start();
     let setup = |api: &Api| Setup::new(api, &garbage.url());
     assert_degraded(setup, "the server at `store.url` is not Redis").await;
 }
 
 #[tokio::test]
 async fn a_server_that_never_replies_degrades_the_store() {
-    let silent = Silent::start();
+    let silent = SilentServer::start();
     let setup = |api: &Api| Setup::new(api, &silent.url());
     assert_degraded(setup, "Redis timed out").await;
 }
@@ -129,9 +129,9 @@ fn evicting_server() -> RedisServer {
 async fn a_gateway_with_idempotency_does_not_start_if_redis_evicts_keys() {
     let (api, redis) = (Api::start(), evicting_server());
     let (mut process, _dir) = Setup::new(&api, &redis.url()).launch(&[]);
-    assert!(!process.end().success());
-    process.line_with("`maxmemory-policy` is `allkeys-lru`");
-    process.line_with("CONFIG SET maxmemory-policy noeviction");
+    assert!(!process.wait_for_exit().success());
+    process.wait_for_line("`maxmemory-policy` is `allkeys-lru`");
+    process.wait_for_line("CONFIG SET maxmemory-policy noeviction");
 }
 
 #[tokio::test]

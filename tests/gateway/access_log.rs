@@ -1,4 +1,4 @@
-//! The lines of the access log, and responses that are truncated.
+//! Lines of the access log, and truncated responses.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::harness::{PATIENCE, Process, Upstream, eventually, full};
-use crate::wire_raw;
+use crate::harness::{Process, TEST_TIMEOUT, Upstream, eventually, full};
+use crate::raw_http;
 
-/// A gateway whose access log is JSON.
-struct Logging {
+/// Gateway process that writes its access log as JSON, or as text.
+struct LoggingGateway {
     process: Process,
     _directory: TempDir,
 }
 
-impl Logging {
-    /// Forwards to `upstream`, with these further lines of configuration.
-    fn before(upstream: &str, format: &str, lines: &str) -> Self {
+impl LoggingGateway {
+    /// Starts a gateway that forwards to `upstream`, with additional lines of configuration.
+    fn start(upstream: &str, format: &str, lines: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("gateway.toml");
         let config = format!(
@@ -34,7 +34,7 @@ impl Logging {
         }
     }
 
-    /// The lines of the access log for this path, once there are this many.
+    /// Waits until the access log has `count` lines for this path, and returns them.
     async fn lines(&self, path: &str, count: usize) -> Vec<Value> {
         let found = || -> Vec<Value> {
             let lines = self.process.lines().into_iter();
@@ -62,11 +62,11 @@ impl Logging {
     }
 }
 
-/// Starts a server that responds to each request with these bytes and closes.
-fn closing(bytes: &'static str) -> wire_raw::Upstream {
-    wire_raw::Upstream::scripted(move |conversation| {
-        if conversation.request().is_some() {
-            conversation.send(bytes);
+/// Starts a server that sends `bytes` after each request and closes the connection.
+fn sending_and_closing(bytes: &'static str) -> raw_http::RawUpstream {
+    raw_http::RawUpstream::scripted(move |connection| {
+        if connection.request().is_some() {
+            connection.send(bytes);
         }
     })
 }
@@ -89,7 +89,7 @@ const ROUTES: &str = r#"
     methods = ["GET", "POST"]
     "#;
 
-fn is_absent(line: &Value, fields: &[&str]) {
+fn assert_absent(line: &Value, fields: &[&str]) {
     for field in fields {
         assert!(line.get(field).is_none(), "{field}: {line}");
     }
@@ -98,7 +98,7 @@ fn is_absent(line: &Value, fields: &[&str]) {
 #[tokio::test]
 async fn a_proxied_request_has_all_fields() {
     let upstream = Upstream::with(|_| async { full("hello") });
-    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     for (client, protocol) in [
         (gateway.process.client(), "HTTP/1.1"),
         (gateway.process.client().h2(), "HTTP/2.0"),
@@ -137,7 +137,7 @@ async fn a_proxied_request_has_all_fields() {
             "{line}"
         );
         let time = line["time"].as_str().expect("a time");
-        // 2026-11-17T05:42:08.123456Z
+        // Example: 2026-11-17T05:42:08.123456Z.
         assert_eq!(
             (time.len(), &time[10..11], &time[19..20]),
             (27, "T", "."),
@@ -147,7 +147,7 @@ async fn a_proxied_request_has_all_fields() {
             time <= line["timestamp"].as_str().expect("a time"),
             "{line}"
         );
-        is_absent(
+        assert_absent(
             &line,
             &[
                 "limits",
@@ -168,7 +168,7 @@ fn protocol_id(protocol: &str) -> &'static str {
 #[tokio::test]
 async fn a_rejection_names_the_limit_the_wait_and_the_keys() {
     let upstream = Upstream::echo();
-    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     let client = gateway.process.client();
     let mut hashes = Vec::new();
     for (number, (tenant, status)) in [("a", 200), ("b", 200), ("a", 429)].into_iter().enumerate() {
@@ -182,7 +182,7 @@ async fn a_rejection_names_the_limit_the_wait_and_the_keys() {
         assert!(hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit()));
         hashes.push(hash);
         if status == 200 {
-            is_absent(&line, &["limit", "wait_ms", "reason"]);
+            assert_absent(&line, &["limit", "wait_ms", "reason"]);
             continue;
         }
         assert_eq!(line["limit"], "device");
@@ -190,7 +190,7 @@ async fn a_rejection_names_the_limit_the_wait_and_the_keys() {
         let wait = line["wait_ms"].as_u64().expect("a wait");
         assert!((3_500_000..=3_600_000).contains(&wait), "{wait}");
         assert!(wait <= response.retry_after() * 1_000, "{wait}");
-        is_absent(&line, &["attempts", "server"]);
+        assert_absent(&line, &["attempts", "server"]);
     }
     assert_eq!(hashes[0], hashes[2]);
     assert_ne!(hashes[0], hashes[1]);
@@ -198,8 +198,8 @@ async fn a_rejection_names_the_limit_the_wait_and_the_keys() {
 
 #[tokio::test]
 async fn responses_of_the_gateway_have_a_reason() {
-    let upstream = closing("");
-    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let upstream = sending_and_closing("");
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     let client = gateway.process.client();
     for (method, path, status, reason) in [
         ("GET", "/%00", 400, "bad-request"),
@@ -234,9 +234,9 @@ async fn responses_of_the_gateway_have_a_reason() {
 }
 
 #[tokio::test]
-async fn what_is_not_a_request_is_logged_without_the_parts_of_one() {
+async fn a_malformed_request_is_logged_without_method_host_and_path() {
     let upstream = Upstream::echo();
-    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     let mut socket = gateway
         .process
         .client()
@@ -247,16 +247,16 @@ async fn what_is_not_a_request_is_logged_without_the_parts_of_one() {
         .write_all(b"BAD\r\n\r\n")
         .await
         .expect("a connection");
-    let line = gateway.process.line_with("\"reason\":\"bad-request\"");
+    let line = gateway.process.wait_for_line("\"reason\":\"bad-request\"");
     let line: Value = serde_json::from_str(&line).expect("JSON");
     assert_eq!(line["status"], 400, "{line}");
-    is_absent(&line, &["method", "host", "path", "protocol", "route"]);
+    assert_absent(&line, &["method", "host", "path", "protocol", "route"]);
 }
 
 #[tokio::test]
-async fn keyed_requests_without_an_execution_say_why() {
-    let (upstream, permits) = Upstream::held();
-    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+async fn keyed_requests_without_an_execution_are_logged_with_the_reason() {
+    let (upstream, permits) = Upstream::responding_on_permit();
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     let client = gateway.process.client();
     let first = tokio::spawn(client.post("/keyed/first").key("one").send());
     eventually("upstream has the request", || upstream.count() == 1).await;
@@ -274,15 +274,15 @@ async fn keyed_requests_without_an_execution_say_why() {
             .is_replay()
     );
     let lines = gateway.lines("/keyed/first", 3).await;
-    let mut used: Vec<_> = lines
+    let mut logged: Vec<_> = lines
         .iter()
         .map(|line| line["idempotency"].as_str())
         .collect();
-    used.sort_unstable();
-    assert_eq!(used, [None, Some("replayed"), Some("waited")]);
+    logged.sort_unstable();
+    assert_eq!(logged, [None, Some("replayed"), Some("waited")]);
 
-    let lost = closing("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
-    let gateway = Logging::before(&lost.url(), "json", ROUTES);
+    let lost = sending_and_closing("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+    let gateway = LoggingGateway::start(&lost.url(), "json", ROUTES);
     let client = gateway.process.client();
     for status in [502, 409] {
         let response = client.post("/keyed/lost").key("two").send().await;
@@ -297,10 +297,10 @@ async fn keyed_requests_without_an_execution_say_why() {
 }
 
 #[tokio::test]
-async fn a_response_whose_client_leaves_is_logged_and_counted_as_truncated() {
+async fn a_response_whose_client_disconnects_is_logged_and_counted_as_truncated() {
     const SIZE: usize = 64 << 20;
     let upstream = Upstream::with(|_| async { full(Bytes::from(vec![b'x'; SIZE])) });
-    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     assert_eq!(gateway.truncated().await.to_string(), "0");
 
     let mut socket = gateway
@@ -331,8 +331,8 @@ async fn a_response_whose_client_leaves_is_logged_and_counted_as_truncated() {
 
 #[tokio::test]
 async fn a_response_that_upstream_truncates_is_logged_and_counted_as_truncated() {
-    let upstream = closing("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
-    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let upstream = sending_and_closing("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     for (client, path) in [
         (gateway.process.client(), "/one"),
         (gateway.process.client().h2(), "/two"),
@@ -350,14 +350,14 @@ async fn a_response_that_upstream_truncates_is_logged_and_counted_as_truncated()
 #[tokio::test]
 async fn complete_responses_are_not_truncated() {
     let upstream = Upstream::with(|_| async { full(Bytes::from(vec![b'x'; 1 << 20])) });
-    let gateway = Logging::before(&upstream.url(), "json", ROUTES);
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     for client in [gateway.process.client(), gateway.process.client().h2()] {
         for method in ["GET", "HEAD", "POST", "DELETE"] {
             client.request(method, "/complete").send().await;
         }
     }
     for line in gateway.lines("/complete", 8).await {
-        is_absent(&line, &["truncated"]);
+        assert_absent(&line, &["truncated"]);
         let bytes = match line["method"].as_str().expect("a method") {
             "HEAD" | "DELETE" => continue,
             _ => 1 << 20,
@@ -381,7 +381,7 @@ async fn characters_of_a_request_cannot_change_how_a_line_is_displayed() {
         "\u{61c}",
     ];
     for format in ["json", "text"] {
-        let gateway = Logging::before(&upstream.url(), format, ROUTES);
+        let gateway = LoggingGateway::start(&upstream.url(), format, ROUTES);
         let mut sent = 0;
         for text in harmful {
             for head in [
@@ -401,7 +401,7 @@ async fn characters_of_a_request_cannot_change_how_a_line_is_displayed() {
                     .await
                     .expect("a connection");
                 let mut start = [0; 12];
-                let read = tokio::time::timeout(PATIENCE, socket.read_exact(&mut start)).await;
+                let read = tokio::time::timeout(TEST_TIMEOUT, socket.read_exact(&mut start)).await;
                 read.expect("a response").expect("a response");
                 sent += 1;
             }

@@ -1,11 +1,11 @@
-//! What operators ask, and who may ask it.
+//! Admin API: probes, metrics and access control.
 
 use crate::harness::{Gateway, Upstream};
 
 #[tokio::test]
 async fn a_gateway_that_serves_is_alive_and_ready() {
     let upstream = Upstream::echo();
-    let gateway = Gateway::open("").upstream(&upstream).admin().start();
+    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
     for probe in ["/livez", "/readyz"] {
         assert_eq!(
             gateway.admin().get(probe).send().await.status,
@@ -14,13 +14,13 @@ async fn a_gateway_that_serves_is_alive_and_ready() {
         );
     }
     assert_eq!(gateway.admin().get("/else").send().await.status, 404);
-    // Nothing of it is on the gateway's own address.
-    let answer = gateway.client().get("/metrics").send().await;
-    assert_eq!(answer.json()["target"], "/metrics");
+    // The gateway's own listener does not serve admin paths.
+    let response = gateway.client().get("/metrics").send().await;
+    assert_eq!(response.json()["target"], "/metrics");
 }
 
 #[tokio::test]
-async fn what_happened_is_counted() {
+async fn metrics_count_requests_and_rejections() {
     let upstream = Upstream::echo();
     let gateway = Gateway::limited("rate = \"1/h\"\nburst = 1")
         .upstream(&upstream)
@@ -30,13 +30,13 @@ async fn what_happened_is_counted() {
         assert_eq!(gateway.client().get("/").send().await.status, expected);
     }
     assert_eq!(gateway.client().get("/%00").send().await.status, 400);
-    let answer = gateway.admin().get("/metrics").send().await;
+    let response = gateway.admin().get("/metrics").send().await;
     assert!(
-        answer
+        response
             .header("content-type")
             .starts_with("application/openmetrics-text")
     );
-    let text = answer.text();
+    let text = response.text();
     for line in [
         "tidegate_requests_total{route=\"all\",status=\"200\"} 2",
         "tidegate_requests_total{route=\"all\",status=\"429\"} 3",
@@ -54,7 +54,7 @@ async fn what_happened_is_counted() {
 }
 
 #[tokio::test]
-async fn labels_hold_names_of_the_configuration_and_nothing_a_caller_made_up() {
+async fn metric_labels_contain_configured_names_and_nothing_from_requests() {
     let upstream = Upstream::echo();
     let gateway = Gateway::with(
         r#"
@@ -83,12 +83,12 @@ async fn labels_hold_names_of_the_configuration_and_nothing_a_caller_made_up() {
             text.clone(),
         )
     };
-    let ask = async |number: usize| {
-        for place in ["in", "out"] {
-            let asking = gateway
+    let send = async |number: usize| {
+        for path in ["in", "out"] {
+            let request = gateway
                 .client()
-                .request("ODDMETHOD", &format!("/{place}/oddpath{number}"));
-            asking
+                .request("ODDMETHOD", &format!("/{path}/oddpath{number}"));
+            request
                 .header("X-Forwarded-For", &format!("203.0.113.{number}"))
                 .header("X-Odd", &format!("oddvalue{number}"))
                 .header("Host", &format!("oddhost{number}.example"))
@@ -96,22 +96,22 @@ async fn labels_hold_names_of_the_configuration_and_nothing_a_caller_made_up() {
                 .await;
         }
     };
-    ask(0).await;
+    send(0).await;
     let (before, _) = series().await;
     for number in 1..20 {
-        ask(number).await;
+        send(number).await;
     }
     let (after, text) = series().await;
     assert_eq!(before, after);
-    for made_up in ["odd", "ODD", "203.0.113"] {
-        assert!(!text.contains(made_up), "{made_up} in\n{text}");
+    for part in ["odd", "ODD", "203.0.113"] {
+        assert!(!text.contains(part), "{part} in\n{text}");
     }
 }
 
 #[tokio::test]
-async fn a_page_that_rebinds_its_name_or_comes_from_another_origin_reads_no_metrics() {
+async fn dns_rebinding_and_foreign_origins_get_no_metrics() {
     let upstream = Upstream::echo();
-    let gateway = Gateway::open("").upstream(&upstream).admin().start();
+    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
     let port = 9_090;
     for host in [
         "rebound.example",
@@ -119,14 +119,14 @@ async fn a_page_that_rebinds_its_name_or_comes_from_another_origin_reads_no_metr
         "localhost.evil.example",
         "10.0.0.1",
     ] {
-        let answer = gateway
+        let response = gateway
             .admin()
             .get("/metrics")
             .header("Host", host)
             .send()
             .await;
-        assert_eq!(answer.status, 403, "{host}");
-        assert!(!answer.text().contains("tidegate_"));
+        assert_eq!(response.status, 403, "{host}");
+        assert!(!response.text().contains("tidegate_"));
     }
     let page = gateway
         .admin()
@@ -138,29 +138,29 @@ async fn a_page_that_rebinds_its_name_or_comes_from_another_origin_reads_no_metr
         format!("127.0.0.1:{port}"),
         format!("[::1]:{port}"),
     ] {
-        let answer = gateway
+        let response = gateway
             .admin()
             .get("/metrics")
             .header("Host", &host)
             .send()
             .await;
-        assert_eq!(answer.status, 200, "{host}");
+        assert_eq!(response.status, 200, "{host}");
     }
 }
 
 #[tokio::test]
-async fn where_a_token_is_set_metrics_need_it_and_probes_do_not() {
+async fn with_a_token_metrics_require_it_and_probes_do_not() {
     let upstream = Upstream::echo();
-    let gateway = Gateway::open("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"s3cret-s3cret\"")
+    let gateway = Gateway::proxying("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"s3cret-s3cret\"")
         .upstream(&upstream)
         .start();
     let admin = gateway.admin();
     assert_eq!(admin.get("/livez").send().await.status, 200);
     assert_eq!(admin.get("/readyz").send().await.status, 200);
-    let refused = admin.get("/metrics").send().await.status;
-    assert!([401, 403].contains(&refused), "{refused}");
-    let asking = admin
+    let rejected = admin.get("/metrics").send().await.status;
+    assert!([401, 403].contains(&rejected), "{rejected}");
+    let request = admin
         .get("/metrics")
         .header("Authorization", "Bearer s3cret-s3cret");
-    assert_eq!(asking.send().await.status, 200);
+    assert_eq!(request.send().await.status, 200);
 }

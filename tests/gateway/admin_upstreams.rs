@@ -1,23 +1,23 @@
-//! What operators see of upstreams, and may do about their circuits.
+//! Admin API for upstreams: state of servers, and manual control of circuit breakers.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Gateway, PATIENCE, Upstream, eventually};
+use crate::harness::{ClientResponse, Gateway, TEST_TIMEOUT, Upstream, eventually};
 
-/// Does something to the circuit of a server of `api`: `open` or `close`.
-async fn turn(gateway: &Gateway, server: &Upstream, how: &str) -> Answer {
+/// Opens or closes the circuit breaker of a server of `api`. `how` is `open` or `close`.
+async fn set_circuit(gateway: &Gateway, server: &Upstream, how: &str) -> ClientResponse {
     let target = format!("/upstreams/api/servers/{}/{how}", server.address());
     gateway.admin().post(&target).send().await
 }
 
-/// A series of a server of `api`, with `more` labels.
-fn of(server: &Upstream, name: &str, more: &str) -> String {
+/// Returns the name of a metric series of a server of `api`, with the labels in `more`.
+fn series_of(server: &Upstream, name: &str, more: &str) -> String {
     let server = server.address();
     format!("{name}{{upstream=\"api\",server=\"{server}\"{more}}}")
 }
 
 #[tokio::test]
-async fn every_upstream_is_shown_with_its_servers() {
+async fn the_overview_lists_every_upstream_with_its_servers() {
     let (one, other, third) = (
         Upstream::replying(200),
         Upstream::replying(200),
@@ -86,16 +86,16 @@ async fn every_upstream_is_shown_with_its_servers() {
 }
 
 #[tokio::test]
-async fn what_was_learnt_of_a_server_is_shown_and_counted() {
-    let (upstream, mood) = Upstream::moody(200);
-    let gateway = Gateway::before(1, "breaker = { open = \"5s\" }")
+async fn responses_of_a_server_appear_in_the_admin_api_and_in_metrics() {
+    let (upstream, switch) = Upstream::with_status_switch(200);
+    let gateway = Gateway::with_servers(1, "breaker = { open = \"5s\" }")
         .upstream(&upstream)
         .admin()
         .start();
-    let state = |state: &str| of(&upstream, "breaker_state", &format!(",state=\"{state}\""));
-    let opened = of(&upstream, "breaker_opened_total", "");
+    let state = |state: &str| series_of(&upstream, "breaker_state", &format!(",state=\"{state}\""));
+    let opened = series_of(&upstream, "breaker_opened_total", "");
     for status in [200, 500, 404, 503, 502] {
-        mood.becomes(status);
+        switch.set_status(status);
         assert_eq!(gateway.client().get("/").send().await.status, status);
     }
     let circuit = gateway.circuit().await;
@@ -107,7 +107,7 @@ async fn what_was_learnt_of_a_server_is_shown_and_counted() {
         (state("half_open"), 0),
         (opened.clone(), 0),
     ] {
-        gateway.comes_to(&series, value).await;
+        gateway.wait_for_metric(&series, value).await;
     }
     for _ in 0..3 {
         assert_eq!(gateway.client().get("/").send().await.status, 502);
@@ -125,41 +125,44 @@ async fn what_was_learnt_of_a_server_is_shown_and_counted() {
         (state("half_open"), 0),
         (opened, 1),
     ] {
-        gateway.comes_to(&series, value).await;
+        gateway.wait_for_metric(&series, value).await;
     }
 }
 
 #[tokio::test]
-async fn what_a_server_has_underway_is_shown_and_counted() {
-    let (upstream, permits) = Upstream::held();
-    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
-    let in_flight = of(&upstream, "server_in_flight", "");
-    let asked: Vec<_> = (0..3)
-        .map(|_| tokio::spawn(gateway.client().get("/").send()))
-        .collect();
-    eventually("they have arrived", || upstream.count() == 3).await;
-    gateway.comes_to(&in_flight, 3).await;
-    assert_eq!(gateway.servers().await[0]["in_flight"], 3);
-    permits.add_permits(3);
-    for answer in asked {
-        assert_eq!(answer.await.expect("an answer").status, 200);
-    }
-    gateway.comes_to(&in_flight, 0).await;
-}
-
-#[tokio::test]
-async fn a_circuit_held_open_stays_so_until_it_is_closed_by_hand() {
-    let upstream = Upstream::replying(200);
-    let gateway = Gateway::before(1, "breaker = { open = \"50ms\", open_max = \"50ms\" }")
+async fn requests_in_flight_appear_in_the_admin_api_and_in_metrics() {
+    let (upstream, permits) = Upstream::responding_on_permit();
+    let gateway = Gateway::with_servers(1, "")
         .upstream(&upstream)
         .admin()
         .start();
-    let ask = || gateway.client().get("/").send();
-    assert_eq!(ask().await.status, 200);
+    let in_flight = series_of(&upstream, "server_in_flight", "");
+    let requests: Vec<_> = (0..3)
+        .map(|_| tokio::spawn(gateway.client().get("/").send()))
+        .collect();
+    eventually("upstream has the requests", || upstream.count() == 3).await;
+    gateway.wait_for_metric(&in_flight, 3).await;
+    assert_eq!(gateway.servers().await[0]["in_flight"], 3);
+    permits.add_permits(3);
+    for response in requests {
+        assert_eq!(response.await.expect("a response").status, 200);
+    }
+    gateway.wait_for_metric(&in_flight, 0).await;
+}
 
-    // Once more changes nothing.
+#[tokio::test]
+async fn a_manually_opened_circuit_stays_open_until_it_is_closed() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::with_servers(1, "breaker = { open = \"50ms\", open_max = \"50ms\" }")
+        .upstream(&upstream)
+        .admin()
+        .start();
+    let send = || gateway.client().get("/").send();
+    assert_eq!(send().await.status, 200);
+
+    // Opening it again has no effect.
     for _ in 0..2 {
-        let opened = turn(&gateway, &upstream, "open").await;
+        let opened = set_circuit(&gateway, &upstream, "open").await;
         assert_eq!(opened.status, 200, "{}", opened.text());
         let opened = opened.json();
         assert_eq!(opened["server"], upstream.address().to_string());
@@ -170,13 +173,13 @@ async fn a_circuit_held_open_stays_so_until_it_is_closed_by_hand() {
         assert_eq!(circuit["openings"], 1);
         assert_eq!(circuit["remaining_seconds"], Value::Null);
     }
-    // Ten times as long as it would be open by itself.
-    let deadline = std::time::Instant::now() + PATIENCE;
+    // The loop takes ten times the configured open time, so the circuit does not become half-open by itself.
+    let deadline = std::time::Instant::now() + TEST_TIMEOUT;
     loop {
-        let refused = ask().await;
-        assert_eq!(refused.status, 503);
-        assert_eq!(refused.problem(), "circuit-open");
-        assert!(refused.retry_after() >= 1);
+        let rejected = send().await;
+        assert_eq!(rejected.status, 503);
+        assert_eq!(rejected.problem(), "circuit-open");
+        assert!(rejected.retry_after() >= 1);
         let circuit = gateway.circuit().await;
         assert_eq!(circuit["state"], "open");
         if circuit["for_seconds"].as_f64().expect("a number") > 0.5 {
@@ -186,23 +189,23 @@ async fn a_circuit_held_open_stays_so_until_it_is_closed_by_hand() {
     }
     assert_eq!(upstream.count(), 1);
     gateway
-        .comes_to(&of(&upstream, "breaker_opened_total", ""), 1)
+        .wait_for_metric(&series_of(&upstream, "breaker_opened_total", ""), 1)
         .await;
 
     for _ in 0..2 {
-        let closed = turn(&gateway, &upstream, "close").await;
+        let closed = set_circuit(&gateway, &upstream, "close").await;
         assert_eq!(closed.status, 200);
         assert_eq!(closed.json()["circuit"]["state"], "closed");
         assert_eq!(closed.json()["circuit"]["held"], false);
-        assert_eq!(ask().await.status, 200);
+        assert_eq!(send().await.status, 200);
     }
     assert_eq!(upstream.count(), 3);
 }
 
 #[tokio::test]
-async fn a_circuit_that_opened_by_itself_can_be_closed_and_opens_again() {
-    let (upstream, mood) = Upstream::moody(502);
-    let gateway = Gateway::before(1, "breaker = { open = \"1m\" }")
+async fn a_circuit_opened_by_failures_can_be_closed_and_opens_again() {
+    let (upstream, switch) = Upstream::with_status_switch(502);
+    let gateway = Gateway::with_servers(1, "breaker = { open = \"1m\" }")
         .upstream(&upstream)
         .admin()
         .start();
@@ -214,26 +217,26 @@ async fn a_circuit_that_opened_by_itself_can_be_closed_and_opens_again() {
         statuses
     };
     assert_eq!(statuses(6).await, [502, 502, 502, 502, 502, 503]);
-    let closed = turn(&gateway, &upstream, "close").await.json();
+    let closed = set_circuit(&gateway, &upstream, "close").await.json();
     let window = &closed["circuit"]["window"];
     assert_eq!(*window, json!({"succeeded": 0, "failed": 0}));
-    // All of it is forgotten, so it takes as many failures as at first.
+    // Closing resets the failure count.
     assert_eq!(statuses(6).await, [502, 502, 502, 502, 502, 503]);
-    turn(&gateway, &upstream, "close").await;
-    mood.becomes(200);
+    set_circuit(&gateway, &upstream, "close").await;
+    switch.set_status(200);
     assert_eq!(statuses(1).await, [200]);
     assert_eq!(gateway.circuit().await["openings"], 2);
 }
 
 #[tokio::test]
-async fn one_server_taken_out_by_hand_leaves_the_work_to_the_other() {
+async fn a_manually_opened_circuit_sends_all_requests_to_the_other_server() {
     let (out, other) = (Upstream::replying(200), Upstream::replying(200));
-    let gateway = Gateway::before(2, "")
+    let gateway = Gateway::with_servers(2, "")
         .upstream(&out)
         .upstream(&other)
         .admin()
         .start();
-    turn(&gateway, &out, "open").await;
+    set_circuit(&gateway, &out, "open").await;
     for _ in 0..30 {
         assert_eq!(gateway.client().get("/").send().await.status, 200);
     }
@@ -241,9 +244,12 @@ async fn one_server_taken_out_by_hand_leaves_the_work_to_the_other() {
 }
 
 #[tokio::test]
-async fn who_asks_for_what_there_is_not_is_told_what_there_is() {
+async fn unknown_names_return_404_with_the_existing_ones() {
     let upstream = Upstream::replying(200);
-    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    let gateway = Gateway::with_servers(1, "")
+        .upstream(&upstream)
+        .admin()
+        .start();
     let server = upstream.address().to_string();
     for (method, target, named) in [
         ("GET", "/upstreams/apis".to_owned(), "api"),
@@ -263,10 +269,10 @@ async fn who_asks_for_what_there_is_not_is_told_what_there_is() {
             &*server,
         ),
     ] {
-        let answer = gateway.admin().request(method, &target).send().await;
-        assert_eq!(answer.status, 404, "{method} {target}");
-        assert_eq!(answer.header("content-type"), "application/problem+json");
-        let detail = answer.json()["detail"].to_string();
+        let response = gateway.admin().request(method, &target).send().await;
+        assert_eq!(response.status, 404, "{method} {target}");
+        assert_eq!(response.header("content-type"), "application/problem+json");
+        let detail = response.json()["detail"].to_string();
         assert!(
             detail.ends_with(&format!("Configured: {named}\"")),
             "{target}: {detail}"
@@ -280,17 +286,20 @@ async fn who_asks_for_what_there_is_not_is_told_what_there_is() {
         ),
         ("POST", "/upstreams/api".to_owned(), "GET,HEAD"),
     ] {
-        let answer = gateway.admin().request(method, &target).send().await;
-        assert_eq!(answer.status, 405, "{method} {target}");
-        assert_eq!(answer.header("allow"), allowed);
+        let response = gateway.admin().request(method, &target).send().await;
+        assert_eq!(response.status, 405, "{method} {target}");
+        assert_eq!(response.header("allow"), allowed);
     }
     assert_eq!(gateway.circuit().await["state"], "closed");
 }
 
 #[tokio::test]
-async fn circuits_are_neither_shown_nor_turned_for_web_pages() {
+async fn web_pages_can_neither_read_nor_change_circuits() {
     let upstream = Upstream::replying(200);
-    let gateway = Gateway::before(1, "").upstream(&upstream).admin().start();
+    let gateway = Gateway::with_servers(1, "")
+        .upstream(&upstream)
+        .admin()
+        .start();
     let server = format!("/upstreams/api/servers/{}", upstream.address());
     for (name, value) in [
         ("Origin", "https://evil.example"),
@@ -304,36 +313,40 @@ async fn circuits_are_neither_shown_nor_turned_for_web_pages() {
             ("POST", format!("{server}/close")),
             ("POST", "/upstreams/none/servers/none/open".to_owned()),
         ] {
-            let asking = gateway.admin().request(method, &target);
-            let answer = asking.header(name, value).send().await;
-            assert_eq!(answer.status, 403, "{method} {target} {name}: {value}");
-            assert_eq!(answer.header("content-type"), "application/problem+json");
-            assert!(!answer.text().contains("127.0.0.1"), "{}", answer.text());
+            let request = gateway.admin().request(method, &target);
+            let response = request.header(name, value).send().await;
+            assert_eq!(response.status, 403, "{method} {target} {name}: {value}");
+            assert_eq!(response.header("content-type"), "application/problem+json");
+            assert!(
+                !response.text().contains("127.0.0.1"),
+                "{}",
+                response.text()
+            );
         }
     }
     assert_eq!(gateway.circuit().await["state"], "closed");
 }
 
 #[tokio::test]
-async fn where_a_token_is_set_circuits_need_it() {
+async fn with_a_token_circuits_require_it() {
     let upstream = Upstream::replying(200);
-    let gateway = Gateway::before(1, "")
-        .and("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"s3cret-s3cret\"")
+    let gateway = Gateway::with_servers(1, "")
+        .with_section("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"s3cret-s3cret\"")
         .upstream(&upstream)
         .start();
     let open = format!("/upstreams/api/servers/{}/open", upstream.address());
-    let ask = |method, target: &str, token| {
-        let asking = gateway.admin().request(method, target);
-        asking.header("Authorization", token).send()
+    let send = |method, target: &str, token| {
+        let request = gateway.admin().request(method, target);
+        request.header("Authorization", token).send()
     };
     for wrong in ["Bearer s3cret-s3cre", "Basic s3cret-s3cret", "Bearer "] {
-        assert_eq!(ask("GET", "/upstreams", wrong).await.status, 403);
-        assert_eq!(ask("POST", &open, wrong).await.status, 403);
+        assert_eq!(send("GET", "/upstreams", wrong).await.status, 403);
+        assert_eq!(send("POST", &open, wrong).await.status, 403);
     }
     assert_eq!(gateway.admin().post(&open).send().await.status, 403);
     assert_eq!(gateway.client().get("/").send().await.status, 200);
     let right = "Bearer s3cret-s3cret";
-    assert_eq!(ask("GET", "/upstreams/api", right).await.status, 200);
-    assert_eq!(ask("POST", &open, right).await.status, 200);
+    assert_eq!(send("GET", "/upstreams/api", right).await.status, 200);
+    assert_eq!(send("POST", &open, right).await.status, 200);
     assert_eq!(gateway.client().get("/").send().await.status, 503);
 }

@@ -1,4 +1,4 @@
-//! The commands that are not `serve`.
+//! Commands other than `serve`.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -23,19 +23,19 @@ fn stderr(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn the_demo_keeps_what_its_guide_promises() {
+async fn the_demo_behaves_as_its_guide_describes() {
     let free = [("TIDEGATE__ADMIN__LISTEN", "127.0.0.1:0")];
-    let process = Process::start_in(&free, &["demo", "--listen", "127.0.0.1:0"]);
-    process.line_with("Press Ctrl-C to stop.");
+    let process = Process::start_with_env(&free, &["demo", "--listen", "127.0.0.1:0"]);
+    process.wait_for_line("Press Ctrl-C to stop.");
     let guide = process.lines();
-    let gateway = address(&process.line_with("Tidegate is running at"));
+    let gateway = address(&process.wait_for_line("Tidegate is running at"));
     let client = Client::of(gateway);
-    let said = |part: &str| {
+    let assert_in_guide = |part: &str| {
         let found = guide.iter().any(|line| line.contains(part));
         assert!(found, "{part} in {guide:#?}");
     };
 
-    said(&format!("http://{gateway}/o/client/register"));
+    assert_in_guide(&format!("http://{gateway}/o/client/register"));
     let mut statuses = Vec::new();
     while !statuses.contains(&429) {
         statuses.push(client.get("/o/client/register").send().await.status);
@@ -43,23 +43,23 @@ async fn the_demo_keeps_what_its_guide_promises() {
     }
     assert!(statuses.len() >= 5, "{statuses:?}");
 
-    said("X-Forwarded-For: 203.0.113.7");
+    assert_in_guide("X-Forwarded-For: 203.0.113.7");
     let other = client
         .get("/o/client/register")
         .header("X-Forwarded-For", "203.0.113.7");
     assert_eq!(other.send().await.status, 200);
 
-    said("-X POST -d '{\"amount\":1200,\"currency\":\"EUR\"}'");
+    assert_in_guide("-X POST -d '{\"amount\":1200,\"currency\":\"EUR\"}'");
     let payment = client
         .post("/v1/payments")
         .body("{\"amount\":1200,\"currency\":\"EUR\"}");
     assert_eq!(payment.send().await.status, 201);
 
-    said("Send this request twice");
+    assert_in_guide("Send this request twice");
     let pay = async |amount: u32| {
         let order = format!("{{\"amount\":{amount},\"currency\":\"EUR\"}}");
-        let asking = client.post("/v1/payments").body(order);
-        asking.header("Idempotency-Key", "order-17").send().await
+        let request = client.post("/v1/payments").body(order);
+        request.header("Idempotency-Key", "order-17").send().await
     };
     let (first, second) = (pay(1200).await, pay(1200).await);
     assert_eq!((first.status, second.status), (201, 201));
@@ -67,23 +67,23 @@ async fn the_demo_keeps_what_its_guide_promises() {
     assert_eq!(second.header("idempotent-replayed"), "true");
     assert_eq!(pay(9900).await.status, 422);
 
-    said(&format!("http://{gateway}/flaky/429,429:2,200"));
+    assert_in_guide(&format!("http://{gateway}/flaky/429,429:2,200"));
     let flaky = async || client.get("/flaky/429,429:2,200").send().await;
-    let (limited, told, well) = (flaky().await, flaky().await, flaky().await);
-    let statuses = [limited.status, told.status, well.status];
+    let (limited, with_retry_after, succeeded) = (flaky().await, flaky().await, flaky().await);
+    let statuses = [limited.status, with_retry_after.status, succeeded.status];
     assert_eq!(statuses, [429, 429, 200]);
-    assert_eq!(told.header("retry-after"), "2");
+    assert_eq!(with_retry_after.header("retry-after"), "2");
 
-    let metrics = Client::of(address(&process.line_with("/metrics")));
+    let metrics = Client::of(address(&process.wait_for_line("/metrics")));
     let counted = metrics.get("/metrics").send().await.text();
-    let refused = counted
+    let rejected = counted
         .lines()
         .find(|line| line.starts_with("tidegate_refused_total{limit=\"device\"}"));
-    assert_eq!(refused, Some("tidegate_refused_total{limit=\"device\"} 1"));
+    assert_eq!(rejected, Some("tidegate_refused_total{limit=\"device\"} 1"));
 }
 
 #[test]
-fn every_shipped_configuration_is_found_right() {
+fn check_accepts_every_shipped_configuration() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let files: Vec<PathBuf> = std::fs::read_dir(directory)
         .expect("a directory")
@@ -101,7 +101,7 @@ fn every_shipped_configuration_is_found_right() {
         assert!(stdout(&output).starts_with(&format!("{name}: ok (")));
         let warnings = stderr(&output);
         if name.ends_with("demo.toml") {
-            // The demo shows the default scope.
+            // The demo uses the default scope.
             assert_eq!(warnings.matches("warning: ").count(), 1, "{warnings}");
             assert!(warnings.contains("without `scope`"), "{warnings}");
         } else {
@@ -111,7 +111,7 @@ fn every_shipped_configuration_is_found_right() {
 }
 
 #[test]
-fn every_fault_of_a_configuration_is_reported_with_its_place_and_text() {
+fn every_configuration_error_is_reported_with_location_and_text() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("bad.toml");
     let config = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
@@ -122,7 +122,7 @@ fn every_fault_of_a_configuration_is_reported_with_its_place_and_text() {
     for arguments in [&["check", name][..], &["serve", "--config", name]] {
         let output = Process::run(arguments);
         assert!(!output.status.success());
-        let said = stderr(&output);
+        let assert_in_guide = stderr(&output);
         for part in [
             "bad.toml:4:8",
             "1/fortnight",
@@ -131,20 +131,23 @@ fn every_fault_of_a_configuration_is_reported_with_its_place_and_text() {
             "bad.toml:8:",
             "devise",
         ] {
-            assert!(said.contains(part), "{part} in\n{said}");
+            assert!(
+                assert_in_guide.contains(part),
+                "{part} in\n{assert_in_guide}"
+            );
         }
     }
 }
 
 #[test]
-fn a_configuration_that_is_not_there_is_named() {
+fn a_missing_configuration_file_is_named() {
     let output = Process::run(&["check", "/nowhere/gateway.toml"]);
     assert!(!output.status.success());
     assert!(stderr(&output).contains("/nowhere/gateway.toml"));
 }
 
 #[test]
-fn explain_says_what_a_request_would_meet() {
+fn explain_shows_client_route_limits_and_outcome() {
     let explain = |more: &[&str]| {
         let file = shipped("client-endpoints.toml");
         let mut arguments = vec!["explain", "--config", &file];
@@ -176,7 +179,7 @@ fn explain_says_what_a_request_would_meet() {
     ] {
         assert!(throttled.contains(part), "{part} in\n{throttled}");
     }
-    let stranger = explain(&[
+    let untrusted = explain(&[
         "--path",
         "/other",
         "--header",
@@ -184,13 +187,13 @@ fn explain_says_what_a_request_would_meet() {
         "--peer",
         "192.0.2.1",
     ]);
-    assert!(stranger.contains("192.0.2.1") && !stranger.contains("203.0.113.7"));
-    assert!(stranger.contains("rest") && stranger.contains("no limit applies"));
+    assert!(untrusted.contains("192.0.2.1") && !untrusted.contains("203.0.113.7"));
+    assert!(untrusted.contains("rest") && untrusted.contains("no limit applies"));
     assert!(explain(&["--path", "/a%2Fb"]).contains("400"));
 }
 
 #[test]
-fn explain_says_what_a_key_would_do_and_never_shows_a_secret() {
+fn explain_shows_the_effect_of_a_key_and_never_a_secret() {
     let explain = |method: &str, more: &[&str]| {
         let file = shipped("demo.toml");
         let path = ["--path", "/v1/payments", "--method", method];
@@ -237,7 +240,7 @@ fn keyed_config(directory: &TempDir, idempotency: &str) -> String {
 }
 
 #[test]
-fn check_warns_of_a_keyed_route_without_a_scope() {
+fn check_warns_about_a_keyed_route_without_a_scope() {
     let directory = tempfile::tempdir().expect("a directory");
     for mode in ["optional", "required"] {
         let check = |scope: &str| {
@@ -281,8 +284,8 @@ fn explain_shows_the_scope_of_a_signed_request_and_of_a_cookie() {
         let text = explain("mode = \"optional\"", header);
         assert!(text.contains(signed), "{text}");
         assert!(!text.contains("s3cret"), "{text}");
-        let whole = explain("scope = \"header:Authorization\"", header);
-        assert!(!whole.contains(signed), "{whole}");
+        let unparsed = explain("scope = \"header:Authorization\"", header);
+        assert!(!unparsed.contains(signed), "{unparsed}");
     }
     let unsigned = explain("mode = \"optional\"", "Authorization: Bearer s3cret");
     assert!(unsigned.contains("callers with this authorization header"));
@@ -300,7 +303,7 @@ fn explain_shows_the_scope_of_a_signed_request_and_of_a_cookie() {
 }
 
 #[test]
-fn check_warns_of_retries_that_are_known_to_hurt() {
+fn check_warns_about_retries_without_jitter_or_backoff() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("stampede.toml");
     let config = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
@@ -309,14 +312,17 @@ fn check_warns_of_retries_that_are_known_to_hurt() {
     std::fs::write(&path, config).expect("a file");
     let output = Process::run(&["check", path.to_str().expect("a plain name")]);
     assert!(output.status.success());
-    let said = stderr(&output);
+    let assert_in_guide = stderr(&output);
     for part in [
         "stampede.toml:4:12",
         "a constant interval",
         "stampede.toml:5:10",
         "without jitter",
     ] {
-        assert!(said.contains(part), "{part} in\n{said}");
+        assert!(
+            assert_in_guide.contains(part),
+            "{part} in\n{assert_in_guide}"
+        );
     }
 }
 
@@ -339,24 +345,24 @@ fn no_command_shows_the_password_of_a_store() {
     for arguments in [&["check", name][..], &explain] {
         let output = Process::run(arguments);
         assert!(output.status.success(), "{}", stderr(&output));
-        let said = stdout(&output) + &stderr(&output);
-        assert!(!said.contains("s3cret"), "{said}");
+        let assert_in_guide = stdout(&output) + &stderr(&output);
+        assert!(!assert_in_guide.contains("s3cret"), "{assert_in_guide}");
     }
     write("redis://gate:s3cret@127.0.0.1/cache");
     for arguments in [&["check", name][..], &explain, &["serve", "--config", name]] {
         let output = Process::run(arguments);
         assert!(!output.status.success());
-        let said = stdout(&output) + &stderr(&output);
+        let assert_in_guide = stdout(&output) + &stderr(&output);
         assert!(
-            said.contains("`redis://gate:***@127.0.0.1/cache` has a path"),
-            "{said}"
+            assert_in_guide.contains("`redis://gate:***@127.0.0.1/cache` has a path"),
+            "{assert_in_guide}"
         );
-        assert!(!said.contains("s3cret"), "{said}");
+        assert!(!assert_in_guide.contains("s3cret"), "{assert_in_guide}");
     }
 }
 
 #[test]
-fn the_schema_is_one_and_takes_every_shipped_configuration() {
+fn the_schema_is_valid_and_accepts_every_shipped_configuration() {
     let output = Process::run(&["schema"]);
     assert!(output.status.success());
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -381,12 +387,15 @@ fn the_schema_is_one_and_takes_every_shipped_configuration() {
 }
 
 #[test]
-fn without_a_command_the_usage_is_shown() {
+fn without_a_command_the_usage_is_printed() {
     let output = Process::run(&[]);
     assert!(!output.status.success());
-    let said = stderr(&output) + &stdout(&output);
+    let assert_in_guide = stderr(&output) + &stdout(&output);
     for command in ["serve", "demo", "check", "explain", "schema"] {
-        assert!(said.contains(command), "{command} in\n{said}");
+        assert!(
+            assert_in_guide.contains(command),
+            "{command} in\n{assert_in_guide}"
+        );
     }
 }
 

@@ -1,4 +1,4 @@
-//! What happens on one connection over time: reuse, streams, hanging up.
+//! Connections over time: reuse, parallel streams, uploads, upgrades and disconnects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use crate::harness::{Gateway, PATIENCE, Upstream, eventually, full};
+use crate::harness::{Gateway, TEST_TIMEOUT, Upstream, eventually, full};
 
 #[tokio::test]
-async fn a_connection_serves_on_after_every_kind_of_answer() {
+async fn a_connection_stays_usable_after_every_kind_of_response() {
     let upstream = Upstream::echo();
     let gateway = Gateway::with(
         r#"
@@ -37,13 +37,16 @@ async fn a_connection_serves_on_after_every_kind_of_answer() {
         let mut connection = client.keep_alive().await;
         for round in 0..20 {
             let body = format!("round {round}");
-            let asking = client.post("/open").body(body.clone());
-            let answer = connection.send(asking).await;
-            assert_eq!((answer.status, &answer.json()["body"]), (200, &body.into()));
-            // Their bodies are not wanted; what follows them must still be read as a request.
+            let request = client.post("/open").body(body.clone());
+            let response = connection.send(request).await;
+            assert_eq!(
+                (response.status, &response.json()["body"]),
+                (200, &body.into())
+            );
+            // The gateway discards the bodies of these requests. It must still read what follows them as a request.
             for (path, expected) in [("/limited", 429), ("/nowhere", 404), ("/open/%00", 400)] {
-                let asking = client.post(path).body("POST /open HTTP/1.1\r\n\r\n");
-                assert_eq!(connection.send(asking).await.status, expected, "{path}");
+                let request = client.post(path).body("POST /open HTTP/1.1\r\n\r\n");
+                assert_eq!(connection.send(request).await.status, expected, "{path}");
             }
             let head = client.request("HEAD", "/open");
             assert_eq!(connection.send(head).await.status, 200);
@@ -60,13 +63,13 @@ async fn streams_of_one_connection_do_not_wait_for_each_other() {
         }
         full("ok")
     });
-    let gateway = Gateway::open("").upstream(&upstream).start();
+    let gateway = Gateway::proxying("").upstream(&upstream).start();
     let client = gateway.client().h2();
     let mut connection = client.keep_alive().await;
-    let mut slow = connection.stream_beside();
-    let asking = client.get("/slow");
-    let slow = tokio::spawn(async move { slow.send(asking).await });
-    eventually("the slow one arrives", || upstream.count() == 1).await;
+    let mut slow = connection.open_stream();
+    let request = client.get("/slow");
+    let slow = tokio::spawn(async move { slow.send(request).await });
+    eventually("upstream has the slow request", || upstream.count() == 1).await;
     for _ in 0..10 {
         assert_eq!(connection.send(client.get("/fast")).await.status, 200);
     }
@@ -75,21 +78,21 @@ async fn streams_of_one_connection_do_not_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn an_answer_reaches_the_client_as_upstream_writes_it() {
+async fn a_response_reaches_the_client_as_upstream_sends_it() {
     let upstream = Upstream::with(|_| async {
         let (mut events, body) = Channel::new(1);
         tokio::spawn(async move {
-            // Only a first event, and then nothing: a gateway that gathers would never pass it on.
+            // Upstream sends one event and then nothing, so a gateway that collects the body would never forward it.
             let _ = events.send_data(Bytes::from_static(b"data: 1\n\n")).await;
             std::future::pending::<()>().await;
         });
         http::Response::new(body.boxed_unsync())
     });
-    let gateway = Gateway::open("").upstream(&upstream).start();
+    let gateway = Gateway::proxying("").upstream(&upstream).start();
     for client in [gateway.client(), gateway.client().h2()] {
         let mut connection = client.keep_alive().await;
-        let mut body = connection.body_of(client.get("/events")).await;
-        let first = tokio::time::timeout(PATIENCE, body.frame()).await;
+        let mut body = connection.response_body(client.get("/events")).await;
+        let first = tokio::time::timeout(TEST_TIMEOUT, body.frame()).await;
         let frame = first
             .expect("an event")
             .expect("a frame")
@@ -99,37 +102,37 @@ async fn an_answer_reaches_the_client_as_upstream_writes_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_leaves_nothing_underway() {
+async fn after_a_client_disconnects_nothing_stays_in_flight() {
     let upstream = Upstream::silent();
-    let gateway = Gateway::open("").upstream(&upstream).admin().start();
+    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
     for (round, client) in [gateway.client(), gateway.client().h2()]
         .into_iter()
         .enumerate()
     {
         let leaving = tokio::spawn(client.get("/").send());
-        eventually("the request arrives", || upstream.count() == round + 1).await;
-        let underway = "upstream_in_flight{upstream=\"api\"}";
-        assert!(gateway.metric(underway).await > 0.5);
+        eventually("upstream has the request", || upstream.count() == round + 1).await;
+        let in_flight = "upstream_in_flight{upstream=\"api\"}";
+        assert!(gateway.metric(in_flight).await > 0.5);
         leaving.abort();
-        let left = async {
-            while gateway.metric(underway).await > 0.5 {
+        let finished = async {
+            while gateway.metric(in_flight).await > 0.5 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let left = tokio::time::timeout(PATIENCE, left).await;
-        assert!(left.is_ok(), "the gateway still waits for upstream");
+        let finished = tokio::time::timeout(TEST_TIMEOUT, finished).await;
+        assert!(finished.is_ok(), "the gateway still waits for upstream");
     }
     let open = async {
         while gateway.metric("connections").await > 0.5 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let closed = tokio::time::timeout(PATIENCE, open).await;
+    let closed = tokio::time::timeout(TEST_TIMEOUT, open).await;
     assert!(closed.is_ok(), "a connection is still counted");
 }
 
 #[tokio::test]
-async fn an_old_client_gets_an_answer_it_can_read() {
+async fn an_http_1_0_client_gets_a_response_without_chunks() {
     let upstream = Upstream::with(|_| async {
         let (mut parts, body) = Channel::new(1);
         tokio::spawn(async move {
@@ -139,41 +142,41 @@ async fn an_old_client_gets_an_answer_it_can_read() {
         });
         http::Response::new(body.boxed_unsync())
     });
-    let gateway = Gateway::open("").upstream(&upstream).start();
-    let answer = gateway
+    let gateway = Gateway::proxying("").upstream(&upstream).start();
+    let response = gateway
         .client()
-        .raw("GET / HTTP/1.0\r\nHost: a\r\n\r\n")
+        .send_raw("GET / HTTP/1.0\r\nHost: a\r\n\r\n")
         .await;
-    assert!(answer.contains(" 200 OK\r\n"), "{answer}");
+    assert!(response.contains(" 200 OK\r\n"), "{response}");
     assert!(
-        !answer.to_lowercase().contains("transfer-encoding"),
-        "{answer}"
+        !response.to_lowercase().contains("transfer-encoding"),
+        "{response}"
     );
-    assert!(answer.ends_with("\r\n\r\none two"), "{answer}");
+    assert!(response.ends_with("\r\n\r\none two"), "{response}");
 }
 
 #[tokio::test]
-async fn a_body_is_asked_for_only_where_it_is_wanted() {
+async fn one_hundred_continue_is_sent_only_if_the_request_is_admitted() {
     let upstream = Upstream::echo();
     let gateway = Gateway::limited("rate = \"1/h\"")
         .upstream(&upstream)
         .start();
     let expecting = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\
                      Expect: 100-continue\r\n\r\n";
-    let answer = gateway.client().raw(format!("{expecting}hello")).await;
-    assert!(answer.contains("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let response = gateway.client().send_raw(format!("{expecting}hello")).await;
+    assert!(response.contains("HTTP/1.1 200 OK\r\n"), "{response}");
     assert_eq!(upstream.last().body, "hello");
     assert!(!upstream.last().has("expect"));
-    // Refused: the final answer comes at once, without the body.
-    let answer = gateway.client().raw(expecting).await;
-    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    // The rejection arrives immediately, before the client sends the body.
+    let response = gateway.client().send_raw(expecting).await;
+    assert!(response.starts_with("HTTP/1.1 429 "), "{response}");
     assert_eq!(upstream.count(), 1);
 }
 
 #[tokio::test]
 async fn an_upload_reaches_upstream_while_it_is_still_being_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let gateway = before(&listener);
+    let gateway = gateway_to(&listener);
     let mut client = gateway.client().connect().await.expect("a connection");
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nfirst part";
     client.write_all(head.as_bytes()).await.expect("sent");
@@ -182,50 +185,50 @@ async fn an_upload_reaches_upstream_while_it_is_still_being_sent() {
 }
 
 #[tokio::test]
-async fn an_upgrade_upstream_agrees_to_is_a_tunnel_both_ways() {
+async fn an_accepted_upgrade_becomes_a_bidirectional_tunnel() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let gateway = before(&listener);
+    let gateway = gateway_to(&listener);
     let mut client = gateway.client().connect().await.expect("a connection");
     let head = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     client.write_all(head.as_bytes()).await.expect("sent");
     let (mut server, _) = listener.accept().await.expect("a connection");
-    let asked = read_until(&mut server, "\r\n\r\n").await.to_lowercase();
-    assert!(asked.contains("upgrade: websocket\r\n"), "{asked}");
-    assert!(asked.contains("connection: upgrade\r\n"), "{asked}");
+    let pending = read_until(&mut server, "\r\n\r\n").await.to_lowercase();
+    assert!(pending.contains("upgrade: websocket\r\n"), "{pending}");
+    assert!(pending.contains("connection: upgrade\r\n"), "{pending}");
     let agreed =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     server.write_all(agreed.as_bytes()).await.expect("sent");
-    let answer = read_until(&mut client, "\r\n\r\n").await;
-    assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
+    let response = read_until(&mut client, "\r\n\r\n").await;
+    assert!(response.starts_with("HTTP/1.1 101 "), "{response}");
     for round in ["one;", "two;"] {
         client.write_all(round.as_bytes()).await.expect("sent");
         read_until(&mut server, round).await;
         server.write_all(round.as_bytes()).await.expect("sent");
         read_until(&mut client, round).await;
     }
-    // One side's end is the other's.
+    // When the client closes, the gateway closes the server's side.
     drop(client);
     let mut rest = Vec::new();
-    let ended = tokio::time::timeout(PATIENCE, server.read_to_end(&mut rest)).await;
+    let ended = tokio::time::timeout(TEST_TIMEOUT, server.read_to_end(&mut rest)).await;
     assert!(
         ended.is_ok(),
-        "the tunnel stays open with nobody at its other end"
+        "the tunnel stays open after the client closed"
     );
 }
 
-/// A gateway in front of a bare socket.
-fn before(listener: &TcpListener) -> Gateway {
+/// Starts a gateway in front of a bare socket.
+fn gateway_to(listener: &TcpListener) -> Gateway {
     let address = listener.local_addr().expect("an address");
-    Gateway::open("")
+    Gateway::proxying("")
         .upstream_url(&format!("http://{address}"))
         .start()
 }
 
-/// What comes, up to the end of `mark`.
+/// Reads up to and including `mark`.
 async fn read_until(stream: &mut TcpStream, mark: &str) -> String {
     let mut read = Vec::new();
     while !read.ends_with(mark.as_bytes()) {
-        let more = tokio::time::timeout(PATIENCE, stream.read_u8()).await;
+        let more = tokio::time::timeout(TEST_TIMEOUT, stream.read_u8()).await;
         let so_far = String::from_utf8_lossy(&read);
         let more = more.unwrap_or_else(|_| panic!("no {mark:?} after {so_far}"));
         read.push(more.unwrap_or_else(|error| panic!("{error} after {so_far}")));
@@ -241,23 +244,23 @@ async fn one_bucket_admits_exactly_its_burst_of_parallel_streams() {
         .start();
     let client = gateway.client().h2();
     let connection = client.keep_alive().await;
-    let asked: Vec<_> = (0..50)
+    let pending: Vec<_> = (0..50)
         .map(|_| {
-            let (mut connection, asking) = (connection.stream_beside(), client.get("/"));
-            tokio::spawn(async move { connection.send(asking).await.status })
+            let (mut connection, request) = (connection.open_stream(), client.get("/"));
+            tokio::spawn(async move { connection.send(request).await.status })
         })
         .collect();
     let mut admitted = 0;
-    for status in asked {
-        admitted += usize::from(status.await.expect("answered") == 200);
+    for status in pending {
+        admitted += usize::from(status.await.expect("a response") == 200);
     }
     assert_eq!((admitted, upstream.count()), (10, 10));
 }
 
 #[tokio::test]
-async fn a_drain_lets_requests_finish_over_either_http() {
-    let go = Arc::new(Notify::new());
-    let held = Arc::clone(&go);
+async fn a_drain_lets_http1_and_http2_requests_finish() {
+    let release = Arc::new(Notify::new());
+    let held = Arc::clone(&release);
     let upstream = Upstream::with(move |_| {
         let held = Arc::clone(&held);
         async move {
@@ -265,14 +268,17 @@ async fn a_drain_lets_requests_finish_over_either_http() {
             full("finished")
         }
     });
-    let gateway = Gateway::open("").upstream(&upstream).start();
+    let gateway = Gateway::proxying("").upstream(&upstream).start();
     let h1 = tokio::spawn(gateway.client().get("/").send());
     let h2 = tokio::spawn(gateway.client().h2().get("/").send());
-    eventually("both arrive", || upstream.count() == 2).await;
+    eventually("upstream has both requests", || upstream.count() == 2).await;
     gateway.drain();
-    go.notify_waiters();
-    for asked in [h1, h2] {
-        let answer = asked.await.expect("an answer");
-        assert_eq!((answer.status, answer.text().as_str()), (200, "finished"));
+    release.notify_waiters();
+    for pending in [h1, h2] {
+        let response = pending.await.expect("a response");
+        assert_eq!(
+            (response.status, response.text().as_str()),
+            (200, "finished")
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Browser code can read a refusal, and its preflights cost it nothing.
+//! CORS: browser code can read a rejection, and its preflight requests are not charged to its limits.
 
 use http::HeaderValue;
 
@@ -24,23 +24,23 @@ const CORS: &str = r#"
 "#;
 
 #[tokio::test]
-async fn an_allowed_origin_may_read_a_refusal_and_its_headers() {
+async fn an_allowed_origin_can_read_a_rejection_and_its_headers() {
     let upstream = Upstream::replying(200);
     let gateway = gateway(CORS, &upstream);
-    let ask = || {
+    let send = || {
         gateway
             .client()
             .post("/register")
             .header("Origin", APP)
             .send()
     };
-    assert_eq!(ask().await.status, 200);
-    let refused = ask().await;
-    assert_eq!(refused.status, 429);
-    assert_eq!(refused.header("access-control-allow-origin"), APP);
-    assert_eq!(refused.header("access-control-allow-credentials"), "true");
-    assert_eq!(refused.header("vary"), "Origin");
-    let exposed = refused
+    assert_eq!(send().await.status, 200);
+    let rejected = send().await;
+    assert_eq!(rejected.status, 429);
+    assert_eq!(rejected.header("access-control-allow-origin"), APP);
+    assert_eq!(rejected.header("access-control-allow-credentials"), "true");
+    assert_eq!(rejected.header("vary"), "Origin");
+    let exposed = rejected
         .header("access-control-expose-headers")
         .to_lowercase();
     for name in [
@@ -57,7 +57,7 @@ async fn an_allowed_origin_may_read_a_refusal_and_its_headers() {
 }
 
 #[tokio::test]
-async fn another_origin_gets_the_refusal_without_leave_to_read_it() {
+async fn another_origin_cannot_read_a_rejection() {
     let upstream = Upstream::replying(200);
     let gateway = gateway(CORS, &upstream);
     for origin in [
@@ -65,45 +65,45 @@ async fn another_origin_gets_the_refusal_without_leave_to_read_it() {
         "https://app.example.evil.example",
         "null",
     ] {
-        let ask = || {
+        let send = || {
             gateway
                 .client()
                 .post("/register")
                 .header("Origin", origin)
                 .send()
         };
-        let mut answer = ask().await;
-        while answer.status != 429 {
-            answer = ask().await;
+        let mut response = send().await;
+        while response.status != 429 {
+            response = send().await;
         }
-        assert!(!answer.has("access-control-allow-origin"), "{origin}");
-        assert_eq!(answer.header("vary"), "Origin", "{origin}");
+        assert!(!response.has("access-control-allow-origin"), "{origin}");
+        assert_eq!(response.header("vary"), "Origin", "{origin}");
     }
 }
 
 #[tokio::test]
-async fn without_the_section_a_refusal_says_nothing_to_browsers() {
+async fn without_the_section_a_rejection_has_no_cors_headers() {
     let upstream = Upstream::replying(200);
     let gateway = gateway("", &upstream);
-    let ask = || {
+    let send = || {
         gateway
             .client()
             .post("/register")
             .header("Origin", APP)
             .send()
     };
-    assert_eq!(ask().await.status, 200);
-    let refused = ask().await;
-    assert_eq!(refused.status, 429);
-    assert!(!refused.has("access-control-allow-origin"));
+    assert_eq!(send().await.status, 200);
+    let rejected = send().await;
+    assert_eq!(rejected.status, 429);
+    assert!(!rejected.has("access-control-allow-origin"));
 }
 
 #[tokio::test]
-async fn a_preflight_is_answered_by_the_gateway_and_costs_nothing() {
+async fn the_gateway_responds_to_a_preflight_without_charging_it() {
     let upstream = Upstream::replying(200);
     let gateway = gateway(CORS, &upstream);
     for _ in 0..5 {
-        let answer = gateway
+        let response = gateway
             .client()
             .request("OPTIONS", "/register")
             .header("Origin", APP)
@@ -114,12 +114,12 @@ async fn a_preflight_is_answered_by_the_gateway_and_costs_nothing() {
             )
             .send()
             .await;
-        assert_eq!(answer.status, 204);
-        assert_eq!(answer.header("access-control-allow-origin"), APP);
-        assert_eq!(answer.header("access-control-allow-methods"), "POST");
-        let allowed = answer.header("access-control-allow-headers");
+        assert_eq!(response.status, 204);
+        assert_eq!(response.header("access-control-allow-origin"), APP);
+        assert_eq!(response.header("access-control-allow-methods"), "POST");
+        let allowed = response.header("access-control-allow-headers");
         assert_eq!(allowed, "authorization, x-device-info");
-        assert_eq!(answer.header("access-control-max-age"), "600");
+        assert_eq!(response.header("access-control-max-age"), "600");
     }
     assert_eq!(upstream.count(), 0);
     let real = gateway.client().post("/register").header("Origin", APP);
@@ -127,24 +127,24 @@ async fn a_preflight_is_answered_by_the_gateway_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_preflight_of_another_origin_is_answered_without_leave() {
+async fn a_preflight_of_another_origin_gets_no_cors_headers() {
     let upstream = Upstream::replying(200);
     let gateway = gateway(CORS, &upstream);
-    let answer = gateway
+    let response = gateway
         .client()
         .request("OPTIONS", "/register")
         .header("Origin", "https://evil.example")
         .header("Access-Control-Request-Method", "POST")
         .send()
         .await;
-    assert_eq!(answer.status, 204);
-    assert!(!answer.has("access-control-allow-origin"));
-    assert!(!answer.has("access-control-allow-methods"));
+    assert_eq!(response.status, 204);
+    assert!(!response.has("access-control-allow-origin"));
+    assert!(!response.has("access-control-allow-methods"));
     assert_eq!(upstream.count(), 0);
 }
 
 #[tokio::test]
-async fn without_the_section_a_preflight_is_forwarded_and_charged_to_a_twin() {
+async fn without_the_section_a_preflight_is_forwarded_and_charged_to_a_separate_bucket() {
     let upstream = Upstream::replying(200);
     let gateway = gateway("", &upstream);
     let preflight = || {
@@ -157,7 +157,7 @@ async fn without_the_section_a_preflight_is_forwarded_and_charged_to_a_twin() {
     };
     assert_eq!(preflight().await.status, 200);
     assert_eq!(upstream.last().method, "OPTIONS");
-    // The twin is used up; the real bucket is not touched.
+    // The separate bucket for preflights is empty. The bucket of the real requests is not charged.
     assert_eq!(preflight().await.status, 429);
     assert_eq!(gateway.client().post("/register").send().await.status, 200);
     assert_eq!(gateway.client().post("/register").send().await.status, 429);
@@ -165,84 +165,84 @@ async fn without_the_section_a_preflight_is_forwarded_and_charged_to_a_twin() {
 }
 
 #[tokio::test]
-async fn a_preflight_for_a_method_no_route_takes_is_not_found() {
+async fn a_preflight_for_a_method_without_a_route_returns_404() {
     let upstream = Upstream::replying(200);
     let gateway = gateway(CORS, &upstream);
-    let answer = gateway
+    let response = gateway
         .client()
         .request("OPTIONS", "/register")
         .header("Origin", APP)
         .header("Access-Control-Request-Method", "DELETE")
         .send()
         .await;
-    assert_eq!(answer.status, 404);
-    // Still readable: the page's author should see why.
-    assert_eq!(answer.header("access-control-allow-origin"), APP);
+    assert_eq!(response.status, 404);
+    // The page can still read the response, so that its author sees the reason.
+    assert_eq!(response.header("access-control-allow-origin"), APP);
 }
 
 #[tokio::test]
-async fn an_options_request_that_is_no_preflight_matches_by_its_own_method() {
+async fn an_options_request_that_is_not_a_preflight_matches_by_its_own_method() {
     let upstream = Upstream::replying(200);
     let gateway = gateway(CORS, &upstream);
-    let answer = gateway
+    let response = gateway
         .client()
         .request("OPTIONS", "/register")
         .send()
         .await;
-    assert_eq!(answer.status, 404);
+    assert_eq!(response.status, 404);
 }
 
 #[tokio::test]
-async fn a_page_may_read_an_answer_whose_upstream_said_nothing_about_it() {
+async fn a_response_without_cors_headers_from_upstream_gets_those_of_the_gateway() {
     let upstream = Upstream::replying(200);
     let gateway = gateway(CORS, &upstream);
-    let ask = || {
+    let send = || {
         gateway
             .client()
             .post("/register")
             .header("Origin", APP)
             .send()
     };
-    let answer = ask().await;
-    assert_eq!(answer.status, 200);
-    assert_eq!(answer.header("access-control-allow-origin"), APP);
-    assert_eq!(answer.header("vary"), "Origin");
+    let response = send().await;
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("access-control-allow-origin"), APP);
+    assert_eq!(response.header("vary"), "Origin");
 }
 
 #[tokio::test]
-async fn what_upstream_says_about_who_may_read_its_answer_stands() {
+async fn cors_headers_of_upstream_are_not_changed() {
     let upstream = Upstream::with(|_| async {
         let mut reply = full("ok");
-        let theirs = HeaderValue::from_static("https://other.example");
+        let upstream_value = HeaderValue::from_static("https://other.example");
         reply
             .headers_mut()
-            .insert("access-control-allow-origin", theirs);
+            .insert("access-control-allow-origin", upstream_value);
         reply
     });
     let gateway = gateway(CORS, &upstream);
-    let asking = gateway.client().post("/register").header("Origin", APP);
-    let answer = asking.send().await;
+    let request = gateway.client().post("/register").header("Origin", APP);
+    let response = request.send().await;
     assert_eq!(
-        answer.header("access-control-allow-origin"),
+        response.header("access-control-allow-origin"),
         "https://other.example"
     );
-    assert!(!answer.has("access-control-allow-credentials"));
+    assert!(!response.has("access-control-allow-credentials"));
 }
 
 #[tokio::test]
-async fn what_upstream_varies_by_is_kept_and_the_origin_named_once() {
-    for (theirs, told) in [
+async fn vary_of_upstream_is_extended_by_origin_once() {
+    for (upstream_value, expected) in [
         ("accept-encoding", "accept-encoding, Origin"),
         ("Accept-Encoding, origin", "Accept-Encoding, origin"),
     ] {
         let upstream = Upstream::with(move |_| async move {
             let mut reply = full("ok");
-            let theirs = HeaderValue::from_static(theirs);
-            reply.headers_mut().insert("vary", theirs);
+            let upstream_value = HeaderValue::from_static(upstream_value);
+            reply.headers_mut().insert("vary", upstream_value);
             reply
         });
         let gateway = gateway(CORS, &upstream);
-        let asking = gateway.client().post("/register").header("Origin", APP);
-        assert_eq!(asking.send().await.header("vary"), told);
+        let request = gateway.client().post("/register").header("Origin", APP);
+        assert_eq!(request.send().await.header("vary"), expected);
     }
 }

@@ -1,28 +1,28 @@
-//! HTTP/2 in detail: requests that are not ended, early responses, drains, slow readers, and responses without a body.
+//! HTTP/2: incomplete requests, early responses, drains, slow readers, and responses without a body.
 
 mod curl;
-mod cuts;
-mod delivery;
 mod drain;
+mod early_responses;
 pub(crate) mod frames;
-mod heads;
-mod linger;
-mod readers;
+mod head_and_continue;
+mod incomplete_requests;
+mod slow_readers;
+mod truncation;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::harness::{Gateway, Plan, Upstream};
+use crate::harness::{Gateway, GatewayBuilder, Upstream};
 
-/// A connection of the `h2` crate's own client. The gateway sees it close when this is dropped.
+/// Connection of the `h2` crate's client. It closes when it is dropped.
 struct Connection {
     requests: SendRequest<Bytes>,
     _driver: AbortOnDropHandle<Result<(), h2::Error>>,
 }
 
 impl Connection {
-    /// Connects with a receive window of this many bytes per stream, and a large one for the connection.
+    /// Connects with a receive window of `window` bytes per stream, and a large one for the connection.
     async fn open(gateway: &Gateway, window: u32) -> Self {
         let socket = gateway.client().connect().await.expect("a connection");
         let (requests, connection) = h2::client::Builder::new()
@@ -42,15 +42,15 @@ impl Connection {
     }
 }
 
-/// A request for `path` without a body.
+/// Builds a request for `path` without a body.
 fn request(method: &str, path: &str) -> http::request::Builder {
     http::Request::builder()
         .method(method)
         .uri(format!("http://a{path}"))
 }
 
-/// A gateway that rejects all requests for `/limited` but the first, and forwards the others.
-fn rejecting(upstream: &Upstream) -> Plan {
+/// Prepares a gateway that rejects all requests for `/limited` except the first, and forwards all others.
+fn rejecting(upstream: &Upstream) -> GatewayBuilder {
     Gateway::with(
         "[upstream.api]\nservers = [\"{upstream}\"]\n\
          [limit.closed]\nkey = \"global\"\nrate = \"1/364d\"\nburst = 0\n\

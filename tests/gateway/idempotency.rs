@@ -1,24 +1,24 @@
-//! Idempotency keys from outside: at most once within the TTL, with replay.
+//! Idempotency keys over HTTP: at most one execution within the TTL, with replay.
 //!
-//! Most upstreams here number their executions and say so in what they answer, so that a replay can be
-//! told from a second execution by its body alone.
+//! Most upstreams here return the number of the execution in the response. The body alone thus distinguishes a replay
+//! from a second execution.
 
 mod body_field;
-mod crowd;
+mod capacity;
+mod client_disconnects;
+mod client_share;
+mod concurrent_duplicates;
+mod credentials;
 mod disk;
-mod endings;
-mod forms;
-mod hang_up;
-mod order;
-mod outcome;
-mod pipelined;
-mod refusals;
+mod execution_results;
+mod pipelining;
+mod rejection_formats;
+mod rejections;
 mod replay;
-mod room;
 mod scopes;
-mod share;
-mod unkept;
-mod users;
+mod stage_order;
+mod unknown_outcome;
+mod unstored_responses;
 mod waiters;
 
 use std::net::SocketAddr;
@@ -27,15 +27,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Semaphore;
 
-use crate::harness::{Answer, Upstream, full};
+use crate::harness::{ClientResponse, Upstream, full};
 
-/// An upstream whose every answer is 201 and the number of the execution.
-fn numbering() -> Upstream {
-    numbering_with(201)
+/// Upstream that responds with 201 and the number of the execution.
+fn numbered_executions() -> Upstream {
+    numbered_executions_with(201)
 }
 
-/// An upstream whose every answer is this status and the number of the execution.
-fn numbering_with(status: u16) -> Upstream {
+/// Upstream that responds with this status and the number of the execution.
+fn numbered_executions_with(status: u16) -> Upstream {
     let executions = AtomicUsize::new(0);
     Upstream::with(move |_| {
         let number = executions.fetch_add(1, Ordering::SeqCst) + 1;
@@ -47,13 +47,16 @@ fn numbering_with(status: u16) -> Upstream {
     })
 }
 
-/// An upstream that answers as [`numbering`] when a permit is added, and what adds them.
-fn held() -> (Upstream, Arc<Semaphore>) {
-    held_with(201, None)
+/// Upstream that responds like [`numbered_executions`], once for each permit that the test adds.
+fn numbered_on_permit() -> (Upstream, Arc<Semaphore>) {
+    numbered_on_permit_with(201, None)
 }
 
-/// An upstream that answers with this status, and `Retry-After` where it is to, when a permit is added.
-fn held_with(status: u16, retry_after: Option<&'static str>) -> (Upstream, Arc<Semaphore>) {
+/// Upstream that responds with this status and `Retry-After`, once for each permit that the test adds.
+fn numbered_on_permit_with(
+    status: u16,
+    retry_after: Option<&'static str>,
+) -> (Upstream, Arc<Semaphore>) {
     let permits = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&permits);
     let executions = AtomicUsize::new(0);
@@ -74,44 +77,52 @@ fn held_with(status: u16, retry_after: Option<&'static str>) -> (Upstream, Arc<S
     (upstream, permits)
 }
 
-/// The URL of an upstream that speaks in raw bytes.
+/// Returns the URL of a raw upstream.
 fn url(address: SocketAddr) -> String {
     format!("http://{address}")
 }
 
-/// Holds that `answer` is the execution with this number, for the first time.
+/// Asserts that `response` comes from the execution with this number and is not a replay.
 #[track_caller]
-fn is_execution(answer: &Answer, number: usize) {
-    assert_eq!(answer.text(), format!("execution {number}"), "{answer:?}");
-    assert!(!answer.is_replay(), "{answer:?}");
+fn assert_execution(response: &ClientResponse, number: usize) {
+    assert_eq!(
+        response.text(),
+        format!("execution {number}"),
+        "{response:?}"
+    );
+    assert!(!response.is_replay(), "{response:?}");
 }
 
-/// Holds that `answer` is the execution with this number, once more.
+/// Asserts that `response` is a replay of the execution with this number.
 #[track_caller]
-fn is_replay_of(answer: &Answer, number: usize) {
-    assert_eq!(answer.text(), format!("execution {number}"), "{answer:?}");
-    assert!(answer.is_replay(), "{answer:?}");
+fn assert_replay_of(response: &ClientResponse, number: usize) {
+    assert_eq!(
+        response.text(),
+        format!("execution {number}"),
+        "{response:?}"
+    );
+    assert!(response.is_replay(), "{response:?}");
 }
 
-/// Asserts that `answer` is a rejection with this status and problem type, that it has `Retry-After` if a retry can
+/// Asserts that `response` is a rejection with this status and problem type, with `Retry-After` if a retry can
 /// succeed, and that its hints agree.
 #[track_caller]
-fn is_problem(answer: &Answer, status: u16, kind: &str) {
-    assert_eq!(answer.status, status, "{answer:?}");
-    assert_eq!(answer.problem(), kind);
-    assert!(!answer.is_replay(), "{answer:?}");
-    let waits = matches!(
+fn assert_problem(response: &ClientResponse, status: u16, kind: &str) {
+    assert_eq!(response.status, status, "{response:?}");
+    assert_eq!(response.problem(), kind);
+    assert!(!response.is_replay(), "{response:?}");
+    let is_retryable = matches!(
         kind,
         "idempotency-in-flight" | "idempotency-keys-exhausted" | "store-unavailable"
     );
-    assert_eq!(answer.has("retry-after"), waits, "{answer:?}");
-    assert_eq!(answer.has("retry-after-ms"), waits, "{answer:?}");
+    assert_eq!(response.has("retry-after"), is_retryable, "{response:?}");
+    assert_eq!(response.has("retry-after-ms"), is_retryable, "{response:?}");
     let is_final = matches!(
         kind,
         "idempotency-outcome-unknown" | "response-not-retained"
     ) || [400, 413, 422].contains(&status);
-    if waits || is_final {
-        let hint = if waits { "true" } else { "false" };
-        assert_eq!(answer.header("x-should-retry"), hint, "{answer:?}");
+    if is_retryable || is_final {
+        let hint = if is_retryable { "true" } else { "false" };
+        assert_eq!(response.header("x-should-retry"), hint, "{response:?}");
     }
 }

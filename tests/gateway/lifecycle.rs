@@ -1,4 +1,4 @@
-//! Starting, draining and ending, as a process.
+//! Start, drain and shutdown of the process.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::harness::{Certificates, PATIENCE, Process, Upstream, eventually};
+use crate::harness::{Certificates, Process, TEST_TIMEOUT, Upstream, eventually};
 
-/// A configuration in a file.
-struct File {
+/// Configuration file.
+struct ConfigFile {
     path: PathBuf,
     _directory: TempDir,
 }
 
-impl File {
-    /// Everything goes to `upstream`, with `server` under `[server]`.
+impl ConfigFile {
+    /// Writes a configuration that forwards everything to `upstream`, with additional lines in `[server]`.
     fn new(server: &str, upstream: &Upstream) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("gateway.toml");
@@ -43,98 +43,101 @@ impl File {
 }
 
 #[tokio::test]
-async fn sigterm_lets_what_is_in_flight_finish_and_takes_nothing_new() {
-    let (upstream, permits) = Upstream::held();
-    let file = File::new("", &upstream);
+async fn sigterm_finishes_requests_in_flight_and_accepts_no_connections() {
+    let (upstream, permits) = Upstream::responding_on_permit();
+    let file = ConfigFile::new("", &upstream);
     let mut process = file.serve();
     let (client, admin) = (process.client(), process.admin());
     assert_eq!(admin.get("/readyz").send().await.status, 200);
     let slow = tokio::spawn(client.get("/slow").send());
-    eventually("the slow request arrives", || upstream.count() == 1).await;
+    eventually("upstream has the slow request", || upstream.count() == 1).await;
 
     process.signal(Signal::TERM);
-    process.line_with("draining");
+    process.wait_for_line("draining");
     let ready = admin.get("/readyz").send().await;
     assert_eq!(ready.status, 503);
     assert_eq!(admin.get("/livez").send().await.status, 200);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while client.connect().await.is_ok() {
-        assert!(Instant::now() < deadline, "it still takes connections");
+        assert!(
+            Instant::now() < deadline,
+            "the gateway still accepts connections"
+        );
     }
     assert!(process.is_running());
     assert!(!slow.is_finished());
 
     permits.add_permits(1);
-    let answer = slow.await.expect("an answer");
+    let response = slow.await.expect("a response");
     assert_eq!(
-        (answer.status, answer.text().as_str()),
+        (response.status, response.text().as_str()),
         (200, "late, but whole")
     );
-    assert_eq!(process.end().code(), Some(0));
+    assert_eq!(process.wait_for_exit().code(), Some(0));
 }
 
 #[tokio::test]
-async fn idle_connections_do_not_hold_up_a_drain() {
+async fn idle_connections_do_not_delay_a_drain() {
     let upstream = Upstream::echo();
-    let file = File::new("shutdown_grace = \"10m\"", &upstream);
+    let file = ConfigFile::new("shutdown_grace = \"10m\"", &upstream);
     let mut process = file.serve();
     let client = process.client();
     let silent = client.connect().await.expect("a connection");
-    let mut kept = Vec::new();
+    let mut connections = Vec::new();
     for client in [client.clone(), client.h2()] {
         let mut connection = client.keep_alive().await;
         assert_eq!(connection.send(client.get("/")).await.status, 200);
-        kept.push(connection);
+        connections.push(connection);
     }
     process.signal(Signal::INT);
-    // The clients' side lives on this thread, and has to be let answer a GOAWAY.
-    eventually("it ends", || !process.is_running()).await;
-    assert_eq!(process.end().code(), Some(0));
-    drop((silent, kept));
+    // The clients run on this thread, so it must not block: they have to respond to GOAWAY.
+    eventually("the process exits", || !process.is_running()).await;
+    assert_eq!(process.wait_for_exit().code(), Some(0));
+    drop((silent, connections));
 }
 
 #[tokio::test]
-async fn an_admin_port_in_use_is_named() {
+async fn an_admin_port_in_use_is_reported() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let variables = [("TIDEGATE__ADMIN__LISTEN", address.as_str())];
-    let file = File::new("", &Upstream::echo());
-    let mut process = Process::start_in(&variables, &["serve", "--config", file.name()]);
-    assert!(!process.end().success());
-    let said = process.line_with(&address);
-    assert!(said.contains("in use"), "{said}");
+    let file = ConfigFile::new("", &Upstream::echo());
+    let mut process = Process::start_with_env(&variables, &["serve", "--config", file.name()]);
+    assert!(!process.wait_for_exit().success());
+    let error = process.wait_for_line(&address);
+    assert!(error.contains("in use"), "{error}");
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() {
-    let (upstream, _permits) = Upstream::held();
-    let file = File::new("shutdown_grace = \"10m\"", &upstream);
+async fn a_second_signal_ends_the_process_immediately() {
+    let (upstream, _permits) = Upstream::responding_on_permit();
+    let file = ConfigFile::new("shutdown_grace = \"10m\"", &upstream);
     let mut process = file.serve();
     let slow = tokio::spawn(process.client().get("/slow").try_send());
-    eventually("the slow request arrives", || upstream.count() == 1).await;
+    eventually("upstream has the slow request", || upstream.count() == 1).await;
     process.signal(Signal::TERM);
-    process.line_with("draining");
+    process.wait_for_line("draining");
     process.signal(Signal::TERM);
-    process.end();
+    process.wait_for_exit();
     assert!(slow.await.expect("no panic").is_err());
 }
 
 #[tokio::test]
-async fn the_grace_bounds_a_drain() {
-    let (upstream, _permits) = Upstream::held();
-    let file = File::new("shutdown_grace = \"300ms\"", &upstream);
+async fn shutdown_grace_bounds_a_drain() {
+    let (upstream, _permits) = Upstream::responding_on_permit();
+    let file = ConfigFile::new("shutdown_grace = \"300ms\"", &upstream);
     let mut process = file.serve();
     let slow = tokio::spawn(process.client().get("/slow").try_send());
-    eventually("the slow request arrives", || upstream.count() == 1).await;
-    let told = Instant::now();
+    eventually("upstream has the slow request", || upstream.count() == 1).await;
+    let signalled_at = Instant::now();
     process.signal(Signal::TERM);
-    process.end();
-    assert!(told.elapsed() >= Duration::from_millis(300));
+    process.wait_for_exit();
+    assert!(signalled_at.elapsed() >= Duration::from_millis(300));
     assert!(slow.await.expect("no panic").is_err());
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_named_with_its_remedy() {
+async fn a_port_in_use_is_reported_with_a_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let output = Process::run(&[
@@ -144,21 +147,21 @@ async fn a_port_in_use_is_named_with_its_remedy() {
         "--listen",
         &address,
     ]);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(said.contains(&address), "{said}");
+    assert!(error.contains(&address), "{error}");
     assert!(
-        said.contains("in use") && said.contains("choose another port"),
-        "{said}"
+        error.contains("in use") && error.contains("choose another port"),
+        "{error}"
     );
 }
 
 #[tokio::test]
-async fn two_gateways_never_share_a_port_unnoticed() {
+async fn a_second_gateway_on_the_same_port_fails_to_start() {
     let upstream = Upstream::echo();
-    let file = File::new("", &upstream);
+    let file = ConfigFile::new("", &upstream);
     let first = file.serve();
-    let address = first.line_with("listening address=http://127.");
+    let address = first.wait_for_line("listening address=http://127.");
     let address = address.rsplit("//").next().expect("an address");
     let second = Process::run(&["serve", "--config", file.name(), "--listen", address]);
     assert!(!second.status.success());
@@ -166,29 +169,29 @@ async fn two_gateways_never_share_a_port_unnoticed() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_read_is_named() {
+async fn an_unreadable_certificate_is_reported() {
     let upstream = Upstream::echo();
     let certificates = Certificates::for_localhost();
     let key = certificates.key_file();
     let missing = key.with_file_name("missing.pem");
-    let junk = key.with_file_name("junk.pem");
-    std::fs::write(&junk, "not a certificate").expect("a file");
-    for cert in [&missing, &junk] {
+    let invalid = key.with_file_name("junk.pem");
+    std::fs::write(&invalid, "not a certificate").expect("a file");
+    for cert in [&missing, &invalid] {
         let tls = format!(
             "tls = {{ cert = \"{}\", key = \"{}\" }}",
             cert.display(),
             key.display()
         );
-        let file = File::new(&tls, &upstream);
+        let file = ConfigFile::new(&tls, &upstream);
         let output = Process::run(&["serve", "--config", file.name()]);
-        let said = String::from_utf8_lossy(&output.stderr);
+        let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success());
-        assert!(said.contains(&cert.display().to_string()), "{said}");
+        assert!(error.contains(&cert.display().to_string()), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_url_alone_is_enough_to_start() {
+async fn an_upstream_url_is_enough_to_start() {
     let upstream = Upstream::echo();
     let process = Process::start(&[
         "serve",
@@ -198,9 +201,9 @@ async fn a_url_alone_is_enough_to_start() {
         "127.0.0.1:0",
     ]);
     let client = process.client();
-    let answer = client.get("/anything").send().await;
-    assert_eq!(answer.status, 200);
-    assert_eq!(answer.header("ratelimit-policy"), "\"client\";q=4;w=4");
+    let response = client.get("/anything").send().await;
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("ratelimit-policy"), "\"client\";q=4;w=4");
     let mut statuses = Vec::new();
     for _ in 0..20 {
         statuses.push(client.get("/").send().await.status);
@@ -209,12 +212,12 @@ async fn a_url_alone_is_enough_to_start() {
 }
 
 #[tokio::test]
-async fn the_json_log_is_one_object_a_line() {
+async fn the_json_log_has_one_object_per_line() {
     let upstream = Upstream::echo();
-    let file = File::new("", &upstream);
+    let file = ConfigFile::new("", &upstream);
     let process = Process::start(&["serve", "--config", file.name(), "--log-format", "json"]);
     process.client().get("/loud\"quoted\"").send().await;
-    process.line_with("\"request\"");
+    process.wait_for_line("\"request\"");
     let lines = process.lines();
     let mut access = Vec::new();
     for line in &lines {
@@ -235,13 +238,13 @@ async fn the_json_log_is_one_object_a_line() {
 }
 
 #[tokio::test]
-async fn a_route_may_keep_out_of_the_access_log() {
+async fn a_route_can_disable_its_access_log() {
     let upstream = Upstream::echo();
-    let file = File::new("", &upstream);
+    let file = ConfigFile::new("", &upstream);
     let process = file.serve();
     assert_eq!(process.client().get("/quiet").send().await.status, 200);
     assert_eq!(process.client().get("/loud").send().await.status, 200);
-    process.line_with("route=\"loud\"");
+    process.wait_for_line("route=\"loud\"");
     let lines = process.lines();
     assert!(
         !lines.iter().any(|line| line.contains("quiet")),

@@ -1,33 +1,33 @@
-//! TLS, HTTP/2 and several addresses.
+//! Listeners: TLS, HTTP/2 and several addresses.
 
 use http::Version;
 
 use crate::harness::{Certificates, Client, Gateway, Upstream};
 
-fn behind_tls(certificates: &Certificates, upstream: &Upstream) -> Gateway {
+fn tls_gateway(certificates: &Certificates, upstream: &Upstream) -> Gateway {
     let tls = format!(
         "[server]\ntls = {{ cert = \"{}\", key = \"{}\" }}",
         certificates.cert_file().display(),
         certificates.key_file().display()
     );
-    Gateway::open(&tls).upstream(upstream).start()
+    Gateway::proxying(&tls).upstream(upstream).start()
 }
 
 #[tokio::test]
-async fn a_tls_listener_speaks_what_alpn_agrees_on() {
+async fn a_tls_listener_uses_the_protocol_negotiated_by_alpn() {
     let certificates = Certificates::for_localhost();
     let upstream = Upstream::echo();
-    let gateway = behind_tls(&certificates, &upstream);
+    let gateway = tls_gateway(&certificates, &upstream);
     let h1 = gateway.tls_client(&certificates, &["http/1.1"]);
     let h2 = gateway.tls_client(&certificates, &["h2", "http/1.1"]).h2();
     for (client, version) in [(h1, Version::HTTP_11), (h2, Version::HTTP_2)] {
-        let answer = client.post("/x?y").body("hello").send().await;
-        assert_eq!((answer.status, answer.version), (200, version));
-        assert_eq!(answer.json()["body"], "hello");
-        let got = upstream.last();
-        assert_eq!(got.target, "/x?y");
-        assert_eq!(got.header("x-forwarded-proto"), "https");
-        assert_eq!(got.header("host"), gateway.address().to_string());
+        let response = client.post("/x?y").body("hello").send().await;
+        assert_eq!((response.status, response.version), (200, version));
+        assert_eq!(response.json()["body"], "hello");
+        let received = upstream.last();
+        assert_eq!(received.target, "/x?y");
+        assert_eq!(received.header("x-forwarded-proto"), "https");
+        assert_eq!(received.header("host"), gateway.address().to_string());
     }
 }
 
@@ -35,8 +35,8 @@ async fn a_tls_listener_speaks_what_alpn_agrees_on() {
 async fn a_tls_listener_prefers_http_2() {
     let certificates = Certificates::for_localhost();
     let upstream = Upstream::echo();
-    let gateway = behind_tls(&certificates, &upstream);
-    for (offered, agreed) in [
+    let gateway = tls_gateway(&certificates, &upstream);
+    for (offered, negotiated) in [
         (&["http/1.1", "h2"][..], Some("h2")),
         (&["http/1.1"], Some("http/1.1")),
         (&[], None),
@@ -46,66 +46,66 @@ async fn a_tls_listener_prefers_http_2() {
         let connector = certificates.connector(offered);
         let tls = connector.connect(name, stream).await.expect("a handshake");
         let alpn = tls.get_ref().1.alpn_protocol().map(String::from_utf8_lossy);
-        assert_eq!(alpn.as_deref(), agreed);
+        assert_eq!(alpn.as_deref(), negotiated);
     }
 }
 
 #[tokio::test]
-async fn cleartext_on_a_tls_listener_reaches_nobody() {
+async fn cleartext_on_a_tls_listener_is_not_forwarded() {
     let certificates = Certificates::for_localhost();
     let upstream = Upstream::echo();
-    let gateway = behind_tls(&certificates, &upstream);
+    let gateway = tls_gateway(&certificates, &upstream);
     assert!(gateway.client().get("/").try_send().await.is_err());
     assert_eq!(upstream.count(), 0);
-    // And it harms nobody else.
+    // Other clients are not affected.
     let client = gateway.tls_client(&certificates, &["http/1.1"]);
     assert_eq!(client.get("/").send().await.status, 200);
 }
 
 #[tokio::test]
-async fn cleartext_http_2_is_spoken_to_who_knows_it() {
+async fn cleartext_http_2_works_with_prior_knowledge() {
     let upstream = Upstream::echo();
-    let gateway = Gateway::open("").upstream(&upstream).start();
-    let answer = gateway.client().h2().post("/").body("hello").send().await;
-    assert_eq!((answer.status, answer.version), (200, Version::HTTP_2));
-    assert_eq!(answer.json()["body"], "hello");
+    let gateway = Gateway::proxying("").upstream(&upstream).start();
+    let response = gateway.client().h2().post("/").body("hello").send().await;
+    assert_eq!((response.status, response.version), (200, Version::HTTP_2));
+    assert_eq!(response.json()["body"], "hello");
     for name in ["connection", "keep-alive", "transfer-encoding"] {
-        assert!(!answer.has(name), "{name}");
+        assert!(!response.has(name), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_refusal_reads_the_same_over_http_2() {
+async fn a_rejection_over_http_2_has_the_same_headers() {
     let upstream = Upstream::echo();
     let gateway = Gateway::limited("rate = \"1/h\"")
         .upstream(&upstream)
         .start();
     let client = gateway.client().h2();
     assert_eq!(client.get("/").send().await.status, 200);
-    let refused = client.get("/").header("Accept", "text/html").send().await;
-    assert_eq!((refused.status, refused.version), (429, Version::HTTP_2));
-    assert_eq!(refused.header("content-type"), "text/html; charset=utf-8");
-    assert!(refused.retry_after() >= 1);
-    assert!(refused.has("ratelimit"));
+    let rejected = client.get("/").header("Accept", "text/html").send().await;
+    assert_eq!((rejected.status, rejected.version), (429, Version::HTTP_2));
+    assert_eq!(rejected.header("content-type"), "text/html; charset=utf-8");
+    assert!(rejected.retry_after() >= 1);
+    assert!(rejected.has("ratelimit"));
 }
 
 #[tokio::test]
-async fn a_gateway_listens_on_every_address_it_is_given() {
+async fn a_gateway_listens_on_every_configured_address() {
     let upstream = Upstream::echo();
-    let mut plan = Gateway::open("")
+    let mut builder = Gateway::proxying("")
         .upstream(&upstream)
         .listen("127.0.0.1:0")
         .listen("127.0.0.2:0");
     let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
     if has_ipv6 {
-        plan = plan.listen("[::1]:0");
+        builder = builder.listen("[::1]:0");
     }
-    let gateway = plan.start();
+    let gateway = builder.start();
     assert_eq!(gateway.addresses().len(), if has_ipv6 { 3 } else { 2 });
     for address in gateway.addresses() {
         assert_ne!(address.port(), 0);
-        let answer = Client::of(*address).get("/").send().await;
-        assert_eq!(answer.status, 200, "{address}");
+        let response = Client::of(*address).get("/").send().await;
+        assert_eq!(response.status, 200, "{address}");
     }
     if has_ipv6 {
         assert_eq!(upstream.last().header("x-forwarded-for"), "::1");

@@ -1,52 +1,52 @@
-//! The gateway from outside: real sockets, real clients, real upstreams.
+//! Tests of the gateway over real sockets, with real clients and upstreams.
 
 mod harness;
 #[path = "../support/redis.rs"]
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 mod redis;
 
-mod aborted;
 mod access_log;
 mod admin;
 mod admin_keys;
 mod admin_upstreams;
-mod balancing;
-mod budget;
 mod buffers;
-mod checks;
-mod circuits;
-mod clients;
+mod circuit_breaker;
+mod client_aborts;
+mod client_identity;
+mod client_libraries;
 mod commands;
 mod concurrency;
+mod connection_loss;
 mod connections;
 mod cors;
-mod cuts;
-mod degraded;
-mod delay;
+mod delay_and_shadow;
+mod failing_server;
 mod forwarding;
-mod hints;
+mod header_spelling;
+mod health_checks;
 mod http2;
 mod idempotency;
-mod identity;
 mod lifecycle;
 mod listeners;
-mod one_of_three;
+mod load_balancing;
 mod paths;
-mod rate_limit;
-mod refusal;
+mod rate_limit_headers;
+mod redis_outage;
+mod rejection;
 mod retries;
-mod spelling;
+mod retry_budget;
+mod retry_hints;
 mod throttle;
 mod timeouts;
 mod upstreams;
 
-mod wire_raw;
+mod raw_http;
 
-mod wire_deadlines;
 mod wire_expect;
 mod wire_http2;
 mod wire_limits;
-mod wire_refused;
+mod wire_rejected_bodies;
 mod wire_requests;
+mod wire_timeouts;
 mod wire_upgrade;
 mod wire_upstream;

@@ -1,8 +1,8 @@
-//! What is matched is what is forwarded: rows 31 to 34 of the threats.
+//! Paths: the path that is matched is the path that is forwarded.
 
 use crate::harness::{Gateway, Upstream};
 
-/// A gateway that holds `/o/client/register` to one request an hour and passes the rest on.
+/// Starts a gateway that limits `/o/client/register` to one request per hour and forwards everything else.
 fn gateway(upstream: &Upstream) -> Gateway {
     Gateway::with(
         r#"
@@ -23,17 +23,17 @@ fn gateway(upstream: &Upstream) -> Gateway {
     .start()
 }
 
-/// Spends the one token, so that whatever is throttled from here on shows.
-async fn spent(gateway: &Gateway) {
-    let answer = gateway.client().get("/o/client/register").send().await;
-    assert_eq!(answer.status, 200);
+/// Uses the only token, so that every further limited request is rejected.
+async fn use_token(gateway: &Gateway) {
+    let response = gateway.client().get("/o/client/register").send().await;
+    assert_eq!(response.status, 200);
 }
 
 #[tokio::test]
-async fn every_spelling_of_a_throttled_path_is_throttled() {
+async fn every_spelling_of_a_limited_path_is_limited() {
     let upstream = Upstream::echo();
     let gateway = gateway(&upstream);
-    spent(&gateway).await;
+    use_token(&gateway).await;
     for path in [
         "/o/client/register",
         "//o/client/register",
@@ -68,10 +68,10 @@ async fn every_spelling_of_a_throttled_path_is_throttled() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_throttled_path_is_not_throttled() {
+async fn other_paths_are_not_limited() {
     let upstream = Upstream::echo();
     let gateway = gateway(&upstream);
-    spent(&gateway).await;
+    use_token(&gateway).await;
     for path in [
         "/O/client/register",
         "/o/client/../register",
@@ -83,16 +83,16 @@ async fn what_is_not_the_throttled_path_is_not_throttled() {
         "/users/@me/",
         "/users/%2540me",
     ] {
-        let answer = gateway.client().get(path).send().await;
-        assert_eq!(answer.status, 200, "{path}");
+        let response = gateway.client().get(path).send().await;
+        assert_eq!(response.status, 200, "{path}");
     }
 }
 
 #[tokio::test]
-async fn upstream_gets_the_path_that_was_matched_and_the_query_as_it_was() {
+async fn upstream_gets_the_matched_path_and_the_unchanged_query() {
     let upstream = Upstream::echo();
     let gateway = gateway(&upstream);
-    for (asked, forwarded) in [
+    for (requested, forwarded) in [
         ("/a", "/a"),
         ("/a/", "/a/"),
         ("//a//b", "/a/b"),
@@ -109,15 +109,15 @@ async fn upstream_gets_the_path_that_was_matched_and_the_query_as_it_was() {
         ("//a?q=//", "/a?q=//"),
     ] {
         for client in [gateway.client(), gateway.client().h2()] {
-            let answer = client.get(asked).send().await;
-            assert_eq!(answer.status, 200, "{asked}");
-            assert_eq!(answer.json()["target"], forwarded, "{asked}");
+            let response = client.get(requested).send().await;
+            assert_eq!(response.status, 200, "{requested}");
+            assert_eq!(response.json()["target"], forwarded, "{requested}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_path_that_servers_read_differently_is_a_bad_request() {
+async fn an_ambiguous_path_returns_400() {
     let upstream = Upstream::echo();
     let gateway = gateway(&upstream);
     for path in [
@@ -132,16 +132,16 @@ async fn a_path_that_servers_read_differently_is_a_bad_request() {
         "/..%2f..%2fetc",
     ] {
         for client in [gateway.client(), gateway.client().h2()] {
-            let answer = client.get(path).send().await;
-            assert_eq!(answer.status, 400, "{path}");
-            assert_eq!(answer.problem(), "bad-request");
+            let response = client.get(path).send().await;
+            assert_eq!(response.status, 400, "{path}");
+            assert_eq!(response.problem(), "bad-request");
         }
     }
     assert_eq!(upstream.count(), 0);
 }
 
 #[tokio::test]
-async fn the_method_on_the_wire_counts_case_and_all() {
+async fn methods_are_case_sensitive_and_cannot_be_overridden() {
     let upstream = Upstream::echo();
     let gateway = Gateway::with(
         r#"
@@ -166,15 +166,15 @@ async fn the_method_on_the_wire_counts_case_and_all() {
     assert_eq!(client.request("post", "/x").send().await.status, 404);
     assert_eq!(client.post("/x").send().await.status, 200);
     assert_eq!(client.post("/x").send().await.status, 429);
-    let disguised = client.post("/x").header("X-HTTP-Method-Override", "GET");
-    assert_eq!(disguised.send().await.status, 429);
-    let disguised = client.get("/x").header("X-HTTP-Method-Override", "POST");
-    assert_eq!(disguised.send().await.status, 200);
+    let overridden = client.post("/x").header("X-HTTP-Method-Override", "GET");
+    assert_eq!(overridden.send().await.status, 429);
+    let overridden = client.get("/x").header("X-HTTP-Method-Override", "POST");
+    assert_eq!(overridden.send().await.status, 200);
     assert_eq!(upstream.last().method, "GET");
 }
 
 #[test]
-fn a_pattern_of_pathological_size_is_rejected_with_its_place() {
+fn a_pattern_that_is_too_large_is_rejected_with_its_location() {
     let config = "[upstream.api]\nservers = [\"http://127.0.0.1:9\"]\n\
                   [[route]]\nname = \"all\"\npath = \"/((a{0,1000}){0,1000}){0,1000}\"\n";
     let loaded = tidegate::config::parse(
@@ -183,6 +183,6 @@ fn a_pattern_of_pathological_size_is_rejected_with_its_place() {
         &tidegate::config::Environment::default(),
         &tidegate::config::Overrides::default(),
     );
-    let errors = loaded.expect_err("no such pattern").to_string();
+    let errors = loaded.expect_err("a rejected pattern").to_string();
     assert!(errors.contains("test.toml:5:"), "{errors}");
 }

@@ -1,32 +1,32 @@
-//! Requests that are sent once more, and those that never are.
+//! Upstream retries: which requests are retried, and which never are.
 //!
-//! Waits are a few milliseconds, the budget has room for all of them and no circuit opens, unless a test is
-//! about just that: servers here fail on purpose, and are to be asked again all the same.
+//! Backoff is a few milliseconds, the budget is large enough for all retries, and no circuit opens, unless a test is
+//! about these. The servers fail on purpose and must still get the retries.
 
 mod bodies;
-mod counts;
-mod ends;
+mod conditions;
+mod final_responses;
 mod keyed;
+mod metrics;
+mod retry_after;
 mod servers;
-mod told;
-mod which;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::harness::{Gateway, Plan, Upstream, full};
-use crate::wire_raw::{self, Conversation, ok};
+use crate::harness::{Gateway, GatewayBuilder, Upstream, full};
+use crate::raw_http::{self, UpstreamConnection, ok};
 
-/// Up to five attempts with hardly a wait in between, and a budget that is never spent.
+/// Up to five attempts with almost no backoff, and a budget that is never exhausted.
 pub(crate) const QUICK: &str = "[upstream.api.retry]\nbase = \"1ms\"\ncap = \"5ms\"\n\
                                 budget = { floor = 1000000 }\n";
 
-/// A gateway to these servers, with these lines under `[upstream.api]`.
-pub(crate) fn before(servers: &[String], api: &str) -> Plan {
-    ruled_before(servers, api, "mode = \"off\"")
+/// Prepares a gateway in front of these servers, with additional lines in `[upstream.api]`.
+pub(crate) fn gateway_to(servers: &[String], api: &str) -> GatewayBuilder {
+    gateway_with_rule(servers, api, "mode = \"off\"")
 }
 
-/// One whose route has this rule for idempotency keys.
-fn ruled_before(servers: &[String], api: &str, rule: &str) -> Plan {
+/// Prepares the same gateway with a rule for idempotency keys.
+fn gateway_with_rule(servers: &[String], api: &str, rule: &str) -> GatewayBuilder {
     Gateway::with(&format!(
         "[upstream.api]\nservers = {servers:?}\n\
          breaker = {{ enabled = false }}\n{api}\n\
@@ -34,59 +34,61 @@ fn ruled_before(servers: &[String], api: &str, rule: &str) -> Plan {
     ))
 }
 
-/// A server that answers with these statuses in turn, and with the last of them from then on. Each answer is
-/// numbered in its body.
-fn in_turn(statuses: &[u16]) -> Upstream {
+/// Server that responds with these statuses in sequence, then always with the last one. The body contains the number of
+/// the response.
+fn with_statuses(statuses: &[u16]) -> Upstream {
     let statuses = statuses.to_vec();
-    let answers = AtomicUsize::new(0);
+    let responses = AtomicUsize::new(0);
     Upstream::with(move |_| {
-        let number = answers.fetch_add(1, Ordering::SeqCst);
+        let number = responses.fetch_add(1, Ordering::SeqCst);
         let status = statuses[number.min(statuses.len() - 1)];
         async move {
-            let mut reply = full(format!("answer {}", number + 1));
+            let mut reply = full(format!("response {}", number + 1));
             *reply.status_mut() = status.try_into().expect("a status");
             reply
         }
     })
 }
 
-/// A server whose first connection follows this script, and which answers all else with the request's body.
-fn at_first(script: impl Fn(&mut Conversation) + Send + Sync + 'static) -> wire_raw::Upstream {
-    wire_raw::Upstream::scripted(move |conversation| {
-        if conversation.number == 0 {
-            script(conversation);
+/// Server whose first connection runs this script. All other requests get their body back.
+fn with_first_connection(
+    script: impl Fn(&mut UpstreamConnection) + Send + Sync + 'static,
+) -> raw_http::RawUpstream {
+    raw_http::RawUpstream::scripted(move |connection| {
+        if connection.number == 0 {
+            script(connection);
             return;
         }
-        while let Some(request) = conversation.request() {
-            conversation.send(ok(&String::from_utf8_lossy(&request.body)));
+        while let Some(request) = connection.request() {
+            connection.send(ok(&String::from_utf8_lossy(&request.body)));
         }
     })
 }
 
-/// What a server does to its connection.
-type Act = fn(&mut Conversation);
+/// What a server does with its connection.
+type ConnectionAction = fn(&mut UpstreamConnection);
 
-/// Ways to fail a request that was read, without an answer that anybody could pass on.
-const LOSSES: [(&str, Act); 4] = [
+/// Ways to fail a request that was read, without a response that could be forwarded.
+const LOSSES: [(&str, ConnectionAction); 4] = [
     ("closes", |_| {}),
-    ("resets", |conversation| conversation.will_reset()),
-    ("breaks off amid a head", |conversation| {
-        conversation.send("HTTP/1.1 200 OK\r\nContent-Le");
+    ("resets", |connection| connection.reset_on_close()),
+    ("closes within a head", |connection| {
+        connection.send("HTTP/1.1 200 OK\r\nContent-Le");
     }),
-    ("does not speak HTTP", |conversation| {
-        conversation.send("220 ready\r\n\r\n");
+    ("does not speak HTTP", |connection| {
+        connection.send("220 ready\r\n\r\n");
     }),
 ];
 
-/// A server that loses the first request in this way.
-fn losing(lose: Act) -> wire_raw::Upstream {
-    at_first(move |conversation| {
-        conversation.request();
-        lose(conversation);
+/// Server that loses the first request in this way.
+fn losing(lose: ConnectionAction) -> raw_http::RawUpstream {
+    with_first_connection(move |connection| {
+        connection.request();
+        lose(connection);
     })
 }
 
-/// How many requests with this method have begun to arrive.
-fn arrived(upstream: &wire_raw::Upstream, method: &str) -> usize {
+/// Returns the number of requests with this method that have started to arrive.
+fn arrived_count(upstream: &raw_http::RawUpstream, method: &str) -> usize {
     upstream.received().matches(&format!("{method} /")).count()
 }

@@ -1,10 +1,10 @@
-//! The throttle over HTTP, in real time.
+//! Limits over HTTP, in real time.
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{Answer, Client, Gateway, Upstream};
+use crate::harness::{Client, ClientResponse, Gateway, Upstream};
 
-/// The worked example: when each request is sent, and whether it is admitted.
+/// Worked example: the time of each request in milliseconds, and whether it is admitted.
 const TABLE: [(u64, bool); 9] = [
     (0, true),
     (300, true),
@@ -17,44 +17,44 @@ const TABLE: [(u64, bool); 9] = [
     (2_100, true),
 ];
 
-/// How far a request may be from its time before the table says nothing about it any more.
-const LATE: Duration = Duration::from_millis(80);
+/// Maximum delay of a response after the time in the table. Later responses prove nothing.
+const MAX_DELAY: Duration = Duration::from_millis(80);
 
 #[tokio::test]
-async fn the_worked_table_holds_to_the_letter() {
+async fn requests_are_admitted_exactly_as_in_the_worked_example() {
     let upstream = Upstream::replying(200);
     let gateway = Gateway::limited("rate = \"1/s\"\nburst = 3")
         .upstream(&upstream)
         .start();
     for device in 1..=20 {
         let client = gateway.client().from(&format!("127.0.1.{device}"));
-        if let Some(answers) = play_table(&client).await {
-            assert_eq!(answers, TABLE.map(|(_, admitted)| admitted));
+        if let Some(responses) = run_table(&client).await {
+            assert_eq!(responses, TABLE.map(|(_, admitted)| admitted));
             return;
         }
     }
-    panic!("the machine was late every time: nothing was measured");
+    panic!("the machine was too slow in every run");
 }
 
-/// What each step was answered, unless one was sent or answered too late to mean anything.
-async fn play_table(client: &Client) -> Option<Vec<bool>> {
+/// Sends the requests of the table. Returns whether each was admitted, or `None` if one was too late to prove anything.
+async fn run_table(client: &Client) -> Option<Vec<bool>> {
     let start = Instant::now();
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for (at, _) in TABLE {
         let due = start + Duration::from_millis(at);
         tokio::time::sleep_until(due.into()).await;
-        let answer = client.get("/o/client/register").send().await;
-        if due.elapsed() > LATE {
+        let response = client.get("/o/client/register").send().await;
+        if due.elapsed() > MAX_DELAY {
             return None;
         }
-        assert!([200, 429].contains(&answer.status), "{answer:?}");
-        answers.push(answer.status == 200);
+        assert!([200, 429].contains(&response.status), "{response:?}");
+        responses.push(response.status == 200);
     }
-    Some(answers)
+    Some(responses)
 }
 
 #[tokio::test]
-async fn a_refused_request_never_reaches_upstream() {
+async fn a_rejected_request_never_reaches_upstream() {
     let upstream = Upstream::replying(201);
     let gateway = Gateway::limited("rate = \"1/h\"\nburst = 1")
         .upstream(&upstream)
@@ -67,7 +67,7 @@ async fn a_refused_request_never_reaches_upstream() {
 }
 
 #[tokio::test]
-async fn every_client_has_a_bucket_of_its_own() {
+async fn every_client_has_its_own_bucket() {
     let upstream = Upstream::replying(200);
     let gateway = Gateway::limited("rate = \"1/h\"")
         .upstream(&upstream)
@@ -80,7 +80,7 @@ async fn every_client_has_a_bucket_of_its_own() {
 }
 
 #[tokio::test]
-async fn the_shipped_client_endpoints_are_all_throttled_and_nothing_else_is() {
+async fn the_shipped_configuration_limits_exactly_the_client_endpoints() {
     let endpoints = [
         "/o/client/register",
         "/o/client/token",
@@ -110,28 +110,28 @@ async fn the_shipped_client_endpoints_are_all_throttled_and_nothing_else_is() {
     let gateway = Gateway::with(&config).upstream(&upstream).start();
     for (device, endpoint) in endpoints.iter().enumerate() {
         let device = format!("198.51.100.{device}");
-        let ask = |path: &str| {
-            let asking = gateway.client().get(path);
-            asking.header("X-Forwarded-For", &device).send()
+        let send = |path: &str| {
+            let request = gateway.client().get(path);
+            request.header("X-Forwarded-For", &device).send()
         };
         let mut admitted = 0;
-        // A slow machine may earn another token on the way: more than four and then a refusal is right.
-        while ask(endpoint).await.status == 200 {
+        // On a slow machine another token may be refilled meanwhile, so more than four admitted requests are correct.
+        while send(endpoint).await.status == 200 {
             admitted += 1;
-            assert!(admitted < 30, "{endpoint} is not throttled");
+            assert!(admitted < 30, "{endpoint} is not limited");
         }
         assert!(admitted >= 4, "{endpoint} admitted only {admitted}");
-        assert_eq!(ask("/other").await.status, 200, "{endpoint}");
+        assert_eq!(send("/other").await.status, 200, "{endpoint}");
     }
     for _ in 0..30 {
-        let answer = gateway.client().get("/other").send().await;
-        assert_eq!(answer.status, 200);
-        assert!(!answer.has("ratelimit"));
+        let response = gateway.client().get("/other").send().await;
+        assert_eq!(response.status, 200);
+        assert!(!response.has("ratelimit"));
     }
 }
 
 #[tokio::test]
-async fn a_refused_request_costs_nothing_from_any_of_its_limits() {
+async fn a_rejected_request_takes_no_token_from_any_limit() {
     let upstream = Upstream::replying(200);
     let gateway = Gateway::with(
         r#"
@@ -156,18 +156,18 @@ async fn a_refused_request_costs_nothing_from_any_of_its_limits() {
     let client = gateway.client();
     assert_eq!(client.get("/both").send().await.status, 200);
     for _ in 0..10 {
-        let refused = client.get("/both").send().await;
-        assert_eq!(refused.status, 429);
-        assert!(refused.header("ratelimit").contains(", \"wide\";r=3;"));
+        let rejected = client.get("/both").send().await;
+        assert_eq!(rejected.status, 429);
+        assert!(rejected.header("ratelimit").contains(", \"wide\";r=3;"));
     }
-    // Three of the four are left, as the ten refusals took none.
+    // The ten rejections took no token, so three of the four are left.
     for expected in [200, 200, 200, 429] {
         assert_eq!(client.get("/wide").send().await.status, expected);
     }
 }
 
 #[tokio::test]
-async fn a_request_takes_as_many_tokens_as_its_route_costs() {
+async fn a_request_takes_the_cost_of_its_route() {
     let upstream = Upstream::replying(200);
     let gateway = Gateway::with(
         r#"
@@ -194,15 +194,15 @@ async fn a_request_takes_as_many_tokens_as_its_route_costs() {
     assert_eq!((report.status, remaining(&report)), (200, 4));
     let report = client.get("/report").send().await;
     assert_eq!((report.status, remaining(&report)), (200, 1));
-    // Two more tokens are two hours away.
-    let refused = client.get("/report").send().await;
-    assert_eq!((refused.status, remaining(&refused)), (429, 1));
-    assert!((7_100..=7_200).contains(&refused.retry_after()));
+    // The two missing tokens take two hours to refill.
+    let rejected = client.get("/report").send().await;
+    assert_eq!((rejected.status, remaining(&rejected)), (429, 1));
+    assert!((7_100..=7_200).contains(&rejected.retry_after()));
     assert_eq!(client.get("/").send().await.status, 200);
 }
 
 #[tokio::test]
-async fn a_limit_two_routes_share_is_one_bucket() {
+async fn a_limit_of_two_routes_is_one_bucket() {
     let upstream = Upstream::replying(200);
     let gateway = Gateway::with(
         r#"
@@ -229,7 +229,7 @@ async fn a_limit_two_routes_share_is_one_bucket() {
 }
 
 #[tokio::test]
-async fn an_exempt_client_is_never_throttled_and_told_of_no_limit() {
+async fn an_exempt_client_is_never_limited_and_gets_no_ratelimit_headers() {
     let upstream = Upstream::replying(200);
     let gateway = Gateway::with(
         r#"
@@ -248,9 +248,9 @@ async fn an_exempt_client_is_never_throttled_and_told_of_no_limit() {
     .upstream(&upstream)
     .start();
     for _ in 0..5 {
-        let answer = gateway.client().from("127.0.3.7").get("/").send().await;
-        assert_eq!(answer.status, 200);
-        assert!(!answer.has("ratelimit"));
+        let response = gateway.client().from("127.0.3.7").get("/").send().await;
+        assert_eq!(response.status, 200);
+        assert!(!response.has("ratelimit"));
     }
     let other = gateway.client().from("127.0.4.7");
     assert_eq!(other.get("/").send().await.status, 200);
@@ -264,27 +264,27 @@ async fn a_global_limit_is_one_bucket_for_all_clients() {
         .upstream(&upstream)
         .start();
     for (client, expected) in [("127.0.5.1", 200), ("127.0.5.2", 200), ("127.0.5.3", 429)] {
-        let answer = gateway.client().from(client).get("/").send().await;
-        assert_eq!(answer.status, expected, "{client}");
+        let response = gateway.client().from(client).get("/").send().await;
+        assert_eq!(response.status, expected, "{client}");
     }
 }
 
 #[tokio::test]
-async fn a_limit_keyed_by_a_header_falls_back_to_the_client_where_it_is_missing() {
+async fn a_limit_by_header_uses_the_client_if_the_header_is_missing() {
     let upstream = Upstream::replying(200);
     let gateway = Gateway::limited("rate = \"1/h\"\nkey = \"header:X-Api-Key\"")
         .upstream(&upstream)
         .start();
     let status = async |from: &str, key: Option<&str>| {
-        let asking = gateway.client().from(from).get("/");
-        let asking = match key {
-            Some(key) => asking.header("x-api-key", key),
-            None => asking,
+        let request = gateway.client().from(from).get("/");
+        let request = match key {
+            Some(key) => request.header("x-api-key", key),
+            None => request,
         };
-        asking.send().await.status
+        request.send().await.status
     };
     assert_eq!(status("127.0.6.1", Some("a")).await, 200);
-    // The key counts, not who holds it.
+    // Requests with the same header value share a bucket, whatever their client.
     assert_eq!(status("127.0.6.2", Some("a")).await, 429);
     assert_eq!(status("127.0.6.1", Some("b")).await, 200);
     assert_eq!(status("127.0.6.1", None).await, 200);
@@ -293,7 +293,7 @@ async fn a_limit_keyed_by_a_header_falls_back_to_the_client_where_it_is_missing(
 }
 
 #[tokio::test]
-async fn a_limit_keyed_by_a_list_counts_each_combination() {
+async fn a_limit_with_a_list_of_keys_counts_each_combination() {
     let upstream = Upstream::replying(200);
     let gateway = Gateway::limited("rate = \"1/h\"\nkey = [\"client\", \"header:X-Tenant\"]")
         .upstream(&upstream)
@@ -304,14 +304,14 @@ async fn a_limit_keyed_by_a_list_counts_each_combination() {
         ("127.0.7.2", "a", 200),
         ("127.0.7.1", "a", 429),
     ] {
-        let asking = gateway.client().from(from).get("/");
-        let answer = asking.header("x-tenant", tenant).send().await;
-        assert_eq!(answer.status, expected, "{from} {tenant}");
+        let request = gateway.client().from(from).get("/");
+        let response = request.header("x-tenant", tenant).send().await;
+        assert_eq!(response.status, expected, "{from} {tenant}");
     }
 }
 
 #[tokio::test]
-async fn the_buckets_are_shared_by_all_workers() {
+async fn all_workers_share_the_buckets() {
     let upstream = Upstream::replying(200);
     let gateway = Gateway::with(
         r#"
@@ -330,17 +330,17 @@ async fn the_buckets_are_shared_by_all_workers() {
     .upstream(&upstream)
     .start();
     let client = gateway.client();
-    let asked = (0..60).map(|_| tokio::spawn(client.get("/").send()));
+    let pending = (0..60).map(|_| tokio::spawn(client.get("/").send()));
     let mut admitted = 0;
-    for answer in asked.collect::<Vec<_>>() {
-        admitted += usize::from(answer.await.expect("answered").status == 200);
+    for response in pending.collect::<Vec<_>>() {
+        admitted += usize::from(response.await.expect("a response").status == 200);
     }
     assert_eq!(admitted, 20);
     assert_eq!(upstream.count(), 20);
 }
 
-fn remaining(answer: &Answer) -> u32 {
-    let line = answer.header("ratelimit");
+fn remaining(response: &ClientResponse) -> u32 {
+    let line = response.header("ratelimit");
     let (_, rest) = line.split_once("r=").expect("tokens left");
     let digits = rest.split(';').next().expect("a number");
     digits.parse().expect("a number")

@@ -1,22 +1,22 @@
-//! Waits that are over: each has a name, in the document its caller gets and in what is counted.
+//! Upstream timeouts: the problem document and the metric name the timeout that expired.
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{Answer, Deaf, Gateway, Upstream};
-use crate::wire_raw;
+use crate::harness::{ClientResponse, FullBacklog, Gateway, Upstream};
+use crate::raw_http;
 
-const SHORT: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Holds that the answer says which wait was over.
+/// Asserts that the response is a 504 that names the timeout `phase`.
 #[track_caller]
-fn is_late(answer: &Answer, phase: &str) {
-    assert_eq!(answer.status, 504, "{}", answer.text());
-    assert_eq!(answer.problem(), "upstream-timeout");
-    assert_eq!(answer.json()["timeout"], phase);
+fn assert_timeout(response: &ClientResponse, phase: &str) {
+    assert_eq!(response.status, 504, "{}", response.text());
+    assert_eq!(response.problem(), "upstream-timeout");
+    assert_eq!(response.json()["timeout"], phase);
 }
 
-/// Holds that one failure was counted, under this reason and no other.
-async fn is_counted(gateway: &Gateway, reason: &str) {
+/// Asserts that one failure was counted, for this reason and no other.
+async fn assert_counted(gateway: &Gateway, reason: &str) {
     for other in [
         "connect",
         "connect_timeout",
@@ -28,128 +28,130 @@ async fn is_counted(gateway: &Gateway, reason: &str) {
         "client",
     ] {
         let series = format!("upstream_failures_total{{upstream=\"api\",reason=\"{other}\"}}");
-        gateway.comes_to(&series, u32::from(other == reason)).await;
+        gateway
+            .wait_for_metric(&series, u32::from(other == reason))
+            .await;
     }
 }
 
-/// A server that reads a request's head and says this.
-fn saying(bytes: &'static str) -> wire_raw::Upstream {
-    wire_raw::Upstream::scripted(move |conversation| {
-        if conversation.head().is_some() {
-            conversation.send(bytes);
-            conversation.until_closed();
+/// Server that reads a request head, sends `bytes` and keeps the connection open.
+fn sending(bytes: &'static str) -> raw_http::RawUpstream {
+    raw_http::RawUpstream::scripted(move |connection| {
+        if connection.head().is_some() {
+            connection.send(bytes);
+            connection.read_to_close();
         }
     })
 }
 
-fn before(upstream: &wire_raw::Upstream, api: &str) -> Gateway {
-    Gateway::before(1, api)
+fn gateway_to(upstream: &raw_http::RawUpstream, api: &str) -> Gateway {
+    Gateway::with_servers(1, api)
         .upstream_url(&format!("http://{}", upstream.address))
         .admin()
         .start()
 }
 
-const HALF: &str = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ";
+const HALF_RESPONSE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ";
 
 #[tokio::test]
-async fn a_connection_that_does_not_come_about() {
-    let deaf = Deaf::new();
-    let gateway = Gateway::before(1, "connect_timeout = \"300ms\"")
-        .upstream_url(&deaf.url())
+async fn connect_timeout_returns_504() {
+    let unreachable = FullBacklog::new();
+    let gateway = Gateway::with_servers(1, "connect_timeout = \"300ms\"")
+        .upstream_url(&unreachable.url())
         .admin()
         .start();
-    let asked = Instant::now();
-    let answer = gateway.client().post("/").body("unsent").send().await;
-    assert!(asked.elapsed() >= SHORT);
-    is_late(&answer, "connect");
-    is_counted(&gateway, "connect_timeout").await;
+    let started = Instant::now();
+    let response = gateway.client().post("/").body("unsent").send().await;
+    assert!(started.elapsed() >= TIMEOUT);
+    assert_timeout(&response, "connect");
+    assert_counted(&gateway, "connect_timeout").await;
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_begin() {
+async fn first_byte_timeout_returns_504() {
     let upstream = Upstream::silent();
-    let gateway = Gateway::before(1, "first_byte_timeout = \"300ms\"")
+    let gateway = Gateway::with_servers(1, "first_byte_timeout = \"300ms\"")
         .upstream(&upstream)
         .admin()
         .start();
-    let asked = Instant::now();
-    let answer = gateway.client().post("/").body("taken").send().await;
-    assert!(asked.elapsed() >= SHORT);
-    is_late(&answer, "first-byte");
-    is_counted(&gateway, "first_byte_timeout").await;
+    let started = Instant::now();
+    let response = gateway.client().post("/").body("taken").send().await;
+    assert!(started.elapsed() >= TIMEOUT);
+    assert_timeout(&response, "first-byte");
+    assert_counted(&gateway, "first_byte_timeout").await;
 }
 
 #[tokio::test]
-async fn an_upload_that_is_not_taken_any_further() {
-    let upstream = wire_raw::Upstream::scripted(|conversation| {
-        conversation.head();
-        // Neither reads nor closes.
-        std::thread::sleep(2 * wire_raw::PATIENCE);
+async fn idle_timeout_of_an_upload_returns_504() {
+    let upstream = raw_http::RawUpstream::scripted(|connection| {
+        connection.head();
+        // The server neither reads nor closes.
+        std::thread::sleep(2 * raw_http::TEST_TIMEOUT);
     });
-    let gateway = before(&upstream, "idle_timeout = \"300ms\"");
+    let gateway = gateway_to(&upstream, "idle_timeout = \"300ms\"");
     let address = gateway.address();
-    let answered = tokio::task::spawn_blocking(move || {
-        let mut client = wire_raw::Client::connect(address);
-        // More than all buffers on the way hold.
+    let uploading = tokio::task::spawn_blocking(move || {
+        let mut client = raw_http::RawClient::connect(address);
+        // More than all buffers between client and server can hold.
         let len = 64 << 20;
         client.send(format!(
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"
         ));
-        let _sending = client.send_meanwhile(vec![b'x'; len]);
-        client.answer()
+        let _sending = client.send_in_background(vec![b'x'; len]);
+        client.response()
     });
-    let answer = answered.await.expect("an answer");
-    assert_eq!(answer.status, 504, "{}", answer.head);
-    let document: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+    let response = uploading.await.expect("a response");
+    assert_eq!(response.status, 504, "{}", response.head);
+    let document: serde_json::Value = serde_json::from_slice(&response.body).expect("JSON");
     assert_eq!(document["type"], "urn:tidegate:problem:upstream-timeout");
     assert_eq!(document["timeout"], "idle");
-    is_counted(&gateway, "idle_timeout").await;
+    assert_counted(&gateway, "idle_timeout").await;
 }
 
 #[tokio::test]
-async fn a_download_that_stalls() {
-    let upstream = saying(HALF);
-    let gateway = before(&upstream, "idle_timeout = \"300ms\"");
-    let asked = Instant::now();
-    let answer = gateway.client().get("/").try_send().await;
-    assert!(asked.elapsed() >= SHORT);
-    assert!(answer.is_err(), "{answer:?}");
-    is_counted(&gateway, "idle_timeout").await;
+async fn idle_timeout_of_a_download_truncates_the_response() {
+    let upstream = sending(HALF_RESPONSE);
+    let gateway = gateway_to(&upstream, "idle_timeout = \"300ms\"");
+    let started = Instant::now();
+    let response = gateway.client().get("/").try_send().await;
+    assert!(started.elapsed() >= TIMEOUT);
+    assert!(response.is_err(), "{response:?}");
+    assert_counted(&gateway, "idle_timeout").await;
 }
 
 #[tokio::test]
-async fn all_of_it_together() {
-    let (silent, deaf) = (Upstream::silent(), Deaf::new());
-    // Whatever it is that takes as long: waiting for an answer, or for a connection.
-    for url in [silent.url(), deaf.url()] {
-        let gateway = Gateway::before(1, "timeout = \"300ms\"")
+async fn total_timeout_returns_504() {
+    let (silent, unreachable) = (Upstream::silent(), FullBacklog::new());
+    // The same timeout covers the wait for a response and the wait for a connection.
+    for url in [silent.url(), unreachable.url()] {
+        let gateway = Gateway::with_servers(1, "timeout = \"300ms\"")
             .upstream_url(&url)
             .admin()
             .start();
-        let asked = Instant::now();
-        let answer = gateway.client().get("/").send().await;
-        assert!(asked.elapsed() >= SHORT);
-        is_late(&answer, "total");
-        is_counted(&gateway, "total_timeout").await;
+        let started = Instant::now();
+        let response = gateway.client().get("/").send().await;
+        assert!(started.elapsed() >= TIMEOUT);
+        assert_timeout(&response, "total");
+        assert_counted(&gateway, "total_timeout").await;
     }
 }
 
 #[tokio::test]
-async fn all_of_it_together_amid_a_download() {
-    let upstream = saying(HALF);
-    let gateway = before(&upstream, "timeout = \"300ms\"");
-    let answer = gateway.client().get("/").try_send().await;
-    assert!(answer.is_err(), "{answer:?}");
-    is_counted(&gateway, "total_timeout").await;
+async fn total_timeout_of_a_download_truncates_the_response() {
+    let upstream = sending(HALF_RESPONSE);
+    let gateway = gateway_to(&upstream, "timeout = \"300ms\"");
+    let response = gateway.client().get("/").try_send().await;
+    assert!(response.is_err(), "{response:?}");
+    assert_counted(&gateway, "total_timeout").await;
 }
 
 #[tokio::test]
-async fn a_keyed_request_is_told_even_amid_its_answer() {
+async fn a_timeout_within_the_response_to_a_keyed_request_returns_504() {
     for (api, phase, reason) in [
         ("idle_timeout = \"300ms\"", "idle", "idle_timeout"),
         ("timeout = \"300ms\"", "total", "total_timeout"),
     ] {
-        let upstream = saying(HALF);
+        let upstream = sending(HALF_RESPONSE);
         let gateway = Gateway::with(&format!(
             "[upstream.api]\nservers = [\"{{upstream}}\"]\n{api}\n[[route]]\nname = \"all\"\n\
              path = \"/\"\nidempotency = {{ mode = \"optional\" }}\n"
@@ -157,9 +159,9 @@ async fn a_keyed_request_is_told_even_amid_its_answer() {
         .upstream_url(&format!("http://{}", upstream.address))
         .admin()
         .start();
-        let asking = gateway.client().post("/pay").key("k1").body("amount=1");
-        is_late(&asking.send().await, phase);
-        is_counted(&gateway, reason).await;
+        let request = gateway.client().post("/pay").key("k1").body("amount=1");
+        assert_timeout(&request.send().await, phase);
+        assert_counted(&gateway, reason).await;
         assert_eq!(gateway.counts().unknown, 1);
     }
 }

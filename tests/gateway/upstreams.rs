@@ -1,7 +1,7 @@
-//! Servers that fail, stall, share load or speak TLS.
+//! Upstream servers that fail, stall, share load or use TLS.
 
 mod early_close;
-mod idle;
+mod idle_connections;
 mod responses;
 mod uploads;
 
@@ -13,7 +13,7 @@ use http_body_util::channel::Channel;
 
 use crate::harness::{Certificates, Gateway, Upstream};
 
-/// A gateway of one worker to these servers, with `more` under `[upstream.api]`.
+/// Returns a configuration with one worker and these servers, with additional lines in `[upstream.api]`.
 fn config(servers: &str, more: &str) -> String {
     format!(
         "[server]\nworkers = 1\n[upstream.api]\nservers = {servers}\n{more}\n\
@@ -25,69 +25,73 @@ const ONE: &str = "[\"{upstream}\"]";
 const TWO: &str = "[\"{upstream}\", \"{upstream}\"]";
 
 #[tokio::test]
-async fn an_upstream_that_is_not_there_is_a_502() {
+async fn an_unreachable_upstream_returns_502() {
     let gateway = Gateway::with(&config(ONE, ""))
-        .upstream_url(&Upstream::gone())
+        .upstream_url(&Upstream::closed_url())
         .admin()
         .start();
-    let answer = gateway
+    let response = gateway
         .client()
         .get("/")
         .header("X-Request-Id", "r1")
         .send()
         .await;
-    assert_eq!(answer.status, 502);
-    assert_eq!(answer.problem(), "upstream-unavailable");
-    assert_eq!(answer.header("x-request-id"), "r1");
-    // Nothing about the inside is told.
-    assert!(!answer.text().contains("127.0.0.1"), "{}", answer.text());
+    assert_eq!(response.status, 502);
+    assert_eq!(response.problem(), "upstream-unavailable");
+    assert_eq!(response.header("x-request-id"), "r1");
+    // The response does not reveal the server's address.
+    assert!(
+        !response.text().contains("127.0.0.1"),
+        "{}",
+        response.text()
+    );
     let failures = "upstream_failures_total{upstream=\"api\",reason=\"connect\"}";
     assert!((gateway.metric(failures).await - 1.0).abs() < f64::EPSILON);
 }
 
 #[tokio::test]
-async fn an_upstream_that_is_not_there_costs_its_token_all_the_same() {
+async fn a_request_to_an_unreachable_upstream_is_charged() {
     let gateway = Gateway::limited("rate = \"1/h\"")
-        .upstream_url(&Upstream::gone())
+        .upstream_url(&Upstream::closed_url())
         .start();
     assert_eq!(gateway.client().get("/").send().await.status, 502);
     assert_eq!(gateway.client().get("/").send().await.status, 429);
 }
 
 #[tokio::test]
-async fn an_upstream_that_says_nothing_is_a_504_when_its_time_is_up() {
+async fn a_silent_upstream_returns_504_after_first_byte_timeout() {
     let upstream = Upstream::silent();
     let gateway = Gateway::with(&config(ONE, "first_byte_timeout = \"300ms\""))
         .upstream(&upstream)
         .start();
     let start = Instant::now();
-    let answer = gateway.client().get("/").send().await;
+    let response = gateway.client().get("/").send().await;
     let waited = start.elapsed();
-    assert_eq!(answer.status, 504);
-    assert_eq!(answer.problem(), "upstream-timeout");
+    assert_eq!(response.status, 504);
+    assert_eq!(response.problem(), "upstream-timeout");
     assert!(waited >= Duration::from_millis(300), "{waited:?}");
     assert!(waited < Duration::from_secs(10), "{waited:?}");
 }
 
 #[tokio::test]
-async fn the_total_bounds_the_wait_for_an_answer() {
+async fn timeout_bounds_the_wait_for_a_response() {
     let upstream = Upstream::silent();
     let gateway = Gateway::with(&config(ONE, "timeout = \"300ms\""))
         .upstream(&upstream)
         .start();
     let start = Instant::now();
-    let answer = gateway.client().get("/").send().await;
-    assert_eq!(answer.status, 504);
-    assert_eq!(answer.problem(), "upstream-timeout");
+    let response = gateway.client().get("/").send().await;
+    assert_eq!(response.status, 504);
+    assert_eq!(response.problem(), "upstream-timeout");
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test]
-async fn the_total_cuts_off_a_body_that_trickles_on() {
+async fn timeout_truncates_an_endless_body() {
     let upstream = Upstream::with(|_| async {
-        let (mut drops, body) = Channel::new(1);
+        let (mut parts, body) = Channel::new(1);
         tokio::spawn(async move {
-            while drops.send_data(Bytes::from_static(b"drop ")).await.is_ok() {
+            while parts.send_data(Bytes::from_static(b"part ")).await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
@@ -97,51 +101,51 @@ async fn the_total_cuts_off_a_body_that_trickles_on() {
         .upstream(&upstream)
         .start();
     let start = Instant::now();
-    let answer = gateway.client().get("/").try_send().await;
-    assert!(answer.is_err(), "it never ends, yet it looked complete");
+    let response = gateway.client().get("/").try_send().await;
+    assert!(response.is_err(), "a truncated response looks complete");
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test]
-async fn a_body_that_stalls_is_cut_off_and_never_looks_complete() {
-    let upstream = Upstream::saying("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+async fn a_stalled_body_is_truncated_and_never_looks_complete() {
+    let upstream = Upstream::sending_raw("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
     let gateway = Gateway::with(&config(ONE, "idle_timeout = \"300ms\""))
         .upstream(&upstream)
         .start();
     for client in [gateway.client(), gateway.client().h2()] {
-        let answer = client.get("/").try_send().await;
-        assert!(answer.is_err(), "{answer:?}");
+        let response = client.get("/").try_send().await;
+        assert!(response.is_err(), "{response:?}");
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_http_is_a_502() {
+async fn an_invalid_response_returns_502() {
     for bytes in [
         "hello\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
     ] {
-        let upstream = Upstream::saying(bytes);
+        let upstream = Upstream::sending_raw(bytes);
         let gateway = Gateway::with(&config(ONE, "")).upstream(&upstream).start();
-        let answer = gateway.client().get("/").send().await;
-        assert_eq!(answer.status, 502, "{bytes}");
-        assert_eq!(answer.problem(), "upstream-unavailable", "{bytes}");
+        let response = gateway.client().get("/").send().await;
+        assert_eq!(response.status, 502, "{bytes}");
+        assert_eq!(response.problem(), "upstream-unavailable", "{bytes}");
     }
 }
 
 #[tokio::test]
-async fn connections_are_used_again() {
+async fn connections_are_reused() {
     let upstream = Upstream::echo();
     let gateway = Gateway::with(&config(ONE, "")).upstream(&upstream).start();
     for _ in 0..20 {
-        let answer = gateway.client().post("/").body("x").send().await;
-        assert_eq!(answer.status, 200);
+        let response = gateway.client().post("/").body("x").send().await;
+        assert_eq!(response.status, 200);
     }
     assert!(upstream.connections() <= 2, "{}", upstream.connections());
 }
 
 #[tokio::test]
-async fn a_connection_upstream_closed_meanwhile_is_not_noticed_by_clients() {
+async fn no_request_fails_if_upstream_closes_after_each_response() {
     let upstream = Upstream::with(|received| async move {
         let mut reply = crate::harness::full(received.body);
         reply
@@ -151,8 +155,8 @@ async fn a_connection_upstream_closed_meanwhile_is_not_noticed_by_clients() {
     });
     let gateway = Gateway::with(&config(ONE, "")).upstream(&upstream).start();
     for _ in 0..20 {
-        let answer = gateway.client().post("/").body("x").send().await;
-        assert_eq!((answer.status, answer.text().as_str()), (200, "x"));
+        let response = gateway.client().post("/").body("x").send().await;
+        assert_eq!((response.status, response.text().as_str()), (200, "x"));
     }
     assert_eq!(upstream.count(), 20);
 }
@@ -168,7 +172,7 @@ async fn two_servers_share_the_load() {
         assert_eq!(gateway.client().get("/").send().await.status, 200);
     }
     assert_eq!(one.count() + other.count(), 200);
-    // They are drawn: a hundred each, by more than five standard deviations to either side.
+    // Servers are chosen at random. 60 is more than five standard deviations below the expected 100.
     assert!(
         one.count() >= 60 && other.count() >= 60,
         "{} and {}",
@@ -178,64 +182,64 @@ async fn two_servers_share_the_load() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_passed_over() {
+async fn a_request_to_an_unreachable_server_fails_over() {
     let upstream = Upstream::echo();
     let gateway = Gateway::with(&config(TWO, ""))
-        .upstream_url(&Upstream::gone())
+        .upstream_url(&Upstream::closed_url())
         .upstream(&upstream)
         .start();
     for _ in 0..6 {
-        // A body, too: nothing of it was sent to the other.
-        let answer = gateway.client().post("/").body("paid once").send().await;
-        assert_eq!(answer.status, 200);
-        assert_eq!(answer.json()["body"], "paid once");
+        // A request with a body fails over, too: no part of it was sent to the other server.
+        let response = gateway.client().post("/").body("paid once").send().await;
+        assert_eq!(response.status, 200);
+        assert_eq!(response.json()["body"], "paid once");
     }
     assert_eq!(upstream.count(), 6);
 }
 
 #[tokio::test]
-async fn a_request_that_was_sent_is_not_sent_again() {
-    let broken = Upstream::saying("junk\r\n\r\n");
-    let fine = Upstream::echo();
+async fn a_request_that_was_sent_does_not_fail_over() {
+    let broken = Upstream::sending_raw("junk\r\n\r\n");
+    let healthy = Upstream::echo();
     let gateway = Gateway::with(&config(TWO, ""))
         .upstream(&broken)
-        .upstream(&fine)
+        .upstream(&healthy)
         .start();
-    // They are drawn, so it may take a while until each was asked.
-    let (mut asked, mut failed) = (0, 0);
-    while asked < 100 && (failed == 0 || fine.count() == 0) {
-        asked += 1;
+    // Servers are chosen at random, so it may take some requests until each has received one.
+    let (mut sent, mut failed) = (0, 0);
+    while sent < 100 && (failed == 0 || healthy.count() == 0) {
+        sent += 1;
         failed += usize::from(gateway.client().post("/").send().await.status == 502);
     }
-    assert!(failed > 0, "the broken server was never asked");
-    assert_eq!(fine.count(), asked - failed);
+    assert!(failed > 0, "the broken server got no request");
+    assert_eq!(healthy.count(), sent - failed);
 }
 
 #[tokio::test]
-async fn an_upstream_behind_tls_is_checked_against_the_certificates_given() {
+async fn an_upstream_with_tls_is_verified_with_ca_file() {
     let certificates = Certificates::for_localhost();
     let upstream = Upstream::echo_through_tls(&certificates);
     let ca_file = format!("ca_file = \"{}\"", certificates.cert_file().display());
     let gateway = Gateway::with(&config(ONE, &ca_file))
         .upstream(&upstream)
         .start();
-    let asking = gateway.client().get("/x").header("Host", "shop.example");
-    let answer = asking.send().await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    assert_eq!(answer.json()["target"], "/x");
-    // The certificate is the server's; the Host is the client's.
+    let request = gateway.client().get("/x").header("Host", "shop.example");
+    let response = request.send().await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    assert_eq!(response.json()["target"], "/x");
+    // The certificate is checked against the server's name. The Host is that of the client.
     assert_eq!(upstream.last().header("host"), "shop.example");
 }
 
 #[tokio::test]
-async fn an_upstream_whose_certificate_nobody_vouches_for_gets_nothing() {
+async fn an_upstream_with_an_untrusted_certificate_gets_no_request() {
     let upstream = Upstream::echo_through_tls(&Certificates::for_localhost());
     let other = Certificates::for_localhost();
     let ca_file = format!("ca_file = \"{}\"", other.cert_file().display());
     let gateway = Gateway::with(&config(ONE, &ca_file))
         .upstream(&upstream)
         .start();
-    let answer = gateway.client().get("/").send().await;
-    assert_eq!(answer.status, 502);
+    let response = gateway.client().get("/").send().await;
+    assert_eq!(response.status, 502);
     assert_eq!(upstream.count(), 0);
 }

@@ -1,8 +1,8 @@
-//! `Expect: 100-continue`, met by the gateway and by nobody else.
+//! `Expect: 100-continue`, which the gateway itself handles.
 
 use std::net::TcpListener;
 
-use crate::wire_raw::{Running, Upstream, ok};
+use crate::raw_http::{RawUpstream, WireGateway, ok};
 
 fn expecting(path: &str, expectation: &str, len: usize) -> String {
     format!(
@@ -10,67 +10,67 @@ fn expecting(path: &str, expectation: &str, len: usize) -> String {
     )
 }
 
-/// An upstream that answers with what it was sent.
-fn repeating_all() -> Upstream {
-    Upstream::scripted(|conversation| {
-        while let Some(request) = conversation.request() {
+/// Upstream that responds with the head and the body it received.
+fn echoing() -> RawUpstream {
+    RawUpstream::scripted(|connection| {
+        while let Some(request) = connection.request() {
             let body = String::from_utf8_lossy(&request.body);
-            conversation.send(ok(&format!("{}{body}", request.head)));
+            connection.send(ok(&format!("{}{body}", request.head)));
         }
     })
 }
 
 #[test]
-fn a_client_that_waits_to_be_asked_for_its_body_is_asked() {
-    let upstream = repeating_all();
-    let gateway = Running::before(&upstream);
+fn a_client_that_expects_100_continue_gets_it() {
+    let upstream = echoing();
+    let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     for expectation in ["100-continue", "100-Continue", "100-CONTINUE"] {
         client.send(expecting("/api", expectation, 5));
-        assert_eq!(client.answer().status, 100, "{expectation}");
+        assert_eq!(client.response().status, 100, "{expectation}");
         client.send("hello");
-        let answer = client.answer();
-        assert_eq!(answer.status, 200);
-        let seen = String::from_utf8(answer.body).unwrap();
-        assert!(seen.ends_with("\r\n\r\nhello"), "{seen}");
-        assert!(!seen.to_ascii_lowercase().contains("expect:"), "{seen}");
+        let response = client.response();
+        assert_eq!(response.status, 200);
+        let body = String::from_utf8(response.body).unwrap();
+        assert!(body.ends_with("\r\n\r\nhello"), "{body}");
+        assert!(!body.to_ascii_lowercase().contains("expect:"), "{body}");
     }
     assert_eq!(upstream.connections(), 1);
 }
 
 #[test]
-fn a_client_that_does_not_wait_is_served_as_well() {
-    let upstream = repeating_all();
-    let gateway = Running::before(&upstream);
+fn a_client_that_does_not_wait_for_100_continue_is_served() {
+    let upstream = echoing();
+    let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     for _ in 0..20 {
         client.send(expecting("/api", "100-continue", 5) + "hello");
-        let mut answer = client.answer();
-        if answer.status == 100 {
-            answer = client.answer();
+        let mut response = client.response();
+        if response.status == 100 {
+            response = client.response();
         }
-        assert_eq!(answer.status, 200);
-        assert!(answer.body.ends_with(b"\r\n\r\nhello"));
+        assert_eq!(response.status, 200);
+        assert!(response.body.ends_with(b"\r\n\r\nhello"));
     }
 }
 
 #[test]
-fn a_client_of_http_1_0_is_never_told_to_continue() {
-    let upstream = repeating_all();
-    let gateway = Running::before(&upstream);
+fn an_http_1_0_client_never_gets_100_continue() {
+    let upstream = echoing();
+    let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     client.send(expecting("/api", "100-continue", 5).replace("HTTP/1.1", "HTTP/1.0") + "hello");
-    assert_eq!(client.answer().status, 200);
+    assert_eq!(client.response().status, 200);
 }
 
 #[test]
-fn a_refused_client_is_not_asked_for_its_body() {
-    let upstream = Upstream::repeating();
-    let gateway = Running::with(upstream.address, "max_body = \"1KiB\"", "");
+fn a_rejected_request_gets_no_100_continue() {
+    let upstream = RawUpstream::echoing_request_line();
+    let gateway = WireGateway::with(upstream.address, "max_body = \"1KiB\"", "");
     let mut client = gateway.client();
     client.send("GET /limited HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(client.answer().status, 200);
-    upstream.forget();
+    assert_eq!(client.response().status, 200);
+    upstream.clear_received();
     for (path, len, status) in [
         ("/nowhere", 5, 404),
         ("/limited", 5, 429),
@@ -79,29 +79,29 @@ fn a_refused_client_is_not_asked_for_its_body() {
     ] {
         let mut client = gateway.client();
         client.send(expecting(path, "100-continue", len));
-        assert_eq!(client.answer().status, status);
-        // Whether a body follows is the client's secret, so nothing more can be read.
-        client.is_hung_up();
+        assert_eq!(client.response().status, status);
+        // The gateway cannot know whether the client will send the body, so it cannot read further requests.
+        client.assert_closed();
     }
-    upstream.got_nothing_by(&gateway);
+    upstream.assert_received_nothing(&gateway);
 }
 
 #[test]
-fn a_client_is_not_asked_for_a_body_that_nobody_will_take() {
-    let nobody = TcpListener::bind("127.0.0.1:0")
+fn without_a_reachable_upstream_there_is_no_100_continue() {
+    let unreachable = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
-    let gateway = Running::with(nobody, "", "");
+    let gateway = WireGateway::with(unreachable, "", "");
     let mut client = gateway.client();
     client.send(expecting("/api", "100-continue", 5));
-    assert_eq!(client.answer().status, 502);
+    assert_eq!(client.response().status, 502);
 }
 
 #[test]
-fn an_unknown_expectation_fails_and_the_next_requests_work() {
-    let upstream = Upstream::repeating();
-    let gateway = Running::before(&upstream);
+fn an_unknown_expectation_returns_417_and_the_next_requests_work() {
+    let upstream = RawUpstream::echoing_request_line();
+    let gateway = WireGateway::forwarding_to(&upstream);
     for lines in [
         "Expect: x",
         "Expect: 200-ok",
@@ -114,28 +114,28 @@ fn an_unknown_expectation_fails_and_the_next_requests_work() {
         client.send(format!(
             "GET /api/odd HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n"
         ));
-        assert_eq!(client.answer().status, 417, "{lines}");
+        assert_eq!(client.response().status, 417, "{lines}");
         for _ in 0..3 {
             client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
-            assert_eq!(client.answer().body, b"GET /api HTTP/1.1", "{lines}");
+            assert_eq!(client.response().body, b"GET /api HTTP/1.1", "{lines}");
         }
     }
     assert!(!upstream.received().contains("odd"));
 }
 
 #[test]
-fn a_100_from_upstream_is_not_taken_for_its_answer() {
-    let upstream = Upstream::scripted(|conversation| {
-        while conversation.request().is_some() {
-            conversation.send("HTTP/1.1 100 Continue\r\n\r\n");
-            conversation.send("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n");
-            conversation.send(ok("the answer"));
+fn interim_responses_of_upstream_are_not_its_final_response() {
+    let upstream = RawUpstream::scripted(|connection| {
+        while connection.request().is_some() {
+            connection.send("HTTP/1.1 100 Continue\r\n\r\n");
+            connection.send("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n");
+            connection.send(ok("the response"));
         }
     });
-    let gateway = Running::before(&upstream);
+    let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     for _ in 0..10 {
         client.send("POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
-        assert_eq!(client.answer().body, b"the answer");
+        assert_eq!(client.response().body, b"the response");
     }
 }

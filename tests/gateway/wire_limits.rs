@@ -1,6 +1,7 @@
-//! What one client can make the gateway hold: heads are capped, bodies pass through, rest is cheap.
+//! Memory that one client can make the gateway use: heads are limited, bodies are streamed, and idle connections are
+//! small.
 //!
-//! Memory is measured on a gateway that is a process of its own.
+//! Memory is measured on a separate gateway process.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,12 +10,12 @@ use std::thread;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::wire_raw::{Client, Running, Upstream, configuration, contains, ok};
+use crate::raw_http::{RawClient, RawUpstream, WireGateway, configuration, contains, ok};
 
 #[test]
-fn a_head_too_large_is_refused_with_431() {
-    let upstream = Upstream::repeating();
-    let gateway = Running::before(&upstream);
+fn a_head_that_is_too_large_returns_431() {
+    let upstream = RawUpstream::echoing_request_line();
+    let gateway = WireGateway::forwarding_to(&upstream);
     for head in [
         format!("X: {}\r\n", "x".repeat(1 << 20)),
         "X: y\r\n".repeat(10_000),
@@ -23,9 +24,9 @@ fn a_head_too_large_is_refused_with_431() {
     ] {
         let mut client = gateway.client();
         let request = format!("GET /api HTTP/1.1\r\nHost: a\r\n{head}\r\n");
-        let sending = client.send_meanwhile(request.into_bytes());
-        assert_eq!(client.answer().status, 431);
-        client.is_hung_up();
+        let sending = client.send_in_background(request.into_bytes());
+        assert_eq!(client.response().status, 431);
+        client.assert_closed();
         sending.join().unwrap();
     }
     let mut client = gateway.client();
@@ -33,49 +34,49 @@ fn a_head_too_large_is_refused_with_431() {
         "GET /api/{} HTTP/1.1\r\nHost: a\r\n\r\n",
         "x".repeat(1 << 20)
     );
-    let sending = client.send_meanwhile(target.into_bytes());
-    assert!(matches!(client.answer().status, 414 | 431));
-    client.is_hung_up();
+    let sending = client.send_in_background(target.into_bytes());
+    assert!(matches!(client.response().status, 414 | 431));
+    client.assert_closed();
     sending.join().unwrap();
-    upstream.got_nothing_by(&gateway);
+    upstream.assert_received_nothing(&gateway);
 }
 
 #[test]
-fn a_head_as_large_as_allowed_is_served() {
-    let upstream = Upstream::repeating();
-    let gateway = Running::before(&upstream);
+fn a_head_of_the_maximum_size_is_served() {
+    let upstream = RawUpstream::echoing_request_line();
+    let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     let long = "x".repeat(31 * 1024);
     client.send(format!("GET /api HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n"));
-    assert_eq!(client.answer().status, 200);
+    assert_eq!(client.response().status, 200);
     let many = "X: y\r\n".repeat(99);
     client.send(format!("GET /api HTTP/1.1\r\nHost: a\r\n{many}\r\n"));
-    assert_eq!(client.answer().status, 200);
+    assert_eq!(client.response().status, 200);
 }
 
 #[test]
-fn ten_thousand_hops_are_bounded_work() {
-    let upstream = Upstream::repeating();
+fn a_forwarded_for_header_with_ten_thousand_hops_is_rejected() {
+    let upstream = RawUpstream::echoing_request_line();
     let server = "max_header_bytes = \"256KiB\"\n[client]\ntrusted_proxies = [\"127.0.0.0/8\"]";
-    let gateway = Running::with(upstream.address, server, "");
+    let gateway = WireGateway::with(upstream.address, server, "");
     let mut client = gateway.client();
     let hops = vec!["127.0.0.1"; 10_000].join(", ");
     client.send(format!(
         "GET /api HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {hops}\r\n\r\n"
     ));
-    assert!(matches!(client.answer().status, 400 | 431));
-    upstream.got_nothing_by(&gateway);
+    assert!(matches!(client.response().status, 400 | 431));
+    upstream.assert_received_nothing(&gateway);
 }
 
-/// A gateway as a process of its own.
-struct Process {
+/// Gateway process.
+struct GatewayProcess {
     child: Child,
     address: SocketAddr,
     _directory: tempfile::TempDir,
 }
 
-impl Process {
-    fn before(upstream: SocketAddr) -> Self {
+impl GatewayProcess {
+    fn forwarding_to(upstream: SocketAddr) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("tidegate.toml");
         let text = configuration("127.0.0.1:0", upstream, "", "");
@@ -90,24 +91,24 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn()
             .expect("a process");
-        // Wherever it logs, it says where it listens.
-        let (said, hears) = std::sync::mpsc::channel();
+        // The log line with the address may be on either output.
+        let (lines, received_lines) = std::sync::mpsc::channel();
         let outputs: [Box<dyn std::io::Read + Send>; 2] = [
             Box::new(child.stdout.take().expect("piped")),
             Box::new(child.stderr.take().expect("piped")),
         ];
         for output in outputs {
-            let said = said.clone();
+            let lines = lines.clone();
             thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
-                    // Nobody listens once the address is known.
-                    let _ = said.send(line);
+                    // The receiver is gone once the address is known.
+                    let _ = lines.send(line);
                 }
             });
         }
         let address = loop {
-            let line = hears
-                .recv_timeout(crate::wire_raw::PATIENCE)
+            let line = received_lines
+                .recv_timeout(crate::raw_http::TEST_TIMEOUT)
                 .expect("a line with its address");
             if let Some((_, address)) = line.split_once("listening address=http://") {
                 break address.trim().parse().expect("an address");
@@ -120,34 +121,34 @@ impl Process {
         }
     }
 
-    /// A figure of its memory in KiB.
+    /// Returns a field of `/proc/PID/status` in KiB.
     fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).expect("a process that runs");
         let line = status.lines().find(|line| line.starts_with(name));
-        let figure = line.and_then(|line| line.split_whitespace().nth(1));
-        figure.expect("a figure").parse().expect("a number")
+        let value = line.and_then(|line| line.split_whitespace().nth(1));
+        value.expect("a figure").parse().expect("a number")
     }
 
-    /// One request, so that what is made once is made.
+    /// Sends one request, so that one-time allocations have happened.
     fn warmed_up(self) -> Self {
-        let mut client = Client::connect(self.address);
+        let mut client = RawClient::connect(self.address);
         client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!(client.answer().status, 200);
+        assert_eq!(client.response().status, 200);
         self
     }
 }
 
-impl Drop for Process {
+impl Drop for GatewayProcess {
     fn drop(&mut self) {
-        // An error means that it has ended by itself.
+        // An error means that the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How much is streamed: a GiB where there is time for it.
-fn amount() -> u64 {
+/// Number of bytes to stream: 1 GiB if `TIDEGATE_FULL` is 1, otherwise 256 MiB.
+fn stream_length() -> u64 {
     if std::env::var_os("TIDEGATE_FULL").is_some_and(|full| full == "1") {
         1 << 30
     } else {
@@ -155,8 +156,8 @@ fn amount() -> u64 {
     }
 }
 
-/// An upstream that keeps nothing: `/api/down` is answered with [`amount`] bytes, anything else with
-/// the number of bytes it came with.
+/// Upstream that stores nothing. It responds to `/api/down` with [`stream_length`] bytes, and to anything else with the
+/// number of bytes received.
 fn streaming_upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a bound socket");
@@ -178,7 +179,7 @@ fn serve(stream: &mut TcpStream) -> Option<()> {
     }
     let head = String::from_utf8(head).ok()?.to_ascii_lowercase();
     if head.starts_with("get /api/down ") {
-        let len = amount();
+        let len = stream_length();
         write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n").ok()?;
         return write_zeros(stream, len).ok();
     }
@@ -203,29 +204,29 @@ fn write_zeros(stream: &mut TcpStream, mut left: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-const MOST_GROWTH: u64 = 32 * 1024;
+const MAX_GROWTH: u64 = 32 * 1024;
 
 #[test]
-fn a_huge_request_body_passes_through_without_being_kept() {
-    let gateway = Process::before(streaming_upstream()).warmed_up();
+fn a_huge_request_body_is_streamed_in_bounded_memory() {
+    let gateway = GatewayProcess::forwarding_to(streaming_upstream()).warmed_up();
     let before = gateway.memory("VmRSS");
-    let mut client = Client::connect(gateway.address);
-    let len = amount();
+    let mut client = RawClient::connect(gateway.address);
+    let len = stream_length();
     client.send(format!(
         "POST /api/up HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"
     ));
     write_zeros(&mut client.stream, len).unwrap();
-    assert_eq!(client.answer().body, len.to_string().as_bytes());
+    assert_eq!(client.response().body, len.to_string().as_bytes());
     let growth = gateway.memory("VmHWM").saturating_sub(before);
-    println!("a request body of {} MiB cost {growth} KiB", len >> 20);
-    assert!(growth < MOST_GROWTH, "{growth} KiB");
+    println!("a request body of {} MiB used {growth} KiB", len >> 20);
+    assert!(growth < MAX_GROWTH, "{growth} KiB");
 }
 
 #[test]
-fn a_huge_response_body_passes_through_without_being_kept() {
-    let gateway = Process::before(streaming_upstream()).warmed_up();
+fn a_huge_response_body_is_streamed_in_bounded_memory() {
+    let gateway = GatewayProcess::forwarding_to(streaming_upstream()).warmed_up();
     let before = gateway.memory("VmRSS");
-    let mut client = Client::connect(gateway.address);
+    let mut client = RawClient::connect(gateway.address);
     client.send("GET /api/down HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let mut buf = vec![0; 256 * 1024];
     let mut received = 0;
@@ -233,19 +234,19 @@ fn a_huge_response_body_passes_through_without_being_kept() {
         received += n as u64;
     }
     assert!(
-        (amount()..amount() + 1024).contains(&received),
+        (stream_length()..stream_length() + 1024).contains(&received),
         "{received}"
     );
     let growth = gateway.memory("VmHWM").saturating_sub(before);
     println!(
-        "a response body of {} MiB cost {growth} KiB",
-        amount() >> 20
+        "a response body of {} MiB used {growth} KiB",
+        stream_length() >> 20
     );
-    assert!(growth < MOST_GROWTH, "{growth} KiB");
+    assert!(growth < MAX_GROWTH, "{growth} KiB");
 }
 
 #[test]
-fn ten_thousand_connections_at_rest_cost_little() {
+fn ten_thousand_idle_connections_use_little_memory() {
     const CONNECTIONS: u64 = 10_000;
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -257,18 +258,18 @@ fn ten_thousand_connections_at_rest_cost_little() {
         );
         return;
     }
-    let gateway = Process::before(streaming_upstream()).warmed_up();
+    let gateway = GatewayProcess::forwarding_to(streaming_upstream()).warmed_up();
     let before = gateway.memory("VmRSS");
-    let clients: Vec<Client> = (0..CONNECTIONS)
+    let clients: Vec<RawClient> = (0..CONNECTIONS)
         .map(|_| {
-            let mut client = Client::connect(gateway.address);
+            let mut client = RawClient::connect(gateway.address);
             client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
-            assert_eq!(client.answer().status, 200);
+            assert_eq!(client.response().status, 200);
             client
         })
         .collect();
     let each = gateway.memory("VmRSS").saturating_sub(before) * 1024 / CONNECTIONS;
-    println!("{CONNECTIONS} connections at rest cost {each} bytes each");
+    println!("{CONNECTIONS} idle connections use {each} bytes each");
     assert!(each <= 16 * 1024, "{each} bytes");
     drop(clients);
 }

@@ -1,70 +1,70 @@
-//! Requests that two servers could read differently: refused, and nothing of them passed on.
+//! Requests that two servers could parse differently are rejected, and no part of them is forwarded.
 
-use crate::wire_raw::{Running, Upstream};
+use crate::raw_http::{RawUpstream, WireGateway};
 
-/// What an attacker would have upstream see.
+/// Request that an attacker tries to get to upstream.
 const SMUGGLED: &str = "GET /api/smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-const GOOD: &str = "GET /api/good HTTP/1.1\r\nHost: a\r\n\r\n";
+const VALID: &str = "GET /api/good HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A gateway that must let nothing pass.
-struct Guarded {
-    upstream: Upstream,
-    gateway: Running,
+/// Gateway and the upstream that must receive nothing.
+struct WireFixture {
+    upstream: RawUpstream,
+    gateway: WireGateway,
 }
 
-impl Guarded {
+impl WireFixture {
     fn start() -> Self {
-        let upstream = Upstream::repeating();
-        let gateway = Running::before(&upstream);
+        let upstream = RawUpstream::echoing_request_line();
+        let gateway = WireGateway::forwarding_to(&upstream);
         Self { upstream, gateway }
     }
 
-    /// Holds that `bad` is refused with `status`, first on its connection or behind another request,
-    /// that the connection ends there, and that upstream learns nothing of it.
+    /// Asserts that `invalid` is rejected with `status` and that the connection closes, both as the first request on a
+    /// connection and after another one. Upstream must receive nothing of it.
     #[track_caller]
-    fn refuses(&self, status: u16, bad: impl AsRef<[u8]>) {
-        let bad = bad.as_ref();
-        let shown = bad[..bad.len().min(200)].escape_ascii();
+    fn assert_rejected_and_closed(&self, status: u16, invalid: impl AsRef<[u8]>) {
+        let invalid = invalid.as_ref();
+        let shown = invalid[..invalid.len().min(200)].escape_ascii();
         let mut client = self.gateway.client();
-        client.send([bad, SMUGGLED.as_bytes()].concat());
-        let answer = client.answer();
-        assert_eq!(answer.status, status, "{shown}");
-        client.is_hung_up();
-        self.upstream.got_nothing_by(&self.gateway);
+        client.send([invalid, SMUGGLED.as_bytes()].concat());
+        let response = client.response();
+        assert_eq!(response.status, status, "{shown}");
+        client.assert_closed();
+        self.upstream.assert_received_nothing(&self.gateway);
 
         let mut client = self.gateway.client();
-        client.send([GOOD.as_bytes(), bad, SMUGGLED.as_bytes()].concat());
-        assert_eq!(client.answer().status, 200, "{shown}");
-        assert_eq!(client.answer().status, status, "{shown}");
-        client.is_hung_up();
+        client.send([VALID.as_bytes(), invalid, SMUGGLED.as_bytes()].concat());
+        assert_eq!(client.response().status, 200, "{shown}");
+        assert_eq!(client.response().status, status, "{shown}");
+        client.assert_closed();
         let received = self.upstream.received();
         assert_eq!(received.matches(" HTTP/1.1").count(), 1, "{received:?}");
         assert!(received.starts_with("GET /api/good "), "{received:?}");
-        self.upstream.forget();
+        self.upstream.clear_received();
     }
 
-    /// A request with these header lines besides Host and what may be a body.
+    /// Asserts that a POST with these header lines and this body is rejected with 400.
     #[track_caller]
-    fn refuses_post(&self, lines: &str, body: &str) {
+    fn assert_post_rejected(&self, lines: &str, body: &str) {
         let request = format!("POST /api HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n{body}");
-        self.refuses(400, request);
+        self.assert_rejected_and_closed(400, request);
     }
 
-    /// Holds that `request` is refused with `status`, nothing of it passed on, and the connection
-    /// either closed or good for the next request.
+    /// Asserts that `request` is rejected with `status` and that no part of it is forwarded. The connection may stay
+    /// open.
     #[track_caller]
-    fn declines(&self, status: u16, request: &str) {
+    fn assert_rejected(&self, status: u16, request: &str) {
         let mut client = self.gateway.client();
         client.send(request);
-        assert_eq!(client.answer().status, status, "{request:?}");
-        self.upstream.got_nothing_by(&self.gateway);
+        assert_eq!(client.response().status, status, "{request:?}");
+        self.upstream.assert_received_nothing(&self.gateway);
     }
 }
 
 #[test]
-fn a_length_given_in_two_ways_is_refused() {
-    let guarded = Guarded::start();
+fn content_length_with_transfer_encoding_is_rejected() {
+    let fixture = WireFixture::start();
     let chunked = "0\r\n\r\n";
     for lines in [
         "Content-Length: 5\r\nTransfer-Encoding: chunked",
@@ -73,13 +73,13 @@ fn a_length_given_in_two_ways_is_refused() {
         "transfer-encoding:chunked\r\ncontent-length:5",
         "Content-Length: 5\r\nX: y\r\nTRANSFER-ENCODING: CHUNKED",
     ] {
-        guarded.refuses_post(lines, chunked);
+        fixture.assert_post_rejected(lines, chunked);
     }
 }
 
 #[test]
-fn a_length_that_is_not_one_plain_number_is_refused() {
-    let guarded = Guarded::start();
+fn an_invalid_or_repeated_content_length_is_rejected() {
+    let fixture = WireFixture::start();
     for length in [
         "+5",
         "-0",
@@ -99,20 +99,20 @@ fn a_length_that_is_not_one_plain_number_is_refused() {
         "18446744073709551616",
         "99999999999999999999999999",
     ] {
-        guarded.refuses_post(&format!("Content-Length: {length}"), "hello");
+        fixture.assert_post_rejected(&format!("Content-Length: {length}"), "hello");
     }
     for lines in [
         "Content-Length: 5\r\nContent-Length: 5",
         "Content-Length: 5\r\nContent-Length: 6",
         "Content-Length: 0\r\nX: y\r\ncontent-length: 5",
     ] {
-        guarded.refuses_post(lines, "hello");
+        fixture.assert_post_rejected(lines, "hello");
     }
 }
 
 #[test]
-fn a_transfer_coding_other_than_exactly_chunked_is_refused() {
-    let guarded = Guarded::start();
+fn a_transfer_coding_other_than_chunked_is_rejected() {
+    let fixture = WireFixture::start();
     for coding in [
         "gzip, chunked",
         "chunked, gzip",
@@ -129,7 +129,7 @@ fn a_transfer_coding_other_than_exactly_chunked_is_refused() {
         "chun ked",
         "chunked\u{b}",
     ] {
-        guarded.refuses_post(&format!("Transfer-Encoding: {coding}"), "0\r\n\r\n");
+        fixture.assert_post_rejected(&format!("Transfer-Encoding: {coding}"), "0\r\n\r\n");
     }
     for lines in [
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
@@ -137,27 +137,27 @@ fn a_transfer_coding_other_than_exactly_chunked_is_refused() {
         "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding:\r\n chunked",
     ] {
-        guarded.refuses_post(lines, "0\r\n\r\n");
+        fixture.assert_post_rejected(lines, "0\r\n\r\n");
     }
 }
 
 #[test]
-fn a_transfer_coding_in_http_1_0_is_refused() {
-    let guarded = Guarded::start();
+fn a_transfer_coding_in_http_1_0_is_rejected() {
+    let fixture = WireFixture::start();
     for rest in [
         "Transfer-Encoding: chunked",
         "Connection: keep-alive\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\r\nContent-Length: 5",
     ] {
         let request = format!("POST /api HTTP/1.0\r\nHost: a\r\n{rest}\r\n\r\n0\r\n\r\n");
-        guarded.refuses(400, request);
+        fixture.assert_rejected_and_closed(400, request);
     }
 }
 
 #[test]
-fn lines_and_names_that_bend_the_grammar_are_refused() {
-    let guarded = Guarded::start();
-    for bad in [
+fn invalid_lines_and_names_are_rejected() {
+    let fixture = WireFixture::start();
+    for invalid in [
         "GET /api HTTP/1.1\nHost: a\n\n",
         "GET /api HTTP/1.1\r\nHost: a\n\r\n",
         "GET /api HTTP/1.1\r\nHost: a\r\n\n",
@@ -195,21 +195,21 @@ fn lines_and_names_that_bend_the_grammar_are_refused() {
         "GET /api HTTP/01.1\r\nHost: a\r\n\r\n",
         "GET /a pi HTTP/1.1\r\nHost: a\r\n\r\n",
     ] {
-        guarded.refuses(400, bad);
+        fixture.assert_rejected_and_closed(400, invalid);
     }
-    guarded.refuses(400, b"GET /api/\xff HTTP/1.1\r\nHost: a\r\n\r\n");
-    guarded.refuses(505, "GET /api HTTP/2.0\r\nHost: a\r\n\r\n");
-    guarded.refuses(505, "GET /api HTTP/1.2\r\nHost: a\r\n\r\n");
+    fixture.assert_rejected_and_closed(400, b"GET /api/\xff HTTP/1.1\r\nHost: a\r\n\r\n");
+    fixture.assert_rejected_and_closed(505, "GET /api HTTP/2.0\r\nHost: a\r\n\r\n");
+    fixture.assert_rejected_and_closed(505, "GET /api HTTP/1.2\r\nHost: a\r\n\r\n");
 }
 
 #[test]
-fn a_broken_chunk_ends_the_request_where_it_breaks() {
-    let upstream = Upstream::scripted(|conversation| {
-        while let Some(request) = conversation.request() {
-            conversation.send(crate::wire_raw::ok(request.line()));
+fn an_invalid_chunk_returns_400_and_closes() {
+    let upstream = RawUpstream::scripted(|connection| {
+        while let Some(request) = connection.request() {
+            connection.send(crate::raw_http::ok(request.line()));
         }
     });
-    let gateway = Running::before(&upstream);
+    let gateway = WireGateway::forwarding_to(&upstream);
     let long = "x".repeat(17 * 1024);
     for body in [
         &format!("5;{long}\r\nhello\r\n0\r\n\r\n"),
@@ -241,30 +241,30 @@ fn a_broken_chunk_ends_the_request_where_it_breaks() {
         client.send(format!(
             "POST /api HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}{SMUGGLED}"
         ));
-        assert_eq!(client.answer().status, 400, "{shown:?}");
-        client.is_hung_up();
+        assert_eq!(client.response().status, 400, "{shown:?}");
+        client.assert_closed();
 
         let mut client = gateway.client();
         client.send("GET /api/after HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(
-            client.answer().body,
+            client.response().body,
             b"GET /api/after HTTP/1.1",
             "{shown:?}"
         );
         let received = upstream.received();
         assert!(!received.contains("smuggled"), "{shown:?}: {received:?}");
         assert!(!received.contains("\r\n0\r\n"), "{shown:?}: {received:?}");
-        upstream.forget();
+        upstream.clear_received();
     }
 }
 
 #[test]
-fn a_host_that_is_not_one_plain_host_is_refused() {
-    let guarded = Guarded::start();
-    guarded.refuses(400, "GET /api HTTP/1.1\r\n\r\n");
-    guarded.refuses(400, "GET /api HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n");
-    guarded.refuses(400, "GET /api HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n");
-    guarded.declines(400, "GET /api HTTP/1.0\r\n\r\n");
+fn an_invalid_or_repeated_host_is_rejected() {
+    let fixture = WireFixture::start();
+    fixture.assert_rejected_and_closed(400, "GET /api HTTP/1.1\r\n\r\n");
+    fixture.assert_rejected_and_closed(400, "GET /api HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n");
+    fixture.assert_rejected_and_closed(400, "GET /api HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n");
+    fixture.assert_rejected(400, "GET /api HTTP/1.0\r\n\r\n");
     for host in [
         "",
         "a,b",
@@ -288,13 +288,13 @@ fn a_host_that_is_not_one_plain_host_is_refused() {
         "a%00b",
         "b\u{e9}",
     ] {
-        guarded.declines(400, &format!("GET /api HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        fixture.assert_rejected(400, &format!("GET /api HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     }
 }
 
 #[test]
-fn an_absolute_target_for_another_host_is_refused() {
-    let guarded = Guarded::start();
+fn an_absolute_target_for_another_host_is_rejected() {
+    let fixture = WireFixture::start();
     for target in [
         "http://b/api",
         "http://a:81/api",
@@ -304,27 +304,27 @@ fn an_absolute_target_for_another_host_is_refused() {
         "//b/api",
     ] {
         let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
-        let mut client = guarded.gateway.client();
+        let mut client = fixture.gateway.client();
         client.send(&request);
-        let status = client.answer().status;
-        // Without a scheme it is a path, which no route takes.
+        let status = client.response().status;
+        // Without a scheme the target is a path, which matches no route.
         let expected = if target.starts_with("//") { 404 } else { 400 };
         assert_eq!(status, expected, "{request:?}");
-        guarded.upstream.got_nothing_by(&guarded.gateway);
+        fixture.upstream.assert_received_nothing(&fixture.gateway);
     }
 }
 
 #[test]
-fn an_absolute_target_goes_where_the_configuration_says() {
-    let guarded = Guarded::start();
-    let mut client = guarded.gateway.client();
+fn an_absolute_target_is_sent_to_the_configured_upstream() {
+    let fixture = WireFixture::start();
+    let mut client = fixture.gateway.client();
     client.send("GET http://elsewhere.test:1/api/x HTTP/1.1\r\nHost: elsewhere.test:1\r\n\r\n");
-    assert_eq!(client.answer().body, b"GET /api/x HTTP/1.1");
+    assert_eq!(client.response().body, b"GET /api/x HTTP/1.1");
 }
 
 #[test]
-fn methods_that_ask_for_no_resource_are_refused() {
-    let guarded = Guarded::start();
+fn connect_trace_and_invalid_targets_are_rejected() {
+    let fixture = WireFixture::start();
     for request in [
         "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n",
         "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -339,24 +339,26 @@ fn methods_that_ask_for_no_resource_are_refused() {
         "GET ?x HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET \\api HTTP/1.1\r\nHost: a\r\n\r\n",
     ] {
-        let mut client = guarded.gateway.client();
+        let mut client = fixture.gateway.client();
         client.send(request);
-        let status = client.answer().status;
+        let status = client.response().status;
         assert!(matches!(status, 400 | 405), "{status} for {request:?}");
-        guarded.upstream.got_nothing_by(&guarded.gateway);
+        fixture.upstream.assert_received_nothing(&fixture.gateway);
     }
 }
 
 #[test]
-fn what_is_sent_behind_a_refused_connect_is_no_tunnel() {
-    let guarded = Guarded::start();
-    let mut client = guarded.gateway.client();
-    client.send(format!("CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n{GOOD}"));
-    assert!(matches!(client.answer().status, 400 | 405));
-    // The rest is a request like any other, or the connection is over.
+fn bytes_after_a_rejected_connect_are_not_tunnelled() {
+    let fixture = WireFixture::start();
+    let mut client = fixture.gateway.client();
+    client.send(format!(
+        "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n{VALID}"
+    ));
+    assert!(matches!(client.response().status, 400 | 405));
+    // The rest is either read as an ordinary request, or the connection is closed.
     let (rest, _) = {
         client.stream.shutdown(std::net::Shutdown::Write).unwrap();
-        client.rest()
+        client.read_to_end()
     };
     let rest = String::from_utf8_lossy(&rest);
     assert!(

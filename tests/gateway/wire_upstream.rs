@@ -1,51 +1,51 @@
-//! Upstreams that do not keep to HTTP: the client gets a 502 or a body that visibly breaks off, and
-//! nobody gets what was left on the connection.
+//! Upstreams that violate HTTP. The client gets a 502 or a visibly truncated body, and no client gets bytes that were
+//! left on the connection.
 
 use std::io::Write as _;
 use std::net::Shutdown;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
-use crate::wire_raw::{End, PATIENCE, Running, Upstream, eventually, ok};
+use crate::raw_http::{End, RawUpstream, TEST_TIMEOUT, WireGateway, eventually, ok};
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// An upstream that sends `bytes` for an answer and, if it is to, closes; every further connection it
-/// serves as it should.
-fn once(bytes: impl Into<Vec<u8>>, close: bool) -> Upstream {
+/// Upstream that sends `bytes` as its first response and closes if `close` is set. It serves all further connections
+/// correctly.
+fn responding_once(bytes: impl Into<Vec<u8>>, close: bool) -> RawUpstream {
     let bytes = bytes.into();
-    Upstream::scripted(move |conversation| {
-        if conversation.number == 0 {
-            conversation.request();
-            conversation.send(&bytes);
+    RawUpstream::scripted(move |connection| {
+        if connection.number == 0 {
+            connection.request();
+            connection.send(&bytes);
             if close {
-                let half = conversation.stream.shutdown(Shutdown::Write);
-                half.expect("an open socket");
+                let half_closed = connection.stream.shutdown(Shutdown::Write);
+                half_closed.expect("an open socket");
             }
-            conversation.until_closed();
+            connection.read_to_close();
         }
-        while let Some(request) = conversation.request() {
-            conversation.send(ok(request.line()));
+        while let Some(request) = connection.request() {
+            connection.send(ok(request.line()));
         }
     })
 }
 
-/// Holds that `upstream`'s first answer is a 502 to the client and that the next request is served on
+/// Asserts that the client gets a 502 for the first response of `upstream`, and that the next request is served on
 /// another connection.
 #[track_caller]
-fn is_a_bad_answer(shown: &str, upstream: &Upstream) {
-    let gateway = Running::before(upstream);
+fn assert_bad_gateway(shown: &str, upstream: &RawUpstream) {
+    let gateway = WireGateway::forwarding_to(upstream);
     let mut client = gateway.client();
     client.send(GET);
-    assert_eq!(client.answer().status, 502, "{shown:?}");
+    assert_eq!(client.response().status, 502, "{shown:?}");
     let mut client = gateway.client();
     client.send(GET);
-    assert_eq!(client.answer().body, b"GET /api HTTP/1.1", "{shown:?}");
+    assert_eq!(client.response().body, b"GET /api HTTP/1.1", "{shown:?}");
     assert_eq!(upstream.connections(), 2, "{shown:?}");
 }
 
 #[test]
-fn an_answer_framed_in_two_ways_is_a_bad_answer() {
+fn a_response_with_contradictory_framing_returns_502() {
     for lines in [
         "Content-Length: 5\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\r\nContent-Length: 5",
@@ -62,14 +62,14 @@ fn an_answer_framed_in_two_ways_is_a_bad_answer() {
         "Transfer-Encoding: gzip",
         "Transfer-Encoding: xchunked",
     ] {
-        let answer = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
-        is_a_bad_answer(lines, &once(answer, false));
+        let response = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+        assert_bad_gateway(lines, &responding_once(response, false));
     }
 }
 
 #[test]
-fn what_is_not_http_is_a_bad_answer() {
-    for answer in [
+fn a_response_that_is_not_http_returns_502() {
+    for response in [
         "SSH-2.0-OpenSSH_9.9\r\n",
         "\0\0\0\0",
         "{\"error\": \"this is not HTTP\"}",
@@ -83,34 +83,34 @@ fn what_is_not_http_is_a_bad_answer() {
         "",
         "HTTP/1.1 200 OK\r\nContent-",
     ] {
-        is_a_bad_answer(answer, &once(answer, true));
+        assert_bad_gateway(response, &responding_once(response, true));
     }
 }
 
 #[test]
-fn a_head_too_large_is_a_bad_answer() {
+fn a_response_head_that_is_too_large_returns_502() {
     let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
-    is_a_bad_answer("long line", &once(long, false));
+    assert_bad_gateway("long line", &responding_once(long, false));
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(10_000));
-    is_a_bad_answer("many lines", &once(many, false));
+    assert_bad_gateway("many lines", &responding_once(many, false));
 }
 
 #[test]
-fn an_upstream_that_closes_before_it_answers_is_a_502_and_is_not_asked_twice() {
-    let upstream = Upstream::scripted(|conversation| {
-        conversation.request();
+fn an_upstream_that_closes_before_its_response_returns_502_without_a_retry() {
+    let upstream = RawUpstream::scripted(|connection| {
+        connection.request();
     });
-    let gateway = Running::before(&upstream);
+    let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     client.send("POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
-    assert_eq!(client.answer().status, 502);
+    assert_eq!(client.response().status, 502);
     assert_eq!(upstream.received().matches("POST ").count(), 1);
 }
 
 #[test]
-fn a_body_that_upstream_cuts_short_never_looks_complete() {
-    let upstream = Upstream::scripted(|conversation| {
-        let Some(request) = conversation.request() else {
+fn a_body_that_upstream_truncates_never_looks_complete() {
+    let upstream = RawUpstream::scripted(|connection| {
+        let Some(request) = connection.request() else {
             return;
         };
         let framing = match request.line() {
@@ -120,22 +120,22 @@ fn a_body_that_upstream_cuts_short_never_looks_complete() {
             "GET /api/last HTTP/1.1" => "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
             _ => "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nz\r\n",
         };
-        conversation.send(format!("HTTP/1.1 200 OK\r\n{framing}"));
+        connection.send(format!("HTTP/1.1 200 OK\r\n{framing}"));
     });
-    for place in ["sized", "chunk", "between", "last", "garbage"] {
-        // One each, or the circuit would be open before they are through.
-        let gateway = Running::before(&upstream);
+    for case in ["sized", "chunk", "between", "last", "garbage"] {
+        // A new gateway each time, because otherwise the circuit would open.
+        let gateway = WireGateway::forwarding_to(&upstream);
         for version in ["1.1", "1.0"] {
             let mut client = gateway.client();
             client.send(format!(
-                "GET /api/{place} HTTP/{version}\r\nHost: a\r\n\r\n{GET}"
+                "GET /api/{case} HTTP/{version}\r\nHost: a\r\n\r\n{GET}"
             ));
-            let (rest, end) = client.rest();
+            let (rest, end) = client.read_to_end();
             let rest = String::from_utf8_lossy(&rest);
-            assert!(!rest.contains("GET /api"), "{place}: {rest}");
+            assert!(!rest.contains("GET /api"), "{case}: {rest}");
             let (head, body) = rest.split_once("\r\n\r\n").unwrap_or((&rest, ""));
             let head = head.to_ascii_lowercase();
-            // Without a length only a reset tells a client of HTTP/1.0 that there should be more.
+            // Without a length, only a reset shows an HTTP/1.0 client that the body is truncated.
             let visible = if head.contains("transfer-encoding: chunked") {
                 !body.contains("0\r\n\r\n")
             } else if head.contains("content-length: 10") {
@@ -143,13 +143,13 @@ fn a_body_that_upstream_cuts_short_never_looks_complete() {
             } else {
                 head.contains(" 502 ") || end == End::Reset
             };
-            assert!(visible, "{place} {version} {end:?}: {rest}");
+            assert!(visible, "{case} {version} {end:?}: {rest}");
         }
     }
 }
 
-/// Answers each with something left over behind it that looks like an answer.
-const LEFT_OVER: [(&str, &str); 6] = [
+/// Responses that are followed by bytes that look like another response.
+const RESPONSES: [(&str, &str); 6] = [
     ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"),
     (
         "GET",
@@ -164,100 +164,100 @@ const LEFT_OVER: [(&str, &str); 6] = [
     ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"),
 ];
 
-const POISON: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nX-Poison: yes\r\n\r\npoison";
+const EXTRA_RESPONSE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nX-Poison: yes\r\n\r\npoison";
 
 #[test]
-fn what_upstream_sends_behind_its_answer_is_never_an_answer() {
+fn bytes_after_a_response_are_never_used_as_a_response() {
     for together in [true, false] {
-        let turn = Arc::new(Mutex::new(0));
+        let responses_sent = Arc::new(Mutex::new(0));
         let (sent, is_sent) = channel();
         let sent = Mutex::new(sent);
-        let upstream = Upstream::scripted(move |conversation| {
-            while conversation.request().is_some() {
-                let answer = LEFT_OVER[*turn.lock().unwrap() % LEFT_OVER.len()].1;
-                *turn.lock().unwrap() += 1;
+        let upstream = RawUpstream::scripted(move |connection| {
+            while connection.request().is_some() {
+                let response = RESPONSES[*responses_sent.lock().unwrap() % RESPONSES.len()].1;
+                *responses_sent.lock().unwrap() += 1;
                 if together {
-                    conversation.send(format!("{answer}{POISON}"));
+                    connection.send(format!("{response}{EXTRA_RESPONSE}"));
                 } else {
-                    conversation.send(answer);
-                    conversation.send(POISON);
+                    connection.send(response);
+                    connection.send(EXTRA_RESPONSE);
                 }
-                // Nobody listens any more when the test has failed.
+                // The receiver is gone if the test has failed.
                 let _ = sent.lock().unwrap().send(());
             }
         });
-        let gateway = Running::before(&upstream);
+        let gateway = WireGateway::forwarding_to(&upstream);
         for n in 0..300 {
-            let (method, answer) = LEFT_OVER[n % LEFT_OVER.len()];
+            let (method, response) = RESPONSES[n % RESPONSES.len()];
             let mut client = gateway.client();
             client.send(format!(
                 "{method} /api HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
             ));
-            let (rest, _) = client.rest();
+            let (rest, _) = client.read_to_end();
             let rest = String::from_utf8_lossy(&rest);
-            assert!(rest.starts_with(&answer[..12]), "{n}: {rest}");
+            assert!(rest.starts_with(&response[..12]), "{n}: {rest}");
             assert!(!rest.to_ascii_lowercase().contains("poison"), "{n}: {rest}");
-            // The poison is on the connection before the next request is made.
+            // The extra bytes are on the connection before the next request is sent.
             is_sent.recv().unwrap();
         }
     }
 }
 
 #[test]
-fn what_upstream_sends_unasked_on_an_idle_connection_is_never_an_answer() {
+fn bytes_on_an_idle_upstream_connection_are_never_used_as_a_response() {
     let (idle, is_idle) = channel();
     let idle = Mutex::new(idle);
-    let upstream = Upstream::scripted(move |conversation| {
-        while conversation.request().is_some() {
-            conversation.send(ok("good"));
-            let stream = conversation.stream.try_clone().unwrap();
+    let upstream = RawUpstream::scripted(move |connection| {
+        while connection.request().is_some() {
+            connection.send(ok("good"));
+            let stream = connection.stream.try_clone().unwrap();
             let _ = idle.lock().unwrap().send(stream);
         }
     });
-    let gateway = Running::before(&upstream);
+    let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     for _ in 0..200 {
         client.send(GET);
-        assert_eq!(client.answer().body, b"good");
+        assert_eq!(client.response().body, b"good");
         let mut stream = is_idle.recv().unwrap();
-        stream.write_all(POISON.as_bytes()).unwrap();
+        stream.write_all(EXTRA_RESPONSE.as_bytes()).unwrap();
     }
     assert_eq!(upstream.connections(), 200);
 }
 
 #[test]
-fn an_answer_that_comes_before_the_body_was_sent_is_passed_on_and_its_connection_not_used_again() {
+fn a_response_before_the_end_of_the_request_is_forwarded_and_its_connection_not_reused() {
     let early_chunked =
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nearly\r\n0\r\n\r\n";
-    let refusal = "HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nearly";
-    for answer in [ok("early"), early_chunked.into(), refusal.into()] {
+    let rejection = "HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nearly";
+    for response in [ok("early"), early_chunked.into(), rejection.into()] {
         for framing in ["Content-Length: 100", "Transfer-Encoding: chunked"] {
-            let answer = answer.clone();
-            let upstream = Upstream::scripted(move |conversation| {
-                if conversation.number == 0 {
-                    conversation.head();
-                    conversation.send(&answer);
-                    conversation.until_closed();
+            let response = response.clone();
+            let upstream = RawUpstream::scripted(move |connection| {
+                if connection.number == 0 {
+                    connection.head();
+                    connection.send(&response);
+                    connection.read_to_close();
                 }
-                while let Some(request) = conversation.request() {
-                    conversation.send(ok(request.line()));
+                while let Some(request) = connection.request() {
+                    connection.send(ok(request.line()));
                 }
             });
-            // The rest of the body may be awaited or not; either way the connection ends then.
-            let deadlines = "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
-            let gateway = Running::with(upstream.address, deadlines, "");
+            // Whether or not the gateway waits for the rest of the body, the connection ends after this.
+            let timeouts = "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
+            let gateway = WireGateway::with(upstream.address, timeouts, "");
             let mut client = gateway.client();
             client.send(format!(
                 "POST /api HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n5\r\nhello\r\n"
             ));
-            assert_eq!(client.answer().body, b"early");
+            assert_eq!(client.response().body, b"early");
             let mut other = gateway.client();
             other.send(GET);
-            assert_eq!(other.answer().body, b"GET /api HTTP/1.1", "{framing}");
+            assert_eq!(other.response().body, b"GET /api HTTP/1.1", "{framing}");
             assert_eq!(upstream.connections(), 2);
-            // What the client still sends is a body, whatever it looks like.
-            let _sending = client.send_meanwhile(GET.repeat(3).into_bytes());
-            let (rest, _) = client.rest();
+            // What the client still sends belongs to the body, whatever it looks like.
+            let _sending = client.send_in_background(GET.repeat(3).into_bytes());
+            let (rest, _) = client.read_to_end();
             let rest = String::from_utf8_lossy(&rest);
             assert!(!rest.contains(" 200 "), "{framing}: {rest}");
             let received = upstream.received();
@@ -271,98 +271,100 @@ fn an_answer_that_comes_before_the_body_was_sent_is_passed_on_and_its_connection
 }
 
 #[test]
-fn request_trailers_are_dropped() {
-    let upstream = Upstream::scripted(|conversation| {
-        while let Some(request) = conversation.request() {
+fn request_trailers_are_removed() {
+    let upstream = RawUpstream::scripted(|connection| {
+        while let Some(request) = connection.request() {
             let body = String::from_utf8_lossy(&request.body);
-            conversation.send(ok(&format!("{}{body}", request.head)));
+            connection.send(ok(&format!("{}{body}", request.head)));
         }
     });
-    let gateway = Running::before(&upstream);
+    let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     client.send(
         "POST /api HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Late, Host\r\n\
          TE: trailers\r\n\r\n5\r\nhello\r\n0\r\nX-Late: evil\r\nHost: evil\r\n\
          Authorization: evil\r\nContent-Length: 1\r\n\r\n",
     );
-    let answer = client.answer();
-    assert_eq!(answer.status, 200);
-    assert!(answer.body.ends_with(b"\r\n\r\nhello"));
+    let response = client.response();
+    assert_eq!(response.status, 200);
+    assert!(response.body.ends_with(b"\r\n\r\nhello"));
     let received = upstream.received().to_ascii_lowercase();
     assert!(!received.contains("evil"), "{received}");
     assert!(!received.contains("x-late"), "{received}");
     assert!(received.ends_with("0\r\n\r\n"), "{received}");
     client.send(GET);
-    assert_eq!(client.answer().status, 200);
+    assert_eq!(client.response().status, 200);
     assert_eq!(upstream.connections(), 1);
 }
 
 #[test]
-fn response_trailers_are_never_headers() {
-    let upstream = Upstream::scripted(|conversation| {
-        while conversation.request().is_some() {
-            conversation.send(
+fn response_trailers_never_become_headers() {
+    let upstream = RawUpstream::scripted(|connection| {
+        while connection.request().is_some() {
+            connection.send(
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Late\r\n\r\n\
                  5\r\nhello\r\n0\r\nX-Late: evil\r\nSet-Cookie: evil\r\nContent-Length: 1\r\n\r\n",
             );
         }
     });
-    let gateway = Running::before(&upstream);
+    let gateway = WireGateway::forwarding_to(&upstream);
     for te in ["", "TE: trailers\r\n"] {
         let mut client = gateway.client();
         for _ in 0..3 {
             client.send(format!("GET /api HTTP/1.1\r\nHost: a\r\n{te}\r\n"));
-            let answer = client.answer();
-            assert_eq!(answer.body, b"hello");
-            assert!(!answer.head.contains("evil"), "{}", answer.head);
+            let response = client.response();
+            assert_eq!(response.body, b"hello");
+            assert!(!response.head.contains("evil"), "{}", response.head);
         }
         client.send("GET /api HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        let (rest, _) = client.rest();
+        let (rest, _) = client.read_to_end();
         let rest = String::from_utf8_lossy(&rest).to_ascii_lowercase();
         assert!(!rest.contains("set-cookie"), "{rest}");
     }
     let mut client = gateway.client();
     client.send("GET /api HTTP/1.0\r\nHost: a\r\n\r\n");
-    let (rest, _) = client.rest();
+    let (rest, _) = client.read_to_end();
     assert!(rest.ends_with(b"\r\n\r\nhello"), "{}", rest.escape_ascii());
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_upstream_connection_along() {
-    let gone = Arc::new(Mutex::new(false));
-    let noticed = Arc::clone(&gone);
-    let upstream = Upstream::scripted(move |conversation| {
-        conversation.request();
-        conversation.until_closed();
-        *noticed.lock().unwrap() = true;
+fn a_client_that_disconnects_closes_its_upstream_connection() {
+    let closed = Arc::new(Mutex::new(false));
+    let closed_by_gateway = Arc::clone(&closed);
+    let upstream = RawUpstream::scripted(move |connection| {
+        connection.request();
+        connection.read_to_close();
+        *closed_by_gateway.lock().unwrap() = true;
     });
-    let gateway = Running::before(&upstream);
+    let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     client.send(GET);
-    eventually("the request reaches upstream", || {
+    eventually("upstream has the request", || {
         upstream.received().contains("GET")
     });
     drop(client);
-    eventually("upstream is hung up on", || *gone.lock().unwrap());
+    eventually("the upstream connection is closed", || {
+        *closed.lock().unwrap()
+    });
 }
 
 #[test]
-fn an_upstream_that_answers_early_and_reads_no_more_holds_no_client() {
-    let upstream = Upstream::scripted(|conversation| {
-        conversation.head();
-        conversation.send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
-        // Neither reads nor closes.
-        std::thread::sleep(2 * PATIENCE);
+fn an_upstream_that_responds_early_and_stops_reading_does_not_block_the_client() {
+    let upstream = RawUpstream::scripted(|connection| {
+        connection.head();
+        connection.send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
+        // The server neither reads nor closes.
+        std::thread::sleep(2 * TEST_TIMEOUT);
     });
-    let deadlines = "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
-    let gateway = Running::with(upstream.address, deadlines, "");
+    let timeouts = "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
+    let gateway = WireGateway::with(upstream.address, timeouts, "");
     let mut client = gateway.client();
     let len = 64 << 20;
     client.send(format!(
         "POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"
     ));
-    let _sending = client.send_meanwhile(vec![b'x'; len]);
-    assert_eq!(client.answer().status, 401);
-    // Returns once the gateway has let go of the connection.
-    client.rest();
+    let _sending = client.send_in_background(vec![b'x'; len]);
+    assert_eq!(client.response().status, 401);
+    // Returns once the gateway has closed the connection.
+    client.read_to_end();
 }

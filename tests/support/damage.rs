@@ -1,27 +1,27 @@
-//! Damage to the files of a store on disk.
+//! Damage to the files of a disk store.
 //!
-//! Included by path, like `redis.rs`: tests of the store and of the gateway use it.
+//! Tests of the store and of the gateway include this file by path, like `redis.rs`.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// A kind of damage to a file.
+/// Kind of damage to a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Damage {
-    /// The byte at this offset has another value.
+    /// One bit of the byte at this offset is inverted.
     Flip(u64),
-    /// Four kibibytes from this offset are zero.
+    /// 4 KiB from this offset are zero.
     Hole(u64),
     /// The file ends at this offset.
     Cut(u64),
-    /// The file is missing.
+    /// The file is deleted.
     Gone,
 }
 
 impl Damage {
-    /// Damages `file`.
-    pub(crate) fn strike(self, file: &Path) {
+    /// Applies the damage to `file`.
+    pub(crate) fn apply(self, file: &Path) {
         let open = || {
             let mut options = OpenOptions::new();
             options.read(true).write(true).open(file).unwrap()
@@ -45,7 +45,7 @@ impl Damage {
     }
 }
 
-/// Copies a directory. Tables never change, so they are linked; the zeros at the end of a journal are not written.
+/// Copies a directory. Tables never change, so they are hard-linked. Zeros at the end of a journal are not written.
 pub(crate) fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -67,7 +67,7 @@ pub(crate) fn write_sparsely(path: &Path, content: &[u8]) {
     file.set_len(content.len() as u64).unwrap();
 }
 
-/// Returns the number of bytes up to the last that is not zero.
+/// Returns the length of `content` without trailing zeros.
 pub(crate) fn used(content: &[u8]) -> usize {
     content
         .iter()

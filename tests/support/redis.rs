@@ -1,22 +1,22 @@
-//! Real `redis-server` processes for tests and benches, and servers that only pretend to be Redis.
+//! Real `redis-server` processes for tests and benches, and servers that do not speak the Redis protocol.
 //!
-//! Included by path, so that every test binary has it without a crate of its own:
+//! Test binaries include this file by path, so that it needs no crate:
 //!
 //! ```text
 //! #[path = "../support/redis.rs"]
-//! #[allow(dead_code, unused_imports, reason = "what is shared is not all used here")]
+//! #[allow(dead_code, unused_imports, reason = "this test does not use all of it")]
 //! mod redis;
 //! ```
 //!
-//! A server has a free port of the loopback interface and a directory of its own, and is gone when it is
-//! dropped or when the process that started it has ended in whatever way. The one that a distribution
-//! may have running on port 6379 is never touched. What a test asks a server it asks through a
-//! socket in that directory and not through the crate under test, whose idea of Redis may be wrong.
+//! Each server has a free loopback port and its own directory. It stops when it is dropped, and also when the process
+//! that started it exits for any reason. Tests never touch a server that the distribution runs on port 6379. Tests send
+//! their own commands through a Unix socket in the server's directory. They do not use the Redis client of the crate
+//! under test, because that client may be wrong.
 
 #[path = "redis/cluster.rs"]
 mod cluster;
-#[path = "redis/impostors.rs"]
-mod impostors;
+#[path = "redis/fake_servers.rs"]
+mod fake_servers;
 #[path = "redis/launch.rs"]
 mod launch;
 #[path = "redis/options.rs"]
@@ -31,20 +31,22 @@ mod time;
 use std::time::{Duration, Instant};
 
 pub(crate) use cluster::RedisCluster;
-pub(crate) use impostors::{Garbage, Silent};
+pub(crate) use fake_servers::{GarbageServer, SilentServer};
 pub(crate) use options::Options;
 pub(crate) use reply::Reply;
 pub(crate) use server::RedisServer;
-pub(crate) use time::{FakeTime, ahead_variables, shifted, shifted_back, sweep};
+pub(crate) use time::{
+    FakeTime, ahead_variables, remove_faketime_files, shift_clock_ahead, shift_clock_back,
+};
 
-/// How long anything may take that is bound to happen; far more than a busy machine needs.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for an event that must happen. It is generous, so that a busy machine does not fail the test.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waits until `condition` holds.
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+/// Waits until `condition` holds, and panics after [`TEST_TIMEOUT`].
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -1,8 +1,7 @@
-//! A small file system that tests fill.
+//! Small file system that tests fill.
 //!
-//! It is a tmpfs, mounted for the test. That takes the right to mount: root has it, and so has everyone under
-//! `unshare --user --map-root-user --mount`. Without it the tests fail with that message; they are not skipped.
-//! Included by path, like `redis.rs`.
+//! It is a tmpfs, mounted for one test. Mounting requires root, or `unshare --user --map-root-user --mount`. Without
+//! that right the tests fail with a remedy and are not skipped. Tests include this file by path, like `redis.rs`.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -11,7 +10,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// A file system of 24 MiB; the store starts with less than one in use.
+/// File system of 24 MiB. A new store uses less than 1 MiB of it.
 pub(crate) struct SmallDisk {
     mountpoint: TempDir,
 }
@@ -45,14 +44,14 @@ impl SmallDisk {
         }
     }
 
-    /// Frees `bytes` of a filled file system.
-    pub(crate) fn leave(&self, bytes: u64) {
+    /// Frees `bytes` of a full file system.
+    pub(crate) fn free(&self, bytes: u64) {
         let filler = OpenOptions::new().write(true).open(self.filler()).unwrap();
         let length = filler.metadata().unwrap().len();
         filler.set_len(length.saturating_sub(bytes)).unwrap();
     }
 
-    /// Frees what [`fill`](Self::fill) took.
+    /// Deletes the file that [`fill`](Self::fill) wrote.
     pub(crate) fn empty(&self) {
         fs::remove_file(self.filler()).unwrap();
     }
@@ -65,7 +64,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a gateway that a failed test has left may still have files open.
+        // Lazy unmount: a gateway that a failed test left running may still have open files.
         let unmounted = Command::new("umount").arg("-l").arg(self.path()).status();
         if !unmounted.is_ok_and(|status| status.success()) {
             eprintln!("{} is still mounted", self.path().display());
@@ -77,7 +76,7 @@ fn run_mount(arguments: &[&str]) {
     let output = Command::new("mount").args(arguments).output().unwrap();
     assert!(
         output.status.success(),
-        "these tests need a small file system of their own, and mount {arguments:?} failed: {}\nRun them as root, \
+        "cannot mount a small file system for these tests: mount {arguments:?} failed: {}\nRun them as root, \
          or under `unshare --user --map-root-user --mount`.",
         String::from_utf8_lossy(&output.stderr)
     );

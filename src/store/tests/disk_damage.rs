@@ -181,7 +181,7 @@ fn damage_to_any_file_never_makes_a_used_key_new() {
             // Replaces the hard link with a separate file.
             fs::remove_file(&damaged).unwrap();
             write_sparsely(&damaged, &content);
-            damage.strike(&damaged);
+            damage.apply(&damaged);
             match examine(home.path()) {
                 Ok(DamageEffect::NotOpened) => not_opened += 1,
                 Ok(DamageEffect::Opened { unreadable: lost }) => {
@@ -244,7 +244,7 @@ async fn a_damaged_index_of_expiries_rejects_no_request() {
     drop(store);
     let tables = files_in(&home.path().join(EXPIRIES));
     for table in &tables {
-        Damage::Flip(100).strike(table);
+        Damage::Flip(100).apply(table);
     }
 
     // The responses exceed `max_bytes`, so that maintenance reads the index continuously.

@@ -46,7 +46,7 @@ async fn a_store_on_a_disk_too_full_for_maintenance_recovers_when_space_is_free(
 
     // Enough space to delete expired records, but not enough to write the others to a table.
     disk.fill();
-    disk.leave(2 << 20);
+    disk.free(2 << 20);
     clock.advance(TTL);
     let mut keys = 1_000..;
     let deadline = Instant::now() + FILL_TIMEOUT;

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::redis::{RedisServer, Reply, shifted, shifted_back};
+use crate::redis::{RedisServer, Reply, shift_clock_ahead, shift_clock_back};
 
 /// Returns the time of a server, since 1970.
 pub(super) fn time_of(server: &RedisServer) -> Duration {
@@ -91,12 +91,12 @@ fn the_wall_clock_of_a_command_can_be_shifted() {
     let by = Duration::from_mins(5);
     assert_ahead(by, || {
         let mut command = Command::new("date");
-        shifted(command.arg("+%s.%N"), by);
+        shift_clock_ahead(command.arg("+%s.%N"), by);
         date(&mut command)
     });
     assert_ahead(Duration::ZERO, || {
         let mut command = Command::new("date");
-        shifted_back(command.arg("+%s.%N"), by);
+        shift_clock_back(command.arg("+%s.%N"), by);
         date(&mut command) + by
     });
 }

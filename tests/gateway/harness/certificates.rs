@@ -1,4 +1,4 @@
-//! A certificate for `localhost` that signs itself, in files and ready for rustls.
+//! Self-signed certificate for `localhost`, as PEM files and as rustls configurations.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Certificates {
         self.directory.path().join("key.pem")
     }
 
-    /// A server's side, that agrees to `http/1.1`.
+    /// Returns a TLS acceptor that negotiates `http/1.1`.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         let mut config = rustls::ServerConfig::builder()
             .with_no_client_auth()
@@ -48,7 +48,7 @@ impl Certificates {
         TlsAcceptor::from(Arc::new(config))
     }
 
-    /// A client's side, that trusts nobody else and offers these protocols.
+    /// Returns a TLS connector that trusts only this certificate and offers the protocols in `alpn`.
     pub(crate) fn connector(&self, alpn: &[&str]) -> TlsConnector {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.certificate.clone()).expect("a root");

@@ -1,4 +1,4 @@
-//! Somebody who asks the gateway.
+//! HTTP client of the tests.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,10 +15,10 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::PATIENCE;
-use super::upstream::joined;
+use super::TEST_TIMEOUT;
+use super::upstream::joined_lines;
 
-/// A client; every request is made on a new connection.
+/// Client that sends every request on a new connection.
 #[derive(Clone)]
 pub(crate) struct Client {
     server: SocketAddr,
@@ -27,9 +27,9 @@ pub(crate) struct Client {
     h2: bool,
 }
 
-/// A request that is still to be sent.
+/// Request that is not sent yet.
 #[must_use]
-pub(crate) struct Asking {
+pub(crate) struct ClientRequest {
     client: Client,
     method: Method,
     target: String,
@@ -37,10 +37,10 @@ pub(crate) struct Asking {
     body: Bytes,
 }
 
-/// One connection; dropped, it hangs up.
-pub(crate) struct KeptAlive {
+/// Connection for several requests. It closes when it is dropped.
+pub(crate) struct PersistentConnection {
     sender: Sender,
-    /// The connection is driven beside its requests and falls with them.
+    /// Task that drives the connection. It ends when the connection is dropped.
     _driver: AbortOnDropHandle<hyper::Result<()>>,
 }
 
@@ -49,15 +49,15 @@ enum Sender {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// One stream beside others of an HTTP/2 connection.
+/// Handle to send one more stream on an HTTP/2 connection.
 pub(crate) struct Stream(http2::SendRequest<Full<Bytes>>);
 
-/// Why there is no answer.
-pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// Reason why a request got no complete response.
+pub(crate) type SendError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What came back.
+/// Complete response.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ClientResponse {
     pub(crate) status: u16,
     pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
@@ -75,13 +75,13 @@ impl Client {
         }
     }
 
-    /// The same client calling from another address, such as 127.0.0.9.
+    /// Connects from another source address, such as 127.0.0.9.
     pub(crate) fn from(mut self, source: &str) -> Self {
         self.source = Some(source.parse().expect("an address"));
         self
     }
 
-    /// The same client speaking HTTP/2, with prior knowledge or by what its TLS agrees on.
+    /// Uses HTTP/2: with prior knowledge, or as negotiated by TLS.
     pub(crate) fn h2(mut self) -> Self {
         self.h2 = true;
         self
@@ -92,17 +92,17 @@ impl Client {
         self
     }
 
-    pub(crate) fn get(&self, target: &str) -> Asking {
+    pub(crate) fn get(&self, target: &str) -> ClientRequest {
         self.request("GET", target)
     }
 
-    pub(crate) fn post(&self, target: &str) -> Asking {
+    pub(crate) fn post(&self, target: &str) -> ClientRequest {
         self.request("POST", target)
     }
 
-    /// A request whose method is taken as it is written.
-    pub(crate) fn request(&self, method: &str, target: &str) -> Asking {
-        Asking {
+    /// Builds a request with `method` exactly as written.
+    pub(crate) fn request(&self, method: &str, target: &str) -> ClientRequest {
+        ClientRequest {
             client: self.clone(),
             method: method.parse().expect("a method"),
             target: target.to_owned(),
@@ -111,49 +111,49 @@ impl Client {
         }
     }
 
-    /// Sends these bytes as they are and reads until the gateway closes.
-    pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> String {
+    /// Sends `bytes` unchanged and returns everything that is received until the gateway closes.
+    pub(crate) async fn send_raw(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await.expect("a connection");
         stream.write_all(bytes.as_ref()).await.expect("sent");
-        let mut answer = Vec::new();
-        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
-        // A gateway that closes on unread bytes resets the connection: what came before counts.
+        let mut response = Vec::new();
+        let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
+        // A gateway that closes with unread bytes resets the connection. The bytes received before that count.
         drop(read.expect("the gateway closes"));
-        String::from_utf8_lossy(&answer).into_owned()
+        String::from_utf8_lossy(&response).into_owned()
     }
 
-    /// A connection that takes several requests, in cleartext.
-    pub(crate) async fn keep_alive(&self) -> KeptAlive {
+    /// Opens a cleartext connection for several requests.
+    pub(crate) async fn keep_alive(&self) -> PersistentConnection {
         self.try_keep_alive().await.expect("a connection")
     }
 
-    /// Such a connection, or why there is none.
-    pub(crate) async fn try_keep_alive(&self) -> Result<KeptAlive, Failure> {
+    /// Opens a cleartext connection for several requests, or returns the error.
+    pub(crate) async fn try_keep_alive(&self) -> Result<PersistentConnection, SendError> {
         let stream = self.connect().await?;
-        self.speak(stream).await
+        self.handshake(stream).await
     }
 
-    async fn speak<IO>(&self, stream: IO) -> Result<KeptAlive, Failure>
+    async fn handshake<IO>(&self, stream: IO) -> Result<PersistentConnection, SendError>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let io = TokioIo::new(stream);
         if self.h2 {
             let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
-            Ok(KeptAlive {
+            Ok(PersistentConnection {
                 sender: Sender::Http2(sender),
                 _driver: AbortOnDropHandle::new(tokio::spawn(connection)),
             })
         } else {
             let (sender, connection) = http1::handshake(io).await?;
-            Ok(KeptAlive {
+            Ok(PersistentConnection {
                 sender: Sender::Http1(sender),
                 _driver: AbortOnDropHandle::new(tokio::spawn(connection)),
             })
         }
     }
 
-    /// A connection to the gateway and nothing more.
+    /// Opens a TCP connection to the gateway without sending anything.
     pub(crate) async fn connect(&self) -> std::io::Result<TcpStream> {
         let socket = match self.server {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -168,13 +168,13 @@ impl Client {
     }
 }
 
-impl Asking {
+impl ClientRequest {
     /// Adds a header line.
     pub(crate) fn header(self, name: &str, value: &str) -> Self {
         self.header_bytes(name, value.as_bytes())
     }
 
-    /// Adds a header line whose value need not be text.
+    /// Adds a header line whose value may be any bytes that HTTP allows.
     pub(crate) fn header_bytes(mut self, name: &str, value: &[u8]) -> Self {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a header's name");
         let value = HeaderValue::from_bytes(value).expect("a header's value");
@@ -182,7 +182,7 @@ impl Asking {
         self
     }
 
-    /// Gives it this idempotency key.
+    /// Adds an `Idempotency-Key` header.
     pub(crate) fn key(self, key: &str) -> Self {
         self.header("Idempotency-Key", key)
     }
@@ -192,18 +192,18 @@ impl Asking {
         self
     }
 
-    /// The answer; none within [`PATIENCE`] fails the test. Dropped, it hangs up.
-    pub(crate) async fn send(self) -> Answer {
+    /// Returns the response, or panics after [`TEST_TIMEOUT`]. Dropping the future closes the connection.
+    pub(crate) async fn send(self) -> ClientResponse {
         let what = format!("{} {}", self.method, self.target);
-        match tokio::time::timeout(PATIENCE, self.try_send()).await {
-            Ok(Ok(answer)) => answer,
+        match tokio::time::timeout(TEST_TIMEOUT, self.try_send()).await {
+            Ok(Ok(response)) => response,
             Ok(Err(error)) => panic!("{what}: {error:?}"),
-            Err(elapsed) => panic!("{what}: no answer, {elapsed}"),
+            Err(elapsed) => panic!("{what}: no response, {elapsed}"),
         }
     }
 
-    /// The answer, or why there is none.
-    pub(crate) async fn try_send(self) -> Result<Answer, Failure> {
+    /// Returns the response or the error.
+    pub(crate) async fn try_send(self) -> Result<ClientResponse, SendError> {
         let stream = self.client.connect().await?;
         match self.client.tls.clone() {
             None => self.exchange(stream, "http").await,
@@ -215,11 +215,11 @@ impl Asking {
         }
     }
 
-    async fn exchange<IO>(self, stream: IO, scheme: &str) -> Result<Answer, Failure>
+    async fn exchange<IO>(self, stream: IO, scheme: &str) -> Result<ClientResponse, SendError>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut connection = self.client.speak(stream).await?;
+        let mut connection = self.client.handshake(stream).await?;
         connection.exchange(self, scheme).await
     }
 
@@ -229,7 +229,7 @@ impl Asking {
         *request.method_mut() = self.method;
         *request.headers_mut() = self.headers;
         if self.client.h2 {
-            // HTTP/2 names its host in `:authority` alone.
+            // HTTP/2 carries the host in `:authority` only.
             if let Some(host) = request.headers_mut().remove(HOST) {
                 authority = String::from_utf8_lossy(host.as_bytes()).into_owned();
             }
@@ -250,36 +250,47 @@ impl Asking {
     }
 }
 
-impl KeptAlive {
-    /// Another stream of this connection, which has to be an HTTP/2 one and must not be dropped before it.
-    pub(crate) fn stream_beside(&self) -> Stream {
+impl PersistentConnection {
+    /// Opens another stream on this connection, which must be HTTP/2 and must outlive the stream.
+    pub(crate) fn open_stream(&self) -> Stream {
         match &self.sender {
             Sender::Http1(_) => panic!("HTTP/1.1 has no streams"),
             Sender::Http2(sender) => Stream(sender.clone()),
         }
     }
 
-    /// The answer to one more request on this connection.
-    pub(crate) async fn send(&mut self, asking: Asking) -> Answer {
-        let what = format!("{} {}", asking.method, asking.target);
-        match tokio::time::timeout(PATIENCE, self.try_send(asking)).await {
-            Ok(Ok(answer)) => answer,
+    /// Sends one more request on this connection and returns the response.
+    pub(crate) async fn send(&mut self, request: ClientRequest) -> ClientResponse {
+        let what = format!("{} {}", request.method, request.target);
+        match tokio::time::timeout(TEST_TIMEOUT, self.try_send(request)).await {
+            Ok(Ok(response)) => response,
             Ok(Err(error)) => panic!("{what}: {error:?}"),
-            Err(elapsed) => panic!("{what}: no answer, {elapsed}"),
+            Err(elapsed) => panic!("{what}: no response, {elapsed}"),
         }
     }
 
-    /// The answer to one more request on this connection, or why there is none.
-    pub(crate) async fn try_send(&mut self, asking: Asking) -> Result<Answer, Failure> {
-        self.exchange(asking, "http").await
+    /// Sends one more request on this connection and returns the response or the error.
+    pub(crate) async fn try_send(
+        &mut self,
+        request: ClientRequest,
+    ) -> Result<ClientResponse, SendError> {
+        self.exchange(request, "http").await
     }
 
-    async fn exchange(&mut self, asking: Asking, scheme: &str) -> Result<Answer, Failure> {
-        Answer::read(self.begin(asking, scheme).await?).await
+    async fn exchange(
+        &mut self,
+        request: ClientRequest,
+        scheme: &str,
+    ) -> Result<ClientResponse, SendError> {
+        ClientResponse::read(self.begin(request, scheme).await?).await
     }
 
-    async fn begin(&mut self, asking: Asking, scheme: &str) -> Result<Response<Incoming>, Failure> {
-        let request = asking.into_request(scheme)?;
+    async fn begin(
+        &mut self,
+        request: ClientRequest,
+        scheme: &str,
+    ) -> Result<Response<Incoming>, SendError> {
+        let request = request.into_request(scheme)?;
         let response = match &mut self.sender {
             Sender::Http1(sender) => {
                 sender.ready().await?;
@@ -290,27 +301,30 @@ impl KeptAlive {
         Ok(response)
     }
 
-    /// The answer's body as it comes, to be read while upstream still writes it.
-    pub(crate) async fn body_of(&mut self, asking: Asking) -> Incoming {
-        let response = self.begin(asking, "http").await.expect("an answer");
+    /// Returns the body of the response as a stream, which can be read while upstream still sends.
+    pub(crate) async fn response_body(&mut self, request: ClientRequest) -> Incoming {
+        let response = self.begin(request, "http").await.expect("a response");
         response.into_body()
     }
 }
 
 impl Stream {
-    pub(crate) async fn send(&mut self, asking: Asking) -> Answer {
-        self.try_send(asking).await.expect("a whole response")
+    pub(crate) async fn send(&mut self, request: ClientRequest) -> ClientResponse {
+        self.try_send(request).await.expect("a complete response")
     }
 
     /// Returns the response, or the error that ended the stream.
-    pub(crate) async fn try_send(&mut self, asking: Asking) -> Result<Answer, Failure> {
-        let request = asking.into_request("http")?;
-        Answer::read(self.0.send_request(request).await?).await
+    pub(crate) async fn try_send(
+        &mut self,
+        request: ClientRequest,
+    ) -> Result<ClientResponse, SendError> {
+        let request = request.into_request("http")?;
+        ClientResponse::read(self.0.send_request(request).await?).await
     }
 }
 
-impl Answer {
-    async fn read(response: Response<Incoming>) -> Result<Self, Failure> {
+impl ClientResponse {
+    async fn read(response: Response<Incoming>) -> Result<Self, SendError> {
         let (parts, body) = response.into_parts();
         let collected = body.collect().await?;
         Ok(Self {
@@ -322,16 +336,16 @@ impl Answer {
         })
     }
 
-    /// The lines of a header, joined by a comma and a blank; empty where there is none.
+    /// Returns the lines of a header, joined with `, `, or an empty string if there are none.
     pub(crate) fn header(&self, name: &str) -> String {
-        joined(&self.headers, name)
+        joined_lines(&self.headers, name)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
         self.headers.contains_key(name)
     }
 
-    /// Whether it was given before, as it says.
+    /// Whether `Idempotent-Replayed: true` marks the response as a replay.
     pub(crate) fn is_replay(&self) -> bool {
         match &*self.header("idempotent-replayed") {
             "" => false,
@@ -349,7 +363,7 @@ impl Answer {
             .unwrap_or_else(|error| panic!("{error} in {}", self.text()))
     }
 
-    /// The name of the problem the gateway reports: `rate-limited`.
+    /// Returns the last part of the problem type, such as `rate-limited`, and checks the members of the document.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.header("content-type"), "application/problem+json");
         let document = self.json();
@@ -369,7 +383,7 @@ impl Answer {
         code.unwrap_or(kind).to_owned()
     }
 
-    /// How long it says to wait, in seconds.
+    /// Returns `Retry-After` in seconds.
     pub(crate) fn retry_after(&self) -> u64 {
         self.header("retry-after").parse().expect("whole seconds")
     }

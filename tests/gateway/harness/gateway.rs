@@ -1,4 +1,4 @@
-//! A gateway in this process, on free ports.
+//! Gateway inside the test process, on free ports.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -13,57 +13,57 @@ use tidegate::idempotency::{RecordCounts, Records as _};
 use tidegate::internals::{Admin, records, start_admin};
 use tidegate::pipeline::Shared;
 
-use super::{Certificates, Client, PATIENCE, Upstream};
+use super::{Certificates, Client, TEST_TIMEOUT, Upstream};
 
-/// A gateway that listens until dropped.
+/// Gateway that runs until it is dropped.
 pub(crate) struct Gateway {
     running: Option<Running>,
     admin: Option<Admin>,
 }
 
-/// A gateway that is still to be started.
-pub(crate) struct Plan {
+/// Gateway that is not started yet.
+pub(crate) struct GatewayBuilder {
     config: String,
     listen: Vec<SocketAddr>,
 }
 
 impl Gateway {
-    /// A gateway with this configuration. Each `{upstream}` in it stands for the URL of one upstream, in the
-    /// order in which they are given.
-    pub(crate) fn with(config: &str) -> Plan {
-        Plan {
+    /// Prepares a gateway with this configuration. The calls of `upstream` fill in the `{upstream}` placeholders in
+    /// order.
+    pub(crate) fn with(config: &str) -> GatewayBuilder {
+        GatewayBuilder {
             config: config.to_owned(),
             listen: Vec::new(),
         }
     }
 
-    /// A gateway that passes everything on, with `extra` at the end of its configuration.
-    pub(crate) fn open(extra: &str) -> Plan {
+    /// Prepares a gateway that forwards all requests, without limits. `extra` is put before the upstream section.
+    pub(crate) fn proxying(extra: &str) -> GatewayBuilder {
         Self::with(&format!(
             "{extra}\n[upstream.api]\nservers = [\"{{upstream}}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n"
         ))
     }
 
-    /// A gateway that passes everything on to an upstream of this many servers, with these lines under
+    /// Prepares a gateway that forwards all requests to an upstream with this many servers. `api` is added to
     /// `[upstream.api]`.
-    pub(crate) fn before(servers: usize, api: &str) -> Plan {
+    pub(crate) fn with_servers(servers: usize, api: &str) -> GatewayBuilder {
         let servers = vec!["\"{upstream}\""; servers].join(", ");
         Self::with(&format!(
             "[upstream.api]\nservers = [{servers}]\n{api}\n[[route]]\nname = \"all\"\npath = \"/\"\n"
         ))
     }
 
-    /// A gateway whose only route is held to a limit called `device`, which these lines describe.
-    pub(crate) fn limited(limit: &str) -> Plan {
+    /// Prepares a gateway whose only route has the limit `device`. `limit` contains the lines of the limit's section.
+    pub(crate) fn limited(limit: &str) -> GatewayBuilder {
         Self::with(&format!(
             "[upstream.api]\nservers = [\"{{upstream}}\"]\n[limit.device]\n{limit}\n\
              [[route]]\nname = \"all\"\npath = \"/\"\nlimits = [\"device\"]\n"
         ))
     }
 
-    /// A gateway whose only route, `all`, takes idempotency keys, with `rule` beside the mode:
-    /// `in_flight = "conflict"`.
-    pub(crate) fn keyed(rule: &str) -> Plan {
+    /// Prepares a gateway whose only route, `all`, accepts idempotency keys. `rule` has further keys of the route's
+    /// `idempotency`, such as `in_flight = "conflict"`.
+    pub(crate) fn keyed(rule: &str) -> GatewayBuilder {
         let comma = if rule.is_empty() { "" } else { ", " };
         Self::with(&format!(
             "[upstream.api]\nservers = [\"{{upstream}}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n\
@@ -71,7 +71,7 @@ impl Gateway {
         ))
     }
 
-    /// Where it listens.
+    /// Address of the first listener.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addresses()[0]
     }
@@ -80,20 +80,20 @@ impl Gateway {
         self.running.as_ref().expect("running").addresses()
     }
 
-    /// What its workers share, records among it.
+    /// State that the workers share, including the records.
     pub(crate) fn shared(&self) -> &Shared {
         self.running.as_ref().expect("running").shared()
     }
 
-    /// Tells it to finish what is in flight and take nothing new.
+    /// Starts a drain: requests in flight finish, and new ones are not accepted.
     pub(crate) fn drain(&self) {
         self.running.as_ref().expect("running").stopper().drain();
     }
 
-    /// Waits until this many requests to the route `all` of [`keyed`](Self::keyed) have had this outcome.
-    pub(crate) async fn has_counted(&self, outcome: &str, wanted: u32) {
+    /// Waits until at least `wanted` requests to the route `all` of [`keyed`](Self::keyed) had this outcome.
+    pub(crate) async fn wait_for_outcome(&self, outcome: &str, wanted: u32) {
         let series = format!("idempotency_requests_total{{route=\"all\",outcome=\"{outcome}\"}}");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let found = self.metric(&series).await;
             if found >= f64::from(wanted) {
@@ -104,35 +104,35 @@ impl Gateway {
         }
     }
 
-    /// What its store holds.
+    /// Numbers of records in the store, by state.
     pub(crate) fn counts(&self) -> RecordCounts {
         records(self.shared()).counts()
     }
 
-    /// Waits until it has ended by itself, and says what its store held then.
-    pub(crate) fn ended(mut self) -> RecordCounts {
+    /// Waits until the gateway exits after a drain, and returns the numbers of records in its store.
+    pub(crate) fn wait_for_exit(mut self) -> RecordCounts {
         let running = self.running.take().expect("running");
         let records = records(running.shared()).clone();
         running.join().expect("no worker crashes");
         records.counts()
     }
 
-    /// A client that speaks HTTP/1.1, each request on a connection of its own.
+    /// Returns an HTTP/1.1 client that opens a connection for each request.
     pub(crate) fn client(&self) -> Client {
         Client::of(self.address())
     }
 
-    /// A client that speaks through TLS and trusts `certificates` only.
+    /// Returns a TLS client that trusts only `certificates`.
     pub(crate) fn tls_client(&self, certificates: &Certificates, alpn: &[&str]) -> Client {
         self.client().tls(certificates.connector(alpn))
     }
 
-    /// A client of the admin listener.
+    /// Returns a client of the admin listener.
     pub(crate) fn admin(&self) -> Client {
         Client::of(self.admin.as_ref().expect("an admin listener").address())
     }
 
-    /// What `/metrics` says of one series: `metric("refused_total{limit=\"device\"}")`.
+    /// Returns the value of one series of `/metrics`: `metric("refused_total{limit=\"device\"}")`.
     pub(crate) async fn metric(&self, series: &str) -> f64 {
         let text = self.admin().get("/metrics").send().await.text();
         let prefix = format!("tidegate_{series} ");
@@ -142,9 +142,9 @@ impl Gateway {
             .expect("a number")
     }
 
-    /// Waits until `/metrics` has this value for a series.
-    pub(crate) async fn comes_to(&self, series: &str, wanted: u32) {
-        let deadline = Instant::now() + PATIENCE;
+    /// Waits until a series of `/metrics` has the value `wanted`.
+    pub(crate) async fn wait_for_metric(&self, series: &str, wanted: u32) {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let found = self.metric(series).await;
             if (found - f64::from(wanted)).abs() < f64::EPSILON {
@@ -155,36 +155,39 @@ impl Gateway {
         }
     }
 
-    /// How the servers of the upstream `api` stand, as operators are told.
+    /// Returns the servers of the upstream `api` as the admin API reports them.
     pub(crate) async fn servers(&self) -> Vec<Value> {
-        let answer = self.admin().get("/upstreams/api").send().await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        match answer.json()["servers"].take() {
+        let response = self.admin().get("/upstreams/api").send().await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        match response.json()["servers"].take() {
             Value::Array(servers) => servers,
             other => panic!("no servers: {other}"),
         }
     }
 
-    /// The circuit of the first server of the upstream `api`, as operators are told.
+    /// Returns the circuit breaker of the first server of the upstream `api` as the admin API reports it.
     pub(crate) async fn circuit(&self) -> Value {
         self.servers().await[0]["circuit"].take()
     }
 }
 
-impl Plan {
-    /// The next `{upstream}` of the configuration.
+impl GatewayBuilder {
+    /// Fills in the next `{upstream}` of the configuration.
     pub(crate) fn upstream(self, upstream: &Upstream) -> Self {
         self.upstream_url(&upstream.url())
     }
 
-    /// The next `{upstream}` of the configuration, which need not exist.
+    /// Fills in the next `{upstream}` of the configuration with a URL where no server needs to listen.
     pub(crate) fn upstream_url(mut self, url: &str) -> Self {
-        assert!(self.config.contains("{upstream}"), "no place for {url}");
+        assert!(
+            self.config.contains("{upstream}"),
+            "no {{upstream}} left for {url}"
+        );
         self.config = self.config.replacen("{upstream}", url, 1);
         self
     }
 
-    /// Listens here instead of on a free port of 127.0.0.1.
+    /// Listens on `address` instead of a free port of 127.0.0.1.
     pub(crate) fn listen(mut self, address: &str) -> Self {
         self.listen.push(address.parse().expect("an address"));
         self
@@ -192,22 +195,22 @@ impl Plan {
 
     /// Adds an admin listener.
     pub(crate) fn admin(self) -> Self {
-        self.and("[admin]\nlisten = \"127.0.0.1:0\"")
+        self.with_section("[admin]\nlisten = \"127.0.0.1:0\"")
     }
 
-    /// Adds these lines, which begin with a section of their own.
-    pub(crate) fn and(mut self, lines: &str) -> Self {
+    /// Adds `lines`, which begin with a section header, to the start of the configuration.
+    pub(crate) fn with_section(mut self, lines: &str) -> Self {
         self.config.insert_str(0, &format!("{lines}\n"));
         self
     }
 
-    /// Keeps its records in this directory.
+    /// Stores records in this directory.
     pub(crate) fn on_disk(self, directory: &Path) -> Self {
         let path = directory.to_str().expect("a plain name");
-        self.and(&format!("[store]\nbackend = \"disk\"\npath = \"{path}\""))
+        self.with_section(&format!("[store]\nbackend = \"disk\"\npath = \"{path}\""))
     }
 
-    /// Starts it; a configuration or an address that cannot be used fails the test.
+    /// Starts the gateway. An invalid configuration or an unusable address fails the test.
     pub(crate) fn start(mut self) -> Gateway {
         if self.listen.is_empty() {
             self.listen.push((Ipv4Addr::LOCALHOST, 0).into());

@@ -1,89 +1,90 @@
-//! Callers that ask again and again, and what became of it.
+//! Load generators: many requests and the outcome of each.
 
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::client::{Asking, KeptAlive};
-use super::{Client, PATIENCE};
+use super::client::{ClientRequest, PersistentConnection};
+use super::{Client, TEST_TIMEOUT};
 
-/// One request of many.
+/// Outcome of one request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
-    /// When it was sent, counted from the first.
+pub(crate) struct RequestOutcome {
+    /// Time of sending, relative to the start of the load.
     pub(crate) at: Duration,
-    /// The status of its answer, where there was a whole one.
+    /// Status of the response, or `None` if no complete response arrived.
     pub(crate) status: Option<u16>,
 }
 
-/// Sends this many requests a second, whatever becomes of those before, each on its own connection.
-pub(crate) async fn steadily(
+/// Sends `per_second` requests per second, each on a new connection, without waiting for earlier responses (open loop).
+pub(crate) async fn constant_rate(
     client: &Client,
-    a_second: u32,
-    lasting: Duration,
-    ask: fn(&Client) -> Asking,
-) -> Vec<Outcome> {
-    let begun = Instant::now();
-    let mut ticks = interval(Duration::from_secs(1) / a_second);
+    per_second: u32,
+    duration: Duration,
+    build: fn(&Client) -> ClientRequest,
+) -> Vec<RequestOutcome> {
+    let started = Instant::now();
+    let mut ticks = interval(Duration::from_secs(1) / per_second);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut requests = JoinSet::new();
     loop {
         ticks.tick().await;
-        let at = begun.elapsed();
-        if at >= lasting {
+        let at = started.elapsed();
+        if at >= duration {
             return requests.join_all().await;
         }
-        let asking = ask(client);
+        let request = build(client);
         requests.spawn(async move {
-            let answered = timeout(PATIENCE, asking.try_send()).await;
-            let answer = answered.ok().and_then(Result::ok);
-            Outcome {
+            let result = timeout(TEST_TIMEOUT, request.try_send()).await;
+            let response = result.ok().and_then(Result::ok);
+            RequestOutcome {
                 at,
-                status: answer.map(|answer| answer.status),
+                status: response.map(|response| response.status),
             }
         });
     }
 }
 
-/// Has this many callers ask, each again as soon as it is answered, on connections they keep.
-pub(crate) async fn crowding(
+/// Runs `callers` clients that each send the next request when the last response has arrived (closed loop). Each client
+/// reuses its connection.
+pub(crate) async fn closed_loop(
     client: &Client,
     callers: usize,
-    lasting: Duration,
-    ask: fn(&Client) -> Asking,
-) -> Vec<Outcome> {
-    let begun = Instant::now();
-    let mut crowd = JoinSet::new();
+    duration: Duration,
+    build: fn(&Client) -> ClientRequest,
+) -> Vec<RequestOutcome> {
+    let started = Instant::now();
+    let mut clients = JoinSet::new();
     for _ in 0..callers {
         let client = client.clone();
-        crowd.spawn(async move {
+        clients.spawn(async move {
             let mut outcomes = Vec::new();
             let mut connection = None;
-            while begun.elapsed() < lasting {
-                let at = begun.elapsed();
-                let asked = ask_on(&mut connection, &client, ask(&client));
-                let status = timeout(PATIENCE, asked).await.ok().flatten();
+            while started.elapsed() < duration {
+                let at = started.elapsed();
+                let sent = send_on(&mut connection, &client, build(&client));
+                let status = timeout(TEST_TIMEOUT, sent).await.ok().flatten();
                 if status.is_none() {
                     connection = None;
                 }
-                outcomes.push(Outcome { at, status });
+                outcomes.push(RequestOutcome { at, status });
             }
             outcomes
         });
     }
-    crowd.join_all().await.concat()
+    clients.join_all().await.concat()
 }
 
-async fn ask_on(
-    connection: &mut Option<KeptAlive>,
+async fn send_on(
+    connection: &mut Option<PersistentConnection>,
     client: &Client,
-    asking: Asking,
+    request: ClientRequest,
 ) -> Option<u16> {
     let connection = match connection {
         Some(connection) => connection,
         None => connection.insert(client.try_keep_alive().await.ok()?),
     };
-    let answer = connection.try_send(asking).await.ok()?;
-    Some(answer.status)
+    let response = connection.try_send(request).await.ok()?;
+    Some(response.status)
 }

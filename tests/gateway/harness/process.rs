@@ -1,4 +1,4 @@
-//! The command itself, as somebody starts it from a shell.
+//! The `tidegate` command as a process.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
@@ -10,30 +10,34 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Client, PATIENCE};
+use super::{Client, TEST_TIMEOUT};
 
-/// The `tidegate` that was built with the tests.
+/// Binary that Cargo built for the tests.
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// A `tidegate` that runs until dropped.
+/// A `tidegate` process that runs until it is dropped.
 pub(crate) struct Process {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Process {
-    /// Runs `tidegate` with these arguments.
+    /// Starts `tidegate` with these arguments.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::start_in(&[], arguments)
+        Self::start_with_env(&[], arguments)
     }
 
-    /// Runs `tidegate` with these variables and arguments.
-    pub(crate) fn start_in(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
-        Self::start_as(Path::new(TIDEGATE), variables, arguments)
+    /// Starts `tidegate` with these environment variables and arguments.
+    pub(crate) fn start_with_env(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
+        Self::start_binary(Path::new(TIDEGATE), variables, arguments)
     }
 
-    /// Runs this build of `tidegate` with these variables and arguments.
-    pub(crate) fn start_as(binary: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Self {
+    /// Starts another build of `tidegate` with these environment variables and arguments.
+    pub(crate) fn start_binary(
+        binary: &Path,
+        variables: &[(&str, &str)],
+        arguments: &[&str],
+    ) -> Self {
         let mut child = command(binary, arguments)
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
@@ -46,25 +50,25 @@ impl Process {
         Self { child, lines }
     }
 
-    /// Runs `tidegate` with these arguments to its end.
+    /// Runs `tidegate` with these arguments and returns its output when it exits.
     pub(crate) fn run(arguments: &[&str]) -> Output {
         command(Path::new(TIDEGATE), arguments)
             .output()
             .expect("a process")
     }
 
-    /// All lines it has written so far.
+    /// All lines that the process has written so far, standard output and standard error mixed.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.lines.lock().clone()
     }
 
-    /// Waits for a line with `part` in it.
-    pub(crate) fn line_with(&self, part: &str) -> String {
+    /// Waits for a line that contains `part`.
+    pub(crate) fn wait_for_line(&self, part: &str) -> String {
         self.line(part, |line| line.contains(part))
     }
 
     fn line(&self, part: &str, wanted: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let found = self.lines().into_iter().find(|line| wanted(line));
             if let Some(line) = found {
@@ -79,28 +83,28 @@ impl Process {
         }
     }
 
-    /// Where the gateway listens.
+    /// Waits for the gateway to listen and returns its address.
     pub(crate) fn address(&self) -> SocketAddr {
         let announced =
             |line: &str| line.contains("listening") && !line.contains("admin listening");
         address_in(&self.line("listening", announced))
     }
 
-    /// A client of the gateway.
+    /// Returns a client of the gateway.
     pub(crate) fn client(&self) -> Client {
         Client::of(self.address())
     }
 
-    /// A client of its admin listener.
+    /// Returns a client of the admin listener.
     pub(crate) fn admin(&self) -> Client {
-        Client::of(address_in(&self.line_with("admin listening")))
+        Client::of(address_in(&self.wait_for_line("admin listening")))
     }
 
-    /// A figure of its memory in KiB, such as `VmRSS`.
-    pub(crate) fn memory(&self, figure: &str) -> u64 {
+    /// Returns a field of `/proc/PID/status` in KiB, such as `VmRSS`.
+    pub(crate) fn memory(&self, field: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).expect("a process that runs");
-        let line = status.lines().find(|line| line.starts_with(figure));
+        let line = status.lines().find(|line| line.starts_with(field));
         let number = line.and_then(|line| line.split_whitespace().nth(1));
         number.expect("a figure").parse().expect("a number")
     }
@@ -109,9 +113,9 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("a process that runs");
     }
 
-    /// Waits for its end.
-    pub(crate) fn end(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+    /// Waits until the process exits.
+    pub(crate) fn wait_for_exit(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status;
@@ -128,7 +132,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // An error means that it has ended by itself.
+        // An error means that the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -153,7 +157,7 @@ fn collect(output: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) 
     });
 }
 
-/// The first `http://ADDRESS` of a line.
+/// Returns the first `http://ADDRESS` of a line.
 fn address_in(line: &str) -> SocketAddr {
     let (_, rest) = line.split_once("://").expect("an address");
     let end = rest.find(|c: char| !(c.is_ascii_digit() || ".:[]".contains(c)));

@@ -1,4 +1,4 @@
-//! The API behind the gateway: records what reaches it, and answers as it is told.
+//! Upstream server that records the requests it receives. The test determines the responses.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -26,43 +26,43 @@ use tokio_util::sync::CancellationToken;
 use super::Certificates;
 
 pub(crate) type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
-type Replying = Pin<Box<dyn Future<Output = Reply> + Send>>;
-type Handler = dyn Fn(Received) -> Replying + Send + Sync;
+type ReplyFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
+type Handler = dyn Fn(Received) -> ReplyFuture + Send + Sync;
 
-/// An API that listens until dropped.
+/// Server that runs until it is dropped.
 pub(crate) struct Upstream {
     address: SocketAddr,
     scheme: &'static str,
-    seen: Arc<Seen>,
+    log: Arc<ReceivedLog>,
     stop: CancellationToken,
 }
 
-/// The status that an upstream answers with, to be changed while it does.
+/// Status of an upstream's responses, which a test can change at any time.
 #[derive(Clone)]
-pub(crate) struct Mood(Arc<AtomicU16>);
+pub(crate) struct StatusSwitch(Arc<AtomicU16>);
 
-/// A request as it arrived behind the gateway.
+/// Request as the upstream received it.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     pub(crate) method: Method,
-    /// Path and query, as they were on the wire.
+    /// Path and query as received.
     pub(crate) target: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ReceivedLog {
     requests: Mutex<Vec<Received>>,
     connections: AtomicUsize,
 }
 
-impl Mood {
-    pub(crate) fn becomes(&self, status: u16) {
+impl StatusSwitch {
+    pub(crate) fn set_status(&self, status: u16) {
         self.0.store(status, Ordering::SeqCst);
     }
 
-    /// What is answered in this mood.
+    /// Returns a response with the current status.
     pub(crate) fn reply(&self) -> Reply {
         let mut reply = full("ok");
         let status = self.0.load(Ordering::SeqCst);
@@ -72,9 +72,9 @@ impl Mood {
 }
 
 impl Received {
-    /// The lines of a header, joined by a comma and a blank; empty where there is none.
+    /// Returns the lines of a header, joined with `, `, or an empty string if there are none.
     pub(crate) fn header(&self, name: &str) -> String {
-        joined(&self.headers, name)
+        joined_lines(&self.headers, name)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -98,7 +98,7 @@ impl Received {
 }
 
 impl Upstream {
-    /// Answers everything with this status and the body `ok`.
+    /// Responds to all requests with this status and the body `ok`.
     pub(crate) fn replying(status: u16) -> Self {
         Self::with(move |_| async move {
             let mut reply = full("ok");
@@ -107,15 +107,15 @@ impl Upstream {
         })
     }
 
-    /// Answers everything with the status that is its mood, at first this one, and the body `ok`.
-    pub(crate) fn moody(status: u16) -> (Self, Mood) {
-        let mood = Mood(Arc::new(AtomicU16::new(status)));
-        let its = mood.clone();
-        let upstream = Self::with(move |_| std::future::ready(its.reply()));
-        (upstream, mood)
+    /// Responds to all requests with the body `ok` and the status of the returned switch, initially `status`.
+    pub(crate) fn with_status_switch(status: u16) -> (Self, StatusSwitch) {
+        let switch = StatusSwitch(Arc::new(AtomicU16::new(status)));
+        let handle = switch.clone();
+        let upstream = Self::with(move |_| std::future::ready(handle.reply()));
+        (upstream, switch)
     }
 
-    /// Answers with JSON of what it received: `method`, `target`, `headers`, `body`.
+    /// Responds with a JSON document of the received request: `method`, `target`, `headers`, `body`.
     pub(crate) fn echo() -> Self {
         Self::with(|received| async move {
             let mut reply = full(received.as_json());
@@ -127,13 +127,13 @@ impl Upstream {
         })
     }
 
-    /// Takes requests and never answers them.
+    /// Accepts requests and never responds.
     pub(crate) fn silent() -> Self {
         Self::with(|_| std::future::pending())
     }
 
-    /// Answers each request with `late, but whole` when a permit is added, and what adds them.
-    pub(crate) fn held() -> (Self, Arc<Semaphore>) {
+    /// Responds with `late, but whole`, once for each permit that the test adds to the returned semaphore.
+    pub(crate) fn responding_on_permit() -> (Self, Arc<Semaphore>) {
         let permits = Arc::new(Semaphore::new(0));
         let waiting = Arc::clone(&permits);
         let upstream = Self::with(move |_| {
@@ -146,7 +146,7 @@ impl Upstream {
         (upstream, permits)
     }
 
-    /// Answers as `handler` says.
+    /// Responds with the result of `handler`.
     pub(crate) fn with<F, R>(handler: F) -> Self
     where
         F: Fn(Received) -> R + Send + Sync + 'static,
@@ -155,47 +155,47 @@ impl Upstream {
         Self::start(handler, None)
     }
 
-    /// Answers through TLS with JSON of what it received.
+    /// Responds over TLS with a JSON document of the received request.
     pub(crate) fn echo_through_tls(certificates: &Certificates) -> Self {
         let handler = |received: Received| async move { full(received.as_json()) };
         Self::start(handler, Some(certificates.acceptor()))
     }
 
-    /// Answers every request with these bytes, whatever they are, and keeps the connection open. Requests
-    /// are not recorded.
-    pub(crate) fn saying(bytes: &'static str) -> Self {
-        Self::listening("http", move |socket, seen| async move {
+    /// Sends `bytes` after every request head, even if they are not valid HTTP, and keeps the connection open. Does not
+    /// record requests.
+    pub(crate) fn sending_raw(bytes: &'static str) -> Self {
+        Self::spawn("http", move |socket, log| async move {
             let listener = TcpListener::from_std(socket).expect("a listener");
             loop {
                 let (stream, _) = listener.accept().await.expect("a connection");
-                seen.connections.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(say(stream, bytes));
+                log.connections.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(send_after_heads(stream, bytes));
             }
         })
     }
 
-    /// Reads each request's head and resets the connection. Requests are not recorded.
+    /// Reads the head of each request and resets the connection. Does not record requests.
     pub(crate) fn resetting() -> Self {
-        Self::listening("http", move |socket, seen| async move {
+        Self::spawn("http", move |socket, log| async move {
             let listener = TcpListener::from_std(socket).expect("a listener");
             loop {
                 let (stream, _) = listener.accept().await.expect("a connection");
-                seen.connections.fetch_add(1, Ordering::SeqCst);
+                log.connections.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(reset(stream));
             }
         })
     }
 
-    /// Responds through TLS with 413 to the head of each request, and closes with the body unread. Requests
-    /// are not recorded.
-    pub(crate) fn early_through_tls(certificates: &Certificates) -> Self {
+    /// Responds over TLS with 413 to each request head and closes without reading the body. Does not record requests.
+    pub(crate) fn early_413_through_tls(certificates: &Certificates) -> Self {
         let tls = certificates.acceptor();
-        Self::listening("https", move |socket, seen| async move {
+        Self::spawn("https", move |socket, log| async move {
             let listener = TcpListener::from_std(socket).expect("a listener");
             loop {
                 let (stream, _) = listener.accept().await.expect("a connection");
-                seen.connections.fetch_add(1, Ordering::SeqCst);
-                // With Nagle's algorithm the response waits for an acknowledgement, and the close discards it.
+                log.connections.fetch_add(1, Ordering::SeqCst);
+                // With Nagle's algorithm the response would wait for an acknowledgement, and the close would discard
+                // it.
                 stream.set_nodelay(true).expect("a connection");
                 let tls = tls.clone();
                 tokio::spawn(async move {
@@ -212,13 +212,13 @@ impl Upstream {
         })
     }
 
-    /// The URL of a server that is not there any more.
-    pub(crate) fn gone() -> String {
-        Self::replying(200).closed()
+    /// Returns the URL of a server that has stopped.
+    pub(crate) fn closed_url() -> String {
+        Self::replying(200).stop_and_return_url()
     }
 
-    /// Stops listening, and says where it did.
-    fn closed(self) -> String {
+    /// Stops the server and returns its URL.
+    fn stop_and_return_url(self) -> String {
         let url = self.url();
         let address = self.address;
         drop(self);
@@ -234,35 +234,31 @@ impl Upstream {
         R: Future<Output = Reply> + Send + 'static,
     {
         let handler: Arc<Handler> =
-            Arc::new(move |received| -> Replying { Box::pin(handler(received)) });
+            Arc::new(move |received| -> ReplyFuture { Box::pin(handler(received)) });
         let scheme = if tls.is_some() { "https" } else { "http" };
-        Self::listening(scheme, move |socket, seen| {
-            accept(socket, handler, tls, seen)
-        })
+        Self::spawn(scheme, move |socket, log| accept(socket, handler, tls, log))
     }
 
-    fn listening<F, R>(scheme: &'static str, serve: F) -> Self
+    fn spawn<F, R>(scheme: &'static str, serve: F) -> Self
     where
-        F: FnOnce(std::net::TcpListener, Arc<Seen>) -> R + Send + 'static,
+        F: FnOnce(std::net::TcpListener, Arc<ReceivedLog>) -> R + Send + 'static,
         R: Future<Output = ()>,
     {
         let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        socket
-            .set_nonblocking(true)
-            .expect("a socket that waits not");
+        socket.set_nonblocking(true).expect("a non-blocking socket");
         let upstream = Self {
             address: socket.local_addr().expect("an address"),
             scheme,
-            seen: Arc::default(),
+            log: Arc::default(),
             stop: CancellationToken::new(),
         };
-        let (seen, stop) = (Arc::clone(&upstream.seen), upstream.stop.clone());
+        let (log, stop) = (Arc::clone(&upstream.log), upstream.stop.clone());
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .expect("a runtime");
-            runtime.block_on(stop.run_until_cancelled(serve(socket, seen)));
+            runtime.block_on(stop.run_until_cancelled(serve(socket, log)));
         });
         upstream
     }
@@ -278,24 +274,24 @@ impl Upstream {
         }
     }
 
-    /// All that has arrived, in order.
+    /// All requests received, in order.
     pub(crate) fn requests(&self) -> Vec<Received> {
-        self.seen.requests.lock().clone()
+        self.log.requests.lock().clone()
     }
 
-    /// How much has arrived.
+    /// Number of requests received.
     pub(crate) fn count(&self) -> usize {
-        self.seen.requests.lock().len()
+        self.log.requests.lock().len()
     }
 
-    /// What arrived last.
+    /// Last request received.
     pub(crate) fn last(&self) -> Received {
         self.requests().pop().expect("a request that arrived")
     }
 
-    /// Connections ever accepted.
+    /// Number of connections accepted so far.
     pub(crate) fn connections(&self) -> usize {
-        self.seen.connections.load(Ordering::SeqCst)
+        self.log.connections.load(Ordering::SeqCst)
     }
 }
 
@@ -305,19 +301,19 @@ impl Drop for Upstream {
     }
 }
 
-/// 200 with a body.
+/// Returns a response with the status 200 and a body.
 pub(crate) fn full(body: impl Into<Bytes>) -> Reply {
     Response::new(Full::new(body.into()).boxed_unsync())
 }
 
-/// This status without a body.
+/// Returns a response with this status and no body.
 pub(crate) fn empty(status: u16) -> Reply {
     let mut reply = Response::new(Empty::new().boxed_unsync());
     *reply.status_mut() = status.try_into().expect("a status");
     reply
 }
 
-pub(super) fn joined(headers: &HeaderMap, name: &str) -> String {
+pub(super) fn joined_lines(headers: &HeaderMap, name: &str) -> String {
     let lines: Vec<_> = headers
         .get_all(name)
         .iter()
@@ -330,20 +326,20 @@ async fn accept(
     socket: std::net::TcpListener,
     handler: Arc<Handler>,
     tls: Option<TlsAcceptor>,
-    seen: Arc<Seen>,
+    log: Arc<ReceivedLog>,
 ) {
     let listener = TcpListener::from_std(socket).expect("a listener");
     loop {
         let (stream, _) = listener.accept().await.expect("a connection");
         stream.set_nodelay(true).expect("a connection");
-        seen.connections.fetch_add(1, Ordering::SeqCst);
-        let (handler, seen, tls) = (Arc::clone(&handler), Arc::clone(&seen), tls.clone());
+        log.connections.fetch_add(1, Ordering::SeqCst);
+        let (handler, log, tls) = (Arc::clone(&handler), Arc::clone(&log), tls.clone());
         tokio::spawn(async move {
             match tls {
-                None => serve(stream, handler, seen).await,
+                None => serve(stream, handler, log).await,
                 Some(tls) => {
                     if let Ok(stream) = tls.accept(stream).await {
-                        serve(stream, handler, seen).await;
+                        serve(stream, handler, log).await;
                     }
                 }
             }
@@ -351,12 +347,12 @@ async fn accept(
     }
 }
 
-async fn serve<IO>(stream: IO, handler: Arc<Handler>, seen: Arc<Seen>)
+async fn serve<IO>(stream: IO, handler: Arc<Handler>, log: Arc<ReceivedLog>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        let (handler, seen) = (Arc::clone(&handler), Arc::clone(&seen));
+        let (handler, log) = (Arc::clone(&handler), Arc::clone(&log));
         async move {
             let (parts, body) = request.into_parts();
             let received = Received {
@@ -365,18 +361,18 @@ where
                 headers: parts.headers,
                 body: body.collect().await?.to_bytes(),
             };
-            seen.requests.lock().push(received.clone());
+            log.requests.lock().push(received.clone());
             Ok::<_, hyper::Error>(handler(received).await)
         }
     });
-    // A gateway that breaks off is a test's business, not ours.
+    // Some tests make the gateway close the connection early, so an error is expected.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }
 
-/// Says `bytes` at the end of each head that comes.
-async fn say(mut stream: TcpStream, bytes: &'static str) {
+/// Sends `bytes` after each request head.
+async fn send_after_heads(mut stream: TcpStream, bytes: &'static str) {
     let mut head = Vec::new();
     while stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
         if head.ends_with(b"\r\n\r\n") {
@@ -388,7 +384,7 @@ async fn say(mut stream: TcpStream, bytes: &'static str) {
     }
 }
 
-/// Reads a head, and has the connection end with a reset.
+/// Reads a request head and resets the connection.
 async fn reset(mut stream: TcpStream) {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -396,6 +392,6 @@ async fn reset(mut stream: TcpStream) {
             return;
         }
     }
-    let lingers = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-    lingers.expect("an open socket");
+    let set = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    set.expect("an open socket");
 }

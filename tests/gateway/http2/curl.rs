@@ -19,16 +19,16 @@ const REQUESTS: usize = 12;
 /// Sizes of the request body, in bytes.
 const SIZES: [usize; 4] = [7, 50_000, 1_000_000, 5_000_000];
 
-/// The lingering time of the gateway. No request takes this long.
+/// Lingering time of the gateway. Every request must be faster.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A file with a request body.
+/// File with a request body.
 struct Upload {
     directory: TempDir,
     size: usize,
 }
 
-/// What curl reports about a request.
+/// Result of one run of curl.
 #[derive(Debug)]
 struct Report {
     is_complete: bool,
@@ -73,8 +73,9 @@ impl Upload {
         }
     }
 
-    /// Sends `count` requests. Each gets a complete response with `status`, and none waits for the gateway.
-    fn is_rejected(&self, url: &str, options: &[&str], status: u16, count: usize) {
+    /// Sends `count` requests. Asserts that each gets a complete response with `status` before the gateway resets the
+    /// stream.
+    fn assert_rejected(&self, url: &str, options: &[&str], status: u16, count: usize) {
         let expected = format!("2 {status} ");
         let reports: Vec<_> = (0..count).map(|_| self.post(url, options)).collect();
         let is_lost = |report: &&Report| !report.is_complete || !report.line.starts_with(&expected);
@@ -111,16 +112,16 @@ fn tls(certificates: &Certificates) -> String {
     )
 }
 
-/// A gateway whose only token of `/limited` is used, and its URL.
+/// Starts a gateway whose only token for `/limited` is used. Returns it with the URL.
 async fn rejecting_all(
     upstream: &Upstream,
     certificates: Option<&Certificates>,
 ) -> (Gateway, String) {
-    let mut plan = rejecting(upstream);
+    let mut builder = rejecting(upstream);
     if let Some(certificates) = certificates {
-        plan = plan.and(&tls(certificates));
+        builder = builder.with_section(&tls(certificates));
     }
-    let gateway = plan.start();
+    let gateway = builder.start();
     let (scheme, client) = match certificates {
         Some(certificates) => ("https", gateway.tls_client(certificates, &["http/1.1"])),
         None => ("http", gateway.client()),
@@ -136,7 +137,7 @@ async fn curl_reads_every_rejection_in_cleartext() {
     let (_gateway, url) = rejecting_all(&upstream, None).await;
     for size in SIZES {
         let upload = Upload::new(size);
-        upload.is_rejected(&url, &["--http2-prior-knowledge"], 429, REQUESTS);
+        upload.assert_rejected(&url, &["--http2-prior-knowledge"], 429, REQUESTS);
     }
 }
 
@@ -147,7 +148,7 @@ async fn curl_reads_every_rejection_over_tls() {
     let (_gateway, url) = rejecting_all(&upstream, Some(&certificates)).await;
     for size in SIZES {
         let upload = Upload::new(size);
-        upload.is_rejected(&url, &["--http2"], 429, REQUESTS);
+        upload.assert_rejected(&url, &["--http2"], 429, REQUESTS);
     }
 }
 
@@ -161,11 +162,11 @@ async fn curl_reads_a_rejection_without_100_continue() {
         "Expect: 100-continue",
     ];
     for size in SIZES {
-        Upload::new(size).is_rejected(&url, &options, 429, REQUESTS / 3);
+        Upload::new(size).assert_rejected(&url, &options, 429, REQUESTS / 3);
     }
 }
 
-/// An upstream that responds to the head of a request with 413, and does not read the body.
+/// Starts an upstream that responds to each request head with 413 and does not read the body. Returns its URL.
 fn early_413() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -190,9 +191,9 @@ fn early_413() -> String {
 
 #[test]
 fn curl_reads_an_early_response_of_upstream() {
-    let gateway = Gateway::open("").upstream_url(&early_413()).start();
+    let gateway = Gateway::proxying("").upstream_url(&early_413()).start();
     let url = format!("http://{}/", gateway.address());
     for size in SIZES {
-        Upload::new(size).is_rejected(&url, &["--http2-prior-knowledge"], 413, REQUESTS);
+        Upload::new(size).assert_rejected(&url, &["--http2-prior-knowledge"], 413, REQUESTS);
     }
 }

@@ -10,7 +10,7 @@ use crate::harness::{Gateway, Upstream, full};
 const ROUNDS: usize = 100;
 const STREAMS: u32 = 4;
 
-/// Requests with a key each, on streams of one connection.
+/// Returns the bytes of several keyed requests, on streams of one connection.
 fn keyed_requests(connection: usize) -> Vec<u8> {
     let mut sent = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     for number in 0..STREAMS {
@@ -39,34 +39,34 @@ async fn a_drain_waits_for_keyed_executions_whose_clients_disconnect() {
             full("done")
         });
         let gateway = Gateway::keyed("").upstream(&upstream).start();
-        let mut stays = || Duration::from_millis(random.u64(0..50));
+        let mut random_delay = || Duration::from_millis(random.u64(0..50));
         let mut clients = Vec::new();
-        // Clients that acknowledge the shutdown of their connection, and clients that do not.
+        // One client acknowledges the shutdown of its connection. The others do not.
         let client = gateway.client().h2();
         let connection = client.keep_alive().await;
         for number in 0..STREAMS {
-            let mut stream = connection.stream_beside();
-            let asking = client.post("/pay").key(&format!("h2-{number}"));
-            tokio::spawn(async move { stream.try_send(asking).await });
+            let mut stream = connection.open_stream();
+            let request = client.post("/pay").key(&format!("h2-{number}"));
+            tokio::spawn(async move { stream.try_send(request).await });
         }
-        let until = stays();
+        let delay_before_close = random_delay();
         clients.push(tokio::spawn(async move {
-            tokio::time::sleep(until).await;
+            tokio::time::sleep(delay_before_close).await;
             drop(connection);
         }));
         for number in 0..2 {
             let mut socket = client.connect().await.expect("a connection");
-            let until = stays();
+            let delay_before_close = random_delay();
             clients.push(tokio::spawn(async move {
                 let sent = socket.write_all(&keyed_requests(number)).await;
                 sent.expect("a connection");
-                tokio::time::sleep(until).await;
+                tokio::time::sleep(delay_before_close).await;
                 drop(socket);
             }));
         }
-        tokio::time::sleep(stays() / 2).await;
+        tokio::time::sleep(random_delay() / 2).await;
         gateway.drain();
-        let ended = tokio::task::spawn_blocking(move || gateway.ended());
+        let ended = tokio::task::spawn_blocking(move || gateway.wait_for_exit());
         for client in clients {
             client.await.expect("no panic");
         }

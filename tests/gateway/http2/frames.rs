@@ -1,4 +1,4 @@
-//! Frames and header blocks, written byte by byte, and a client that reads frames.
+//! HTTP/2 frames and header blocks built byte by byte, and a client that reads frames.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::harness::{Gateway, PATIENCE};
+use crate::harness::{Gateway, TEST_TIMEOUT};
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
@@ -21,7 +21,7 @@ pub(crate) const ACK: u8 = 1;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// What a client sends first, without its settings.
+/// Connection preface of a client, without the SETTINGS frame.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -33,7 +33,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// Header lines as literals, neither indexed nor compressed.
+/// Encodes header lines as literals without indexing and Huffman coding.
 pub(crate) fn block(lines: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in lines {
@@ -46,7 +46,7 @@ pub(crate) fn block(lines: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// A length in seven bits, or in more as in RFC 7541, section 5.1.
+/// Encodes a length with a prefix of seven bits (RFC 7541, section 5.1).
 pub(crate) fn length(block: &mut Vec<u8>, len: usize) {
     if len < 127 {
         block.push(u8::try_from(len).expect("small"));
@@ -70,7 +70,7 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A connection on which a test sends and reads single frames.
+/// Connection on which a test sends and reads single frames.
 pub(crate) struct FrameClient(TcpStream);
 
 impl FrameClient {
@@ -89,7 +89,7 @@ impl FrameClient {
         sent.expect("an open connection");
     }
 
-    /// Ends the client's side of the connection.
+    /// Shuts down the sending side of the connection.
     pub(crate) async fn end(&mut self) {
         self.0.shutdown().await.expect("an open connection");
     }
@@ -121,7 +121,7 @@ impl FrameClient {
 
     /// Reads the next frame, or `None` at the end of the connection. Acknowledges pings.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
-        let frame = timeout(PATIENCE, self.read()).await.expect("a frame")?;
+        let frame = timeout(TEST_TIMEOUT, self.read()).await.expect("a frame")?;
         if (frame.kind, frame.flags) == (PING, 0) {
             self.send(self::frame(PING, ACK, 0, &frame.payload)).await;
         }
@@ -167,9 +167,9 @@ impl FrameClient {
         }
     }
 
-    /// Sends a ping and reads to its acknowledgement. Fails if the gateway resets a stream before.
-    pub(crate) async fn has_no_reset(&mut self) {
-        // Tasks that the earlier frames wake run before the ping is received.
+    /// Sends a ping and reads up to its acknowledgement. Fails if the gateway resets a stream before that.
+    pub(crate) async fn assert_no_reset(&mut self) {
+        // This gives the tasks that the earlier frames wake time to run before the ping is received.
         tokio::time::sleep(Duration::from_millis(50)).await;
         self.send(frame(PING, 0, 0, &[7; 8])).await;
         loop {

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use tidegate::idempotency::RecordCounts;
 
-use super::{is_execution, is_problem, is_replay_of, numbering};
-use crate::harness::{Asking, Client, Gateway, Upstream};
-use crate::wire_raw;
+use super::{assert_execution, assert_problem, assert_replay_of, numbered_executions};
+use crate::harness::{Client, ClientRequest, Gateway, Upstream};
+use crate::raw_http;
 
 const FIELD: &str = "body_field = \"idempotency_key\"";
 
@@ -13,41 +13,41 @@ fn gateway(rule: &str, upstream: &Upstream) -> Gateway {
     Gateway::keyed(rule).upstream(upstream).start()
 }
 
-fn json(client: &Client, body: impl Into<Bytes>) -> Asking {
+fn json(client: &Client, body: impl Into<Bytes>) -> ClientRequest {
     let request = client.post("/pay").body(body);
     request.header("content-type", "application/json")
 }
 
-/// A client of each version of HTTP.
+/// Returns an HTTP/1.1 and an HTTP/2 client.
 fn clients(gateway: &Gateway) -> [Client; 2] {
     [gateway.client(), gateway.client().h2()]
 }
 
 #[tokio::test]
 async fn a_retry_with_the_same_member_is_replayed() {
-    let upstream = numbering();
+    let upstream = numbered_executions();
     let gateway = gateway(FIELD, &upstream);
     let [http1, http2] = clients(&gateway);
     let first = "{\"amount\":1, \"idempotency_key\":\"k1\"}";
-    is_execution(&json(&http1, first).send().await, 1);
+    assert_execution(&json(&http1, first).send().await, 1);
     assert_eq!(upstream.last().body, first);
-    is_replay_of(&json(&http1, first).send().await, 1);
-    is_replay_of(&json(&http2, first).send().await, 1);
+    assert_replay_of(&json(&http1, first).send().await, 1);
+    assert_replay_of(&json(&http2, first).send().await, 1);
     let media_type = "Application/JSON; charset=utf-8";
     let request = http2.post("/pay").body(first);
-    is_replay_of(&request.header("content-type", media_type).send().await, 1);
+    assert_replay_of(&request.header("content-type", media_type).send().await, 1);
 
     let reused = "{\"amount\":2, \"idempotency_key\":\"k1\"}";
     let response = json(&http2, reused).send().await;
-    is_problem(&response, 422, "idempotency-key-reused");
+    assert_problem(&response, 422, "idempotency-key-reused");
     let other = "{\"amount\":1, \"idempotency_key\":\"k2\"}";
-    is_execution(&json(&http2, other).send().await, 2);
-    is_replay_of(&json(&http1, other).send().await, 2);
+    assert_execution(&json(&http2, other).send().await, 2);
+    assert_replay_of(&json(&http1, other).send().await, 2);
     assert_eq!(gateway.counts().completed, 2);
 }
 
 #[tokio::test]
-async fn requests_as_of_square_and_google_are_executed_once() {
+async fn requests_in_the_format_of_square_and_google_are_executed_once() {
     for (field, path, body) in [
         (
             "idempotency_key",
@@ -65,16 +65,16 @@ async fn requests_as_of_square_and_google_are_executed_once() {
             r#"{"job":{"name":"n","labels":{"requestId":"x"}},"requestId":"a9c1c2a0-4a2e-4bf3-8c5e-0d6f8f4f6c11"}"#,
         ),
     ] {
-        let upstream = numbering();
+        let upstream = numbered_executions();
         let gateway = gateway(&format!("body_field = \"{field}\""), &upstream);
         for (number, client) in clients(&gateway).iter().enumerate() {
             let request = client.post(path).body(body);
             let response = request.header("content-type", "application/json");
             let response = response.send().await;
             if number == 0 {
-                is_execution(&response, 1);
+                assert_execution(&response, 1);
             } else {
-                is_replay_of(&response, 1);
+                assert_replay_of(&response, 1);
             }
         }
         assert_eq!(upstream.last().body, body);
@@ -83,26 +83,26 @@ async fn requests_as_of_square_and_google_are_executed_once() {
 
 #[tokio::test]
 async fn header_and_member_are_the_same_key() {
-    let upstream = numbering();
+    let upstream = numbered_executions();
     let gateway = gateway(FIELD, &upstream);
     let body = "{\"idempotency_key\":\"k 1\"}";
     for (number, client) in clients(&gateway).iter().enumerate() {
         let both = json(client, body).key("\"k 1\"").send().await;
         if number == 0 {
-            is_execution(&both, 1);
+            assert_execution(&both, 1);
         } else {
-            is_replay_of(&both, 1);
+            assert_replay_of(&both, 1);
         }
-        is_replay_of(&json(client, body).send().await, 1);
+        assert_replay_of(&json(client, body).send().await, 1);
     }
-    // The header alone works with bodies that have no member.
-    is_execution(&json(&gateway.client(), "[1]").key("k2").send().await, 2);
-    is_replay_of(&json(&gateway.client(), "[1]").key("k2").send().await, 2);
+    // With a key in the header, the body needs no member.
+    assert_execution(&json(&gateway.client(), "[1]").key("k2").send().await, 2);
+    assert_replay_of(&json(&gateway.client(), "[1]").key("k2").send().await, 2);
 }
 
 #[tokio::test]
 async fn a_body_without_a_valid_key_is_rejected_and_claims_nothing() {
-    let upstream = numbering();
+    let upstream = numbered_executions();
     let gateway = gateway(FIELD, &upstream);
     let long = format!("{{\"idempotency_key\":\"{}\"}}", "k".repeat(256));
     for (body, reason) in [
@@ -125,7 +125,7 @@ async fn a_body_without_a_valid_key_is_rejected_and_claims_nothing() {
     ] {
         for client in clients(&gateway) {
             let rejected = json(&client, body.to_vec()).send().await;
-            is_problem(&rejected, 400, "idempotency-key-invalid");
+            assert_problem(&rejected, 400, "idempotency-key-invalid");
             let detail = rejected.json()["detail"].to_string();
             assert!(detail.contains(reason), "{detail}");
             assert!(detail.contains("'idempotency_key'"), "{detail}");
@@ -134,7 +134,7 @@ async fn a_body_without_a_valid_key_is_rejected_and_claims_nothing() {
     for client in clients(&gateway) {
         let request = json(&client, "{\"idempotency_key\":\"k1\"}").key("k2");
         let rejected = request.send().await;
-        is_problem(&rejected, 400, "idempotency-key-invalid");
+        assert_problem(&rejected, 400, "idempotency-key-invalid");
         assert!(rejected.text().contains("differs"), "{rejected:?}");
     }
     assert_eq!(gateway.counts(), RecordCounts::default());
@@ -143,7 +143,7 @@ async fn a_body_without_a_valid_key_is_rejected_and_claims_nothing() {
 
 #[tokio::test]
 async fn other_media_types_and_methods_are_not_searched() {
-    let upstream = numbering();
+    let upstream = numbered_executions();
     let gateway = gateway(FIELD, &upstream);
     let body = "{\"idempotency_key\":\"k1\"}";
     for (number, media_type) in ["text/plain", "application/vnd.api+json", "text/json"]
@@ -152,12 +152,12 @@ async fn other_media_types_and_methods_are_not_searched() {
     {
         let request = gateway.client().post("/pay").body(body);
         let response = request.header("content-type", media_type).send().await;
-        is_execution(&response, number + 1);
+        assert_execution(&response, number + 1);
     }
-    is_execution(&gateway.client().post("/pay").body(body).send().await, 4);
+    assert_execution(&gateway.client().post("/pay").body(body).send().await, 4);
     let put = gateway.client().request("PUT", "/pay").body(body);
     let put = put.header("content-type", "application/json");
-    is_execution(&put.send().await, 5);
+    assert_execution(&put.send().await, 5);
     assert_eq!(gateway.counts(), RecordCounts::default());
 }
 
@@ -182,18 +182,18 @@ async fn a_body_without_the_member_is_forwarded_unchanged() {
     assert_eq!(gateway.counts(), RecordCounts::default());
 }
 
-/// Chunks become one body, as with a key in the header. Trailers are never forwarded.
+/// As with a key in the header, the chunks become one body. Trailers are never forwarded.
 #[test]
 fn a_chunked_body_with_trailers_is_forwarded_with_its_length() {
     let upstream = Upstream::echo();
     let gateway = gateway(FIELD, &upstream);
-    let mut client = wire_raw::Client::connect(gateway.address());
+    let mut client = raw_http::RawClient::connect(gateway.address());
     for _ in 0..2 {
         client.send(
             "POST /pay HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\
              Trailer: X-Sum\r\n\r\n4\r\n{\"a\"\r\n3\r\n:1}\r\n0\r\nX-Sum: 1\r\n\r\n",
         );
-        assert_eq!(client.answer().status, 200);
+        assert_eq!(client.response().status, 200);
         let received = upstream.last();
         assert_eq!(received.body, "{\"a\":1}");
         assert_eq!(received.header("content-length"), "7");
@@ -203,9 +203,9 @@ fn a_chunked_body_with_trailers_is_forwarded_with_its_length() {
 
 #[test]
 fn a_client_that_expects_100_continue_gets_it() {
-    let upstream = numbering();
+    let upstream = numbered_executions();
     let gateway = gateway(FIELD, &upstream);
-    let mut client = wire_raw::Client::connect(gateway.address());
+    let mut client = raw_http::RawClient::connect(gateway.address());
     for (body, execution) in [
         ("{\"a\":1}", 1),
         ("{\"idempotency_key\":\"k1\"}", 2),
@@ -216,9 +216,9 @@ fn a_client_that_expects_100_continue_gets_it() {
             "POST /pay HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n\
              Content-Length: {length}\r\n\r\n"
         ));
-        assert_eq!(client.answer().status, 100);
+        assert_eq!(client.response().status, 100);
         client.send(body);
-        let response = client.answer();
+        let response = client.response();
         assert_eq!(response.status, 201);
         assert_eq!(response.body, format!("execution {execution}").as_bytes());
     }
@@ -227,33 +227,33 @@ fn a_client_that_expects_100_continue_gets_it() {
 
 #[tokio::test]
 async fn a_json_body_over_max_request_is_rejected_with_413() {
-    let upstream = numbering();
+    let upstream = numbered_executions();
     let gateway = gateway(&format!("max_request = \"1KiB\", {FIELD}"), &upstream);
     let pad = "x".repeat(1024);
     let large = format!("{{\"idempotency_key\":\"k1\",\"pad\":\"{pad}\"}}");
     for client in clients(&gateway) {
         let rejected = json(&client, large.clone()).send().await;
-        is_problem(&rejected, 413, "payload-too-large");
+        assert_problem(&rejected, 413, "payload-too-large");
         let rejected = json(&client, large.clone()).key("k1").send().await;
-        is_problem(&rejected, 413, "payload-too-large");
+        assert_problem(&rejected, 413, "payload-too-large");
     }
     let chunked = format!(
         "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n",
         large.len()
     );
-    let rejected = gateway.client().raw(chunked).await;
+    let rejected = gateway.client().send_raw(chunked).await;
     assert!(rejected.starts_with("HTTP/1.1 413 "), "{rejected}");
     assert_eq!(gateway.counts(), RecordCounts::default());
     assert_eq!(upstream.count(), 0);
     // Other media types are forwarded at any size.
     let request = gateway.client().post("/pay").body(large);
-    is_execution(&request.send().await, 1);
+    assert_execution(&request.send().await, 1);
 }
 
 #[tokio::test]
 async fn a_required_key_can_be_in_either_source() {
-    let upstream = numbering();
+    let upstream = numbered_executions();
     let rule = format!("{FIELD}, scope = \"client\"");
     let config = format!(
         "[upstream.api]\nservers = [\"{{upstream}}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n\
@@ -269,21 +269,21 @@ async fn a_required_key_can_be_in_either_source() {
             json(&client, "[]"),
         ] {
             let rejected = request.send().await;
-            is_problem(&rejected, 400, "idempotency-key-missing");
+            assert_problem(&rejected, 400, "idempotency-key-missing");
             let detail = rejected.json()["detail"].to_string();
             for source in ["'idempotency-key'", "'idempotency_key'"] {
                 assert!(detail.contains(source), "{detail}");
             }
         }
     }
-    gateway.has_counted("invalid", 10).await;
+    gateway.wait_for_outcome("invalid", 10).await;
     assert_eq!(upstream.count(), 0);
     let client = gateway.client();
     let body = "{\"idempotency_key\":\"k1\"}";
-    is_execution(&json(&client, body).send().await, 1);
-    is_replay_of(&json(&client, body).send().await, 1);
-    is_execution(&json(&client, "{}").key("k2").send().await, 2);
-    is_replay_of(&json(&client, "{}").key("k2").send().await, 2);
+    assert_execution(&json(&client, body).send().await, 1);
+    assert_replay_of(&json(&client, body).send().await, 1);
+    assert_execution(&json(&client, "{}").key("k2").send().await, 2);
+    assert_replay_of(&json(&client, "{}").key("k2").send().await, 2);
 }
 
 #[test]
@@ -291,13 +291,13 @@ fn an_upgrade_is_rejected_only_with_a_key() {
     let upstream = Upstream::echo();
     let gateway = gateway(FIELD, &upstream);
     for (body, status) in [("{\"idempotency_key\":\"k1\"}", 400), ("{\"a\":1}", 200)] {
-        let mut client = wire_raw::Client::connect(gateway.address());
+        let mut client = raw_http::RawClient::connect(gateway.address());
         client.send(format!(
             "POST / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: chat\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ));
-        assert_eq!(client.answer().status, status, "{body}");
+        assert_eq!(client.response().status, status, "{body}");
     }
     assert_eq!(upstream.count(), 1);
     assert_eq!(upstream.last().header("upgrade"), "chat");

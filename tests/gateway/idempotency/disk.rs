@@ -1,29 +1,29 @@
-//! Records on disk, from one process to the next.
+//! Records on disk that survive the process.
 
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::{is_execution, is_problem, is_replay_of, numbering, url};
-use crate::harness::{Answer, Process, Upstream, eventually, full};
-use crate::wire_raw;
+use super::{assert_execution, assert_problem, assert_replay_of, numbered_executions, url};
+use crate::harness::{ClientResponse, Process, Upstream, eventually, full};
+use crate::raw_http;
 
-/// A configuration whose records are in a directory beside it.
-struct Place {
+/// Directory with a configuration and its store.
+struct StoreFixture {
     directory: TempDir,
 }
 
-impl Place {
+impl StoreFixture {
     fn new(upstream: &str) -> Self {
-        let place = Self {
+        let fixture = Self {
             directory: tempfile::tempdir().expect("a directory"),
         };
-        place.keep_records_in(&place.store(), upstream);
-        place
+        fixture.write_config(&fixture.store(), upstream);
+        fixture
     }
 
-    fn keep_records_in(&self, store: &Path, upstream: &str) {
+    fn write_config(&self, store: &Path, upstream: &str) {
         let config = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nbackend = \"disk\"\npath = \"{}\"\n\
              [upstream.api]\nservers = [\"{upstream}\"]\n\
@@ -46,46 +46,46 @@ impl Place {
         Process::start(&["serve", "--config", config.to_str().expect("a plain name")])
     }
 
-    /// What a gateway says that cannot start here.
-    fn refused(&self) -> String {
+    /// Runs a gateway that must fail to start, and returns its error output.
+    fn startup_error(&self) -> String {
         let config = self.config();
         let output = Process::run(&["serve", "--config", config.to_str().expect("a plain name")]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(!said.contains("panicked"), "{said}");
-        said
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(!error.contains("panicked"), "{error}");
+        error
     }
 }
 
-async fn ask(process: &Process) -> Answer {
-    let asking = process.client().post("/pay").header("Host", "a").key("k1");
-    asking.body("amount=1").send().await
+async fn send(process: &Process) -> ClientResponse {
+    let request = process.client().post("/pay").header("Host", "a").key("k1");
+    request.body("amount=1").send().await
 }
 
 fn stop(mut process: Process) {
     process.signal(Signal::TERM);
-    assert_eq!(process.end().code(), Some(0));
+    assert_eq!(process.wait_for_exit().code(), Some(0));
 }
 
 #[tokio::test]
-async fn an_answer_is_replayed_after_a_restart_byte_for_byte() {
+async fn a_response_is_replayed_byte_for_byte_after_a_restart() {
     let head = b"HTTP/1.1 201 Created\r\nSet-Cookie: a=1, b\r\nX-Latin: caf\xe9\r\n\
                  Set-Cookie: c=2\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\nContent-Length: 6\r\n\r\n";
-    let answer = [&head[..], b"\0\xff\r\n\0."].concat();
-    let upstream = wire_raw::Upstream::scripted(move |conversation| {
-        while conversation.request().is_some() {
-            conversation.send(&answer);
+    let response = [&head[..], b"\0\xff\r\n\0."].concat();
+    let upstream = raw_http::RawUpstream::scripted(move |connection| {
+        while connection.request().is_some() {
+            connection.send(&response);
         }
     });
-    let place = Place::new(&url(upstream.address));
-    let process = place.serve();
-    let first = ask(&process).await;
+    let fixture = StoreFixture::new(&url(upstream.address));
+    let process = fixture.serve();
+    let first = send(&process).await;
     assert_eq!((first.status, first.is_replay()), (201, false));
     stop(process);
-    // Once more, because what is read back is also written again.
+    // Two restarts, because a gateway also rewrites the records that it has read.
     for _ in 0..2 {
-        let process = place.serve();
-        let mut replay = ask(&process).await;
+        let process = fixture.serve();
+        let mut replay = send(&process).await;
         assert!(replay.is_replay());
         assert_ne!(replay.header("x-request-id"), first.header("x-request-id"));
         let mut expected = first.headers.clone();
@@ -107,108 +107,111 @@ async fn an_answer_is_replayed_after_a_restart_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_running_when_the_gateway_was_killed_is_unknown() {
+async fn a_request_in_progress_when_the_gateway_is_killed_becomes_unknown() {
     let upstream = Upstream::silent();
-    let place = Place::new(&upstream.url());
-    let mut process = place.serve();
+    let fixture = StoreFixture::new(&upstream.url());
+    let mut process = fixture.serve();
     let lost = tokio::spawn(process.client().post("/pay").key("k1").try_send());
     eventually("upstream has the request", || upstream.count() == 1).await;
     process.signal(Signal::KILL);
-    process.end();
+    process.wait_for_exit();
     assert!(lost.await.expect("no panic").is_err());
 
-    let process = place.serve();
+    let process = fixture.serve();
     for _ in 0..2 {
-        let asking = process.client().post("/pay").key("k1");
-        is_problem(&asking.send().await, 409, "idempotency-outcome-unknown");
+        let request = process.client().post("/pay").key("k1");
+        assert_problem(&request.send().await, 409, "idempotency-outcome-unknown");
     }
     assert_eq!(upstream.count(), 1);
 }
 
 #[tokio::test]
-async fn a_gateway_that_was_killed_has_kept_what_it_answered() {
-    let upstream = numbering();
-    let place = Place::new(&upstream.url());
-    let mut process = place.serve();
-    is_execution(&ask(&process).await, 1);
+async fn a_response_is_replayed_after_the_gateway_was_killed() {
+    let upstream = numbered_executions();
+    let fixture = StoreFixture::new(&upstream.url());
+    let mut process = fixture.serve();
+    assert_execution(&send(&process).await, 1);
     process.signal(Signal::KILL);
-    process.end();
-    let process = place.serve();
-    is_replay_of(&ask(&process).await, 1);
+    process.wait_for_exit();
+    let process = fixture.serve();
+    assert_replay_of(&send(&process).await, 1);
 }
 
 #[tokio::test]
-async fn a_second_gateway_on_a_directory_names_the_first() {
-    let upstream = numbering();
-    let place = Place::new(&upstream.url());
-    let process = place.serve();
-    is_execution(&ask(&process).await, 1);
-    let holder = std::fs::read_to_string(place.store().join("lock")).expect("a lock");
-    let said = place.refused();
+async fn a_second_gateway_on_a_directory_fails_and_names_the_first() {
+    let upstream = numbered_executions();
+    let fixture = StoreFixture::new(&upstream.url());
+    let process = fixture.serve();
+    assert_execution(&send(&process).await, 1);
+    let holder = std::fs::read_to_string(fixture.store().join("lock")).expect("a lock");
+    let error = fixture.startup_error();
     assert!(
-        said.contains(&format!("in use by process {holder}")),
-        "{said}"
+        error.contains(&format!("in use by process {holder}")),
+        "{error}"
     );
-    assert!(said.contains(&*place.store().to_string_lossy()), "{said}");
-    assert!(said.contains("a directory of its own"), "{said}");
-    // The first is none the worse for it.
-    is_replay_of(&ask(&process).await, 1);
+    assert!(
+        error.contains(&*fixture.store().to_string_lossy()),
+        "{error}"
+    );
+    assert!(error.contains("a directory of its own"), "{error}");
+    // The first gateway is unaffected.
+    assert_replay_of(&send(&process).await, 1);
     stop(process);
-    is_replay_of(&ask(&place.serve()).await, 1);
+    assert_replay_of(&send(&fixture.serve()).await, 1);
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_used_is_named_with_a_remedy() {
-    let place = Place::new("http://127.0.0.1:9");
-    // Not even root makes a directory below a file.
-    let below = place.config().join("store");
-    place.keep_records_in(&below, "http://127.0.0.1:9");
-    let said = place.refused();
-    assert!(said.contains("cannot use the store directory"), "{said}");
-    assert!(said.contains(&*below.to_string_lossy()), "{said}");
-    assert!(said.contains("store.path"), "{said}");
+async fn an_unusable_directory_is_reported_with_a_remedy() {
+    let fixture = StoreFixture::new("http://127.0.0.1:9");
+    // Even root cannot create a directory below a file.
+    let below = fixture.config().join("store");
+    fixture.write_config(&below, "http://127.0.0.1:9");
+    let error = fixture.startup_error();
+    assert!(error.contains("cannot use the store directory"), "{error}");
+    assert!(error.contains(&*below.to_string_lossy()), "{error}");
+    assert!(error.contains("store.path"), "{error}");
 }
 
 #[tokio::test]
 async fn a_directory_of_another_format_is_left_unchanged() {
-    let upstream = numbering();
-    let place = Place::new(&upstream.url());
-    let process = place.serve();
-    is_execution(&ask(&process).await, 1);
+    let upstream = numbered_executions();
+    let fixture = StoreFixture::new(&upstream.url());
+    let process = fixture.serve();
+    assert_execution(&send(&process).await, 1);
     stop(process);
-    let identity = place.store().join("identity");
-    let ours = std::fs::read_to_string(&identity).expect("an identity");
+    let identity = fixture.store().join("identity");
+    let original = std::fs::read_to_string(&identity).expect("an identity");
     for format in [1, 99] {
-        let other = ours.replace("\"format\": 2", &format!("\"format\": {format}"));
-        assert_ne!(other, ours);
+        let other = original.replace("\"format\": 2", &format!("\"format\": {format}"));
+        assert_ne!(other, original);
         std::fs::write(&identity, &other).expect("a file");
-        let said = place.refused();
-        assert!(said.contains(&format!("has format {format}")), "{said}");
-        assert!(said.contains("version that wrote it"), "{said}");
+        let error = fixture.startup_error();
+        assert!(error.contains(&format!("has format {format}")), "{error}");
+        assert!(error.contains("version that wrote it"), "{error}");
         assert_eq!(std::fs::read_to_string(&identity).expect("a file"), other);
     }
-    // The version that wrote the directory finds its records.
-    std::fs::write(&identity, ours).expect("a file");
-    is_replay_of(&ask(&place.serve()).await, 1);
+    // The version that wrote the directory still finds its records.
+    std::fs::write(&identity, original).expect("a file");
+    assert_replay_of(&send(&fixture.serve()).await, 1);
 }
 
 #[tokio::test]
 async fn a_replay_beyond_the_memory_for_bodies_gets_503_and_is_served_with_more() {
     let upstream = Upstream::with(|_| async { full("x".repeat(20_000)) });
-    let place = Place::new(&upstream.url());
-    let process = place.serve();
-    assert_eq!(ask(&process).await.status, 200);
+    let fixture = StoreFixture::new(&upstream.url());
+    let process = fixture.serve();
+    assert_eq!(send(&process).await.status, 200);
     stop(process);
-    let roomy = std::fs::read_to_string(place.config()).expect("a file");
-    let tight = roomy
+    let large_memory = std::fs::read_to_string(fixture.config()).expect("a file");
+    let small_memory = large_memory
         .replace("[server]\n", "[server]\nmax_buffered = \"8KiB\"\n")
         .replace("mode = \"optional\"", "max_request = \"1KiB\"");
-    std::fs::write(place.config(), tight).expect("a file");
-    let process = place.serve();
-    is_problem(&ask(&process).await, 503, "store-unavailable");
+    std::fs::write(fixture.config(), small_memory).expect("a file");
+    let process = fixture.serve();
+    assert_problem(&send(&process).await, 503, "store-unavailable");
     stop(process);
-    std::fs::write(place.config(), roomy).expect("a file");
-    let replay = ask(&place.serve()).await;
+    std::fs::write(fixture.config(), large_memory).expect("a file");
+    let replay = send(&fixture.serve()).await;
     assert!(
         replay.is_replay() && replay.body.len() == 20_000,
         "{replay:?}"

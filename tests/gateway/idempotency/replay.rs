@@ -1,19 +1,19 @@
-//! A replay is the first answer: the same status, the same header lines, the same bytes.
+//! A replay equals the first response: same status, same header lines, same bytes.
 
 use http::{HeaderMap, HeaderValue};
 
-use super::{is_execution, is_replay_of, numbering, url};
-use crate::harness::{Answer, Gateway, Upstream, empty, full};
-use crate::wire_raw;
+use super::{assert_execution, assert_replay_of, numbered_executions, url};
+use crate::harness::{ClientResponse, Gateway, Upstream, empty, full};
+use crate::raw_http;
 
-/// `{"paid":true}` as gzip packs it.
+/// `{"paid":true}` compressed with gzip.
 const GZIP: [u8; 33] = [
     0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0xab, 0x56, 0x2a, 0x48, 0xcc, 0x4c,
     0x51, 0xb2, 0x2a, 0x29, 0x2a, 0x4d, 0xad, 0x05, 0x00, 0x5d, 0x44, 0x0f, 0x0c, 0x0d, 0x00, 0x00,
     0x00,
 ];
 
-/// Header lines that are hard to keep.
+/// Header lines that a careless store would change.
 const HEAD: &[u8] = b"HTTP/1.1 201 Created\r\n\
     Set-Cookie: a=1; Expires=Wed, 21 Oct 2026 07:28:00 GMT\r\n\
     X-First: 1\r\n\
@@ -29,13 +29,13 @@ const HEAD: &[u8] = b"HTTP/1.1 201 Created\r\n\
 
 const BODY: &[u8] = b"\0\x01\xff\r\n0\r\n\r\n\0end";
 
-/// An upstream that gives the first request this answer, and any other none that anybody would expect.
-fn once(answer: Vec<u8>) -> wire_raw::Upstream {
-    wire_raw::Upstream::scripted(move |conversation| {
-        conversation.request();
-        conversation.send(&answer);
-        while conversation.request().is_some() {
-            conversation.send(wire_raw::ok("a second execution"));
+/// Upstream that sends `response` to the first request, and a different response to all others.
+fn responding_once(response: Vec<u8>) -> raw_http::RawUpstream {
+    raw_http::RawUpstream::scripted(move |connection| {
+        connection.request();
+        connection.send(&response);
+        while connection.request().is_some() {
+            connection.send(raw_http::ok("a second execution"));
         }
     })
 }
@@ -45,23 +45,23 @@ fn sized(head: &[u8], body: &[u8]) -> Vec<u8> {
     [head, length.as_bytes(), body].concat()
 }
 
-/// What is said of each request anew.
-fn is_of_this_request(name: &str) -> bool {
+/// Whether a header differs between the first response and a replay.
+fn is_per_request(name: &str) -> bool {
     ["x-request-id", "idempotent-replayed"].contains(&name)
 }
 
-/// The header lines that have to be the same each time, in order.
+/// Returns the header lines that must be equal each time, in order.
 fn lines(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
     let lines = headers.iter();
     lines
-        .filter(|(name, _)| !is_of_this_request(name.as_str()))
+        .filter(|(name, _)| !is_per_request(name.as_str()))
         .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
         .collect()
 }
 
-/// Holds that `replay` is `first` once more, and both are requests of their own.
+/// Asserts that `replay` is a replay of `first` with its own request ID.
 #[track_caller]
-fn is_the_same(first: &Answer, replay: &Answer) {
+fn assert_identical(first: &ClientResponse, replay: &ClientResponse) {
     assert!(!first.is_replay() && replay.is_replay());
     assert_eq!(replay.status, first.status);
     assert_eq!(lines(&replay.headers), lines(&first.headers));
@@ -71,73 +71,73 @@ fn is_the_same(first: &Answer, replay: &Answer) {
 }
 
 #[test]
-fn every_header_line_and_every_byte_comes_again_as_it_came() {
-    let upstream = once(sized(HEAD, BODY));
+fn every_header_line_and_every_byte_is_replayed() {
+    let upstream = responding_once(sized(HEAD, BODY));
     let gateway = Gateway::keyed("")
         .upstream_url(&url(upstream.address))
         .start();
-    let ask = || {
-        let mut client = wire_raw::Client::connect(gateway.address());
+    let send = || {
+        let mut client = raw_http::RawClient::connect(gateway.address());
         client.send(
             "POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k1\r\nContent-Length: 2\r\n\
              Connection: close\r\n\r\nhi",
         );
-        client.rest().0
+        client.read_to_end().0
     };
-    let (first, replay) = (ask(), ask());
-    let same = |answer: &[u8]| -> Vec<Vec<u8>> {
-        let end = wire_raw::find(answer, b"\r\n\r\n").expect("a head");
-        let head = answer[..end].split(|&byte| byte == b'\n');
+    let (first, replay) = (send(), send());
+    let stable_parts = |response: &[u8]| -> Vec<Vec<u8>> {
+        let end = raw_http::find(response, b"\r\n\r\n").expect("a head");
+        let head = response[..end].split(|&byte| byte == b'\n');
         let lines = head.filter(|line| {
             let name = line.split(|&byte| byte == b':').next();
             let name = String::from_utf8_lossy(name.unwrap_or_default()).to_lowercase();
-            !is_of_this_request(&name)
+            !is_per_request(&name)
         });
         let lines = lines.map(|line| line.trim_ascii_end().to_vec());
-        lines.chain([answer[end + 4..].to_vec()]).collect()
+        lines.chain([response[end + 4..].to_vec()]).collect()
     };
-    assert_eq!(same(&replay), same(&first));
-    assert!(!wire_raw::contains(&first, b"idempotent-replayed"));
-    assert!(wire_raw::contains(&replay, b"idempotent-replayed: true"));
+    assert_eq!(stable_parts(&replay), stable_parts(&first));
+    assert!(!raw_http::contains(&first, b"idempotent-replayed"));
+    assert!(raw_http::contains(&replay, b"idempotent-replayed: true"));
 
-    // And the first was what upstream sent.
-    let mut sent = same(&sized(HEAD, BODY));
-    assert_eq!(sent.pop(), Some(BODY.to_vec()));
-    for line in &sent[1..] {
+    // The first response is what upstream sent.
+    let mut upstream_parts = stable_parts(&sized(HEAD, BODY));
+    assert_eq!(upstream_parts.pop(), Some(BODY.to_vec()));
+    for line in &upstream_parts[1..] {
         let at = line.iter().position(|&byte| byte == b':').expect("a name");
         let expected = [&line[..at].to_ascii_lowercase(), &line[at..]].concat();
-        let found = same(&first).contains(&expected);
+        let found = stable_parts(&first).contains(&expected);
         assert!(found, "{:?}", expected.escape_ascii().to_string());
     }
-    assert!(!wire_raw::contains(&replay, b"upstreams-own"));
-    let cookie = |answer: &[u8], value: &[u8]| wire_raw::find(answer, value).expect("a cookie");
+    assert!(!raw_http::contains(&replay, b"upstreams-own"));
+    let cookie = |response: &[u8], value: &[u8]| raw_http::find(response, value).expect("a cookie");
     assert!(cookie(&replay, b"a=1; Exp") < cookie(&replay, b"b=\"2, 3\""));
     assert_eq!(upstream.received().matches("POST /pay").count(), 1);
 }
 
 #[tokio::test]
-async fn an_answer_is_the_same_in_either_version_of_http() {
+async fn a_response_is_replayed_across_http_versions() {
     for (first_h2, replay_h2) in [(false, true), (true, false), (true, true)] {
-        let upstream = once(sized(HEAD, BODY));
+        let upstream = responding_once(sized(HEAD, BODY));
         let gateway = Gateway::keyed("")
             .upstream_url(&url(upstream.address))
             .start();
-        let ask = |h2: bool| {
+        let send = |h2: bool| {
             let client = gateway.client();
             let client = if h2 { client.h2() } else { client };
             client.post("/pay").key("k1").body("hi").send()
         };
-        let first = ask(first_h2).await;
+        let first = send(first_h2).await;
         assert_eq!((first.status, &first.body[..]), (201, BODY));
-        let replay = ask(replay_h2).await;
+        let replay = send(replay_h2).await;
         assert_ne!(first.version == replay.version, first_h2 != replay_h2);
-        is_the_same(&first, &replay);
+        assert_identical(&first, &replay);
         assert_eq!(upstream.received().matches("POST /pay").count(), 1);
     }
 }
 
 #[tokio::test]
-async fn upstreams_gzip_is_left_as_it_came() {
+async fn a_gzip_response_is_replayed_unchanged() {
     let upstream = Upstream::with(|_| async {
         let mut reply = full(&GZIP[..]);
         let coding = HeaderValue::from_static("gzip");
@@ -145,38 +145,38 @@ async fn upstreams_gzip_is_left_as_it_came() {
         reply
     });
     let gateway = Gateway::keyed("").upstream(&upstream).start();
-    let ask = || gateway.client().post("/").key("k1").send();
-    let (first, replay) = (ask().await, ask().await);
-    is_the_same(&first, &replay);
+    let send = || gateway.client().post("/").key("k1").send();
+    let (first, replay) = (send().await, send().await);
+    assert_identical(&first, &replay);
     assert_eq!(replay.header("content-encoding"), "gzip");
     assert_eq!(replay.body[..], GZIP);
     assert_eq!(upstream.count(), 1);
 }
 
 #[tokio::test]
-async fn an_answer_in_chunks_is_kept_whole() {
+async fn a_chunked_response_is_stored_completely() {
     let chunks = b"4\r\none,\r\n5;x=y\r\n two,\r\n7\r\n thre\0e\r\n0\r\nX-Trailer: t\r\n\r\n";
     let head =
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Trailer\r\nX-A: b\r\n\r\n";
-    let upstream = once([&head[..], chunks].concat());
+    let upstream = responding_once([&head[..], chunks].concat());
     let gateway = Gateway::keyed("")
         .upstream_url(&url(upstream.address))
         .start();
-    let ask = || {
-        let asking = gateway.client().post("/").header("TE", "trailers");
-        asking.key("k1").send()
+    let send = || {
+        let request = gateway.client().post("/").header("TE", "trailers");
+        request.key("k1").send()
     };
-    let (first, replay) = (ask().await, ask().await);
-    is_the_same(&first, &replay);
+    let (first, replay) = (send().await, send().await);
+    assert_identical(&first, &replay);
     assert_eq!(&first.body[..], b"one, two, thre\0e");
     assert_eq!(first.header("x-a"), "b");
-    // Trailers cannot be kept, so nobody gets them.
+    // Trailers are not stored, so the first response has none either.
     assert_eq!((first.trailers.len(), replay.trailers.len()), (0, 0));
     assert!(!first.has("trailer"));
 }
 
 #[tokio::test]
-async fn an_answer_without_a_body_is_kept_too() {
+async fn a_response_without_a_body_is_stored() {
     for status in [204, 200, 304] {
         let upstream = Upstream::with(move |_| async move {
             let mut reply = empty(status);
@@ -186,14 +186,14 @@ async fn an_answer_without_a_body_is_kept_too() {
         });
         let gateway = Gateway::keyed("").upstream(&upstream).start();
         for client in [gateway.client(), gateway.client().h2()] {
-            let ask = || client.request("PATCH", "/").key("k1").send();
+            let send = || client.request("PATCH", "/").key("k1").send();
             let replay = match upstream.count() {
                 0 => {
-                    let (first, replay) = (ask().await, ask().await);
-                    is_the_same(&first, &replay);
+                    let (first, replay) = (send().await, send().await);
+                    assert_identical(&first, &replay);
                     replay
                 }
-                _ => ask().await,
+                _ => send().await,
             };
             assert!(replay.is_replay());
             assert_eq!((replay.status, replay.body.len()), (status, 0));
@@ -204,46 +204,49 @@ async fn an_answer_without_a_body_is_kept_too() {
 }
 
 #[tokio::test]
-async fn server_errors_and_client_errors_are_answers_like_any_other() {
+async fn server_errors_and_client_errors_are_replayed() {
     for status in [400, 404, 408, 422, 500, 502, 503, 504] {
-        let upstream = super::numbering_with(status);
+        let upstream = super::numbered_executions_with(status);
         let gateway = Gateway::keyed("").upstream(&upstream).start();
-        let ask = || gateway.client().post("/").key("k1").send();
-        let (first, replay) = (ask().await, ask().await);
+        let send = || gateway.client().post("/").key("k1").send();
+        let (first, replay) = (send().await, send().await);
         assert_eq!(first.status, status);
-        is_the_same(&first, &replay);
-        is_replay_of(&replay, 1);
+        assert_identical(&first, &replay);
+        assert_replay_of(&replay, 1);
     }
 }
 
 #[tokio::test]
 async fn the_two_spellings_of_a_key_are_one_key() {
-    let upstream = numbering();
+    let upstream = numbered_executions();
     let gateway = Gateway::keyed("").upstream(&upstream).start();
-    let ask = |key: &str| gateway.client().post("/").key(key).send();
-    is_execution(&ask("8e03978e-40d5").await, 1);
-    is_replay_of(&ask("\"8e03978e-40d5\"").await, 1);
-    is_execution(&ask("\"in\\\"side\"").await, 2);
-    is_replay_of(&ask("in\"side").await, 2);
-    // Case tells keys apart.
-    is_execution(&ask("8E03978E-40D5").await, 3);
-    // Each reached upstream as it was written.
-    let sent: Vec<_> = upstream.requests();
-    let sent: Vec<_> = sent
+    let send = |key: &str| gateway.client().post("/").key(key).send();
+    assert_execution(&send("8e03978e-40d5").await, 1);
+    assert_replay_of(&send("\"8e03978e-40d5\"").await, 1);
+    assert_execution(&send("\"in\\\"side\"").await, 2);
+    assert_replay_of(&send("in\"side").await, 2);
+    // Keys are case-sensitive.
+    assert_execution(&send("8E03978E-40D5").await, 3);
+    // Each key reached upstream exactly as the client wrote it.
+    let received: Vec<_> = upstream.requests();
+    let received: Vec<_> = received
         .iter()
-        .map(|one| one.header("idempotency-key"))
+        .map(|request| request.header("idempotency-key"))
         .collect();
-    assert_eq!(sent, ["8e03978e-40d5", "\"in\\\"side\"", "8E03978E-40D5"]);
+    assert_eq!(
+        received,
+        ["8e03978e-40d5", "\"in\\\"side\"", "8E03978E-40D5"]
+    );
 }
 
 #[tokio::test]
-async fn what_is_excluded_is_said_once_only() {
-    let upstream = once(sized(HEAD, BODY));
+async fn excluded_headers_are_not_replayed() {
+    let upstream = responding_once(sized(HEAD, BODY));
     let gateway = Gateway::keyed("exclude_headers = [\"Set-Cookie\", \"x-latin\"]")
         .upstream_url(&url(upstream.address))
         .start();
-    let ask = || gateway.client().post("/").key("k1").send();
-    let (first, replay) = (ask().await, ask().await);
+    let send = || gateway.client().post("/").key("k1").send();
+    let (first, replay) = (send().await, send().await);
     assert!(first.has("set-cookie") && first.has("x-latin"));
     let expected: Vec<_> = lines(&first.headers)
         .into_iter()
@@ -255,41 +258,41 @@ async fn what_is_excluded_is_said_once_only() {
 }
 
 #[tokio::test]
-async fn a_request_id_a_client_gives_is_its_own_on_a_replay_too() {
-    let upstream = numbering();
+async fn a_replay_has_the_request_id_of_the_current_request() {
+    let upstream = numbered_executions();
     let gateway = Gateway::keyed("").upstream(&upstream).start();
     for id in ["first-try", "second-try"] {
-        let asking = gateway.client().post("/").key("k1");
-        let answer = asking.header("X-Request-Id", id).send().await;
-        assert_eq!(answer.header("x-request-id"), id);
-        assert_eq!(answer.text(), "execution 1");
+        let request = gateway.client().post("/").key("k1");
+        let response = request.header("X-Request-Id", id).send().await;
+        assert_eq!(response.header("x-request-id"), id);
+        assert_eq!(response.text(), "execution 1");
     }
     assert_eq!(upstream.last().header("x-request-id"), "first-try");
 }
 
 #[tokio::test]
-async fn a_record_is_forgotten_when_its_time_is_over() {
-    let upstream = numbering();
+async fn a_record_expires_after_its_ttl() {
+    let upstream = numbered_executions();
     let gateway = Gateway::keyed("ttl = \"1s\"").upstream(&upstream).start();
-    let ask = || gateway.client().post("/").key("k1").send();
-    is_execution(&ask().await, 1);
-    let answered = tokio::time::Instant::now();
-    is_replay_of(&ask().await, 1);
-    tokio::time::sleep_until(answered + std::time::Duration::from_millis(1100)).await;
-    is_execution(&ask().await, 2);
+    let send = || gateway.client().post("/").key("k1").send();
+    assert_execution(&send().await, 1);
+    let responded_at = tokio::time::Instant::now();
+    assert_replay_of(&send().await, 1);
+    tokio::time::sleep_until(responded_at + std::time::Duration::from_millis(1100)).await;
+    assert_execution(&send().await, 2);
 }
 
 #[tokio::test]
 async fn a_response_with_two_equal_content_length_lines_is_replayed_over_both_versions() {
-    let upstream = wire_raw::Upstream::scripted(|conversation| {
-        while conversation.request().is_some() {
-            conversation.send(
+    let upstream = raw_http::RawUpstream::scripted(|connection| {
+        while connection.request().is_some() {
+            connection.send(
                 "HTTP/1.1 201 Created\r\nContent-Length: 4\r\nX-A: b\r\nContent-Length: 4\r\n\r\npaid",
             );
         }
     });
     let gateway = Gateway::keyed("").upstream_url(&upstream.url()).start();
-    for (turn, client) in [
+    for (number, client) in [
         gateway.client(),
         gateway.client().h2(),
         gateway.client(),
@@ -301,7 +304,7 @@ async fn a_response_with_two_equal_content_length_lines_is_replayed_over_both_ve
         let response = client.post("/").key("k1").send().await;
         assert_eq!((response.status, response.text().as_str()), (201, "paid"));
         assert_eq!(response.header("content-length"), "4");
-        assert_eq!(response.is_replay(), turn > 0);
+        assert_eq!(response.is_replay(), number > 0);
     }
     assert_eq!(upstream.connections(), 1);
     let first = gateway.client().h2().post("/").key("k2").send().await;

@@ -1,100 +1,117 @@
-//! Duplicates that come while the first is running: they wait for it and get what it got.
+//! Duplicates that arrive while the first request is in progress: they wait and get the same response.
 
 use std::time::{Duration, Instant};
 
 use tidegate::idempotency::RecordCounts;
 use tokio::task::JoinHandle;
 
-use super::{held, held_with, is_execution, is_problem, is_replay_of, url};
-use crate::harness::{Answer, Gateway, PATIENCE, Upstream, eventually};
-use crate::wire_raw;
+use super::{
+    assert_execution, assert_problem, assert_replay_of, numbered_on_permit,
+    numbered_on_permit_with, url,
+};
+use crate::harness::{ClientResponse, Gateway, TEST_TIMEOUT, Upstream, eventually};
+use crate::raw_http;
 
-fn ask(gateway: &Gateway) -> JoinHandle<Answer> {
+fn spawn_request(gateway: &Gateway) -> JoinHandle<ClientResponse> {
     tokio::spawn(gateway.client().post("/pay").key("k1").body("a").send())
 }
 
-/// The first under its key, once it runs, and `count` that wait for it.
+/// Sends the first request, waits until it is in progress, and sends `count` duplicates that wait for it.
 async fn first_and_waiting(
     gateway: &Gateway,
     upstream: &Upstream,
     count: u32,
-) -> (JoinHandle<Answer>, Vec<JoinHandle<Answer>>) {
+) -> (JoinHandle<ClientResponse>, Vec<JoinHandle<ClientResponse>>) {
     let sent = upstream.count();
-    let first = ask(gateway);
-    eventually("the first is running", || upstream.count() == sent + 1).await;
-    let waiting = (0..count).map(|_| ask(gateway)).collect();
-    gateway.has_counted("waited", count).await;
+    let first = spawn_request(gateway);
+    eventually("upstream has the first request", || {
+        upstream.count() == sent + 1
+    })
+    .await;
+    let waiting = (0..count).map(|_| spawn_request(gateway)).collect();
+    gateway.wait_for_outcome("waited", count).await;
     (first, waiting)
 }
 
 #[tokio::test]
-async fn those_who_wait_get_the_answer_as_soon_as_it_is_there() {
-    let (upstream, permits) = held();
+async fn waiting_duplicates_get_the_response_immediately() {
+    let (upstream, permits) = numbered_on_permit();
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
         .admin()
         .upstream(&upstream)
         .start();
     let (first, waiting) = first_and_waiting(&gateway, &upstream, 20).await;
-    assert!(waiting.iter().all(|one| !one.is_finished()));
+    assert!(waiting.iter().all(|waiter| !waiter.is_finished()));
     permits.add_permits(1);
-    let told = Instant::now();
-    is_execution(&first.await.expect("an answer"), 1);
-    for answer in waiting {
-        is_replay_of(&answer.await.expect("an answer"), 1);
+    let responded_at = Instant::now();
+    assert_execution(&first.await.expect("a response"), 1);
+    for response in waiting {
+        assert_replay_of(&response.await.expect("a response"), 1);
     }
-    // Whoever only looked now and then would not do it twenty times within this.
-    assert!(told.elapsed() < PATIENCE / 2, "{:?}", told.elapsed());
+    // Waiters that poll would need longer than this for twenty responses.
+    assert!(
+        responded_at.elapsed() < TEST_TIMEOUT / 2,
+        "{:?}",
+        responded_at.elapsed()
+    );
     assert_eq!(upstream.count(), 1);
-    is_replay_of(&ask(&gateway).await.expect("an answer"), 1);
+    assert_replay_of(&spawn_request(&gateway).await.expect("a response"), 1);
 }
 
 #[tokio::test]
-async fn a_duplicate_does_not_wait_for_ever() {
-    let (upstream, permits) = held();
+async fn a_duplicate_waits_at_most_wait_timeout() {
+    let (upstream, permits) = numbered_on_permit();
     let gateway = Gateway::keyed("wait_timeout = \"200ms\"")
         .upstream(&upstream)
         .start();
-    let first = ask(&gateway);
-    eventually("the first is running", || upstream.count() == 1).await;
-    let asked = Instant::now();
-    let refused = ask(&gateway).await.expect("an answer");
-    is_problem(&refused, 409, "idempotency-in-flight");
-    assert_eq!(refused.header("retry-after"), "1");
-    assert!(asked.elapsed() >= Duration::from_millis(200));
+    let first = spawn_request(&gateway);
+    eventually("upstream has the first request", || upstream.count() == 1).await;
+    let started = Instant::now();
+    let rejected = spawn_request(&gateway).await.expect("a response");
+    assert_problem(&rejected, 409, "idempotency-in-flight");
+    assert_eq!(rejected.header("retry-after"), "1");
+    assert!(started.elapsed() >= Duration::from_millis(200));
     permits.add_permits(1);
-    is_execution(&first.await.expect("an answer"), 1);
-    is_replay_of(&ask(&gateway).await.expect("an answer"), 1);
+    assert_execution(&first.await.expect("a response"), 1);
+    assert_replay_of(&spawn_request(&gateway).await.expect("a response"), 1);
     assert_eq!(upstream.count(), 1);
 }
 
 #[tokio::test]
-async fn one_who_hangs_up_while_waiting_costs_nobody_anything() {
-    let (upstream, permits) = held();
+async fn a_waiting_duplicate_that_disconnects_does_not_affect_the_others() {
+    let (upstream, permits) = numbered_on_permit();
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
         .admin()
         .upstream(&upstream)
         .start();
     let (first, mut waiting) = first_and_waiting(&gateway, &upstream, 10).await;
-    for gone in waiting.drain(..9) {
-        gone.abort();
-        assert!(gone.await.is_err_and(|error| error.is_cancelled()));
+    for waiter_to_abort in waiting.drain(..9) {
+        waiter_to_abort.abort();
+        assert!(
+            waiter_to_abort
+                .await
+                .is_err_and(|error| error.is_cancelled())
+        );
     }
-    // They are let go at once, and not when there is an answer for them.
-    let deadline = Instant::now() + PATIENCE;
+    // The gateway drops them immediately and not only when the response arrives.
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while gateway.metric("connections").await > 2.5 {
-        assert!(Instant::now() < deadline, "their connections are kept");
+        assert!(
+            Instant::now() < deadline,
+            "their connections are still open"
+        );
     }
     permits.add_permits(1);
-    is_execution(&first.await.expect("an answer"), 1);
-    let stayed = waiting.pop().expect("one is left");
-    is_replay_of(&stayed.await.expect("an answer"), 1);
-    is_replay_of(&ask(&gateway).await.expect("an answer"), 1);
+    assert_execution(&first.await.expect("a response"), 1);
+    let remaining = waiting.pop().expect("one waiter is left");
+    assert_replay_of(&remaining.await.expect("a response"), 1);
+    assert_replay_of(&spawn_request(&gateway).await.expect("a response"), 1);
     assert_eq!(upstream.count(), 1);
 }
 
 #[tokio::test]
-async fn the_first_hanging_up_does_not_take_the_answer_from_those_who_wait() {
-    let (upstream, permits) = held();
+async fn waiting_duplicates_get_the_response_if_the_first_client_disconnects() {
+    let (upstream, permits) = numbered_on_permit();
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
         .admin()
         .upstream(&upstream)
@@ -103,14 +120,14 @@ async fn the_first_hanging_up_does_not_take_the_answer_from_those_who_wait() {
     first.abort();
     assert!(first.await.is_err());
     permits.add_permits(1);
-    for answer in waiting {
-        is_replay_of(&answer.await.expect("an answer"), 1);
+    for response in waiting {
+        assert_replay_of(&response.await.expect("a response"), 1);
     }
     assert_eq!(upstream.count(), 1);
 }
 
 #[tokio::test]
-async fn an_answer_that_says_not_done_is_told_to_all_who_wait_and_not_kept() {
+async fn waiting_duplicates_get_a_released_response_which_is_not_stored() {
     for (status, retry_after) in [
         (401, None),
         (403, None),
@@ -119,84 +136,84 @@ async fn an_answer_that_says_not_done_is_told_to_all_who_wait_and_not_kept() {
         (503, Some("7")),
         (408, Some("7")),
     ] {
-        let (upstream, permits) = held_with(status, retry_after);
+        let (upstream, permits) = numbered_on_permit_with(status, retry_after);
         let gateway = Gateway::keyed("wait_timeout = \"10m\"")
             .admin()
             .upstream(&upstream)
             .start();
         let (first, waiting) = first_and_waiting(&gateway, &upstream, 5).await;
         permits.add_permits(1);
-        for answer in [first].into_iter().chain(waiting) {
-            let answer = answer.await.expect("an answer");
-            // Not a replay: nothing was kept that could be.
-            is_execution(&answer, 1);
-            assert_eq!(answer.status, status);
+        for response in [first].into_iter().chain(waiting) {
+            let response = response.await.expect("a response");
+            // This is not a replay, because no response is stored.
+            assert_execution(&response, 1);
+            assert_eq!(response.status, status);
             assert_eq!(
-                answer.header("retry-after"),
+                response.header("retry-after"),
                 retry_after.unwrap_or_default()
             );
         }
         assert_eq!(upstream.count(), 1, "no stampede after {status}");
         assert_eq!(gateway.counts(), RecordCounts::default());
         permits.add_permits(1);
-        is_execution(&ask(&gateway).await.expect("an answer"), 2);
+        assert_execution(&spawn_request(&gateway).await.expect("a response"), 2);
     }
 }
 
 #[tokio::test]
-async fn where_the_outcome_is_lost_those_who_wait_are_told_at_once() {
+async fn waiting_duplicates_get_409_immediately_if_the_outcome_is_unknown() {
     let (release, released) = std::sync::mpsc::channel::<()>();
     let released = std::sync::Mutex::new(released);
-    let upstream = wire_raw::Upstream::scripted(move |conversation| {
-        conversation.request();
-        let held = released.lock().expect("no test panics holding it");
+    let upstream = raw_http::RawUpstream::scripted(move |connection| {
+        connection.request();
+        let held = released.lock().expect("an unpoisoned lock");
         let _ = held.recv();
-        conversation.will_reset();
+        connection.reset_on_close();
     });
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
         .admin()
         .upstream_url(&url(upstream.address))
         .start();
     let sent = || upstream.received().matches("POST /pay").count();
-    let first = ask(&gateway);
-    eventually("the first is running", || sent() == 1).await;
-    let waiting: Vec<_> = (0..5).map(|_| ask(&gateway)).collect();
-    gateway.has_counted("waited", 5).await;
+    let first = spawn_request(&gateway);
+    eventually("upstream has the first request", || sent() == 1).await;
+    let waiting: Vec<_> = (0..5).map(|_| spawn_request(&gateway)).collect();
+    gateway.wait_for_outcome("waited", 5).await;
     release.send(()).expect("an upstream that waits");
-    let first = first.await.expect("an answer");
-    is_problem(&first, 502, "upstream-unavailable");
-    for answer in waiting {
-        let answer = answer.await.expect("an answer");
-        is_problem(&answer, 409, "idempotency-outcome-unknown");
+    let first = first.await.expect("a response");
+    assert_problem(&first, 502, "upstream-unavailable");
+    for response in waiting {
+        let response = response.await.expect("a response");
+        assert_problem(&response, 409, "idempotency-outcome-unknown");
     }
-    let later = ask(&gateway).await.expect("an answer");
-    is_problem(&later, 409, "idempotency-outcome-unknown");
+    let later = spawn_request(&gateway).await.expect("a response");
+    assert_problem(&later, 409, "idempotency-outcome-unknown");
     assert_eq!(sent(), 1);
     assert_eq!(gateway.counts().unknown, 1);
 }
 
 #[tokio::test]
-async fn duplicates_on_one_http2_connection_wait_beside_each_other() {
-    let (upstream, permits) = held();
+async fn duplicates_on_one_http2_connection_wait_concurrently() {
+    let (upstream, permits) = numbered_on_permit();
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
         .admin()
         .upstream(&upstream)
         .start();
     let client = gateway.client().h2();
     let connection = client.keep_alive().await;
-    let asked: Vec<_> = (0..50)
+    let started: Vec<_> = (0..50)
         .map(|_| {
-            let (mut stream, asking) = (connection.stream_beside(), client.post("/pay").key("k1"));
-            tokio::spawn(async move { stream.send(asking).await })
+            let (mut stream, request) = (connection.open_stream(), client.post("/pay").key("k1"));
+            tokio::spawn(async move { stream.send(request).await })
         })
         .collect();
-    gateway.has_counted("waited", 49).await;
+    gateway.wait_for_outcome("waited", 49).await;
     permits.add_permits(1);
     let mut replays = 0;
-    for answer in asked {
-        let answer = answer.await.expect("an answer");
-        assert_eq!(answer.text(), "execution 1");
-        replays += usize::from(answer.is_replay());
+    for response in started {
+        let response = response.await.expect("a response");
+        assert_eq!(response.text(), "execution 1");
+        replays += usize::from(response.is_replay());
     }
     assert_eq!((replays, upstream.count()), (49, 1));
 }

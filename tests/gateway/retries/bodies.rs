@@ -1,13 +1,15 @@
-//! Bodies that are sent once more, and those that are not.
+//! Request bodies that are sent again, and those that are not.
 
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use super::{Act, QUICK, arrived, at_first, before};
+use super::{ConnectionAction, QUICK, arrived_count, gateway_to, with_first_connection};
 use crate::harness::Gateway;
-use crate::wire_raw::{Client, Conversation, PATIENCE, Upstream, contains, eventually, ok};
+use crate::raw_http::{
+    RawClient, RawUpstream, TEST_TIMEOUT, UpstreamConnection, contains, eventually, ok,
+};
 
-/// How a body says where it ends.
+/// Framing of a body.
 #[derive(Clone, Copy, Debug)]
 enum Framing {
     Length,
@@ -17,7 +19,7 @@ enum Framing {
 const FRAMINGS: [Framing; 2] = [Framing::Length, Framing::Chunks];
 
 impl Framing {
-    /// The head of a PUT with a body of this length.
+    /// Returns the head of a PUT with a body of this length.
     fn head(self, length: usize) -> String {
         let field = match self {
             Self::Length => format!("Content-Length: {length}"),
@@ -26,7 +28,7 @@ impl Framing {
         format!("PUT /thing HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n")
     }
 
-    /// A part of the body.
+    /// Encodes a part of the body.
     fn part(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Self::Length => bytes.to_vec(),
@@ -44,8 +46,8 @@ impl Framing {
         }
     }
 
-    /// All of a PUT with this body.
-    fn whole(self, body: &[u8]) -> Vec<u8> {
+    /// Returns a complete PUT with this body.
+    fn complete_request(self, body: &[u8]) -> Vec<u8> {
         let head = self.head(body.len());
         [head.as_bytes(), &self.part(body), self.end()].concat()
     }
@@ -53,28 +55,28 @@ impl Framing {
 
 const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nsorry";
 
-/// Ways to fail a request of which something was read.
-const FAILURES: [(&str, Act); 4] = [
-    ("answers", |conversation| {
-        conversation.send(UNAVAILABLE);
-        conversation.until_closed();
+/// Ways to fail a request of which a part was read.
+const FAILURES: [(&str, ConnectionAction); 4] = [
+    ("responds", |connection| {
+        connection.send(UNAVAILABLE);
+        connection.read_to_close();
     }),
-    ("answers and closes", |conversation| {
-        conversation.send(UNAVAILABLE);
+    ("responds and closes", |connection| {
+        connection.send(UNAVAILABLE);
     }),
     ("closes", |_| {}),
-    ("resets", |conversation| conversation.will_reset()),
+    ("resets", |connection| connection.reset_on_close()),
 ];
 
-/// A server that fails the first request in this way when all of it has come.
-fn failing(fail: Act) -> Upstream {
-    at_first(move |conversation| {
-        conversation.request();
-        fail(conversation);
+/// Server that fails the first request in this way once it has arrived completely.
+fn failing(fail: ConnectionAction) -> RawUpstream {
+    with_first_connection(move |connection| {
+        connection.request();
+        fail(connection);
     })
 }
 
-/// Every byte there is, in an order that no part of it repeats soon.
+/// Returns pseudo-random bytes.
 fn body(length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(7);
     std::iter::repeat_with(|| random.u8(..))
@@ -82,33 +84,33 @@ fn body(length: usize) -> Vec<u8> {
         .collect()
 }
 
-fn connected(gateway: &Gateway) -> Client {
-    Client::connect(gateway.address())
+fn connect(gateway: &Gateway) -> RawClient {
+    RawClient::connect(gateway.address())
 }
 
-/// Reads until `part` has come.
-fn until(conversation: &mut Conversation, part: &[u8]) {
-    while conversation
+/// Reads until `part` has arrived.
+fn read_until_part(connection: &mut UpstreamConnection, part: &[u8]) {
+    while connection
         .receive()
         .is_some_and(|read| !contains(read, part))
     {}
 }
 
-/// A server that keeps the bodies it gets, and answers the first of them with 503.
-fn keeping() -> crate::harness::Upstream {
-    super::in_turn(&[503, 200])
+/// Server that records the bodies it gets and responds to the first request with 503.
+fn failing_first_request() -> crate::harness::Upstream {
+    super::with_statuses(&[503, 200])
 }
 
 #[test]
 fn a_body_is_sent_again_byte_for_byte() {
     for framing in FRAMINGS {
         for length in [1, 10_000, 64 * 1024] {
-            let upstream = keeping();
-            let gateway = before(&[upstream.url()], QUICK).start();
+            let upstream = failing_first_request();
+            let gateway = gateway_to(&[upstream.url()], QUICK).start();
             let body = body(length);
-            let mut client = connected(&gateway);
-            client.send(framing.whole(&body));
-            assert_eq!(client.answer().status, 200, "{framing:?} {length}");
+            let mut client = connect(&gateway);
+            client.send(framing.complete_request(&body));
+            assert_eq!(client.response().status, 200, "{framing:?} {length}");
             let requests = upstream.requests();
             assert_eq!(requests.len(), 2, "{framing:?} {length}");
             for request in &requests {
@@ -121,33 +123,36 @@ fn a_body_is_sent_again_byte_for_byte() {
 }
 
 #[test]
-fn a_body_that_comes_slowly_is_sent_again_from_its_start() {
+fn a_body_that_arrives_slowly_is_sent_again_from_its_start() {
     for framing in FRAMINGS {
-        for (how, fail) in FAILURES {
-            let upstream = at_first(move |conversation| {
-                until(conversation, b"first,");
-                fail(conversation);
+        for (description, fail) in FAILURES {
+            let upstream = with_first_connection(move |connection| {
+                read_until_part(connection, b"first,");
+                fail(connection);
             });
-            let gateway = before(&[upstream.url()], QUICK).start();
-            let mut client = connected(&gateway);
+            let gateway = gateway_to(&[upstream.url()], QUICK).start();
+            let mut client = connect(&gateway);
             client.send(framing.head(18));
             client.send(framing.part(b"first,"));
-            eventually("another attempt has what came so far", || {
+            eventually("the second attempt has the first part", || {
                 upstream.received().matches("first,").count() == 2
             });
             client.send(framing.part(b"second,"));
             client.send(framing.part(b"third"));
             client.send(framing.end());
-            let answer = client.answer();
-            assert_eq!(answer.status, 200, "{framing:?}, {how}");
-            assert_eq!(answer.body, b"first,second,third", "{framing:?}, {how}");
-            assert_eq!(upstream.connections(), 2, "{framing:?}, {how}");
+            let response = client.response();
+            assert_eq!(response.status, 200, "{framing:?}, {description}");
+            assert_eq!(
+                response.body, b"first,second,third",
+                "{framing:?}, {description}"
+            );
+            assert_eq!(upstream.connections(), 2, "{framing:?}, {description}");
         }
     }
 }
 
 #[test]
-fn a_body_is_kept_up_to_the_most_there_may_be_and_not_a_byte_more() {
+fn a_body_is_retried_up_to_max_body_and_not_above() {
     for framing in FRAMINGS {
         for (max_body, length, times) in [
             ("1KiB", 1024, 2),
@@ -156,19 +161,22 @@ fn a_body_is_kept_up_to_the_most_there_may_be_and_not_a_byte_more() {
             ("0", 0, 2),
             ("0", 1, 1),
         ] {
-            let upstream = keeping();
+            let upstream = failing_first_request();
             let api = format!("{QUICK}max_body = \"{max_body}\"");
-            let gateway = before(&[upstream.url()], &api).start();
+            let gateway = gateway_to(&[upstream.url()], &api).start();
             let body = body(length);
-            let mut client = connected(&gateway);
-            client.send(framing.whole(&body));
-            let answer = client.answer();
-            let said = (answer.status, String::from_utf8_lossy(&answer.body).into());
+            let mut client = connect(&gateway);
+            client.send(framing.complete_request(&body));
+            let response = client.response();
+            let received = (
+                response.status,
+                String::from_utf8_lossy(&response.body).into(),
+            );
             let expected = match times {
-                1 => (503, String::from("answer 1")),
-                _ => (200, String::from("answer 2")),
+                1 => (503, String::from("response 1")),
+                _ => (200, String::from("response 2")),
             };
-            assert_eq!(said, expected, "{framing:?}, {length} of {max_body}");
+            assert_eq!(received, expected, "{framing:?}, {length} of {max_body}");
             let requests = upstream.requests();
             assert_eq!(requests.len(), times, "{framing:?}, {length} of {max_body}");
             assert!(requests.iter().all(|request| request.body == body));
@@ -177,124 +185,129 @@ fn a_body_is_kept_up_to_the_most_there_may_be_and_not_a_byte_more() {
 }
 
 #[test]
-fn a_body_above_the_most_that_is_lost_with_its_connection_is_not_sent_again() {
+fn a_body_above_max_body_is_not_sent_again_after_a_lost_connection() {
     for framing in FRAMINGS {
-        for (how, fail) in &FAILURES[2..] {
+        for (description, fail) in &FAILURES[2..] {
             let upstream = failing(*fail);
             let api = format!("{QUICK}max_body = \"1KiB\"");
-            let gateway = before(&[upstream.url()], &api).start();
-            let mut client = connected(&gateway);
-            client.send(framing.whole(&[b'x'; 2_000]));
-            assert_eq!(client.answer().status, 502, "{framing:?}, {how}");
-            assert_eq!(arrived(&upstream, "PUT"), 1, "{framing:?}, {how}");
+            let gateway = gateway_to(&[upstream.url()], &api).start();
+            let mut client = connect(&gateway);
+            client.send(framing.complete_request(&[b'x'; 2_000]));
+            assert_eq!(client.response().status, 502, "{framing:?}, {description}");
+            assert_eq!(
+                arrived_count(&upstream, "PUT"),
+                1,
+                "{framing:?}, {description}"
+            );
         }
     }
 }
 
-/// Its length says so before any of it has come: what is sent twice must not depend on when a server fails.
+/// The declared length decides before any of the body has arrived, so the number of attempts does not depend on when a
+/// server fails.
 #[test]
-fn a_body_declared_above_the_most_is_sent_once_however_early_its_attempt_fails() {
-    for (how, fail) in FAILURES {
-        let upstream = at_first(move |conversation| {
-            conversation.head();
-            fail(conversation);
+fn a_body_declared_above_max_body_is_sent_once_however_early_the_attempt_fails() {
+    for (description, fail) in FAILURES {
+        let upstream = with_first_connection(move |connection| {
+            connection.head();
+            fail(connection);
         });
         let api = format!("{QUICK}max_body = \"1KiB\"");
-        let gateway = before(&[upstream.url()], &api).start();
-        let mut client = connected(&gateway);
+        let gateway = gateway_to(&[upstream.url()], &api).start();
+        let mut client = connect(&gateway);
         client.send(Framing::Length.head(1_025));
-        let status = client.answer().status;
-        assert!([502, 503].contains(&status), "{how}: {status}");
-        assert_eq!(arrived(&upstream, "PUT"), 1, "{how}");
+        let status = client.response().status;
+        assert!([502, 503].contains(&status), "{description}: {status}");
+        assert_eq!(arrived_count(&upstream, "PUT"), 1, "{description}");
     }
 }
 
-/// What a client does with its connection in the end.
-type Leave = fn(Client);
+/// What a client does with its connection at the end.
+type ClientAction = fn(RawClient);
 
-/// Ways for a client to break off a body.
-const LEAVINGS: [(&str, Leave); 3] = [
-    ("hangs up", drop),
-    ("says no more", |client| {
+/// Ways for a client to abort a body.
+const CLIENT_ABORTS: [(&str, ClientAction); 3] = [
+    ("disconnects", drop),
+    ("half-closes", |client| {
         client
             .stream
             .shutdown(Shutdown::Write)
             .expect("an open socket");
-        // Returns once the gateway has let go of it, too.
+        // Returns once the gateway has closed the connection, too.
         let mut client = client;
-        client.rest();
+        client.read_to_end();
     }),
     ("resets", |client| {
-        let lingers = socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO));
-        lingers.expect("an open socket");
+        let set = socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO));
+        set.expect("an open socket");
     }),
 ];
 
-/// A server that gives this many requests a 503 as soon as their bodies begin, leaves the next one alone until
-/// it is hung up on, and serves all others.
-fn leaving_alone(failures: usize) -> Upstream {
-    Upstream::scripted(move |conversation| {
-        if conversation.number <= failures {
-            until(conversation, b"first,");
-            if conversation.number < failures {
-                conversation.send(UNAVAILABLE);
+/// Server that responds to this many requests with 503 as soon as their bodies begin. It does not respond to the next
+/// one until the gateway closes the connection, and serves all others.
+fn failing_then_silent(failures: usize) -> RawUpstream {
+    RawUpstream::scripted(move |connection| {
+        if connection.number <= failures {
+            read_until_part(connection, b"first,");
+            if connection.number < failures {
+                connection.send(UNAVAILABLE);
             }
-            conversation.until_closed();
+            connection.read_to_close();
         }
-        while let Some(request) = conversation.request() {
-            conversation.send(ok(request.line()));
+        while let Some(request) = connection.request() {
+            connection.send(ok(request.line()));
         }
     })
 }
 
 #[tokio::test]
-async fn a_body_that_its_client_breaks_off_is_never_sent_again() {
+async fn a_body_that_its_client_aborts_is_never_sent_again() {
     for framing in FRAMINGS {
-        for (how, leave) in LEAVINGS {
+        for (description, abort) in CLIENT_ABORTS {
             for failures in [0, 1] {
-                let upstream = leaving_alone(failures);
-                let gateway = before(&[upstream.url()], QUICK).admin().start();
-                let mut client = connected(&gateway);
+                let upstream = failing_then_silent(failures);
+                let gateway = gateway_to(&[upstream.url()], QUICK).admin().start();
+                let mut client = connect(&gateway);
                 client.send(framing.head(100));
                 client.send(framing.part(b"first,"));
-                eventually("what there is of it has arrived", || {
+                eventually("upstream has the first part", || {
                     upstream.received().matches("first,").count() == failures + 1
                 });
-                leave(client);
-                settled(&gateway).await;
-                let times = arrived(&upstream, "PUT");
-                assert_eq!(times, failures + 1, "{framing:?}: {how}");
+                abort(client);
+                wait_until_idle(&gateway).await;
+                let times = arrived_count(&upstream, "PUT");
+                assert_eq!(times, failures + 1, "{framing:?}: {description}");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_valid_or_stalls_is_the_clients_fault_and_never_sent_again() {
-    for (patience, rest, status) in [("60s", "zz\r\n", 400), ("1s", "", 408)] {
-        let upstream = leaving_alone(0);
-        let gateway = before(&[upstream.url()], QUICK)
-            .and(&format!("[server]\nbody_timeout = \"{patience}\""))
+async fn an_invalid_or_stalled_body_is_never_sent_again() {
+    for (body_timeout, rest, status) in [("60s", "zz\r\n", 400), ("1s", "", 408)] {
+        let upstream = failing_then_silent(0);
+        let gateway = gateway_to(&[upstream.url()], QUICK)
+            .with_section(&format!("[server]\nbody_timeout = \"{body_timeout}\""))
             .admin()
             .start();
-        let mut client = connected(&gateway);
+        let mut client = connect(&gateway);
         client.send(Framing::Chunks.head(0));
         client.send(Framing::Chunks.part(b"first,"));
-        eventually("what there is of it has arrived", || {
+        eventually("upstream has the first part", || {
             upstream.received().contains("first,")
         });
         client.send(rest);
-        assert_eq!(client.answer().status, status);
-        settled(&gateway).await;
-        assert_eq!(arrived(&upstream, "PUT"), 1, "{status}");
+        assert_eq!(client.response().status, status);
+        wait_until_idle(&gateway).await;
+        assert_eq!(arrived_count(&upstream, "PUT"), 1, "{status}");
     }
 }
 
-/// Returns when no request is underway: whatever was going to be sent again was sent.
-async fn settled(gateway: &Gateway) {
-    let deadline = Instant::now() + PATIENCE;
-    let underway = "upstream_in_flight{upstream=\"api\"}";
-    while gateway.metric(underway).await > 0.5 {
-        assert!(Instant::now() < deadline, "still underway");
+/// Waits until no request is in flight, so that no retry can follow.
+async fn wait_until_idle(gateway: &Gateway) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    let in_flight = "upstream_in_flight{upstream=\"api\"}";
+    while gateway.metric(in_flight).await > 0.5 {
+        assert!(Instant::now() < deadline, "requests are still in flight");
     }
 }

@@ -1,112 +1,130 @@
-//! Where another attempt goes to, and what goes on at once to whoever takes it.
+//! Choice of the server for retries, and failover of requests that were provably not sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{QUICK, before};
+use super::{QUICK, gateway_to};
 use crate::harness::{Upstream, empty};
 
-/// Which server got which request, in order.
-type Visits = Arc<Mutex<Vec<(usize, String)>>>;
+/// Server and target of each request, in order.
+type ReceivedRequests = Arc<Mutex<Vec<(usize, String)>>>;
 
-/// Servers that answer with these statuses, and what they are asked for.
-fn answering(statuses: &[u16]) -> (Vec<Upstream>, Visits) {
-    let visits = Visits::default();
-    let servers = statuses.iter().enumerate().map(|(place, &status)| {
-        let visits = Arc::clone(&visits);
+/// Starts servers with these statuses, and returns them with a list of their requests.
+fn with_statuses(statuses: &[u16]) -> (Vec<Upstream>, ReceivedRequests) {
+    let received_requests = ReceivedRequests::default();
+    let servers = statuses.iter().enumerate().map(|(index, &status)| {
+        let received_requests = Arc::clone(&received_requests);
         Upstream::with(move |received| {
-            visits.lock().push((place, received.target));
+            received_requests.lock().push((index, received.target));
             async move { empty(status) }
         })
     });
-    (servers.collect(), visits)
+    (servers.collect(), received_requests)
 }
 
 fn urls(servers: &[Upstream]) -> Vec<String> {
     servers.iter().map(Upstream::url).collect()
 }
 
-/// The servers each request went to, in order.
-fn ways(visits: &Visits) -> BTreeMap<String, Vec<usize>> {
-    let mut ways = BTreeMap::<_, Vec<_>>::new();
-    for (place, target) in visits.lock().iter() {
-        ways.entry(target.clone()).or_default().push(*place);
+/// Returns the servers that each request was sent to, in order.
+fn servers_by_request(received_requests: &ReceivedRequests) -> BTreeMap<String, Vec<usize>> {
+    let mut servers_by_request = BTreeMap::<_, Vec<_>>::new();
+    for (index, target) in received_requests.lock().iter() {
+        servers_by_request
+            .entry(target.clone())
+            .or_default()
+            .push(*index);
     }
-    ways
+    servers_by_request
 }
 
 #[tokio::test]
 async fn a_second_attempt_goes_to_the_other_of_two_servers() {
-    let (servers, visits) = answering(&[503, 200]);
+    let (servers, received_requests) = with_statuses(&[503, 200]);
     let api = format!("{QUICK}attempts = 2");
-    let gateway = before(&urls(&servers), &api).start();
+    let gateway = gateway_to(&urls(&servers), &api).start();
     for number in 0..40 {
-        let answer = gateway.client().get(&format!("/{number}")).send().await;
-        assert_eq!(answer.status, 200, "{number}");
+        let response = gateway.client().get(&format!("/{number}")).send().await;
+        assert_eq!(response.status, 200, "{number}");
     }
-    let ways = ways(&visits);
-    assert_eq!(ways.len(), 40);
-    let direct = ways.values().filter(|way| **way == [1]).count();
-    let round_about = ways.values().filter(|way| **way == [0, 1]).count();
-    assert_eq!(direct + round_about, 40, "{ways:?}");
-    assert!(direct > 0 && round_about > 0, "{ways:?}");
+    let servers_by_request = servers_by_request(&received_requests);
+    assert_eq!(servers_by_request.len(), 40);
+    let first_try = servers_by_request
+        .values()
+        .filter(|sequence| **sequence == [1])
+        .count();
+    let second_try = servers_by_request
+        .values()
+        .filter(|sequence| **sequence == [0, 1])
+        .count();
+    assert_eq!(first_try + second_try, 40, "{servers_by_request:?}");
+    assert!(first_try > 0 && second_try > 0, "{servers_by_request:?}");
 }
 
 #[tokio::test]
-async fn three_attempts_are_enough_to_find_the_one_of_three_servers_that_is_well() {
-    let (servers, visits) = answering(&[500, 200, 503]);
+async fn three_attempts_reach_the_only_healthy_one_of_three_servers() {
+    let (servers, received_requests) = with_statuses(&[500, 200, 503]);
     let api = format!("{QUICK}attempts = 3");
-    let gateway = before(&urls(&servers), &api).start();
+    let gateway = gateway_to(&urls(&servers), &api).start();
     for number in 0..40 {
-        let answer = gateway.client().get(&format!("/{number}")).send().await;
-        assert_eq!(answer.status, 200, "{number}");
+        let response = gateway.client().get(&format!("/{number}")).send().await;
+        assert_eq!(response.status, 200, "{number}");
     }
-    for (target, way) in ways(&visits) {
-        let mut asked = way.clone();
-        asked.sort_unstable();
-        asked.dedup();
-        assert_eq!(asked.len(), way.len(), "{target} went to {way:?}");
+    for (target, sequence) in servers_by_request(&received_requests) {
+        let mut distinct = sequence.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(
+            distinct.len(),
+            sequence.len(),
+            "{target} went to {sequence:?}"
+        );
     }
 }
 
 #[tokio::test]
-async fn all_servers_are_asked_before_one_is_asked_again_and_none_twice_in_a_row() {
-    let (servers, visits) = answering(&[503, 503, 503]);
+async fn all_servers_are_tried_before_one_is_tried_again() {
+    let (servers, received_requests) = with_statuses(&[503, 503, 503]);
     let api = format!("{QUICK}attempts = 9");
-    let gateway = before(&urls(&servers), &api).start();
+    let gateway = gateway_to(&urls(&servers), &api).start();
     for number in 0..10 {
-        let answer = gateway.client().get(&format!("/{number}")).send().await;
-        assert_eq!(answer.status, 503);
+        let response = gateway.client().get(&format!("/{number}")).send().await;
+        assert_eq!(response.status, 503);
     }
-    for (target, way) in ways(&visits) {
-        assert_eq!(way.len(), 9, "{target}");
-        let mut first = way[..3].to_vec();
+    for (target, sequence) in servers_by_request(&received_requests) {
+        assert_eq!(sequence.len(), 9, "{target}");
+        let mut first = sequence[..3].to_vec();
         first.sort_unstable();
-        assert_eq!(first, [0, 1, 2], "{target} went to {way:?}");
-        let repeated = way.windows(2).any(|pair| pair[0] == pair[1]);
-        assert!(!repeated, "{target} went to {way:?}");
+        assert_eq!(first, [0, 1, 2], "{target} went to {sequence:?}");
+        let repeated = sequence.windows(2).any(|pair| pair[0] == pair[1]);
+        assert!(!repeated, "{target} went to {sequence:?}");
     }
 }
 
 #[tokio::test]
-async fn what_one_server_refuses_goes_to_the_next_at_once_and_is_carried_out_once() {
+async fn a_request_to_an_unreachable_server_fails_over_and_is_executed_once() {
     for api in ["", "[upstream.api.retry]\nattempts = 1", QUICK] {
-        let (servers, visits) = answering(&[200, 200]);
+        let (servers, received_requests) = with_statuses(&[200, 200]);
         let mut urls = urls(&servers);
-        urls.insert(1, Upstream::gone());
-        let gateway = before(&urls, api).admin().start();
+        urls.insert(1, Upstream::closed_url());
+        let gateway = gateway_to(&urls, api).admin().start();
         for number in 0..300 {
-            let asking = gateway.client().post(&format!("/{number}")).body("once");
-            assert_eq!(asking.send().await.status, 200, "{number}");
+            let request = gateway.client().post(&format!("/{number}")).body("once");
+            assert_eq!(request.send().await.status, 200, "{number}");
         }
-        let ways = ways(&visits);
-        assert_eq!(ways.len(), 300);
-        assert!(ways.values().all(|way| way.len() == 1), "{ways:?}");
+        let servers_by_request = servers_by_request(&received_requests);
+        assert_eq!(servers_by_request.len(), 300);
+        assert!(
+            servers_by_request
+                .values()
+                .all(|sequence| sequence.len() == 1),
+            "{servers_by_request:?}"
+        );
         let mut requests = servers.iter().flat_map(Upstream::requests);
         assert!(requests.all(|request| request.body == "once"));
-        // It was met with often enough to mean something, and nobody called that a retry.
+        // The unreachable server was tried often enough for a conclusion, and failover does not count as a retry.
         let attempts = gateway.metric("upstream_attempts_total{upstream=\"api\"}");
         assert!(attempts.await >= 330.0, "{api}");
         let retries = gateway.metric("upstream_retries_total{upstream=\"api\"}");
@@ -115,14 +133,14 @@ async fn what_one_server_refuses_goes_to_the_next_at_once_and_is_carried_out_onc
 }
 
 #[tokio::test]
-async fn where_nobody_is_there_a_post_is_tried_again_and_every_server_each_time() {
-    let gone = [Upstream::gone(), Upstream::gone()];
+async fn a_post_that_no_server_received_is_retried_on_every_server() {
+    let unreachable = [Upstream::closed_url(), Upstream::closed_url()];
     let api = format!("{QUICK}attempts = 3");
-    let gateway = before(&gone, &api).admin().start();
+    let gateway = gateway_to(&unreachable, &api).admin().start();
     assert_eq!(gateway.client().post("/").send().await.status, 502);
     let attempts = gateway
         .metric("upstream_attempts_total{upstream=\"api\"}")
         .await;
-    // What nobody got can do no harm.
+    // A request that no server received is safe to retry.
     assert!((attempts - 6.0).abs() < 0.5, "{attempts}");
 }

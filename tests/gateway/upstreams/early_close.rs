@@ -4,22 +4,22 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use crate::harness::{Certificates, Gateway};
-use crate::wire_raw::{self, Conversation};
+use crate::raw_http::{self, UpstreamConnection};
 
-/// Requests for each kind of client and response.
+/// Number of requests for each kind of client and response.
 const REQUESTS: usize = 40;
 
-/// A request body that does not fit into the socket buffers between gateway and server.
+/// Size of a request body that does not fit into the socket buffers between gateway and server.
 const UPLOAD: usize = 4 << 20;
 
-/// Closes the connection with request bytes unread, in one of three orders.
-fn close(conversation: &Conversation) {
-    match conversation.number % 3 {
-        // The kernel sends a reset at once.
+/// Closes the connection with unread request bytes, in one of three ways.
+fn close(connection: &UpstreamConnection) {
+    match connection.number % 3 {
+        // The kernel sends a reset immediately.
         0 => {}
         1 => std::thread::sleep(Duration::from_millis(1)),
-        // The end of the stream arrives first, and then the reset.
-        _ => conversation
+        // The end of the stream arrives first, then the reset.
+        _ => connection
             .stream
             .shutdown(Shutdown::Write)
             .expect("an open socket"),
@@ -27,12 +27,12 @@ fn close(conversation: &Conversation) {
 }
 
 /// Starts a server that reads the head of each request, responds and closes.
-fn responding(response: impl Into<Vec<u8>>) -> wire_raw::Upstream {
+fn responding_early(response: impl Into<Vec<u8>>) -> raw_http::RawUpstream {
     let response = response.into();
-    wire_raw::Upstream::scripted(move |conversation| {
-        if conversation.head().is_some() {
-            conversation.send(&response);
-            close(conversation);
+    raw_http::RawUpstream::scripted(move |connection| {
+        if connection.head().is_some() {
+            connection.send(&response);
+            close(connection);
         }
     })
 }
@@ -55,19 +55,19 @@ fn too_large(body: usize, chunked: bool) -> String {
 #[tokio::test]
 async fn a_response_before_the_end_of_the_upload_arrives_although_the_server_closes() {
     for (body, chunked) in [(5, false), (5, true), (20_000, false)] {
-        let upstream = responding(too_large(body, chunked));
-        let gateway = Gateway::open("")
+        let upstream = responding_early(too_large(body, chunked));
+        let gateway = Gateway::proxying("")
             .upstream_url(&upstream.url())
             .admin()
             .start();
-        for request in 0..REQUESTS {
-            let mut client = wire_raw::Client::connect(gateway.address());
+        for number in 0..REQUESTS {
+            let mut client = raw_http::RawClient::connect(gateway.address());
             client.send(format!(
                 "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {UPLOAD}\r\n\r\n"
             ));
-            let _sending = client.send_meanwhile(vec![b'x'; UPLOAD]);
-            let response = client.answer();
-            assert_eq!(response.status, 413, "{request}: {}", response.head);
+            let _sending = client.send_in_background(vec![b'x'; UPLOAD]);
+            let response = client.response();
+            assert_eq!(response.status, 413, "{number}: {}", response.head);
             assert_eq!(response.body.len(), body);
         }
         let failures = "upstream_failures_total{upstream=\"api\",reason=\"broken\"}";
@@ -77,17 +77,17 @@ async fn a_response_before_the_end_of_the_upload_arrives_although_the_server_clo
 
 #[tokio::test]
 async fn a_keyed_request_whose_server_responds_early_and_closes_is_recorded() {
-    let upstream = responding(too_large(5, false));
+    let upstream = responding_early(too_large(5, false));
     let gateway = Gateway::keyed("max_request = \"8MiB\"")
         .upstream_url(&upstream.url())
         .start();
-    for request in 0..REQUESTS {
-        let ask = || {
-            let asking = gateway.client().post("/").key(&format!("k{request}"));
-            asking.body(vec![b'x'; UPLOAD]).send()
+    for number in 0..REQUESTS {
+        let send = || {
+            let request = gateway.client().post("/").key(&format!("k{number}"));
+            request.body(vec![b'x'; UPLOAD]).send()
         };
-        let (first, second) = (ask().await, ask().await);
-        assert_eq!((first.status, first.is_replay()), (413, false), "{request}");
+        let (first, second) = (send().await, send().await);
+        assert_eq!((first.status, first.is_replay()), (413, false), "{number}");
         assert_eq!((second.status, second.is_replay()), (413, true));
     }
     assert_eq!(gateway.counts().unknown, 0);
@@ -97,39 +97,41 @@ async fn a_keyed_request_whose_server_responds_early_and_closes_is_recorded() {
 #[tokio::test]
 async fn a_response_that_a_reset_truncates_does_not_look_complete() {
     // Without a length, only an orderly close marks the end of a body.
-    let upstream = wire_raw::Upstream::scripted(|conversation| {
-        if conversation.head().is_some() {
-            conversation.send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf");
+    let upstream = raw_http::RawUpstream::scripted(|connection| {
+        if connection.head().is_some() {
+            connection.send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf");
             std::thread::sleep(Duration::from_millis(1));
-            conversation.will_reset();
+            connection.reset_on_close();
         }
     });
-    // Each request adds a failure to the breaker, which is not the subject here.
-    let gateway = Gateway::before(1, "breaker = { enabled = false }")
+    // Each request is a failure for the circuit breaker, which this test is not about.
+    let gateway = Gateway::with_servers(1, "breaker = { enabled = false }")
         .upstream_url(&upstream.url())
         .start();
-    for request in 0..REQUESTS {
-        let mut client = wire_raw::Client::connect(gateway.address());
+    for number in 0..REQUESTS {
+        let mut client = raw_http::RawClient::connect(gateway.address());
         client.send(format!(
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {UPLOAD}\r\n\r\n"
         ));
-        let _sending = client.send_meanwhile(vec![b'x'; UPLOAD]);
-        let (received, _) = client.rest();
+        let _sending = client.send_in_background(vec![b'x'; UPLOAD]);
+        let (received, _) = client.read_to_end();
         let received = String::from_utf8_lossy(&received);
-        assert!(!received.ends_with("0\r\n\r\n"), "{request}: {received}");
+        assert!(!received.ends_with("0\r\n\r\n"), "{number}: {received}");
     }
 }
 
 #[tokio::test]
 async fn a_response_through_tls_arrives_although_the_server_closes() {
     let certificates = Certificates::for_localhost();
-    let upstream = crate::harness::Upstream::early_through_tls(&certificates);
+    let upstream = crate::harness::Upstream::early_413_through_tls(&certificates);
     let ca_file = format!("ca_file = \"{}\"", certificates.cert_file().display());
-    let gateway = Gateway::before(1, &ca_file).upstream(&upstream).start();
-    for request in 0..REQUESTS {
-        let asking = gateway.client().h2().post("/");
-        let response = asking.body(vec![b'x'; UPLOAD]).send().await;
-        assert_eq!(response.status, 413, "{request}: {}", response.text());
+    let gateway = Gateway::with_servers(1, &ca_file)
+        .upstream(&upstream)
+        .start();
+    for number in 0..REQUESTS {
+        let request = gateway.client().h2().post("/");
+        let response = request.body(vec![b'x'; UPLOAD]).send().await;
+        assert_eq!(response.status, 413, "{number}: {}", response.text());
         assert_eq!(response.text(), "large");
     }
 }

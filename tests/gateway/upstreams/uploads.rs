@@ -1,4 +1,4 @@
-//! Request bodies without a declared length, against servers of both HTTP/1 versions.
+//! Request bodies without a declared length, to servers of both HTTP/1 versions.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -10,18 +10,18 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::harness::{Client, Gateway};
-use crate::wire_raw;
+use crate::raw_http;
 
-/// Uploads for each of the eight pairs of client and server.
+/// Number of uploads for each of the eight pairs of client and server.
 const UPLOADS: usize = 125;
 
-/// Starts a server that responds with the length and hash of each body it received.
-fn digesting(version: &'static str, connection: &'static str) -> wire_raw::Upstream {
-    wire_raw::Upstream::scripted(move |conversation| {
-        while let Some(request) = conversation.request() {
+/// Starts a server that responds with the length and the hash of each body it receives.
+fn hashing_upstream(version: &'static str, connection: &'static str) -> raw_http::RawUpstream {
+    raw_http::RawUpstream::scripted(move |upstream_connection| {
+        while let Some(request) = upstream_connection.request() {
             let digest = digest(&request.body);
             let length = digest.len();
-            conversation.send(format!(
+            upstream_connection.send(format!(
                 "HTTP/{version} 200 OK\r\nConnection: {connection}\r\n\
                  Content-Length: {length}\r\n\r\n{digest}"
             ));
@@ -47,21 +47,21 @@ fn parts(random: &mut fastrand::Rng) -> Vec<Bytes> {
     (0..count).map(|_| part()).collect()
 }
 
-/// Sends a chunked body on an open HTTP/1 connection and returns the response's body.
-fn upload_chunked(client: &mut wire_raw::Client, parts: &[Bytes]) -> Vec<u8> {
+/// Sends a chunked body on an open HTTP/1 connection and returns the body of the response.
+fn upload_chunked(client: &mut raw_http::RawClient, parts: &[Bytes]) -> Vec<u8> {
     client.send("POST /api HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     for part in parts {
         let mut size = String::new();
-        write!(size, "{:x}\r\n", part.len()).expect("a string takes all");
+        write!(size, "{:x}\r\n", part.len()).expect("writing to a string");
         client.send(size).send(part).send("\r\n");
     }
     client.send("0\r\n\r\n");
-    let response = client.answer();
+    let response = client.response();
     assert_eq!(response.status, 200);
     response.body
 }
 
-/// Sends a body without `content-length` on an open HTTP/2 connection and returns the response's body.
+/// Sends a body without `content-length` on an open HTTP/2 connection and returns the body of the response.
 async fn upload_stream(
     sender: &mut SendRequest<Channel<Bytes, Infallible>>,
     parts: Vec<Bytes>,
@@ -86,11 +86,11 @@ async fn uploads_without_a_length_arrive_complete_at_every_kind_of_server() {
     let mut random = fastrand::Rng::with_seed(5);
     for version in ["1.0", "1.1"] {
         for connection in ["close", "keep-alive"] {
-            let upstream = digesting(version, connection);
-            let gateway = Gateway::open("[server]\nworkers = 1")
+            let upstream = hashing_upstream(version, connection);
+            let gateway = Gateway::proxying("[server]\nworkers = 1")
                 .upstream_url(&upstream.url())
                 .start();
-            let mut http1 = wire_raw::Client::connect(gateway.address());
+            let mut http1 = raw_http::RawClient::connect(gateway.address());
             let stream = Client::of(gateway.address()).connect().await;
             let io = TokioIo::new(stream.expect("a connection"));
             let handshake = http2::handshake(TokioExecutor::new(), io).await;
@@ -113,8 +113,8 @@ async fn uploads_without_a_length_arrive_complete_at_every_kind_of_server() {
 #[tokio::test]
 async fn a_connection_whose_response_was_http_1_0_is_not_reused() {
     for (version, connections) in [("1.0", 5), ("1.1", 1)] {
-        let upstream = digesting(version, "keep-alive");
-        let gateway = Gateway::open("[server]\nworkers = 1")
+        let upstream = hashing_upstream(version, "keep-alive");
+        let gateway = Gateway::proxying("[server]\nworkers = 1")
             .upstream_url(&upstream.url())
             .start();
         for _ in 0..5 {

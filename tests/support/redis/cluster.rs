@@ -1,44 +1,43 @@
-//! Three servers that share the keys.
+//! Redis Cluster of three servers.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::server::field_of;
-use super::{FakeTime, Options, RedisServer, Reply, until};
+use super::{FakeTime, Options, RedisServer, Reply, wait_until};
 
-/// Which keys each has.
+/// Hash slots of each node.
 const SLOTS: [RangeInclusive<i64>; 3] = [0..=5460, 5461..=10922, 10923..=16383];
 
-/// Three masters without replicas, that run until dropped.
+/// Three masters without replicas, which run until they are dropped.
 pub(crate) struct RedisCluster {
     nodes: Vec<RedisServer>,
     time: Option<Arc<FakeTime>>,
 }
 
 impl RedisCluster {
-    /// Starts one, and returns when every node can be asked for every key.
+    /// Starts a cluster and returns when every node serves every key.
     ///
-    /// That takes two seconds and a bit, because a master waits for two seconds after its start before it
-    /// believes that its cluster is well, whatever it is told. One [in fake time](Self::in_fake_time)
-    /// is made to believe that they have passed.
+    /// This takes a little over two seconds. After its start a master waits two seconds before it reports the cluster
+    /// state as ok. A cluster [in fake time](Self::in_fake_time) skips this wait.
     pub(crate) fn start() -> Self {
         Self::with(Options::default())
     }
 
-    /// Starts one whose clock, the same for all nodes, is moved by [`advance`](Self::advance).
+    /// Starts a cluster whose nodes share a clock that [`advance`](Self::advance) moves.
     pub(crate) fn in_fake_time() -> Self {
         Self::with(Options::default().fake_time())
     }
 
-    /// Starts one with such nodes.
+    /// Starts a cluster whose nodes have these options.
     pub(crate) fn with(options: Options) -> Self {
         let time = options.time.clone();
         let mut options = options
             .arg("--cluster-enabled", "yes")
             .arg("--cluster-announce-ip", "127.0.0.1");
-        if options.given("--cluster-node-timeout").is_none() {
-            // Long enough for a machine that is busy with other things.
+        if options.value_of("--cluster-node-timeout").is_none() {
+            // Long enough for a busy machine.
             options = options.arg("--cluster-node-timeout", "5000");
         }
         let nodes = SLOTS.map(|_| options.clone().start()).into();
@@ -52,28 +51,28 @@ impl RedisCluster {
     }
 
     fn join(&self) {
-        let done = Reply::Status("OK".into());
+        let ok = Reply::Status("OK".into());
         for ((node, slots), epoch) in self.nodes.iter().zip(SLOTS).zip(1..) {
             let (first, last) = (slots.start().to_string(), slots.end().to_string());
             let reply = node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
-            assert_eq!(reply, done);
+            assert_eq!(reply, ok);
             let epoch = format!("{epoch}");
             let reply = node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
-            assert_eq!(reply, done);
+            assert_eq!(reply, ok);
         }
-        // Each with each, sooner than they would hear of one another.
+        // MEET between every pair of nodes is faster than gossip.
         for (index, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[..index] {
                 let port = other.port().to_string();
                 let reply = node.command(&["CLUSTER", "MEET", "127.0.0.1", &port]);
-                assert_eq!(reply, done);
+                assert_eq!(reply, ok);
             }
         }
     }
 
-    /// Waits until all nodes say that all is well.
+    /// Waits until all nodes report that the cluster is ok.
     pub(crate) fn settle(&self) {
-        until("the cluster is well", || self.nodes.iter().all(is_well));
+        wait_until("the cluster is ok", || self.nodes.iter().all(is_ok_on));
     }
 
     pub(crate) fn nodes(&self) -> &[RedisServer] {
@@ -84,28 +83,28 @@ impl RedisCluster {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    /// The node that has this key.
+    /// Returns the node that serves this key.
     pub(crate) fn node_of(&self, key: &str) -> &RedisServer {
         let slot = self.nodes[0].command(&["CLUSTER", "KEYSLOT", key]).int();
         let at = SLOTS.iter().position(|slots| slots.contains(&slot));
-        &self.nodes[at.expect("every slot is somewhere")]
+        &self.nodes[at.expect("every slot has a node")]
     }
 
-    /// How often a command was called, on all nodes together.
+    /// Returns the number of calls of a command on all nodes together.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         self.nodes.iter().map(|node| node.calls(command)).sum()
     }
 
-    /// Moves the clock of all nodes ahead, and waits until they are over it: a node that had just asked another
-    /// whether it is alive believes that it has waited for the answer all that time.
+    /// Moves the clock of all nodes ahead and waits until the cluster state is ok again. A node that waits for a PONG
+    /// during the move may take the skipped time for a timeout and report a failure.
     pub(crate) fn advance(&self, by: Duration) {
-        let time = self.time.as_ref().expect("a clock that is moved");
+        let time = self.time.as_ref().expect("a fake clock");
         time.advance(by);
         self.settle();
     }
 }
 
-fn is_well(node: &RedisServer) -> bool {
+fn is_ok_on(node: &RedisServer) -> bool {
     let info = node.command(&["CLUSTER", "INFO"]).text();
     field_of(&info, "cluster_state") == Some("ok")
         && field_of(&info, "cluster_known_nodes") == Some("3")

@@ -1,4 +1,4 @@
-//! Free ports, and processes that end with this one.
+//! Free ports, and child processes that stop with the test process.
 
 use std::env;
 use std::net::{Ipv4Addr, TcpListener};
@@ -9,13 +9,13 @@ use std::sync::mpsc::{Sender, channel};
 
 use parking_lot::Mutex;
 
-/// How far a node's port for other nodes is above the one for clients.
+/// Offset of a node's cluster bus port from its client port.
 const BUS: u16 = 10_000;
 
-/// A port that nobody listens on, and neither on the one above it that a node of a cluster needs.
+/// Returns a free port whose cluster bus port is also free.
 ///
-/// From a range below the one that the system gives to clients: no connection that anybody opens
-/// can take the port while its server is being restarted.
+/// The range is below the kernel's ephemeral ports, so no outgoing connection can take the port while its server
+/// restarts.
 pub(super) fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(12_000..22_000);
@@ -29,7 +29,7 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// Where a program is that tests cannot do without.
+/// Returns the path of a program that tests require.
 pub(super) fn program(name: &str, package: &str) -> PathBuf {
     find(name).unwrap_or_else(|| {
         panic!("`{name}` is not installed: it is in the package `{package}` (or run `make test`)")
@@ -43,7 +43,7 @@ fn find(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// `redis-server`, to be killed by the system when this process has ended, if that can be had.
+/// Returns the command `redis-server`. With `setpriv`, the kernel kills the server when this process exits.
 pub(super) fn redis_server() -> Command {
     let redis_server = program("redis-server", "redis-server");
     match find("setpriv") {
@@ -56,10 +56,10 @@ pub(super) fn redis_server() -> Command {
     }
 }
 
-/// Starts a process from a thread that lives as long as this process does.
+/// Starts a process from a thread that lives as long as this process.
 ///
-/// What `setpriv` asks the system for is to be killed when the *thread* that started it ends, and the
-/// thread of a test, or of a runtime's pool, may well end before the server is no longer needed.
+/// `setpriv --pdeathsig` takes effect when the starting *thread* ends. The thread of a test or of a runtime's pool can
+/// end while the server is still needed.
 pub(super) fn spawn(command: Command) -> Child {
     type Order = (Command, Sender<std::io::Result<Child>>);
     static SPAWNER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
@@ -75,6 +75,9 @@ pub(super) fn spawn(command: Command) -> Child {
     SPAWNER
         .lock()
         .send((command, reply))
-        .expect("it never ends");
-    child.recv().expect("it never ends").expect("a process")
+        .expect("the spawner thread never ends");
+    child
+        .recv()
+        .expect("the spawner thread never ends")
+        .expect("a process")
 }

@@ -1,11 +1,11 @@
-//! How a server is to be started.
+//! Options of a Redis server.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{FakeTime, RedisServer};
 
-/// What a server is started with beyond what all are.
+/// Options in addition to those of every server.
 #[derive(Clone, Default)]
 pub(crate) struct Options {
     pub(super) arguments: Vec<String>,
@@ -17,7 +17,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// One more argument as in `redis-server --NAME VALUE`.
+    /// Adds an argument, as in `redis-server --NAME VALUE`.
     pub(crate) fn arg(self, name: &str, value: impl AsRef<str>) -> Self {
         self.args(name, &[value.as_ref()])
     }
@@ -29,19 +29,22 @@ impl Options {
         self
     }
 
-    /// What was asked for under this name.
-    pub(super) fn given(&self, name: &str) -> Option<&str> {
-        let at = self.arguments.iter().rposition(|given| given == name)?;
+    /// Returns the value of the last argument with this name.
+    pub(super) fn value_of(&self, name: &str) -> Option<&str> {
+        let at = self
+            .arguments
+            .iter()
+            .rposition(|argument| argument == name)?;
         self.arguments.get(at + 1).map(String::as_str)
     }
 
-    /// The default user has this password. The URL does not show it, the test's own commands do.
+    /// Sets the password of the default user. The URL does not contain it, but the test's own commands use it.
     pub(crate) fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.arg("--requirepass", password)
     }
 
-    /// One more user, with rules as in `ACL SETUSER`: `on >secret ~* &* +@all`.
+    /// Adds a user, with rules as in `ACL SETUSER`: `on >secret ~* &* +@all`.
     pub(crate) fn user(self, name: &str, rules: &str) -> Self {
         let values: Vec<_> = std::iter::once(name)
             .chain(rules.split_whitespace())
@@ -49,13 +52,13 @@ impl Options {
         self.args("--user", &values)
     }
 
-    /// Everything is on disk before it is acknowledged, so a restart keeps it.
+    /// Makes Redis write every command to disk before it replies, so that a restart keeps the data.
     pub(crate) fn append_only(self) -> Self {
         self.arg("--appendonly", "yes")
             .arg("--appendfsync", "always")
     }
 
-    /// TLS and nothing else on its port, with this certificate; clients need none.
+    /// Serves only TLS, with this certificate. Clients need no certificate.
     pub(crate) fn tls(mut self, certificate: &Path, key: &Path, ca: &Path) -> Self {
         let path = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
         self.tls = true;
@@ -65,7 +68,7 @@ impl Options {
             .arg("--tls-auth-clients", "no")
     }
 
-    /// A replica of a server without TLS. It is not up before it has all the other has.
+    /// Makes the server a replica of a server without TLS. It counts as started once it is in sync.
     pub(crate) fn replica_of(mut self, other: &RedisServer) -> Self {
         self.replica = true;
         if let Some(password) = &other.options.password {
@@ -75,18 +78,18 @@ impl Options {
         self.args("--replicaof", &["127.0.0.1", &port])
     }
 
-    /// Its clock is moved by [`RedisServer::advance`].
+    /// Gives the server a clock that [`RedisServer::advance`] moves.
     pub(crate) fn fake_time(self) -> Self {
         self.in_time(Arc::new(FakeTime::new()))
     }
 
-    /// Its clock is one that others have too.
+    /// Gives the server a clock that other servers share.
     pub(crate) fn in_time(mut self, time: Arc<FakeTime>) -> Self {
         self.time = Some(time);
         self
     }
 
-    /// Starts it, and returns when it answers.
+    /// Starts the server and returns when it replies.
     pub(crate) fn start(self) -> RedisServer {
         RedisServer::launch(self)
     }

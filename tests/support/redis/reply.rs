@@ -1,12 +1,12 @@
-//! The protocol of Redis, as little of it as it takes to ask a server something.
+//! Minimal Redis client for the tests.
 
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
-/// What a server said.
+/// Reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Status(String),
@@ -18,7 +18,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// The text of a status or a bulk string.
+    /// Returns the text of a status or a bulk string.
     pub(crate) fn text(self) -> String {
         match self {
             Self::Status(text) => text,
@@ -27,7 +27,7 @@ impl Reply {
         }
     }
 
-    /// A number, also one that was sent as text.
+    /// Returns an integer, also if it was sent as text.
     pub(crate) fn int(self) -> i64 {
         match self {
             Self::Int(number) => number,
@@ -35,7 +35,7 @@ impl Reply {
         }
     }
 
-    /// The members of an array.
+    /// Returns the members of an array.
     pub(crate) fn array(self) -> Vec<Self> {
         match self {
             Self::Array(members) => members,
@@ -48,17 +48,17 @@ impl Reply {
 pub(super) struct Connection(BufReader<UnixStream>);
 
 impl Connection {
-    /// Connects to the socket at this path. A server that is frozen accepts and says nothing, so
-    /// patience has an end.
+    /// Connects to the Unix socket at `path`. A stopped server accepts connections and never replies, so the socket has
+    /// timeouts.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
+        stream.set_write_timeout(Some(TEST_TIMEOUT))?;
         Ok(Self(BufReader::new(stream)))
     }
 
     /// Sends one command and reads its reply.
-    pub(super) fn ask(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
+    pub(super) fn call(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
         let mut request = format!("*{}\r\n", command.len()).into_bytes();
         for part in command.iter().map(AsRef::as_ref) {
             request.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());

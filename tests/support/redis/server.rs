@@ -1,4 +1,4 @@
-//! One server.
+//! A Redis server process.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -10,36 +10,36 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::reply::Connection;
-use super::{Options, PATIENCE, Reply, launch, sweep, until};
+use super::{Options, Reply, TEST_TIMEOUT, launch, remove_faketime_files, wait_until};
 
-/// A `redis-server` that runs until dropped.
+/// A `redis-server` process that runs until it is dropped.
 pub(crate) struct RedisServer {
     pub(super) options: Options,
     port: u16,
-    home: TempDir,
+    directory: TempDir,
     child: Mutex<Option<Child>>,
 }
 
-/// Somebody else listens on the port.
-struct Taken;
+/// Another process listens on the port.
+struct PortInUse;
 
 impl RedisServer {
-    /// Starts one that keeps everything in memory and lets everybody in.
+    /// Starts a server without persistence and without a password.
     pub(crate) fn start() -> Self {
         Self::options().start()
     }
 
-    /// For one that is different: `RedisServer::options().append_only().start()`.
+    /// Returns options for a server that differs: `RedisServer::options().append_only().start()`.
     pub(crate) fn options() -> Options {
         Options::default()
     }
 
     pub(super) fn launch(options: Options) -> Self {
-        let home = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("a directory");
         let mut server = Self {
             options,
             port: 0,
-            home,
+            directory,
             child: Mutex::default(),
         };
         loop {
@@ -54,27 +54,29 @@ impl RedisServer {
         self.port
     }
 
-    /// Its URL, without user and password.
+    /// URL without user and password.
     pub(crate) fn url(&self) -> String {
         let scheme = if self.options.tls { "rediss" } else { "redis" };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
-    /// Asks it something on a connection of its own, as the default user.
+    /// Sends a command as the default user, on a new connection, and returns the reply.
     pub(crate) fn command(&self, command: &[impl AsRef<[u8]>]) -> Reply {
-        let asked = self.connect().and_then(|mut it| it.ask(command));
-        asked.unwrap_or_else(|error| panic!("no reply: {error}; it wrote:\n{}", self.log()))
+        let reply = self
+            .connect()
+            .and_then(|mut connection| connection.call(command));
+        reply.unwrap_or_else(|error| panic!("no reply: {error}; log:\n{}", self.log()))
     }
 
     fn connect(&self) -> std::io::Result<Connection> {
         let mut connection = Connection::open(&self.socket())?;
         if let Some(password) = &self.options.password {
-            connection.ask(&["AUTH", password])?;
+            connection.call(&["AUTH", password])?;
         }
         Ok(connection)
     }
 
-    /// A field of `INFO`.
+    /// Returns a field of `INFO`.
     pub(crate) fn info(&self, section: &str, field: &str) -> String {
         let info = self.command(&["INFO", section]).text();
         field_of(&info, field)
@@ -82,76 +84,78 @@ impl RedisServer {
             .to_owned()
     }
 
-    /// How often a command was called since the start, by clients, by scripts and by the test itself. A
-    /// subcommand is named `config|get`.
+    /// Returns the number of calls of a command since the start, by clients, scripts and the test itself. A subcommand
+    /// is named as in `config|get`.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         let info = self.command(&["INFO", "commandstats"]).text();
         let name = format!("cmdstat_{}", command.to_lowercase());
-        let Some(figures) = field_of(&info, &name) else {
+        let Some(statistics) = field_of(&info, &name) else {
             return 0;
         };
-        let calls = figures.split(',').find_map(|it| it.strip_prefix("calls="));
+        let calls = statistics
+            .split(',')
+            .find_map(|connection| connection.strip_prefix("calls="));
         calls.expect("calls").parse().expect("a number")
     }
 
-    /// Kills it, as a crash would. Nothing is said about it if it does not run.
+    /// Kills the process, as in a crash. Does nothing if it is not running.
     pub(crate) fn kill(&self) {
         if let Some(mut child) = self.child.lock().take() {
-            // An error means that it has ended by itself.
+            // An error means that the process has already exited.
             let _ = child.kill();
             let _ = child.wait();
             if self.options.time.is_some() {
-                sweep(child.id());
+                remove_faketime_files(child.id());
             }
         }
     }
 
-    /// Starts it again where it was, after killing it if it runs: with all it had if it is append-only, and
-    /// empty otherwise.
+    /// Kills the server if it runs and starts it again on the same port. An append-only server keeps its data, and any
+    /// other server starts empty.
     pub(crate) fn restart(&self) {
         self.kill();
-        until("its port is free again", || self.run().is_ok());
+        wait_until("the port is free again", || self.run().is_ok());
     }
 
-    /// Starts it again where it was, without anything it had. A node of a cluster does not even know the others.
+    /// Starts the server again on the same port without its data. A cluster node also forgets the other nodes.
     pub(crate) fn restart_empty(&self) {
         self.kill();
-        for entry in fs::read_dir(self.home.path()).expect("its directory") {
-            let path = entry.expect("its directory").path();
+        for entry in fs::read_dir(self.directory.path()).expect("the server's directory") {
+            let path = entry.expect("the server's directory").path();
             if path.is_dir() {
-                fs::remove_dir_all(path).expect("its directory");
+                fs::remove_dir_all(path).expect("the server's directory");
             } else {
-                fs::remove_file(path).expect("its file");
+                fs::remove_file(path).expect("a file in the server's directory");
             }
         }
         self.restart();
     }
 
-    /// Stops it where it stands: connections stay open, and nothing is answered.
+    /// Stops the process with SIGSTOP: connections stay open, and the server does not reply.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Continues the process with SIGCONT.
     pub(crate) fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
     fn signal(&self, signal: Signal) {
         let child = self.child.lock();
-        let pid = Pid::from_child(child.as_ref().expect("it runs"));
-        kill_process(pid, signal).expect("it runs");
+        let pid = Pid::from_child(child.as_ref().expect("a running server"));
+        kill_process(pid, signal).expect("a running server");
     }
 
-    /// Has it refuse every write that takes memory. Its limit is one byte and not what it uses now, which is
-    /// less as soon as somebody disconnects.
+    /// Makes Redis reject every write that allocates memory. The limit is one byte and not the current usage, because
+    /// usage drops when a client disconnects.
     pub(crate) fn fill(&self) {
         self.limit_memory("1");
     }
 
-    /// Gives it the memory back that [`fill`](Self::fill) took.
+    /// Restores the memory limit that [`fill`](Self::fill) changed.
     pub(crate) fn unfill(&self) {
-        self.limit_memory(self.options.given("--maxmemory").unwrap_or("0"));
+        self.limit_memory(self.options.value_of("--maxmemory").unwrap_or("0"));
     }
 
     fn limit_memory(&self, bytes: &str) {
@@ -159,27 +163,27 @@ impl RedisServer {
         assert_eq!(reply, Reply::Status("OK".into()));
     }
 
-    /// Moves its clock ahead; only with [`Options::fake_time`].
+    /// Moves the server's clock ahead. Requires [`Options::fake_time`].
     pub(crate) fn advance(&self, by: Duration) {
-        let time = self.options.time.as_ref().expect("a clock that is moved");
+        let time = self.options.time.as_ref().expect("a fake clock");
         time.advance(by);
     }
 
-    /// All it has written.
+    /// Everything the server has logged.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
     fn log_file(&self) -> PathBuf {
-        self.home.path().join("log")
+        self.directory.path().join("log")
     }
 
     fn socket(&self) -> PathBuf {
-        self.home.path().join("socket")
+        self.directory.path().join("socket")
     }
 
-    /// Runs it on its port and waits until it answers.
-    fn run(&self) -> Result<(), Taken> {
+    /// Starts the process on its port and waits until it replies.
+    fn run(&self) -> Result<(), PortInUse> {
         let log = File::options()
             .append(true)
             .create(true)
@@ -194,10 +198,10 @@ impl RedisServer {
         };
         let mut command = launch::redis_server();
         command.args(["--bind", "127.0.0.1", "--port", plain, "--tls-port", tls]);
-        command.arg("--dir").arg(self.home.path());
+        command.arg("--dir").arg(self.directory.path());
         command.arg("--unixsocket").arg(self.socket());
         command.args(["--save", "", "--appendonly", "no"]);
-        // Replicas are served at once: nobody else is coming.
+        // Replication starts immediately, because no further replica will join.
         command.args(["--repl-diskless-sync-delay", "0"]);
         command.args(&self.options.arguments);
         if let Some(time) = &self.options.time {
@@ -206,11 +210,11 @@ impl RedisServer {
         command.stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a file")).stderr(log);
         *self.child.lock() = Some(launch::spawn(command));
-        self.answers(before)
+        self.wait_until_ready(before)
     }
 
-    fn answers(&self, before: usize) -> Result<(), Taken> {
-        let deadline = Instant::now() + PATIENCE;
+    fn wait_until_ready(&self, before: usize) -> Result<(), PortInUse> {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while !self.is_ready() {
             let mut child = self.child.lock();
             let ended = child.as_mut().expect("just started").try_wait();
@@ -218,7 +222,7 @@ impl RedisServer {
                 *child = None;
                 let log = self.log().split_off(before);
                 assert!(log.contains("Address already in use"), "{status}:\n{log}");
-                return Err(Taken);
+                return Err(PortInUse);
             }
             assert!(Instant::now() < deadline, "not ready:\n{}", self.log());
             drop(child);
@@ -228,8 +232,10 @@ impl RedisServer {
     }
 
     fn is_ready(&self) -> bool {
-        let asked = self.connect().and_then(|mut it| it.ask(&["PING"]));
-        asked.is_ok_and(|reply| reply == Reply::Status("PONG".into()))
+        let reply = self
+            .connect()
+            .and_then(|mut connection| connection.call(&["PING"]));
+        reply.is_ok_and(|reply| reply == Reply::Status("PONG".into()))
             && (!self.options.replica || self.info("replication", "master_link_status") == "up")
     }
 }

@@ -1,7 +1,7 @@
-//! Wall clocks that tests move, by way of libfaketime.
+//! Fake wall clocks for child processes, with libfaketime.
 //!
-//! Only the wall clock is moved. Time that is measured goes on as ever, and so do timers: a server whose
-//! clock was moved by an hour has its keys expire and nothing else.
+//! Only the wall clock moves. Monotonic clocks and timers are unaffected: if a server's clock moves by an hour, its
+//! keys expire and nothing else changes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-/// A clock that is ahead of the real one by as much as was asked for.
+/// Wall clock that is ahead of the real one by an adjustable amount.
 pub(crate) struct FakeTime {
     directory: TempDir,
     ahead: Mutex<Duration>,
 }
 
 impl FakeTime {
-    /// A clock that is right.
+    /// Creates a clock that shows the real time.
     pub(crate) fn new() -> Self {
         let time = Self {
             directory: tempfile::tempdir().expect("a directory"),
@@ -28,11 +28,12 @@ impl FakeTime {
         time
     }
 
-    /// Moves it ahead, for all that have it and at once: they read it each time they ask what time it is.
+    /// Moves the clock ahead for all processes that use it. They see it immediately, because libfaketime reads the file
+    /// at each query.
     pub(crate) fn advance(&self, by: Duration) {
         let mut ahead = self.ahead.lock();
         *ahead += by;
-        // Put in place whole: half a number is another time.
+        // The rename is atomic: a partly written number would be another time.
         let draft = self.directory.path().join("draft");
         fs::write(&draft, offset('+', *ahead)).expect("a file");
         fs::rename(&draft, self.file()).expect("a file");
@@ -50,17 +51,17 @@ impl FakeTime {
     }
 }
 
-/// Has a command run with its wall clock ahead by so much.
-pub(crate) fn shifted(command: &mut Command, ahead: Duration) {
+/// Makes a command run with its wall clock ahead.
+pub(crate) fn shift_clock_ahead(command: &mut Command, ahead: Duration) {
     command.envs(ahead_variables(ahead));
 }
 
-/// Has a command run with its wall clock behind by so much.
-pub(crate) fn shifted_back(command: &mut Command, behind: Duration) {
+/// Makes a command run with its wall clock behind.
+pub(crate) fn shift_clock_back(command: &mut Command, behind: Duration) {
     command.envs(variables('-', behind));
 }
 
-/// What [`shifted`] sets, for who takes variables and not commands.
+/// Returns the environment variables that [`shift_clock_ahead`] sets.
 pub(crate) fn ahead_variables(ahead: Duration) -> Vec<(&'static str, String)> {
     variables('+', ahead)
 }
@@ -75,11 +76,11 @@ fn offset(sign: char, by: Duration) -> String {
     format!("{sign}{}.{:06}", by.as_secs(), by.subsec_micros())
 }
 
-/// The library, and what it must leave alone.
+/// Returns the environment variables that load libfaketime and limit it to the wall clock.
 ///
-/// The C library comes right behind it and so lends its allocator to `redis-server`, whose own one asks for
-/// the time when it is first used. Used first by libfaketime while that looks for the real clock, it
-/// would ask libfaketime, and neither would ever be ready.
+/// The C library is preloaded after it, so that `redis-server` uses the allocator of the C library. Its own allocator,
+/// jemalloc, reads the clock when it is first used. If libfaketime allocated through it while looking up the real
+/// clock, both would wait for each other.
 fn preloaded() -> Vec<(&'static str, String)> {
     let library = library().unwrap_or_else(|| {
         panic!("libfaketime is not installed: it comes with the package `faketime` (or run `make test`)")
@@ -97,10 +98,10 @@ fn library() -> Option<PathBuf> {
     candidates.find(|candidate| candidate.exists())
 }
 
-/// Takes away what libfaketime leaves of a process that was killed.
-pub(crate) fn sweep(pid: u32) {
+/// Removes the shared memory files that libfaketime leaves behind when a process is killed.
+pub(crate) fn remove_faketime_files(pid: u32) {
     for name in ["faketime_shm_", "sem.faketime_sem_"] {
-        // There is none if it ended by itself.
+        // A process that exits normally removes them itself.
         let _ = fs::remove_file(format!("/dev/shm/{name}{pid}"));
     }
 }

@@ -1,0 +1,232 @@
+//! Memory of a gateway process under uploads that never end.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+
+use super::exceeded;
+use crate::harness::{Client, Process, TEST_TIMEOUT, Upstream};
+
+const UPLOADS: usize = 1_000;
+
+/// Bytes that each upload sends. It declares one byte more.
+const SENT: usize = 200_000;
+
+static BODY: [u8; SENT] = [b'x'; SENT];
+
+const MAX_BUFFERED: usize = 16 << 20;
+
+/// HTTP/2 streams per connection. `SLACK` includes the receive window of 4 MiB of each connection.
+const STREAMS: usize = 250;
+
+/// Allowed growth in addition to `max_buffered`: connections, streams and memory that the allocator retains.
+const SLACK: usize = 32 << 20;
+
+/// Time without a change after which the gateway has stopped reading.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
+
+/// Gateway process with small bounds.
+struct BoundedGateway {
+    gateway: Process,
+    upstream: Upstream,
+    /// Resident memory before the uploads, in KiB.
+    before: u64,
+    _directory: TempDir,
+}
+
+/// Status and `Retry-After` of a response to an upload.
+type UploadResponses = UnboundedReceiver<(u16, String)>;
+
+impl BoundedGateway {
+    async fn start() -> Self {
+        let upstream = Upstream::replying(200);
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("tidegate.toml");
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\n\
+             h2_max_streams = {STREAMS}\nmax_buffered = {MAX_BUFFERED}\nmax_buffered_per_client = \"4MiB\"\n\
+             [admin]\nlisten = \"127.0.0.1:0\"\n[log]\naccess = false\n\
+             [upstream.api]\nservers = [\"{}\"]\n\
+             [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{}}\n",
+            upstream.url()
+        );
+        std::fs::write(&file, config).expect("a file");
+        let file = file.to_str().expect("a plain name");
+        let gateway = Process::start(&["serve", "--log-format", "text", "--config", file]);
+        // The first request triggers the allocations that happen only once.
+        let first = gateway.client().from("127.0.0.9").post("/").key("first");
+        assert_eq!(first.body(vec![b'x'; SENT]).send().await.status, 200);
+        let before = gateway.memory("VmRSS");
+        Self {
+            gateway,
+            upstream,
+            before,
+            _directory: directory,
+        }
+    }
+
+    async fn metric(&self, series: &str) -> usize {
+        let text = self.gateway.admin().get("/metrics").send().await.text();
+        let prefix = format!("tidegate_{series} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap_or_else(|| panic!("no {series} in:\n{text}"))
+            .parse()
+            .expect("a number")
+    }
+
+    /// Waits until no response arrives and memory does not change. Returns the responses.
+    async fn wait_until_settled(&self, responses: &mut UploadResponses) -> Vec<(u16, String)> {
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        let mut received = Vec::new();
+        let mut state = (0, 0);
+        let mut since = Instant::now();
+        while since.elapsed() < SETTLE_TIME {
+            assert!(Instant::now() < deadline, "still changing: {state:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            while let Ok(response) = responses.try_recv() {
+                received.push(response);
+            }
+            let now = (received.len(), self.gateway.memory("VmRSS"));
+            if now != state {
+                (state, since) = (now, Instant::now());
+            }
+        }
+        received
+    }
+
+    /// Asserts that memory is bounded, that the gateway rejects the excess uploads, and that it serves other clients.
+    async fn assert_memory_bounded(&self, mut responses: UploadResponses, uploads: JoinSet<()>) {
+        let rejected = self.wait_until_settled(&mut responses).await;
+        let growth = self.gateway.memory("VmHWM").saturating_sub(self.before);
+        println!(
+            "{} of {UPLOADS} uploads rejected, {growth} KiB more memory",
+            rejected.len()
+        );
+        let most = (MAX_BUFFERED + SLACK) / 1024;
+        assert!(growth <= most as u64, "{growth} KiB, at most {most}");
+
+        for response in &rejected {
+            assert_eq!(*response, (503, "1".into()));
+        }
+        let held = UPLOADS - rejected.len();
+        assert!((1..=MAX_BUFFERED / SENT).contains(&held), "{held} held");
+        assert_eq!(self.metric(&exceeded("request")).await, rejected.len());
+        let bytes = self.metric("buffered_bytes").await;
+        assert!((held * SENT..=MAX_BUFFERED / 2).contains(&bytes), "{bytes}");
+
+        let records = "idempotency_records{state=\"in_progress\"}";
+        assert_eq!(self.metric(records).await, 0);
+        assert_eq!(self.upstream.count(), 1);
+        let client = self.gateway.client();
+        let send = |client: Client, key: &str| {
+            let request = client.post("/").key(key);
+            request.body(vec![b'x'; SENT]).send()
+        };
+        assert_eq!(send(client.clone(), "upload-0").await.status, 503);
+        let other = send(client.clone().from("127.0.0.2"), "upload-0").await;
+        assert_eq!(other.status, 200, "{other:?}");
+
+        drop(uploads);
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        while self.metric("buffered_bytes").await > 0 {
+            assert!(Instant::now() < deadline, "bytes are still charged");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for number in [0, UPLOADS - 1] {
+            let response = send(client.clone(), &format!("upload-{number}")).await;
+            assert_eq!(response.status, 200, "{response:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_unfinished_keyed_http1_uploads_take_bounded_memory() {
+    let bounded = BoundedGateway::start().await;
+    let (sender, responses) = unbounded_channel();
+    let mut uploads = JoinSet::new();
+    for number in 0..UPLOADS {
+        let client = bounded.gateway.client();
+        uploads.spawn(http1_upload(client, number, sender.clone()));
+    }
+    bounded.assert_memory_bounded(responses, uploads).await;
+}
+
+/// Uploads all but the last byte, and reports the response if one arrives.
+async fn http1_upload(client: Client, number: usize, responses: UnboundedSender<(u16, String)>) {
+    let stream = client.connect().await.expect("a connection");
+    let (mut read, mut write) = stream.into_split();
+    let sending = async {
+        let head = format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: upload-{number}\r\nContent-Length: {}\r\n\r\n",
+            SENT + 1
+        );
+        // An error means that the gateway has rejected the upload.
+        if write.write_all(head.as_bytes()).await.is_ok() {
+            let _ = write.write_all(&BODY).await;
+        }
+    };
+    let receiving = async {
+        let mut head = Vec::new();
+        while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+            let read = read.read_buf(&mut head).await.expect("a response");
+            assert!(read > 0, "closed without a response");
+        }
+        let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+        let status = head.split(' ').nth(1).expect("a status");
+        let retry_after = head.split("\r\nretry-after: ").nth(1).unwrap_or_default();
+        let retry_after = retry_after.split("\r\n").next().unwrap_or_default();
+        let status = status.parse().expect("a status");
+        responses
+            .send((status, retry_after.into()))
+            .expect("a test");
+    };
+    tokio::join!(sending, receiving);
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn a_thousand_unfinished_keyed_http2_uploads_take_bounded_memory() {
+    let bounded = BoundedGateway::start().await;
+    let (sender, responses) = unbounded_channel();
+    let mut uploads = JoinSet::new();
+    for first in (0..UPLOADS).step_by(STREAMS) {
+        let socket = bounded.gateway.client().connect().await;
+        let handshake = h2::client::handshake(socket.expect("a connection")).await;
+        let (requests, connection) = handshake.expect("a handshake");
+        uploads.spawn(async { drop(connection.await) });
+        for number in first..first + STREAMS {
+            let requests = requests.clone();
+            uploads.spawn(http2_upload(requests, number, sender.clone()));
+        }
+    }
+    bounded.assert_memory_bounded(responses, uploads).await;
+}
+
+/// Uploads all but the last byte on a stream, and reports the response if one arrives.
+async fn http2_upload(
+    requests: h2::client::SendRequest<Bytes>,
+    number: usize,
+    responses: UnboundedSender<(u16, String)>,
+) {
+    let request = http::Request::post("http://a/")
+        .header("idempotency-key", format!("upload-{number}"))
+        .header("content-length", SENT + 1)
+        .body(())
+        .expect("a request");
+    let mut requests = requests.ready().await.expect("a connection");
+    let (response, mut body) = requests.send_request(request, false).expect("a stream");
+    // An error means that the gateway has rejected the upload.
+    let _ = body.send_data(Bytes::from_static(&BODY), false);
+    let response = response.await.expect("a response");
+    let retry_after = response.headers().get("retry-after");
+    let retry_after = retry_after.map_or("", |value| value.to_str().expect("text"));
+    let status = response.status().as_u16();
+    responses
+        .send((status, retry_after.into()))
+        .expect("a test");
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,69 @@
+//! Two users of one machine, each with a cookie store like a browser's, behind a load balancer that sets cookies.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::HeaderValue;
+use http::header::SET_COOKIE;
+use serde_json::Value;
+
+use super::users;
+use crate::harness::{Gateway, Received, Upstream, full};
+
+/// Upstream with a login that numbers its orders. Each response sets the load balancer's cookie to a new value.
+fn shop() -> Upstream {
+    let (orders, responses) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    Upstream::with(move |received: Received| {
+        let mut reply = match &*received.target {
+            "/orders" => {
+                let number = orders.fetch_add(1, Ordering::SeqCst) + 1;
+                full(format!("order {number} of {}", received.header("cookie")))
+            }
+            _ => full("welcome"),
+        };
+        let mut set = |cookie: String| {
+            let cookie = HeaderValue::try_from(cookie).expect("a header value");
+            reply.headers_mut().append(SET_COOKIE, cookie);
+        };
+        if let Some(user) = received.target.strip_prefix("/login/") {
+            set(format!("session={user}; Path=/"));
+        }
+        let number = responses.fetch_add(1, Ordering::SeqCst);
+        set(format!("AWSALB=balancer-{number}; Path=/"));
+        async move { reply }
+    })
+}
+
+#[tokio::test]
+async fn a_new_load_balancer_cookie_is_replayed_and_another_session_is_rejected() {
+    let upstream = shop();
+    let gateway = Gateway::keyed("").upstream(&upstream).start();
+    let [first, retry, other] = users("cookies", &gateway).await;
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+
+    assert_eq!(first["status"], 200, "{first}");
+    assert!(text(&first["body"]).starts_with("order 1 of "), "{first}");
+    assert_eq!(first["replayed"], Value::Null);
+    assert_ne!(first["cookie"], retry["cookie"]);
+    assert!(text(&retry["cookie"]).contains("session=ann"), "{retry}");
+    assert_eq!(retry["replayed"], "true", "{retry}");
+    assert_eq!(retry["body"], first["body"]);
+
+    assert!(text(&other["cookie"]).contains("session=bob"), "{other}");
+    assert_eq!(other["status"], 422, "{other}");
+    assert_eq!(other["replayed"], Value::Null);
+    assert_eq!(other["set_cookie"], Value::Null, "{other}");
+    let body = text(&other["body"]);
+    for part in [
+        "idempotency-key-reused",
+        "the same request with other credentials",
+        "`scope`",
+    ] {
+        assert!(body.contains(part), "{part} in {body}");
+    }
+    for secret in ["order 1", "ann", "balancer"] {
+        assert!(!body.contains(secret), "{secret} in {body}");
+    }
+    let orders = upstream.requests();
+    let orders = orders.iter().filter(|sent| sent.target == "/orders");
+    assert_eq!(orders.count(), 1);
+}

@@ -1,0 +1,192 @@
+//! Reaction of official clients to rejections: which ones they retry, when, and the message they show.
+
+use serde_json::{Value, json};
+
+use super::run;
+use crate::harness::{Gateway, Upstream, full};
+
+/// Runs a script without blocking the test's runtime.
+async fn run_script(script: &'static str, arguments: Vec<String>) -> Value {
+    let run = move || {
+        run(
+            script,
+            &arguments.iter().map(String::as_str).collect::<Vec<_>>(),
+        )
+    };
+    tokio::task::spawn_blocking(run).await.expect("no panic")
+}
+
+fn url(gateway: &Gateway) -> String {
+    format!("http://{}", gateway.address())
+}
+
+/// API whose response fits all calls of these tests: a list of models, a customer.
+fn api() -> Upstream {
+    Upstream::with(|_| async {
+        let body = json!({"id": "x_1", "object": "list", "data": [], "has_more": false});
+        let mut reply = full(body.to_string());
+        let kind = http::HeaderValue::from_static("application/json");
+        reply.headers_mut().insert("content-type", kind);
+        reply
+    })
+}
+
+#[track_caller]
+fn assert_contains(message: &Value, text: &str) {
+    let message = message.as_str().unwrap_or_else(|| panic!("no {text}"));
+    assert!(message.contains(text), "{text} in {message}");
+}
+
+/// Checks that behind a limit of 4/s a client waits 0.25 s, not the whole second of `Retry-After`, and never less.
+async fn assert_retries_after_retry_after_ms(client: &str) -> Value {
+    let upstream = api();
+    let gateway = Gateway::limited("rate = \"4/s\"\nburst = 0")
+        .admin()
+        .upstream(&upstream)
+        .start();
+    let arguments = vec![client.into(), url(&gateway), "20".into()];
+    let result = run_script("retry_timing.py", arguments).await;
+    let rejected = result["rejected"].as_array().expect("a list");
+    let mut waits = Vec::new();
+    for each in rejected {
+        let [stated, waited] = ["stated", "waited"].map(|key| each[key].as_f64());
+        let (Some(stated), Some(waited)) = (stated, waited) else {
+            panic!("no Retry-After-Ms, or no retry: {each}");
+        };
+        assert!(waited >= stated, "early: {each}");
+        waits.push(waited);
+    }
+    waits.sort_by(f64::total_cmp);
+    let median = waits[waits.len() / 2];
+    eprintln!("{client}: {} retries, median {median:.3} s", waits.len());
+    assert!(median <= 0.35, "{waits:?}");
+    // A retry after Retry-After-Ms is admitted. Only the last rejection is not retried.
+    let rejections = gateway.metric("refused_total{limit=\"device\"}").await;
+    let calls = f64::from(u32::try_from(upstream.count()).expect("a few"));
+    assert!(
+        rejections <= calls + 1.0,
+        "{rejections} of {calls}: {result}"
+    );
+    result
+}
+
+#[tokio::test]
+async fn openai_waits_as_long_as_retry_after_ms_and_shows_the_problem() {
+    let result = assert_retries_after_retry_after_ms("openai").await;
+    assert_contains(&result["error"], "Too many requests: The limit 'device'");
+}
+
+#[tokio::test]
+async fn anthropic_waits_as_long_as_retry_after_ms_and_shows_the_problem() {
+    let result = assert_retries_after_retry_after_ms("anthropic").await;
+    assert_contains(&result["error"], "Too many requests: The limit 'device'");
+}
+
+#[tokio::test]
+async fn stripe_for_python_follows_stripe_should_retry_and_shows_the_problem() {
+    const HINT: &str = "[respond]\nhints = [\"stripe\"]";
+    let (upstream, losing) = (api(), Upstream::resetting());
+    // The client waits 0.5 s before its first retry, so the gateway admits that retry.
+    let retried = Gateway::limited("rate = \"2/s\"\nburst = 0")
+        .with_section(HINT)
+        .admin()
+        .upstream(&upstream)
+        .start();
+    let lost = Gateway::keyed("")
+        .with_section(HINT)
+        .admin()
+        .upstream(&losing)
+        .start();
+    let rejected = Gateway::limited("rate = \"1/h\"")
+        .admin()
+        .upstream(&upstream)
+        .start();
+    assert_eq!(rejected.client().get("/").send().await.status, 200);
+    let urls = [&retried, &lost, &rejected].map(url).to_vec();
+    let result = run_script("stripe_hints.py", urls).await;
+
+    for customer in result["retried"].as_array().expect("a list") {
+        assert_eq!(customer["id"], "x_1", "{result}");
+    }
+    let rejections = "refused_total{limit=\"device\"}";
+    assert!(retried.metric(rejections).await >= 1.0, "{result}");
+
+    // The 502 of the lost response and the 409 for its key are final, so each call sends one request.
+    let [unavailable, unknown] = [&result["lost"][0], &result["lost"][1]];
+    assert_eq!(unavailable["status"], 502, "{result}");
+    assert_contains(&unavailable["message"], "Upstream unavailable: ");
+    assert_eq!(unknown["status"], 409, "{result}");
+    assert_contains(&unknown["message"], "Outcome unknown: ");
+    for outcome in ["executed", "unknown"] {
+        let series = format!("idempotency_requests_total{{route=\"all\",outcome=\"{outcome}\"}}");
+        let count = lost.metric(&series).await;
+        assert!((count - 1.0).abs() < 0.1, "{outcome} {count}: {result}");
+    }
+
+    // Without the hint the client does not retry a 429.
+    assert_eq!(result["rejected"]["error"], "RateLimitError", "{result}");
+    let message = &result["rejected"]["message"];
+    assert_contains(message, "Too many requests: The limit 'device'");
+    assert!((rejected.metric(rejections).await - 1.0).abs() < 0.1);
+}
+
+#[tokio::test]
+async fn stripe_for_node_throws_on_rejections_and_shows_the_problem() {
+    let (upstream, losing) = (api(), Upstream::resetting());
+    let gateway = Gateway::with(
+        r#"
+        [upstream.api]
+        servers = ["{upstream}"]
+        [upstream.losing]
+        servers = ["{upstream}"]
+        [limit.device]
+        rate = "1/h"
+        [[route]]
+        name = "customers"
+        path = "/v1/customers"
+        upstream = "api"
+        limits = ["device"]
+        [[route]]
+        name = "coupons"
+        path = "/v1/coupons"
+        upstream = "losing"
+        idempotency = { mode = "optional" }
+        "#,
+    )
+    .upstream(&upstream)
+    .upstream(&losing)
+    .start();
+    let address = gateway.address();
+    let arguments = vec![address.ip().to_string(), address.port().to_string()];
+    let result = run_script("stripe_errors.cjs", arguments).await;
+
+    assert_eq!(result["customer"][0], json!({"id": "x_1"}), "{result}");
+    for (error, status, kind, code, message) in [
+        (
+            &result["customer"][1],
+            429,
+            "StripeRateLimitError",
+            "rate-limited",
+            "Too many requests: The limit 'device'",
+        ),
+        (
+            &result["coupon"][0],
+            502,
+            "StripeAPIError",
+            "upstream-unavailable",
+            "Upstream unavailable: ",
+        ),
+        (
+            &result["coupon"][1],
+            409,
+            "StripeAPIError",
+            "idempotency-outcome-unknown",
+            "Outcome unknown: ",
+        ),
+    ] {
+        assert_eq!(error["status"], status, "{result}");
+        assert_eq!(error["type"], kind, "{result}");
+        assert_eq!(error["code"], code, "{result}");
+        assert_contains(&error["message"], message);
+    }
+}

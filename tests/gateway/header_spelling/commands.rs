@@ -1,0 +1,115 @@
+//! `check` and `explain` for limits and scopes with a header in their key.
+
+use std::path::Path;
+
+use crate::harness::Process;
+
+const LIMITED: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+    [limit.tenant]\nkey = [\"client\", \"header:X-Api-Key\"]\nrate = \"1/m\"\n\
+    [[route]]\nname = \"all\"\npath = \"/\"\nlimits = [\"tenant\"]\n\
+    idempotency = { scope = \"header:X-Tenant\" }\n";
+
+fn write(directory: &Path, config: &str) -> String {
+    let path = directory.join("gate.toml");
+    std::fs::write(&path, config).expect("a file");
+    path.to_str().expect("a plain name").to_owned()
+}
+
+fn warnings(config: &str) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = Process::run(&["check", &write(directory.path(), config)]);
+    assert!(output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn check_recommends_a_limit_without_a_header() {
+    let printed = warnings(LIMITED);
+    for part in [
+        "warning: every limit of this route has a header in its key",
+        "gate.toml:9:11",
+        "add a limit with `key = \"client\"` or `key = \"global\"`",
+    ] {
+        assert!(printed.contains(part), "{part} in\n{printed}");
+    }
+    // The recommended remedy removes the warning.
+    let remedied = LIMITED.replace("[\"tenant\"]", "[\"tenant\", \"each\"]");
+    let remedied = format!("{remedied}[limit.each]\nkey = \"client\"\nrate = \"1/m\"\n");
+    assert_eq!(warnings(&remedied), "");
+}
+
+#[test]
+fn check_warns_about_networks_that_contain_every_client() {
+    let open = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+                [client]\nexempt = [\"0.0.0.0/1\", \"128.0.0.0/1\"]\ntrusted_proxies = [\"::/0\"]\n\
+                [[route]]\nname = \"all\"\npath = \"/\"\n";
+    let printed = warnings(open);
+    for part in [
+        "gate.toml:4:11",
+        "`exempt` contains every public IPv4 address: no limit applies",
+        "gate.toml:5:20",
+        "`trusted_proxies` contains every public IPv6 address",
+        "X-Forwarded-For",
+    ] {
+        assert!(printed.contains(part), "{part} in\n{printed}");
+    }
+}
+
+#[test]
+fn explain_shows_the_outcome_of_every_spelling() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = write(directory.path(), LIMITED);
+    for (lines, parts) in [
+        (
+            &["X-Api-Key: a"][..],
+            &["counted by client and header x-api-key"][..],
+        ),
+        (
+            &["X-Api-Key: a", "X-Api-Key: b"],
+            &["outcome    400, The header x-api-key is sent more than once."],
+        ),
+        (
+            &["X-Api-Key: a", "X-Api-Key: b", "Connection: x-api-key"],
+            &[
+                "dropped    x-api-key, named in Connection",
+                "as header x-api-key is missing",
+                "else 429",
+            ],
+        ),
+        (
+            &["X_Api_Key: a"],
+            &[
+                "dropped    x_api_key, which servers can read as another header",
+                "as header x-api-key is missing",
+            ],
+        ),
+        (&["X-Api-Key:"], &["as header x-api-key is missing"]),
+        (
+            &["Idempotency-Key: k", "X-Tenant: a", "X-Tenant: a"],
+            &["outcome    400, The header x-tenant is sent more than once."],
+        ),
+        (
+            &[
+                "Idempotency-Key: k",
+                "X-Tenant: a",
+                "Connection: X-Tenant, Idempotency-Key",
+            ],
+            &[
+                "dropped    x-tenant, named in Connection",
+                "this client, as header x-tenant is missing",
+            ],
+        ),
+    ] {
+        let mut arguments = vec!["explain", "--config", &*file, "--method", "POST"];
+        arguments.extend(["--path", "/"]);
+        for line in lines {
+            arguments.extend(["--header", line]);
+        }
+        let output = Process::run(&arguments);
+        assert!(output.status.success());
+        let shown = String::from_utf8_lossy(&output.stdout);
+        for part in parts {
+            assert!(shown.contains(part), "{part} in\n{shown}");
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Raw bytes on both sides of a running gateway.
+//!
+//! The client sends arbitrary bytes. The upstream runs a script and records every byte it receives. Both
+//! only find the end of a message and do not otherwise parse HTTP: the tests are about parsers that disagree, so
+//! another parser in between would hide the difference.
+//!
+//! Sockets block and have timeouts, so a test that would hang fails instead.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tidegate::clock::Clock;
+use tidegate::config::{self, Environment, Overrides};
+use tidegate::gateway::Gateway;
+use tidegate::pipeline::Shared;
+
+/// Time limit for an event that must happen, generous enough for a busy machine.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Waits until `holds` returns true, and panics after [`TEST_TIMEOUT`].
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Gateway with one worker. It forwards `/api`, forwards `/limited` once an hour, and rejects everything else.
+pub(crate) struct WireGateway {
+    pub(crate) address: SocketAddr,
+    gateway: Option<Gateway>,
+}
+
+impl WireGateway {
+    pub(crate) fn forwarding_to(upstream: &RawUpstream) -> Self {
+        Self::with(upstream.address, "", "")
+    }
+
+    /// Starts a gateway with additional lines in `[server]` and `[upstream.api]`.
+    pub(crate) fn with(upstream: SocketAddr, server: &str, api: &str) -> Self {
+        let text = configuration("127.0.0.1:0", upstream, server, api);
+        let environment = Environment::default();
+        let loaded = config::parse("test", &text, &environment, &Overrides::default())
+            .unwrap_or_else(|errors| panic!("{errors}"));
+        let shared = Shared::open(Arc::new(loaded.policy), Clock::real()).expect("memory");
+        let gateway = Gateway::start(shared).expect("a gateway on a free port");
+        Self {
+            address: gateway.addresses()[0],
+            gateway: Some(gateway),
+        }
+    }
+
+    pub(crate) fn client(&self) -> RawClient {
+        RawClient::connect(self.address)
+    }
+}
+
+impl Drop for WireGateway {
+    fn drop(&mut self) {
+        if let Some(gateway) = self.gateway.take() {
+            gateway.stopper().halt();
+            let ended = gateway.join();
+            assert!(thread::panicking() || ended.is_ok(), "a worker crashed");
+        }
+    }
+}
+
+/// Returns the configuration of a [`WireGateway`].
+pub(crate) fn configuration(listen: &str, upstream: SocketAddr, server: &str, api: &str) -> String {
+    format!(
+        r#"
+        [server]
+        listen = "{listen}"
+        workers = 1
+        {server}
+        [log]
+        access = false
+        [upstream.api]
+        servers = ["http://{upstream}"]
+        {api}
+        [limit.hourly]
+        rate = "1/h"
+        burst = 0
+        [[route]]
+        name = "limited"
+        path = "/limited"
+        limits = ["hourly"]
+        [[route]]
+        name = "api"
+        path = "/api"
+        "#
+    )
+}
+
+/// Client that finds the end of a response and does not otherwise parse it.
+pub(crate) struct RawClient {
+    pub(crate) stream: TcpStream,
+    received: Vec<u8>,
+}
+
+/// Response as received.
+#[derive(Debug)]
+pub(crate) struct RawResponse {
+    pub(crate) status: u16,
+    /// Status line and header lines.
+    pub(crate) head: String,
+    /// The body without its framing.
+    pub(crate) body: Vec<u8>,
+}
+
+/// How a connection ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Closed,
+    Reset,
+}
+
+impl RawClient {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        Self::of(TcpStream::connect(address).expect("a connection to the gateway"))
+    }
+
+    pub(crate) fn of(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).expect("an open socket");
+        stream
+            .set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("an open socket");
+        stream
+            .set_write_timeout(Some(TEST_TIMEOUT))
+            .expect("an open socket");
+        Self {
+            stream,
+            received: Vec::new(),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.stream
+            .write_all(bytes.as_ref())
+            .expect("the gateway takes what is sent");
+        self
+    }
+
+    /// Sends on a separate thread as much as the gateway accepts.
+    pub(crate) fn send_in_background(&self, bytes: Vec<u8>) -> thread::JoinHandle<()> {
+        let mut stream = self.stream.try_clone().expect("an open socket");
+        thread::spawn(move || {
+            // The gateway may close before it has read everything. Tests check only its response.
+            let _ = stream.write_all(&bytes);
+        })
+    }
+
+    /// Returns the next complete response.
+    #[track_caller]
+    pub(crate) fn response(&mut self) -> RawResponse {
+        loop {
+            if let Some((response, len)) = parse_response(&self.received) {
+                self.received.drain(..len);
+                return response;
+            }
+            if let Err(end) = self.receive() {
+                panic!(
+                    "{end:?} amid {:?}",
+                    self.received.escape_ascii().to_string()
+                );
+            }
+        }
+    }
+
+    /// Reads until the connection ends, and returns the bytes and how it ended.
+    #[track_caller]
+    pub(crate) fn read_to_end(&mut self) -> (Vec<u8>, End) {
+        loop {
+            if let Err(end) = self.receive() {
+                return (std::mem::take(&mut self.received), end);
+            }
+        }
+    }
+
+    /// Asserts that the gateway closes the connection without sending more.
+    #[track_caller]
+    pub(crate) fn assert_closed(&mut self) {
+        let (received, end) = self.read_to_end();
+        assert_eq!(received.escape_ascii().to_string(), "", "{end:?}");
+    }
+
+    /// Reads until `bytes` have arrived, and returns everything received.
+    #[track_caller]
+    pub(crate) fn read_until(&mut self, bytes: &[u8]) -> Vec<u8> {
+        while !contains(&self.received, bytes) {
+            if let Err(end) = self.receive() {
+                panic!(
+                    "{end:?} amid {:?}",
+                    self.received.escape_ascii().to_string()
+                );
+            }
+        }
+        std::mem::take(&mut self.received)
+    }
+
+    #[track_caller]
+    fn receive(&mut self) -> Result<(), End> {
+        let mut buf = [0; 16 * 1024];
+        match self.stream.read(&mut buf) {
+            Ok(0) => Err(End::Closed),
+            Ok(n) => {
+                self.received.extend_from_slice(&buf[..n]);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(End::Reset),
+            Err(error) => panic!(
+                "{error} after {:?}",
+                self.received.escape_ascii().to_string()
+            ),
+        }
+    }
+}
+
+impl RawResponse {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.split("\r\n").skip(1).find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            found.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+}
+
+/// Parses the response at the start of `bytes` and returns it with its length. Returns `None` if it is incomplete. A
+/// response without a declared length is taken to have no body.
+fn parse_response(bytes: &[u8]) -> Option<(RawResponse, usize)> {
+    let head_len = find(bytes, b"\r\n\r\n")? + 4;
+    let head = String::from_utf8_lossy(&bytes[..head_len]).into_owned();
+    let status = head.get(9..12)?.parse().ok()?;
+    let (body, body_len) = parse_body(&head, &bytes[head_len..])?;
+    let response = RawResponse { status, head, body };
+    Some((response, head_len + body_len))
+}
+
+/// Parses the body at the start of `bytes` as declared in `head`. Returns it with the number of bytes it occupies.
+fn parse_body(head: &str, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let head = head.to_ascii_lowercase();
+    if head.contains("\r\ntransfer-encoding: chunked\r\n") {
+        let mut body = Vec::new();
+        let mut at = 0;
+        loop {
+            let line = find(&bytes[at..], b"\r\n")?;
+            let size = std::str::from_utf8(&bytes[at..at + line]).ok()?;
+            let size = usize::from_str_radix(size.split(';').next()?, 16).ok()?;
+            at += line + 2;
+            if size == 0 {
+                // An empty line ends the trailers, also if there are no trailers.
+                let tail = &bytes[at - 2..];
+                return Some((body, at - 2 + find(tail, b"\r\n\r\n")? + 4));
+            }
+            body.extend_from_slice(bytes.get(at..at + size)?);
+            at += size + 2;
+            if bytes.len() < at {
+                return None;
+            }
+        }
+    }
+    let len = match head.split("\r\ncontent-length: ").nth(1) {
+        Some(value) => value.split("\r\n").next()?.trim().parse().ok()?,
+        None => 0,
+    };
+    Some((bytes.get(..len)?.to_vec(), len))
+}
+
+pub(crate) fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes
+        .windows(wanted.len())
+        .position(|window| window == wanted)
+}
+
+pub(crate) fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    find(bytes, wanted).is_some()
+}
+
+/// Upstream that runs a script on each connection and records every byte it receives.
+pub(crate) struct RawUpstream {
+    pub(crate) address: SocketAddr,
+    record: Arc<Mutex<Vec<Vec<u8>>>>,
+    ended: Arc<AtomicBool>,
+}
+
+/// One connection of a [`RawUpstream`].
+pub(crate) struct UpstreamConnection {
+    pub(crate) stream: TcpStream,
+    /// Number of the connection, from 0.
+    pub(crate) number: usize,
+    record: Arc<Mutex<Vec<Vec<u8>>>>,
+    unread: Vec<u8>,
+}
+
+/// Request as the upstream received it.
+pub(crate) struct RawRequest {
+    /// Request line and header lines.
+    pub(crate) head: String,
+    /// The body without its framing.
+    pub(crate) body: Vec<u8>,
+}
+
+impl RawUpstream {
+    pub(crate) fn scripted(
+        script: impl Fn(&mut UpstreamConnection) + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound socket");
+        let record = Arc::new(Mutex::new(Vec::new()));
+        let ended = Arc::new(AtomicBool::new(false));
+        let script = Arc::new(script);
+        let (records, stopped) = (Arc::clone(&record), Arc::clone(&ended));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                let stream = stream.expect("a connection");
+                let (record, script) = (Arc::clone(&records), Arc::clone(&script));
+                let number = {
+                    let mut connections = record.lock().expect("an unpoisoned lock");
+                    connections.push(Vec::new());
+                    connections.len() - 1
+                };
+                thread::spawn(move || {
+                    script(&mut UpstreamConnection::new(stream, number, record));
+                });
+            }
+        });
+        Self {
+            address,
+            record,
+            ended,
+        }
+    }
+
+    /// Responds to every request with 200 and the request line as the body.
+    pub(crate) fn echoing_request_line() -> Self {
+        Self::scripted(|connection| {
+            while let Some(request) = connection.request() {
+                connection.send(ok(request.line()));
+            }
+        })
+    }
+
+    /// URL for the configuration.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// All bytes received, connection by connection.
+    pub(crate) fn received(&self) -> String {
+        let connections = self.record.lock().expect("an unpoisoned lock");
+        String::from_utf8_lossy(&connections.concat()).into_owned()
+    }
+
+    /// Number of connections accepted so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.record.lock().expect("an unpoisoned lock").len()
+    }
+
+    /// Discards the recorded bytes.
+    pub(crate) fn clear_received(&self) {
+        let mut connections = self.record.lock().expect("an unpoisoned lock");
+        connections.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Asserts that nothing was received and nothing is in flight. The gateway has one worker, so once it has responded
+    /// to this request it has finished all earlier work.
+    #[track_caller]
+    pub(crate) fn assert_received_nothing(&self, gateway: &WireGateway) {
+        let mut client = gateway.client();
+        client.send("GET /api/after HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.response().body, b"GET /api/after HTTP/1.1");
+        let received = self.received();
+        assert!(received.starts_with("GET /api/after "), "{received:?}");
+        assert_eq!(received.matches(" HTTP/1.1").count(), 1, "{received:?}");
+        self.clear_received();
+    }
+}
+
+impl Drop for RawUpstream {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        // Wakes the accepting thread. If that fails, the thread ends with the process.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl UpstreamConnection {
+    fn new(stream: TcpStream, number: usize, record: Arc<Mutex<Vec<Vec<u8>>>>) -> Self {
+        stream.set_nodelay(true).expect("an open socket");
+        Self {
+            stream,
+            number,
+            record,
+            unread: Vec::new(),
+        }
+    }
+
+    /// Returns the head of the next request, or `None` at the end of the connection.
+    pub(crate) fn head(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = find(&self.unread, b"\r\n\r\n") {
+                let head: Vec<u8> = self.unread.drain(..end + 4).collect();
+                return Some(String::from_utf8_lossy(&head).into_owned());
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Returns the next request with its body, or `None` at the end of the connection.
+    pub(crate) fn request(&mut self) -> Option<RawRequest> {
+        let head = self.head()?;
+        loop {
+            if let Some((body, len)) = parse_body(&head, &self.unread) {
+                self.unread.drain(..len);
+                return Some(RawRequest { head, body });
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Sends as much as the gateway accepts.
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        // An error is expected: in some tests the gateway closes the connection.
+        let _ = self.stream.write_all(bytes.as_ref());
+    }
+
+    /// Makes the connection end with a reset when it is dropped.
+    pub(crate) fn reset_on_close(&self) {
+        let result = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+        result.expect("an open socket");
+    }
+
+    /// Reads until the end of the connection.
+    pub(crate) fn read_to_close(&mut self) {
+        while self.receive().is_some() {}
+    }
+
+    /// Reads once and returns all unread bytes, or `None` at the end of the connection.
+    pub(crate) fn receive(&mut self) -> Option<&[u8]> {
+        let mut buf = [0; 16 * 1024];
+        let n = self.stream.read(&mut buf).ok().filter(|&n| n > 0)?;
+        let mut connections = self.record.lock().expect("an unpoisoned lock");
+        connections[self.number].extend_from_slice(&buf[..n]);
+        self.unread.extend_from_slice(&buf[..n]);
+        Some(&self.unread)
+    }
+}
+
+impl RawRequest {
+    pub(crate) fn line(&self) -> &str {
+        self.head.split("\r\n").next().unwrap_or_default()
+    }
+}
+
+/// Returns a 200 response with this body.
+pub(crate) fn ok(body: &str) -> String {
+    let len = body.len();
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n{body}")
+}
