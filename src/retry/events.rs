@@ -53,7 +53,7 @@ impl AuthorizationApiLog {
     }
 
     fn retrying(failed: &FailedAttempt<'_>, wait: Wait) {
-        if wait.told {
+        if wait.from_header {
             tracing::info!(
                 "retryAfterMs" = millis(wait.delay),
                 "retryAfterSeconds" = seconds(wait.delay),

@@ -65,7 +65,7 @@ pub struct Wait {
     /// Time until the next attempt.
     pub delay: Duration,
     /// Whether the delay comes from `Retry-After`, possibly shortened by the policy.
-    pub told: bool,
+    pub from_header: bool,
 }
 
 /// Why no further attempt is made.
@@ -133,11 +133,17 @@ impl RetryState {
         random: &mut fastrand::Rng,
     ) -> Wait {
         if let Some(delay) = self.policy.retry_after.delay(retry_after) {
-            return Wait { delay, told: true };
+            return Wait {
+                delay,
+                from_header: true,
+            };
         }
         let delay = self.policy.backoff.wait(retry, self.previous, random);
         self.previous = Some(delay);
-        Wait { delay, told: false }
+        Wait {
+            delay,
+            from_header: false,
+        }
     }
 
     /// Returns the number of failed attempts.
@@ -197,12 +203,18 @@ mod tests {
 
     fn backoff(delay: u64) -> Next {
         let delay = secs(delay);
-        Next::Retry(Wait { delay, told: false })
+        Next::Retry(Wait {
+            delay,
+            from_header: false,
+        })
     }
 
     fn from_header(delay: u64) -> Next {
         let delay = secs(delay);
-        Next::Retry(Wait { delay, told: true })
+        Next::Retry(Wait {
+            delay,
+            from_header: true,
+        })
     }
 
     #[test]

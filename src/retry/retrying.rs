@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(
             seen,
             [
-                "attempt 1 of 2: 503 Service Unavailable, then Retry(Wait { delay: 1s, told: false })",
+                "attempt 1 of 2: 503 Service Unavailable, then Retry(Wait { delay: 1s, from_header: false })",
                 "attempt 2 of 2: 503 Service Unavailable, then GiveUp(Exhausted)",
             ]
         );

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use super::{root, sources};
 
 /// The top-level modules, from the bottom layer to the top.
 const LAYERS: &[&[&str]] = &[
@@ -116,31 +118,9 @@ fn imports_are_found_in_every_form() {
     assert!(found("// crate::admin\n/// [`crate::admin`]").is_empty());
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
-}
-
 /// Returns the index of the layer that contains a module.
 fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
-}
-
-/// Returns the source files, relative to `src`.
-fn sources() -> Vec<PathBuf> {
-    let mut folders = vec![root()];
-    let mut files = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let path = path.strip_prefix(root()).expect("a path below the root");
-                files.push(path.to_path_buf());
-            }
-        }
-    }
-    files
 }
 
 /// Returns the path of the module that a file contains.

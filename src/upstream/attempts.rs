@@ -272,7 +272,7 @@ impl<'a> Attempts<'a> {
             upstream = &*self.target.state.upstream.name,
             attempt = self.count,
             delay_ms = u64::try_from(wait.delay.as_millis()).unwrap_or(u64::MAX),
-            retry_after = wait.told,
+            retry_after = wait.from_header,
             %why,
             "retrying upstream request"
         );

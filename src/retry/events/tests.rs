@@ -68,7 +68,7 @@ fn failed(attempt: u32, error: &dyn RetryableError, next: Next) -> FailedAttempt
 fn retry(millis: u64) -> Next {
     Next::Retry(Wait {
         delay: Duration::from_millis(millis),
-        told: false,
+        from_header: false,
     })
 }
 
@@ -101,7 +101,14 @@ fn a_retry_after_in_use_is_logged_as_info_before_the_warning() {
     };
     let obeyed = FailedAttempt {
         retry_after: Some(delay),
-        ..failed(1, &limited, Next::Retry(Wait { delay, told: true }))
+        ..failed(
+            1,
+            &limited,
+            Next::Retry(Wait {
+                delay,
+                from_header: true,
+            }),
+        )
     };
     let lines = logged(AuthorizationApiLog::new(""), &obeyed);
     let [used, warned] = &lines[..] else {

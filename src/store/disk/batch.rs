@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use self::replies::{PendingEnd, PendingReplies};
 use super::claim_admission::ClaimAdmission;
 use super::engine::{Changes, Durability, Engine, ExpiryKey};
-use super::record::{StoredClaim, StoredRecord};
+use super::record::{DiskRecord, StoredClaim};
 use super::totals::StoreTotals;
 use super::writer::{ClaimEnd, Op, send_reply};
 use super::{DiskStoreState, RecentResponse, Timestamp, WriterHandle, millis};
@@ -145,7 +145,7 @@ impl<'a> Batch<'a> {
             (
                 ClaimDecision::Replay,
                 Some((
-                    StoredRecord {
+                    DiskRecord {
                         response: Some(response),
                         fingerprint,
                         expires,
@@ -259,7 +259,7 @@ impl<'a> Batch<'a> {
 
     /// Returns the record of an execution and its size, or `None` if the claim is still stored. Fails if neither is
     /// stored.
-    fn stored_end(&self, token: &ClaimToken) -> Result<Option<(StoredRecord, u64)>, StoreError> {
+    fn stored_end(&self, token: &ClaimToken) -> Result<Option<(DiskRecord, u64)>, StoreError> {
         let id = token.request.id;
         if self.engine.is_claimed(id)? {
             return Ok(None);
@@ -276,7 +276,7 @@ impl<'a> Batch<'a> {
         let expires = self.now.after(request.settings.ttl);
         self.changes.remove_claim(request.id);
         if let Some((state, response)) = end.outcome.record() {
-            let record = StoredRecord {
+            let record = DiskRecord {
                 state,
                 response: response.map(Arc::clone),
                 fingerprint: request.fingerprint,

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use self::integrity::{check_keyspaces, journals};
 use super::Timestamp;
-use super::record::{StoredClaim, StoredRecord, state_code};
+use super::record::{DiskRecord, StoredClaim, state_code};
 use super::totals::StoreTotals;
 use crate::idempotency::{ClientHash, Fingerprint, RecordId, RecordState, ScopeHash, StoreError};
 use crate::store::capacity::ClientCounts;
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     /// Returns the record with this id and its size in bytes.
-    pub(super) fn record(&self, id: RecordId) -> EngineResult<Option<(StoredRecord, u64)>> {
+    pub(super) fn record(&self, id: RecordId) -> EngineResult<Option<(DiskRecord, u64)>> {
         let name = id.to_bytes();
         let Some(bytes) = self.records.get(name).map_err(engine_error)? else {
             return Ok(None);
@@ -378,8 +378,8 @@ fn id(name: &[u8]) -> EngineResult<RecordId> {
         .map_err(|_| StoreError::new("the key of a record or claim does not have 32 bytes"))
 }
 
-fn decode(id: RecordId, bytes: &[u8]) -> EngineResult<StoredRecord> {
-    StoredRecord::decode(&id.to_bytes(), bytes)
+fn decode(id: RecordId, bytes: &[u8]) -> EngineResult<DiskRecord> {
+    DiskRecord::decode(&id.to_bytes(), bytes)
         .map_err(|error| StoreError::new(format_args!("record {id:?} is damaged: {error}")))
 }
 
@@ -430,7 +430,7 @@ mod tests {
         for batch in 0..RECORDS / BATCH {
             let mut changes = engine.changes();
             for number in batch * BATCH..(batch + 1) * BATCH {
-                let record = StoredRecord {
+                let record = DiskRecord {
                     state: RecordState::Completed,
                     response: Some(Arc::clone(&response)),
                     fingerprint: Fingerprint::from_bytes(&[3; 32]),

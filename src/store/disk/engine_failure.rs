@@ -286,7 +286,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::super::DiskStoreState;
-    use super::super::record::StoredRecord;
+    use super::super::record::DiskRecord;
     use super::super::store_dir::StoreDir;
     use super::*;
     use crate::clock::{Clock, Moment};
@@ -413,7 +413,7 @@ mod tests {
             *again = Instant::now();
         }
 
-        fn record(&self) -> Option<StoredRecord> {
+        fn record(&self) -> Option<DiskRecord> {
             let EngineState::Open(engine) = &self.writer.state else {
                 panic!("the store has failed");
             };

@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 
 use super::Timestamp;
 use super::engine::{Engine, EngineResult, engine_error};
-use super::record::{RecordHead, StoredRecord};
+use super::record::{DiskRecord, RecordHead};
 use crate::idempotency::{KeyHash, RecordId, RecordInfo, ScopeHash, StoreError, StoredResponse};
 
 /// Upper bound of the records read per step.
@@ -42,7 +42,7 @@ impl Lookup {
         most: usize,
         now: Timestamp,
     ) -> EngineResult<Vec<RecordInfo>> {
-        let mut scan = RecordScan {
+        let mut scan = DiskScan {
             from: Bound::Included(first(key, scope)),
             to: last(key, scope),
             found: Vec::new(),
@@ -66,7 +66,7 @@ impl Lookup {
         let name = id.to_bytes();
         let bytes = self.with(|records| records.get(name).map_err(engine_error))?;
         let Some(bytes) = bytes else { return Ok(None) };
-        let record = StoredRecord::decode(&name, &bytes).map_err(|error| damaged(id, &error))?;
+        let record = DiskRecord::decode(&name, &bytes).map_err(|error| damaged(id, &error))?;
         Ok(record.response.filter(|_| record.expires > now))
     }
 
@@ -81,7 +81,7 @@ impl Lookup {
 }
 
 /// A scan of the records of a key.
-struct RecordScan {
+struct DiskScan {
     from: Bound<UserKey>,
     to: UserKey,
     found: Vec<RecordInfo>,
@@ -89,7 +89,7 @@ struct RecordScan {
     read: usize,
 }
 
-impl RecordScan {
+impl DiskScan {
     /// Reads up to `limit` further records, or fewer if they exceed [`STEP_BYTES`]. Returns whether the scan is not
     /// finished.
     fn step(&mut self, records: &Keyspace, limit: usize, now: Timestamp) -> EngineResult<bool> {

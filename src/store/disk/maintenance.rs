@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Timestamp;
 use super::engine::{Durability, Engine, ExpiryKey};
-use super::record::StoredRecord;
+use super::record::DiskRecord;
 use super::totals::StoreTotals;
 use super::writer::{EngineState, Writer};
 use crate::idempotency::{ClientHash, Fingerprint, RecordState, ScopeHash, StoreError};
@@ -113,7 +113,7 @@ impl Writer {
                 continue;
             }
             unknown += 1;
-            let record = StoredRecord {
+            let record = DiskRecord {
                 state: RecordState::Unknown,
                 response: None,
                 fingerprint: Fingerprint::from_bytes(&claimed.fingerprint),
@@ -311,7 +311,7 @@ impl Writer {
             if entry.state != RecordState::Completed {
                 continue;
             }
-            let record = StoredRecord {
+            let record = DiskRecord {
                 state: RecordState::Tombstone,
                 response: None,
                 fingerprint: entry.fingerprint(),

@@ -13,7 +13,7 @@ use crate::store::encoding::{DecodeError, EncodedResponse, open, seal};
 
 /// A record on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StoredRecord {
+pub(super) struct DiskRecord {
     /// Never in progress: an execution in flight is stored as a [`StoredClaim`].
     pub(super) state: RecordState,
     /// The stored response, if the state is completed.
@@ -101,7 +101,7 @@ struct EncodedRecord<'a> {
     response: Option<EncodedResponse<'a>>,
 }
 
-impl StoredRecord {
+impl DiskRecord {
     pub(super) fn view(&self) -> RecordView<'_, Timestamp> {
         RecordView::ended(self.state, &self.fingerprint, self.expires)
     }
@@ -189,12 +189,12 @@ mod tests {
     use super::*;
     use crate::store::encoding::VERSION;
 
-    fn record() -> StoredRecord {
+    fn record() -> DiskRecord {
         let mut headers = HeaderMap::new();
         headers.append(SET_COOKIE, HeaderValue::from_static("a=1, b"));
         headers.append("x-odd", HeaderValue::from_bytes(b"\xe9").unwrap());
         headers.append(SET_COOKIE, HeaderValue::from_static("c=2"));
-        StoredRecord {
+        DiskRecord {
             state: RecordState::Completed,
             response: Some(Arc::new(StoredResponse::new(
                 StatusCode::CREATED,
@@ -210,14 +210,14 @@ mod tests {
 
     #[test]
     fn records_and_claims_are_decoded_as_they_were_encoded() {
-        let ended = [RecordState::Unknown, RecordState::Tombstone].map(|state| StoredRecord {
+        let ended = [RecordState::Unknown, RecordState::Tombstone].map(|state| DiskRecord {
             state,
             response: None,
             ..record()
         });
         for record in ended.into_iter().chain([record()]) {
             assert_eq!(
-                StoredRecord::decode(b"k", &record.encode(b"k")).unwrap(),
+                DiskRecord::decode(b"k", &record.encode(b"k")).unwrap(),
                 record
             );
         }
@@ -240,7 +240,7 @@ mod tests {
             (RecordState::Unknown, 1),
             (RecordState::Tombstone, 2),
         ] {
-            let record = StoredRecord { state, ..record() };
+            let record = DiskRecord { state, ..record() };
             assert_eq!(record.encode(b"k")[1], code);
         }
     }
@@ -251,9 +251,9 @@ mod tests {
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x20;
-            assert!(StoredRecord::decode(b"k", &damaged).is_err(), "byte {at}");
+            assert!(DiskRecord::decode(b"k", &damaged).is_err(), "byte {at}");
             assert!(
-                StoredRecord::decode(b"k", &bytes[..at]).is_err(),
+                DiskRecord::decode(b"k", &bytes[..at]).is_err(),
                 "cut at {at}"
             );
         }
@@ -263,7 +263,7 @@ mod tests {
     fn a_record_under_another_name_is_an_error() {
         let bytes = record().encode(b"k");
         assert!(matches!(
-            StoredRecord::decode(b"l", &bytes),
+            DiskRecord::decode(b"l", &bytes),
             Err(DecodeError::Checksum)
         ));
     }
@@ -273,7 +273,7 @@ mod tests {
         let mut bytes = record().encode(b"k");
         for other in [VERSION - 1, VERSION + 1] {
             bytes[0] = other;
-            let error = StoredRecord::decode(b"k", &bytes).unwrap_err();
+            let error = DiskRecord::decode(b"k", &bytes).unwrap_err();
             assert!(matches!(error, DecodeError::OtherVersion(version) if version == other));
         }
     }

@@ -4,7 +4,7 @@ use fjall::PersistMode;
 use rustix::io::Errno;
 
 use super::super::StoreClock;
-use super::super::record::{StoredClaim, StoredRecord};
+use super::super::record::{DiskRecord, StoredClaim};
 use super::super::totals::StoreTotals;
 use super::{Engine, EngineResult, ExpiryEntry, ExpiryKey, TOTALS, engine_error};
 use crate::failpoint::fails;
@@ -39,7 +39,7 @@ impl Changes<'_> {
     }
 
     /// Writes a record and its index entry. Returns the size of the record in bytes.
-    pub(in super::super) fn put_record(&mut self, id: RecordId, record: &StoredRecord) -> u64 {
+    pub(in super::super) fn put_record(&mut self, id: RecordId, record: &DiskRecord) -> u64 {
         let name = id.to_bytes();
         let bytes = record.encode(&name);
         let weight = bytes.len() as u64;

@@ -43,7 +43,7 @@ pub(super) struct FreeReply {
 
 /// A record, as the script returns it.
 #[derive(Debug)]
-pub(super) struct StoredRecord {
+pub(super) struct RedisRecord {
     pub(super) state: RecordState,
     pub(super) owner: OwnerToken,
     pub(super) fingerprint: Fingerprint,
@@ -57,7 +57,7 @@ pub(super) struct StoredRecord {
 
 /// Reply of the script that reads a record; `None` if there is no record.
 #[derive(Debug)]
-pub(super) struct ReadReply(pub(super) Option<StoredRecord>);
+pub(super) struct ReadReply(pub(super) Option<RedisRecord>);
 
 /// Returns the call that claims a key. The record names the client if `counted`. If `client_is_full`, the call
 /// claims no new key.
@@ -264,7 +264,7 @@ impl FromRedisValue for ReadReply {
         let age = u64::from_redis_value(next())?;
         let left = i64::from_redis_value(next())?;
         let response_bytes = u64::from_redis_value(next())?;
-        Ok(Self(Some(StoredRecord {
+        Ok(Self(Some(RedisRecord {
             state,
             owner,
             fingerprint: Fingerprint::from_bytes(&fingerprint),

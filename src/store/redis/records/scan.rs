@@ -29,7 +29,7 @@ pub(super) async fn find(
     most: usize,
 ) -> Result<Vec<RecordInfo>, StoreError> {
     let mut found = BTreeMap::new();
-    let mut scan = RecordScan::new(client, names, Some(key)).await?;
+    let mut scan = RedisScan::new(client, names, Some(key)).await?;
     while let Some(ids) = scan.next().await? {
         for id in ids {
             if found.len() == most {
@@ -93,7 +93,7 @@ pub(super) async fn count(
     names: &RecordNames<'_>,
 ) -> Result<RecordCounts, StoreError> {
     let mut counts = RecordCounts::default();
-    let mut scan = RecordScan::new(client, names, None).await?;
+    let mut scan = RedisScan::new(client, names, None).await?;
     while let Some(ids) = scan.next().await? {
         let calls: Vec<_> = ids
             .iter()
@@ -117,7 +117,7 @@ pub(super) async fn count(
 }
 
 /// An iteration over the names of all records, one server after the other.
-struct RecordScan<'a> {
+struct RedisScan<'a> {
     connection: RedisConnection,
     names: &'a RecordNames<'a>,
     pattern: String,
@@ -126,7 +126,7 @@ struct RecordScan<'a> {
     cursor: u64,
 }
 
-impl<'a> RecordScan<'a> {
+impl<'a> RedisScan<'a> {
     async fn new(
         client: &RedisClient,
         names: &'a RecordNames<'a>,
