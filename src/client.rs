@@ -12,7 +12,7 @@
 //!
 //! `Forwarded` and `X-Real-IP` are not read: a client could send one that contradicts `X-Forwarded-For`.
 
-mod hop;
+mod forwarded_address;
 mod networks;
 
 use std::fmt::{self, Write as _};
@@ -72,7 +72,7 @@ impl Trust {
             if elements_from_the_right(headers).nth(MAX_HOPS).is_some() {
                 return Err(TooManyHops);
             }
-            for hop in elements_from_the_right(headers).map_while(hop::parse) {
+            for hop in elements_from_the_right(headers).map_while(forwarded_address::parse) {
                 address = hop;
                 hops.push(hop);
                 if !self.trusted.contains(hop) {

@@ -22,7 +22,6 @@
 //! assert!(errors.problems().iter().any(|problem| problem.line == 5 && problem.help.contains("path")));
 //! ```
 
-mod environment;
 mod file;
 mod located;
 mod overrides;
@@ -35,6 +34,7 @@ mod source;
 mod suggest;
 mod tree;
 mod validate;
+mod variables;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -50,16 +50,16 @@ use crate::intake::headers::{CountedHeaders, HeaderNames};
 use crate::log::LogFormat;
 use crate::respond::RespondSettings;
 use crate::route::Matcher;
-use crate::settings::ServerSettings;
+use crate::server_settings::ServerSettings;
 use crate::store::StoreCapacity;
 use crate::store::redis::settings::RedisSettings;
 use crate::throttle::Limit;
 use crate::upstream::{Upstream, UpstreamId};
 
-pub use environment::Environment;
 pub use overrides::Overrides;
 pub use problem::{ConfigErrors, ConfigProblem, Severity};
 pub use schema::schema;
+pub use variables::Environment;
 
 use file::File;
 use problem::Findings;
@@ -222,7 +222,7 @@ pub fn policy_for_upstream(
         upstream: Some(url.to_owned()),
         ..overrides.clone()
     };
-    let text = include_str!("config/upstream_only.toml");
+    let text = include_str!("config/serve_upstream.toml");
     parse("built-in configuration", text, env, &overrides)
 }
 
@@ -237,7 +237,7 @@ fn read(
     overrides::apply_environment(table.get_mut(), &schema, env, findings);
     overrides::apply_flags(table.get_mut(), overrides, findings);
     secrets::redact(table.get_ref(), &schema, findings);
-    environment::interpolate(table.get_mut(), env, findings);
+    variables::interpolate(table.get_mut(), env, findings);
     validate::check(&mut table, &schema, findings);
     let file = match File::deserialize(Deserializer::from(table)) {
         Ok(file) => file,

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
-use crate::access_log::{AccessLogFields, AccessLogNotes};
+use crate::access_notes::{AccessLogFields, AccessLogNotes};
 use crate::client::Caller;
 use crate::metrics::OpenConnection;
 use crate::problem::Problem;

@@ -20,10 +20,10 @@
 //! client that has vanished.
 
 mod body;
-mod delivery;
 mod flow;
 mod linger;
 mod response;
+mod write_tracking;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -40,13 +40,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
-use self::delivery::{QueueSender, QueuedResponses};
 use self::flow::FlowControl;
 use self::linger::LingeringStreams;
+use self::write_tracking::{QueueSender, QueuedResponses};
 use crate::http1::{Rewind, TrackDelivery, Violation};
 use crate::metrics::Http2Metrics;
 use crate::net::ClientSocket;
-use crate::settings::{ClientTimeouts, ServerLimits};
+use crate::server_settings::{ClientTimeouts, ServerLimits};
 
 pub(crate) use self::body::{Http2Body, Http2BodyError};
 

@@ -30,7 +30,7 @@
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 
 // Bottom layer: no imports from the crate.
-mod access_log;
+mod access_notes;
 pub mod clock;
 mod failpoint;
 mod log;
@@ -47,7 +47,7 @@ mod intake;
 mod path;
 pub mod respond;
 pub mod retry;
-mod settings;
+mod server_settings;
 
 // HTTP codecs for client connections.
 mod http1;

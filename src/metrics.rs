@@ -9,7 +9,7 @@
 
 mod count;
 mod http2;
-mod keyed;
+mod idempotency;
 mod latency;
 mod upstream;
 
@@ -20,8 +20,8 @@ use http::StatusCode;
 
 pub(crate) use count::{Count, Gauge};
 pub(crate) use http2::{EarlyReset, Http2Metrics};
-pub(crate) use keyed::KeyOutcome;
-pub(crate) use keyed::KeyedMetrics;
+pub(crate) use idempotency::KeyOutcome;
+pub(crate) use idempotency::KeyedMetrics;
 pub(crate) use latency::HistogramSnapshot;
 pub(crate) use latency::{LatencyHistogram, StoreBounds, UpstreamBounds};
 pub(crate) use upstream::{InFlight, RetryRefusal, UpstreamFailure, UpstreamMetrics};

@@ -11,8 +11,8 @@
 //! the compiled `RouteRule` of its route, from which each stage receives its part. So a request finishes with the
 //! configuration that it started with.
 
-mod open;
-mod recorder;
+mod access_log;
+mod open_store;
 mod rule;
 
 use std::future;
@@ -24,9 +24,9 @@ use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri};
 use tokio_util::task::TaskTracker;
 
-use self::recorder::{PendingRequest, Recorder};
+use self::access_log::{PendingRequest, Recorder};
 use self::rule::{RouteRule, compile};
-use crate::access_log::AccessLogNotes;
+use crate::access_notes::AccessLogNotes;
 use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::Buffers;
 use crate::clock::Clock;
@@ -42,7 +42,7 @@ use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, RespondSettings, render};
 use crate::route::Matcher;
-use crate::settings::ServerSettings;
+use crate::server_settings::ServerSettings;
 use crate::store::disk::bucket_snapshots::BucketSnapshots;
 use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::MemoryRecords;
@@ -52,8 +52,8 @@ use crate::throttle::Throttle;
 use crate::upstream::UpstreamState;
 use crate::upstream::connect::ConnectorError;
 
-pub use open::OpenError;
-pub(crate) use recorder::RecordedBody;
+pub(crate) use access_log::RecordedBody;
+pub use open_store::OpenError;
 
 /// State that all workers share.
 #[derive(Clone, Debug)]

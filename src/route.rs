@@ -15,7 +15,7 @@
 mod path_set;
 pub(crate) mod pattern;
 mod pattern_set;
-pub(crate) mod shadow;
+pub(crate) mod unreachable;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,7 +27,7 @@ use thiserror::Error;
 
 pub(crate) use pattern::{PatternError, check_pattern};
 use pattern_set::PatternSet;
-pub(crate) use shadow::find_shadowed;
+pub(crate) use unreachable::find_shadowed;
 
 /// Conditions under which a request matches a route.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Tests of the crate as a whole, which read its sources.
 
-mod layers;
-mod names;
+mod module_layers;
+mod type_names;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -25,20 +25,20 @@ pub(crate) mod breaker;
 pub(crate) mod budget;
 pub(crate) mod concurrency;
 pub(crate) mod connect;
-mod dial;
 mod error;
 pub(crate) mod forward;
+mod happy_eyeballs;
 pub(crate) mod headers;
 pub(crate) mod health;
 pub(crate) mod pool;
 pub(crate) mod relay;
-mod replay;
+mod replay_body;
 mod request;
 mod response;
 pub(crate) mod settings;
+pub(crate) mod shared_state;
 pub(crate) mod sliding_window;
 mod socket;
-pub(crate) mod state;
 mod target;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -51,7 +51,7 @@ pub(crate) use settings::{
     BreakerSettings, BudgetSettings, ConcurrencySettings, FailureStatuses, HealthSettings, OpensOn,
     RetrySettings,
 };
-pub(crate) use state::UpstreamState;
+pub(crate) use shared_state::UpstreamState;
 pub(crate) use target::Target;
 
 use std::num::NonZeroU32;

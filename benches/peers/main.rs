@@ -17,8 +17,8 @@
 mod clients;
 mod fleet;
 mod gateways;
+mod idempotency;
 mod instructions;
-mod keyed;
 mod load;
 mod process;
 #[path = "../../tests/support/redis.rs"]
@@ -76,7 +76,7 @@ fn main() -> BenchResult<()> {
     if has_argument("clients") {
         clients::compare(&setup, &load)
     } else if has_argument("keyed") {
-        keyed::compare(&setup, &load)
+        idempotency::compare(&setup, &load)
     } else if has_argument("fleet") {
         fleet::compare(&setup, &load)
     } else if has_argument("upstream") {

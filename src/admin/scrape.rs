@@ -1,6 +1,6 @@
 //! Prometheus metrics: the sums of the counters of all workers, and the state of stores and upstreams.
 
-mod keyed;
+mod idempotency;
 mod store;
 mod upstreams;
 

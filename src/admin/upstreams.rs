@@ -17,7 +17,7 @@ use super::seconds;
 use crate::clock::Moment;
 use crate::upstream::UpstreamState;
 use crate::upstream::breaker;
-use crate::upstream::state::ServerState;
+use crate::upstream::shared_state::ServerState;
 
 pub(super) fn routes() -> Router<Arc<AdminState>> {
     Router::new()

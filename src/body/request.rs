@@ -12,7 +12,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use thiserror::Error;
 
 use super::BoxError;
-use crate::access_log::AccessLogNotes;
+use crate::access_notes::AccessLogNotes;
 use crate::http1::Violation;
 use crate::problem::Problem;
 use crate::{http1, http2};

@@ -12,10 +12,10 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeArray, DeString, DeTable, DeValue};
 
-use super::environment::Environment;
 use super::problem::Findings;
 use super::source::Span;
 use super::tree::{TomlNode, relocate, string, type_name};
+use super::variables::Environment;
 use super::{suggest, validate};
 
 const PREFIX: &str = "TIDEGATE__";

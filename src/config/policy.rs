@@ -6,7 +6,7 @@
 mod buffers;
 mod idempotency;
 mod limits;
-mod listeners;
+mod listener_conflicts;
 mod respond;
 mod routes;
 mod store;
@@ -28,14 +28,14 @@ use super::{AdminSettings, LogSettings, Policy};
 use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
 use crate::log::LogFormat;
-use crate::settings::{ClientTimeouts, ServerLimits, ServerSettings, TlsFiles};
+use crate::server_settings::{ClientTimeouts, ServerLimits, ServerSettings, TlsFiles};
 
 /// Default of `server.listen`.
 const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 
 /// Converts a file to a policy. Returns `None` if any error was reported.
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
-    listeners::check(file, findings);
+    listener_conflicts::check(file, findings);
     warn_about_unbounded_networks(&file.client, findings);
     let buffers = buffers::resolve(&file.server, findings);
     let mut store = store::resolve(&file.store, findings);

@@ -4,7 +4,7 @@
 //! too, and the user sees all problems together. serde alone would stop at the first error, and a generic schema
 //! validator could not suggest a remedy.
 
-mod example;
+mod messages;
 
 use serde_json::Value;
 use toml::Spanned;
@@ -15,7 +15,7 @@ use super::source::Span;
 use super::tree::{TomlNode, type_name};
 use super::{scalar, suggest};
 
-use example::{describe_type, example};
+use messages::{describe_type, example};
 
 /// Validates a file and removes its invalid values.
 pub(super) fn check(file: &mut Spanned<DeTable<'_>>, schema: &Value, findings: &mut Findings) {

@@ -20,7 +20,7 @@ use crate::http1::{self, FlushBatch, Protocol, Rewind, detect};
 use crate::http2;
 use crate::net::{ClientSocket, keep_alive};
 use crate::pipeline::Pipeline;
-use crate::settings::{ClientTimeouts, ServerLimits};
+use crate::server_settings::{ClientTimeouts, ServerLimits};
 
 /// State that the connections of a worker share.
 pub(super) struct WorkerContext {

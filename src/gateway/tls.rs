@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 
-use crate::settings::TlsFiles;
+use crate::server_settings::TlsFiles;
 
 /// Why TLS cannot be set up for the listeners.
 #[derive(Debug, Error)]

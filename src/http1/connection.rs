@@ -26,7 +26,7 @@ use super::timers::{Timer, WriteTimeout};
 use super::violation::Violation;
 use super::write::WriteBuffer;
 use crate::net::ClientSocket;
-use crate::settings::{ClientTimeouts, ServerLimits};
+use crate::server_settings::{ClientTimeouts, ServerLimits};
 
 /// Limit of the bytes of a dropped body that are discarded so that the connection can be reused.
 const MAX_DISCARD: u64 = 64 * 1024;

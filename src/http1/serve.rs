@@ -19,7 +19,7 @@ use super::upgrade::{self, UpgradeSender};
 use super::violation::Violation;
 use super::write::FlushBatch;
 use crate::net::ClientSocket;
-use crate::settings::{ClientTimeouts, ServerLimits};
+use crate::server_settings::{ClientTimeouts, ServerLimits};
 
 /// Serves HTTP/1 on a connection from which `early` was already read. Returns when the connection is closed. If `stop`
 /// is ready, the connection closes after the response to the current request.

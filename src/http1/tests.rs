@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::net::ClientSocket;
-use crate::settings::{ClientTimeouts, ServerLimits};
+use crate::server_settings::{ClientTimeouts, ServerLimits};
 
 const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     handshake: Duration::from_secs(1),

@@ -6,23 +6,24 @@
 
 mod detach;
 mod execution;
-mod keyed;
+mod find_key;
+mod wait;
 
 use std::sync::Arc;
 
 use http::{Request, Response};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use self::detach::Detached;
 use self::execution::Execution;
+use self::wait::wait;
 use super::read_body::{ExceededBound, ReadBody, read_body};
 use super::{
-    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, IdempotencyError, InFlightPolicy, KeyRule,
-    OnUnknown, RecordId, Records, StoreError, Waiter,
+    Claim, ClaimRequest, Fingerprint, IdempotencyError, KeyRule, OnUnknown, RecordId, Records,
+    StoreError,
 };
-use crate::access_log::KeyUse;
+use crate::access_notes::KeyUse;
 use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
@@ -32,7 +33,7 @@ use crate::hash_keys::HashKeySource;
 use crate::metrics::{KeyedMetrics, RouteMetrics};
 use crate::problem::Problem;
 
-pub(crate) use self::keyed::KeyedRequest;
+pub(crate) use self::find_key::KeyedRequest;
 
 /// Idempotency stage with records in the store `S`. Clones are cheap and share their state.
 #[derive(Debug)]
@@ -239,42 +240,6 @@ impl<S: Records> StageState<S> {
         claimed
             .map(Some)
             .map_err(|error| store_failed("claim", &error, metrics).into())
-    }
-}
-
-/// Responds to a duplicate request whose first request is in flight, according to the policy of the route.
-async fn wait(
-    waiter: Waiter,
-    keys: &RouteKeys,
-    ctx: &RequestContext,
-) -> Result<Response<ResponseBody>, Problem> {
-    let metrics = keys.metrics();
-    let InFlightPolicy::Wait(limit) = keys.rule.in_flight else {
-        metrics.conflicts.inc();
-        return Err(IdempotencyError::InFlight.into());
-    };
-    metrics.waits.inc();
-    ctx.note(|fields| fields.idempotency = Some(KeyUse::Waited));
-    match timeout(limit, waiter.ended()).await {
-        Ok(ExecutionOutcome::Completed(stored)) => {
-            metrics.replays.inc();
-            Ok(stored.replay())
-        }
-        Ok(ExecutionOutcome::Released(Some(received))) => {
-            received.map(|stored| stored.to_response())
-        }
-        Ok(ExecutionOutcome::Unknown) => {
-            metrics.unknowns.inc();
-            Err(to_problem(keys.outcome_unknown(), ctx))
-        }
-        Ok(ExecutionOutcome::Tombstone) => {
-            metrics.tombstones.inc();
-            Err(IdempotencyError::ResponseNotRetained.into())
-        }
-        Ok(ExecutionOutcome::Released(None)) | Err(_) => {
-            metrics.conflicts.inc();
-            Err(IdempotencyError::InFlight.into())
-        }
     }
 }
 

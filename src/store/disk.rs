@@ -22,16 +22,16 @@
 //! reserved disk space ([`reserve`]) lets it record them. After [`OPERATION_TIMEOUT`] their clients receive the error
 //! "outcome unknown". A later retry receives the response once it is stored.
 
+mod admin_lookup;
 mod batch;
 pub(crate) mod bucket_snapshots;
 mod claim_admission;
 mod engine;
 mod engine_failure;
 mod health_tracker;
-mod lookup;
 mod maintenance;
 mod record;
-mod reserve;
+mod space_reserve;
 mod store_clock;
 mod store_dir;
 mod totals;
@@ -50,8 +50,8 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use self::admin_lookup::Lookup;
 use self::health_tracker::{FailureChange, HealthTracker};
-use self::lookup::Lookup;
 use self::store_clock::{StoreClock, Timestamp, millis};
 use self::store_dir::StoreDir;
 use self::totals::StoreStats;

@@ -16,7 +16,7 @@ use super::{
     BucketKey, BucketKind, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, KeyPart, Limit,
     Mode, rate_limit,
 };
-use crate::access_log::CountedBy;
+use crate::access_notes::CountedBy;
 use crate::clock::Clock;
 use crate::context::RequestContext;
 use crate::hash_keys::HashKeySource;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::breaker::BreakerPermit;
-use super::state::{ServerState, UpstreamState};
+use super::shared_state::{ServerState, UpstreamState};
 use crate::clock::Moment;
 
 /// Indexes of servers in their upstream.
@@ -193,7 +193,8 @@ mod tests {
 
     use super::super::breaker::ServerFailure;
     use super::super::{
-        BreakerSettings, HostHeader, Server, Timeouts, Upstream, UpstreamId, state::UpstreamState,
+        BreakerSettings, HostHeader, Server, Timeouts, Upstream, UpstreamId,
+        shared_state::UpstreamState,
     };
     use super::*;
 

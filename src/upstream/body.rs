@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::replay::ReplayBody;
+use super::replay_body::ReplayBody;
 use crate::body::{RequestBody, RequestBodyError};
 use crate::http1::Violation;
 

@@ -18,7 +18,7 @@ mod rule;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
-mod outliers;
+mod outlier_tests;
 #[cfg(test)]
 mod tests;
 

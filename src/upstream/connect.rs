@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
 use super::body::UpstreamBody;
-use super::dial::dial;
+use super::happy_eyeballs::dial;
 use super::socket::Socket;
 use super::{Server, Upstream};
 use crate::net::{FlattenWrites, keep_alive};

@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::body::UpstreamBody;
 use super::connect::{Connector, ConnectorError};
-use super::state::{ServerState, UpstreamState};
+use super::shared_state::{ServerState, UpstreamState};
 use super::target;
 use super::{HealthSettings, HostHeader};
 use crate::clock::Clock;

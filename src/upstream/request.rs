@@ -10,7 +10,7 @@ use http_body::Body as _;
 use super::HostHeader;
 use super::body::{UploadProgress, UpstreamBody};
 use super::headers::{self, RequestOrigin};
-use super::replay::ReplayBuffer;
+use super::replay_body::ReplayBuffer;
 use crate::body::RequestBody;
 use crate::buffers::{Buffered, Buffers};
 use crate::client::Caller;

@@ -12,7 +12,7 @@ use super::concurrency::{ConcurrencySlot, LoadSample};
 use super::connect::{self, Connector, ConnectorError};
 use super::error::ForwardError;
 use super::pool::Pool;
-use super::state::{ServerState, UpstreamState};
+use super::shared_state::{ServerState, UpstreamState};
 use crate::clock::{Clock, Moment};
 use crate::metrics::UpstreamMetrics;
 use crate::retry::RetryPolicy;

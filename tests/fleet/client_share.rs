@@ -1,9 +1,9 @@
 //! `max_keys_per_client`: one client cannot fill Redis with keys.
 
-use crate::api::{Api, ApiResponse};
 use crate::gateways::{Gateway, Setup, is_problem};
 use crate::harness::{ClientResponse, eventually};
 use crate::redis::{RedisCluster, RedisServer};
+use crate::upstream_api::{Api, ApiResponse};
 
 /// `max_keys_per_client` in these tests.
 const MAX_KEYS: usize = 40;

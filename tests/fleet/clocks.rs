@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::api::{Api, Withheld};
 use crate::gateways::{Gateway, Setup, is_in_flight};
 use crate::harness::eventually;
 use crate::redis::{RedisServer, ahead_variables};
+use crate::upstream_api::{Api, Withheld};
 
 const APART: Duration = Duration::from_mins(5);
 

@@ -4,10 +4,10 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::api::{Api, ApiResponse, Withheld};
 use crate::gateways::{Gateway, Setup, is_unavailable};
 use crate::harness::{Certificates, eventually};
 use crate::redis::RedisServer;
+use crate::upstream_api::{Api, ApiResponse, Withheld};
 
 /// Maximum time between the recovery of Redis and that of a gateway.
 const RECOVERY: Duration = Duration::from_secs(2);

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::api::{Api, ApiResponse, Withheld};
 use crate::gateways::{Gateway, Setup};
 use crate::harness::{ClientResponse, eventually};
 use crate::redis::{RedisCluster, RedisServer};
+use crate::upstream_api::{Api, ApiResponse, Withheld};
 
 /// Number of HTTP/2 streams of one connection.
 const STREAMS: usize = 250;

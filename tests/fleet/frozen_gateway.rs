@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-use crate::api::{Api, ApiResponse, Withheld};
 use crate::gateways::{Gateway, Setup, is_in_flight, is_unknown};
 use crate::harness::{ClientResponse, eventually};
 use crate::redis::RedisServer;
+use crate::upstream_api::{Api, ApiResponse, Withheld};
 
 /// Duration of the lease.
 const LEASE: Duration = Duration::from_secs(2);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::api::{Api, ApiResponse};
 use crate::harness::{Client, ClientRequest, ClientResponse, Process, eventually};
+use crate::upstream_api::{Api, ApiResponse};
 
 /// Longest startup of a gateway, with or without its Redis.
 const STARTUP: Duration = Duration::from_secs(3);

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::ApiResponse;
 use crate::gateways::{Gateway, is_in_flight, is_unavailable, is_unknown};
 use crate::harness::ClientResponse;
+use crate::upstream_api::ApiResponse;
 
 /// Number of clients with keys and of clients without, at each gateway.
 const CLIENTS: usize = 2;

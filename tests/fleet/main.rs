@@ -18,17 +18,17 @@
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 mod redis;
 
-mod api;
 mod client_share;
 mod clocks;
 mod connecting;
 mod duplicates;
 mod faults;
-mod formats;
 mod frozen_gateway;
 mod gateways;
 mod harness;
 mod load;
+mod record_formats;
 mod slow_proxy;
-mod test_servers;
+mod support_tests;
 mod unusable_redis;
+mod upstream_api;

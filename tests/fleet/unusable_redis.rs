@@ -1,8 +1,8 @@
 //! A Redis that the gateway cannot use. The gateway logs the reason, applies limits locally and rejects keys.
 
-use crate::api::Api;
 use crate::gateways::{Setup, is_unavailable};
 use crate::redis::{GarbageServer, Options, RedisCluster, RedisServer, SilentServer};
+use crate::upstream_api::Api;
 
 /// A limit that admits three requests.
 const THREE_REQUESTS: &str = "rate = \"1/m\"\nburst = 2";

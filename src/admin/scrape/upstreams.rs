@@ -8,7 +8,7 @@ use prometheus_client::metrics::MetricType;
 use super::{Scrape, counter, gauge, histogram};
 use crate::metrics::{Count, LatencyHistogram, RetryRefusal, UpstreamFailure, UpstreamMetrics};
 use crate::upstream::breaker;
-use crate::upstream::state::ServerState;
+use crate::upstream::shared_state::ServerState;
 
 impl Scrape {
     pub(super) fn encode_upstreams(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -13,7 +13,7 @@ use super::super::read_body::{ReadBody, read_body};
 use super::super::stored_response::remove_trailer_header;
 use super::super::{ExecutionOutcome, IdempotencyError, Permit, Records, StoredResponse};
 use super::{RouteKeys, StageState, store_failed};
-use crate::access_log::{AccessLogNotes, KeyUse};
+use crate::access_notes::{AccessLogNotes, KeyUse};
 use crate::body::{BodyError, RequestBody, ResponseBody};
 use crate::buffers::Buffered;
 use crate::client::ClientId;

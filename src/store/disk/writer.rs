@@ -13,7 +13,7 @@ use super::claim_admission::ClaimAdmission;
 use super::engine::{Engine, resync};
 use super::engine_failure::ReopenBackoff;
 use super::maintenance::Maintenance;
-use super::reserve::Reserve;
+use super::space_reserve::Reserve;
 use super::store_dir::StoreDir;
 use super::totals::{AcknowledgedBatches, StoreTotals};
 use super::{DiskOpenError, DiskStoreState, WriterHandle};

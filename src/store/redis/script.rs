@@ -87,20 +87,20 @@ pub(super) static CHARGE: Script = Script::new(include_str!("lua/charge.lua"));
 /// Refunds the charges of a rejected request.
 pub(super) static REFUND: Script = Script::new(include_str!("lua/refund.lua"));
 /// Adds a key to the count of a client.
-pub(super) static ADMIT: Script = Script::new(include_str!("lua/admit.lua"));
+pub(super) static ADMIT: Script = Script::new(include_str!("lua/count_key.lua"));
 /// Changes the expiry of a key in the count of a client, or removes the key.
-pub(super) static RECOUNT: Script = Script::new(include_str!("lua/recount.lua"));
+pub(super) static RECOUNT: Script = Script::new(include_str!("lua/update_key_count.lua"));
 /// Claims an idempotency key.
 pub(super) static CLAIM: Script = Script::new(include_str!("lua/claim.lua"));
 /// Ends a claim and stores its record.
-pub(super) static SETTLE: Script = Script::new(include_str!("lua/settle.lua"));
+pub(super) static SETTLE: Script = Script::new(include_str!("lua/end_claim.lua"));
 /// Ends a claim without a record.
-pub(super) static RELEASE: Script = Script::new(include_str!("lua/release.lua"));
+pub(super) static RELEASE: Script = Script::new(include_str!("lua/release_claim.lua"));
 /// Extends the lease of a claim.
-pub(super) static RENEW: Script = Script::new(include_str!("lua/renew.lua"));
+pub(super) static RENEW: Script = Script::new(include_str!("lua/renew_lease.lua"));
 /// Reads a record.
-pub(super) static READ: Script = Script::new(include_str!("lua/read.lua"));
+pub(super) static READ: Script = Script::new(include_str!("lua/read_record.lua"));
 /// Sets the expiry of a record to its current value, so that WAIT on the same connection covers the record.
-pub(super) static CONFIRM: Script = Script::new(include_str!("lua/confirm.lua"));
+pub(super) static CONFIRM: Script = Script::new(include_str!("lua/touch_record.lua"));
 /// Frees a key whose outcome is unknown.
-pub(super) static FREE: Script = Script::new(include_str!("lua/free.lua"));
+pub(super) static FREE: Script = Script::new(include_str!("lua/free_unknown.lua"));

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::api::Api;
 use crate::gateways::{Gateway, Setup};
 use crate::harness::eventually;
 use crate::load::{Load, LoadResults, p99};
 use crate::redis::{RedisCluster, RedisServer};
+use crate::upstream_api::Api;
 
 /// Duration of the load before the fault, for comparison.
 const BASELINE: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 
 use super::rule::RouteRule;
-use crate::access_log::{AccessLogFields, AccessLogNotes, CountedBy, Escaped, KeyUse};
+use crate::access_notes::{AccessLogFields, AccessLogNotes, CountedBy, Escaped, KeyUse};
 use crate::body::{BodyError, ResponseBody};
 use crate::client::ClientId;
 use crate::clock::{Clock, Moment};

@@ -13,7 +13,7 @@ use super::{root, sources};
 /// The top-level modules, from the bottom layer to the top.
 const LAYERS: &[&[&str]] = &[
     &[
-        "access_log",
+        "access_notes",
         "clock",
         "failpoint",
         "log",
@@ -24,7 +24,7 @@ const LAYERS: &[&[&str]] = &[
     ],
     &["client", "path", "respond", "retry"],
     &["buffers", "hash_keys", "intake"],
-    &["settings"],
+    &["server_settings"],
     &["http1"],
     &["http2"],
     &["body", "context"],

@@ -1,9 +1,9 @@
 //! Records in Redis that another version of the gateway wrote in another format.
 
-use crate::api::Api;
 use crate::gateways::{Gateway, Setup, is_unavailable};
 use crate::harness::eventually;
 use crate::redis::{RedisServer, Reply};
+use crate::upstream_api::Api;
 
 /// The format that this version writes.
 const FORMAT: &str = "2";

@@ -1,0 +1,47 @@
+//! Duplicates that wait for an execution in flight.
+
+use http::Response;
+use tokio::time::timeout;
+
+use super::{RouteKeys, to_problem};
+use crate::access_notes::KeyUse;
+use crate::body::ResponseBody;
+use crate::context::RequestContext;
+use crate::idempotency::{ExecutionOutcome, IdempotencyError, InFlightPolicy, Waiter};
+use crate::problem::Problem;
+
+/// Responds to a duplicate request whose first request is in flight, according to the policy of the route.
+pub(super) async fn wait(
+    waiter: Waiter,
+    keys: &RouteKeys,
+    ctx: &RequestContext,
+) -> Result<Response<ResponseBody>, Problem> {
+    let metrics = keys.metrics();
+    let InFlightPolicy::Wait(limit) = keys.rule.in_flight else {
+        metrics.conflicts.inc();
+        return Err(IdempotencyError::InFlight.into());
+    };
+    metrics.waits.inc();
+    ctx.note(|fields| fields.idempotency = Some(KeyUse::Waited));
+    match timeout(limit, waiter.ended()).await {
+        Ok(ExecutionOutcome::Completed(stored)) => {
+            metrics.replays.inc();
+            Ok(stored.replay())
+        }
+        Ok(ExecutionOutcome::Released(Some(received))) => {
+            received.map(|stored| stored.to_response())
+        }
+        Ok(ExecutionOutcome::Unknown) => {
+            metrics.unknowns.inc();
+            Err(to_problem(keys.outcome_unknown(), ctx))
+        }
+        Ok(ExecutionOutcome::Tombstone) => {
+            metrics.tombstones.inc();
+            Err(IdempotencyError::ResponseNotRetained.into())
+        }
+        Ok(ExecutionOutcome::Released(None)) | Err(_) => {
+            metrics.conflicts.inc();
+            Err(IdempotencyError::InFlight.into())
+        }
+    }
+}
