@@ -23,7 +23,7 @@
 //! [`mod@body`] and [`buffers`] define bodies and bounds on their memory. [`pipeline`] holds the state of a gateway,
 //! [`clock`] is its source of time, and [`cli`] is the command line.
 //!
-//! A module imports only from layers below its own. The test in `src/tests/layers.rs` lists and enforces the layers.
+//! A module imports only from layers below its own. The test in `src/tests/module_layers.rs` lists and enforces the layers.
 
 // Without the feature `internals`, items that only benches and tests use are not reachable from outside the crate.
 // `make lint` checks builds with and without the feature.

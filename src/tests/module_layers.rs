@@ -69,7 +69,7 @@ fn a_module_imports_only_from_layers_below_it() {
     assert!(
         violations.is_empty(),
         "{}\nMove the shared code to a layer below both modules, or pass it as a parameter. The layers are in \
-         src/tests/layers.rs.",
+         src/tests/module_layers.rs.",
         violations.join("\n")
     );
 }
@@ -88,7 +88,7 @@ fn every_module_has_a_layer() {
     let layered: BTreeSet<&str> = LAYERS.iter().flat_map(|layer| *layer).copied().collect();
     assert_eq!(
         declared, layered,
-        "the modules in lib.rs and LAYERS in src/tests/layers.rs differ"
+        "the modules in lib.rs and LAYERS in src/tests/module_layers.rs differ"
     );
 }
 
