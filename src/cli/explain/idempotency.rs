@@ -204,7 +204,7 @@ mod tests {
             ..KeyRule::default()
         };
         let text = |lines: &[_]| explained(Some(&required), &Method::POST, lines);
-        assert!(text(&[]).starts_with("400") && text(&[]).contains("must have"));
+        assert!(text(&[]).starts_with("400") && text(&[]).contains("requires an idempotency key"));
         let repeated = text(&[("idempotency-key", "k"), ("idempotency-key", "k")]);
         assert!(repeated.contains("more than once"), "{repeated}");
         assert!(text(&[("idempotency-key", "two words")]).contains("visible ASCII"));

@@ -219,7 +219,11 @@ impl<'a> ScriptComparison<'a> {
                 let expiries = self.records.values().map(|record| record.expires);
                 let next = expiries.min().unwrap().since(claim_request.at);
                 // Real time passes on the server.
-                assert!(min_wait <= next && min_wait + Duration::from_secs(30) >= next);
+                assert!(
+                    min_wait <= next && min_wait + Duration::from_secs(30) >= next,
+                    "{min_wait:?} instead of {next:?} for {:?}",
+                    self.records
+                );
             }
             (ClaimDecision::Available(vacancy), Claim::Won(permit)) => {
                 assert!(vacancy == Availability::Replace || !is_full);
@@ -305,7 +309,7 @@ fn check(server: &StoreServer, events: &[ClaimEvent]) {
 }
 
 #[test]
-fn the_claim_script_and_meet_agree_on_every_claim() {
+fn the_claim_script_and_decide_claim_agree_on_every_claim() {
     let server = Arc::new(StoreServer::start(StoreKind::Redis));
     let histories = proptest::collection::vec(any_event(), 1..60);
     let outcome = TestRunner::new(cases(500)).run(&histories, |events| {
