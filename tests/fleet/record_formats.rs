@@ -108,7 +108,7 @@ async fn another_format_is_reported_when_redis_is_first_reached() {
     write_format_1(&api, &redis).await;
     redis.kill();
     let gateway = Setup::new(&api, &redis.url()).start();
-    gateway.wait_for_log("Connection rejected");
+    gateway.wait_for_log("Connection refused");
     redis.restart();
     gateway.wait_for_log("format 1");
     eventually("limits work", async || {

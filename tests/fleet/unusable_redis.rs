@@ -89,7 +89,7 @@ async fn a_refused_connection_degrades_the_store() {
     let redis = RedisServer::start();
     redis.kill();
     let setup = |api: &Api| Setup::new(api, &redis.url());
-    assert_degraded(setup, "Connection rejected").await;
+    assert_degraded(setup, "Connection refused").await;
 }
 
 #[tokio::test]

@@ -113,9 +113,12 @@ fn no_server_outlives_a_process_that_was_killed() {
         let _ = std::io::stdin().read(&mut [0]);
         return;
     }
+    let (_crate, module) = module_path!().split_once("::").unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture"])
-        .arg("servers::faults::no_server_outlives_a_process_that_was_killed")
+        .arg(format!(
+            "{module}::no_server_outlives_a_process_that_was_killed"
+        ))
         .env(CHILD, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

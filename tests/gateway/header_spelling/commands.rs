@@ -72,7 +72,7 @@ fn explain_shows_the_outcome_of_every_spelling() {
             &["X-Api-Key: a", "X-Api-Key: b", "Connection: x-api-key"],
             &[
                 "dropped    x-api-key, named in Connection",
-                "as header x-api-key is missing",
+                "because header x-api-key is missing",
                 "else 429",
             ],
         ),
@@ -80,10 +80,10 @@ fn explain_shows_the_outcome_of_every_spelling() {
             &["X_Api_Key: a"],
             &[
                 "dropped    x_api_key, which servers can read as another header",
-                "as header x-api-key is missing",
+                "because header x-api-key is missing",
             ],
         ),
-        (&["X-Api-Key:"], &["as header x-api-key is missing"]),
+        (&["X-Api-Key:"], &["because header x-api-key is missing"]),
         (
             &["Idempotency-Key: k", "X-Tenant: a", "X-Tenant: a"],
             &["outcome    400, The header x-tenant is sent more than once."],
@@ -96,7 +96,7 @@ fn explain_shows_the_outcome_of_every_spelling() {
             ],
             &[
                 "dropped    x-tenant, named in Connection",
-                "this client, as header x-tenant is missing",
+                "this client, because header x-tenant is missing",
             ],
         ),
     ] {
