@@ -1,7 +1,8 @@
-//! Idempotency keys over HTTP: at most one execution within the TTL, with replay.
+//! Tests of idempotency keys over HTTP: the gateway executes a request at most once within the TTL of its key, and
+//! replays the response to duplicate requests.
 //!
-//! Most upstreams here return the number of the execution in the response. The body alone thus distinguishes a replay
-//! from a second execution.
+//! Most upstreams in these tests number their executions and return the number in the response body. The body alone
+//! thus distinguishes a replay from a second execution.
 
 mod body_field;
 mod capacity;
@@ -29,30 +30,32 @@ use tokio::sync::Semaphore;
 
 use crate::harness::{ClientResponse, Upstream, full};
 
-/// Upstream that responds with 201 and the number of the execution.
+/// Creates an upstream that responds with 201. The body contains the number of the execution, starting at 1.
 fn numbered_executions() -> Upstream {
     numbered_executions_with(201)
 }
 
-/// Upstream that responds with this status and the number of the execution.
+/// Creates an upstream that responds with `status`. The body contains the number of the execution, starting at 1.
 fn numbered_executions_with(status: u16) -> Upstream {
     let executions = AtomicUsize::new(0);
     Upstream::with(move |_| {
         let number = executions.fetch_add(1, Ordering::SeqCst) + 1;
         async move {
             let mut reply = full(format!("execution {number}"));
-            *reply.status_mut() = status.try_into().expect("a status");
+            *reply.status_mut() = status.try_into().expect("the status code should be valid");
             reply
         }
     })
 }
 
-/// Upstream that responds like [`numbered_executions`], once for each permit that the test adds.
+/// Creates an upstream like [`numbered_executions`] that sends one response for each permit that the test adds to the
+/// semaphore.
 fn numbered_on_permit() -> (Upstream, Arc<Semaphore>) {
     numbered_on_permit_with(201, None)
 }
 
-/// Upstream that responds with this status and `Retry-After`, once for each permit that the test adds.
+/// Creates an upstream that responds with `status` and `Retry-After`, and with the number of the execution in the body.
+/// It sends one response for each permit that the test adds to the semaphore.
 fn numbered_on_permit_with(
     status: u16,
     retry_after: Option<&'static str>,
@@ -64,9 +67,13 @@ fn numbered_on_permit_with(
         let number = executions.fetch_add(1, Ordering::SeqCst) + 1;
         let waiting = Arc::clone(&waiting);
         async move {
-            waiting.acquire().await.expect("never closed").forget();
+            waiting
+                .acquire()
+                .await
+                .expect("the semaphore should never be closed")
+                .forget();
             let mut reply = full(format!("execution {number}"));
-            *reply.status_mut() = status.try_into().expect("a status");
+            *reply.status_mut() = status.try_into().expect("the status code should be valid");
             if let Some(value) = retry_after {
                 let value = http::HeaderValue::from_static(value);
                 reply.headers_mut().insert("retry-after", value);
@@ -77,12 +84,12 @@ fn numbered_on_permit_with(
     (upstream, permits)
 }
 
-/// Returns the URL of a raw upstream.
+/// Returns the URL of an upstream that listens on `address`.
 fn url(address: SocketAddr) -> String {
     format!("http://{address}")
 }
 
-/// Asserts that `response` comes from the execution with this number and is not a replay.
+/// Asserts that `response` comes from execution `number` and is not a replay.
 #[track_caller]
 fn assert_execution(response: &ClientResponse, number: usize) {
     assert_eq!(
@@ -93,7 +100,7 @@ fn assert_execution(response: &ClientResponse, number: usize) {
     assert!(!response.is_replay(), "{response:?}");
 }
 
-/// Asserts that `response` is a replay of the execution with this number.
+/// Asserts that `response` is a replay of the response of execution `number`.
 #[track_caller]
 fn assert_replay_of(response: &ClientResponse, number: usize) {
     assert_eq!(
@@ -104,8 +111,8 @@ fn assert_replay_of(response: &ClientResponse, number: usize) {
     assert!(response.is_replay(), "{response:?}");
 }
 
-/// Asserts that `response` is a rejection with this status and problem type, with `Retry-After` if a retry can
-/// succeed, and that its hints agree.
+/// Asserts that `response` is a rejection with this status and the problem type `kind`. It must have `Retry-After`,
+/// `Retry-After-Ms` and `X-Should-Retry: true` exactly if a retry can succeed.
 #[track_caller]
 fn assert_problem(response: &ClientResponse, status: u16, kind: &str) {
     assert_eq!(response.status, status, "{response:?}");

@@ -1,4 +1,4 @@
-//! Start, drain and shutdown of the process.
+//! Tests of start, drain and shutdown of the gateway process.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,16 +8,17 @@ use tempfile::TempDir;
 
 use crate::harness::{Certificates, Process, TEST_TIMEOUT, Upstream, eventually};
 
-/// Configuration file.
+/// Configuration file in a temporary directory. Dropping this value deletes the directory.
 struct ConfigFile {
     path: PathBuf,
     _directory: TempDir,
 }
 
 impl ConfigFile {
-    /// Writes a configuration that forwards everything to `upstream`, with additional lines in `[server]`.
+    /// Writes a configuration that forwards all requests to `upstream`. `server` contains additional lines for
+    /// `[server]`.
     fn new(server: &str, upstream: &Upstream) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("the temporary directory should be created");
         let path = directory.path().join("gateway.toml");
         let config = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n{server}\n[admin]\nlisten = \"127.0.0.1:0\"\n\
@@ -26,7 +27,7 @@ impl ConfigFile {
              [[route]]\nname = \"loud\"\npath = \"/\"\n",
             upstream.url()
         );
-        std::fs::write(&path, config).expect("a file");
+        std::fs::write(&path, config).expect("the test file should be accessible");
         Self {
             path,
             _directory: directory,
@@ -38,7 +39,7 @@ impl ConfigFile {
     }
 
     fn name(&self) -> &str {
-        self.path.to_str().expect("a plain name")
+        self.path.to_str().expect("the path should be valid UTF-8")
     }
 }
 
@@ -68,7 +69,7 @@ async fn sigterm_finishes_requests_in_flight_and_accepts_no_connections() {
     assert!(!slow.is_finished());
 
     permits.add_permits(1);
-    let response = slow.await.expect("a response");
+    let response = slow.await.expect("the request should get a response");
     assert_eq!(
         (response.status, response.text().as_str()),
         (200, "late, but whole")
@@ -82,7 +83,10 @@ async fn idle_connections_do_not_delay_a_drain() {
     let file = ConfigFile::new("shutdown_grace = \"10m\"", &upstream);
     let mut process = file.serve();
     let client = process.client();
-    let silent = client.connect().await.expect("a connection");
+    let silent = client
+        .connect()
+        .await
+        .expect("the connection should be established");
     let mut connections = Vec::new();
     for client in [client.clone(), client.h2()] {
         let mut connection = client.keep_alive().await;
@@ -90,7 +94,7 @@ async fn idle_connections_do_not_delay_a_drain() {
         connections.push(connection);
     }
     process.signal(Signal::INT);
-    // The clients run on this thread, so it must not block: they have to respond to GOAWAY.
+    // The test polls and does not block this thread: the clients run on the same thread and must respond to GOAWAY.
     eventually("the process exits", || !process.is_running()).await;
     assert_eq!(process.wait_for_exit().code(), Some(0));
     drop((silent, connections));
@@ -98,8 +102,12 @@ async fn idle_connections_do_not_delay_a_drain() {
 
 #[tokio::test]
 async fn an_admin_port_in_use_is_reported() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = taken.local_addr().expect("an address").to_string();
+    let taken =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+    let address = taken
+        .local_addr()
+        .expect("the listen address should be known")
+        .to_string();
     let variables = [("TIDEGATE__ADMIN__LISTEN", address.as_str())];
     let file = ConfigFile::new("", &Upstream::echo());
     let mut process = Process::start_with_env(&variables, &["serve", "--config", file.name()]);
@@ -119,7 +127,7 @@ async fn a_second_signal_ends_the_process_immediately() {
     process.wait_for_line("draining");
     process.signal(Signal::TERM);
     process.wait_for_exit();
-    assert!(slow.await.expect("no panic").is_err());
+    assert!(slow.await.expect("the task should not panic").is_err());
 }
 
 #[tokio::test]
@@ -133,13 +141,17 @@ async fn shutdown_grace_bounds_a_drain() {
     process.signal(Signal::TERM);
     process.wait_for_exit();
     assert!(signalled_at.elapsed() >= Duration::from_millis(300));
-    assert!(slow.await.expect("no panic").is_err());
+    assert!(slow.await.expect("the task should not panic").is_err());
 }
 
 #[tokio::test]
 async fn a_port_in_use_is_reported_with_a_remedy() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = taken.local_addr().expect("an address").to_string();
+    let taken =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+    let address = taken
+        .local_addr()
+        .expect("the listen address should be known")
+        .to_string();
     let output = Process::run(&[
         "serve",
         "--upstream",
@@ -162,7 +174,10 @@ async fn a_second_gateway_on_the_same_port_fails_to_start() {
     let file = ConfigFile::new("", &upstream);
     let first = file.serve();
     let address = first.wait_for_line("listening address=http://127.");
-    let address = address.rsplit("//").next().expect("an address");
+    let address = address
+        .rsplit("//")
+        .next()
+        .expect("the listen address should be known");
     let second = Process::run(&["serve", "--config", file.name(), "--listen", address]);
     assert!(!second.status.success());
     assert!(String::from_utf8_lossy(&second.stderr).contains(address));
@@ -175,7 +190,7 @@ async fn an_unreadable_certificate_is_reported() {
     let key = certificates.key_file();
     let missing = key.with_file_name("missing.pem");
     let invalid = key.with_file_name("junk.pem");
-    std::fs::write(&invalid, "not a certificate").expect("a file");
+    std::fs::write(&invalid, "not a certificate").expect("the test file should be accessible");
     for cert in [&missing, &invalid] {
         let tls = format!(
             "tls = {{ cert = \"{}\", key = \"{}\" }}",
@@ -221,15 +236,15 @@ async fn the_json_log_has_one_object_per_line() {
     let lines = process.lines();
     let mut access = Vec::new();
     for line in &lines {
-        let event: serde_json::Value =
-            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
+        let event: serde_json::Value = serde_json::from_str(line)
+            .unwrap_or_else(|error| panic!("log line is not valid JSON ({error}): {line}"));
         assert!(event.is_object(), "{line}");
         if event["target"] == "tidegate::access" {
             access.push(event);
         }
     }
     let [event] = &access[..] else {
-        panic!("one request, one line: {lines:#?}");
+        panic!("expected one access log line for one request: {lines:#?}");
     };
     assert_eq!(event["route"], "loud");
     assert_eq!(event["status"], 200);

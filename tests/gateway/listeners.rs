@@ -1,4 +1,4 @@
-//! Listeners: TLS, HTTP/2 and several addresses.
+//! Tests of listeners: TLS, HTTP/2 and several listen addresses.
 
 use http::Version;
 
@@ -41,10 +41,19 @@ async fn a_tls_listener_prefers_http_2() {
         (&["http/1.1"], Some("http/1.1")),
         (&[], None),
     ] {
-        let stream = gateway.client().connect().await.expect("a connection");
-        let name = "localhost".try_into().expect("a name");
+        let stream = gateway
+            .client()
+            .connect()
+            .await
+            .expect("the connection should be established");
+        let name = "localhost"
+            .try_into()
+            .expect("the server name should be valid");
         let connector = certificates.connector(offered);
-        let tls = connector.connect(name, stream).await.expect("a handshake");
+        let tls = connector
+            .connect(name, stream)
+            .await
+            .expect("the TLS handshake should succeed");
         let alpn = tls.get_ref().1.alpn_protocol().map(String::from_utf8_lossy);
         assert_eq!(alpn.as_deref(), negotiated);
     }
@@ -57,7 +66,7 @@ async fn cleartext_on_a_tls_listener_is_not_forwarded() {
     let gateway = tls_gateway(&certificates, &upstream);
     assert!(gateway.client().get("/").try_send().await.is_err());
     assert_eq!(upstream.count(), 0);
-    // Other clients are not affected.
+    // The failed TLS handshake of one client does not affect other clients.
     let client = gateway.tls_client(&certificates, &["http/1.1"]);
     assert_eq!(client.get("/").send().await.status, 200);
 }
@@ -121,7 +130,7 @@ async fn one_client_has_one_bucket_on_all_addresses() {
         .listen("127.0.0.1:0")
         .start();
     let [one, other] = gateway.addresses() else {
-        panic!("two addresses");
+        panic!("the gateway should have two addresses");
     };
     assert_eq!(Client::of(*one).get("/").send().await.status, 200);
     assert_eq!(Client::of(*other).get("/").send().await.status, 429);

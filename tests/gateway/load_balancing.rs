@@ -1,4 +1,4 @@
-//! Distribution of requests among the servers of an upstream.
+//! Tests of the distribution of requests among the servers of an upstream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::harness::{Client, Gateway, Upstream, full};
 
-/// Sends requests one after the other on one connection.
+/// Sends `times` requests one after the other on one connection.
 async fn send_requests(client: &Client, times: usize) {
     let mut connection = client.keep_alive().await;
     for _ in 0..times {
@@ -29,10 +29,14 @@ async fn servers_get_requests_in_proportion_to_their_weights() {
     .start();
     send_requests(&gateway.client(), 800).await;
     let (heavy, light) = (heavy.count(), light.count());
-    println!("weights 3 and 1: {heavy} and {light} requests");
+    println!("the server with weight 3 got {heavy} requests, the one with weight 1 got {light}");
     assert_eq!(heavy + light, 800);
-    // Expected are 600 and 200. The bounds are more than six standard deviations away.
-    assert!((125..=275).contains(&light), "{heavy} and {light}");
+    // The server with weight 1 should get 200 of 800 requests. The accepted range is wider than six standard deviations
+    // on each side.
+    assert!(
+        (125..=275).contains(&light),
+        "weight 3 got {heavy} requests, weight 1 got {light}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,9 +70,12 @@ async fn a_slow_server_gets_fewer_requests() {
     }
     callers.join_all().await;
     let (fast, slow) = (fast.count(), slow.count());
-    println!("a fast and a slow server: {fast} and {slow} requests");
+    println!("the fast server got {fast} requests, the slow server got {slow}");
     assert_eq!(fast + slow, REQUESTS);
-    assert!((1..=REQUESTS / 5).contains(&slow), "{fast} and {slow}");
+    assert!(
+        (1..=REQUESTS / 5).contains(&slow),
+        "the fast server got {fast} requests, the slow one {slow}"
+    );
 }
 
 #[tokio::test]
@@ -90,7 +97,7 @@ async fn a_restored_server_gets_its_share_gradually() {
     set_circuit("close").await;
     let restored_at = Instant::now();
 
-    // Share of the requests that the restored server gets during the next second.
+    // Returns the share of the requests that the restored server gets during the next second, from 0 to 1.
     let share = async || {
         let (other_count, restored_count) = (other.count(), restored.count());
         let started = Instant::now();
@@ -101,7 +108,9 @@ async fn a_restored_server_gets_its_share_gradually() {
             other.count() - other_count,
             restored.count() - restored_count,
         );
-        let count = |count: usize| f64::from(u32::try_from(count).expect("a small number"));
+        let count = |count: usize| {
+            f64::from(u32::try_from(count).expect("the number should fit in 32 bits"))
+        };
         count(restored_count) / count(other_count + restored_count)
     };
     let at_first = share().await;
@@ -110,7 +119,8 @@ async fn a_restored_server_gets_its_share_gradually() {
     tokio::time::sleep(Duration::from_secs(8).saturating_sub(restored_at.elapsed())).await;
     let at_the_end = share().await;
     println!(
-        "share of a restored server, one of two: {at_first:.2}, {half_way:.2}, {at_the_end:.2}"
+        "share of requests of one restored server of two during slow start: \
+         {at_first:.2} at the start, {half_way:.2} half-way, {at_the_end:.2} at the end"
     );
     assert!((0.01..0.2).contains(&at_first), "{at_first}");
     assert!(half_way > at_first);

@@ -2,7 +2,11 @@
 
 mod harness;
 #[path = "../support/redis.rs"]
-#[allow(dead_code, unused_imports, reason = "other tests use the rest")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "these tests use only a part of this module"
+)]
 mod redis;
 
 mod access_log;

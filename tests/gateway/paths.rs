@@ -1,8 +1,9 @@
-//! Paths: the path that is matched is the path that is forwarded.
+//! Tests of request paths: the gateway forwards exactly the path that it has matched against the routes.
 
 use crate::harness::{Gateway, Upstream};
 
-/// Starts a gateway that limits `/o/client/register` to one request per hour and forwards everything else.
+/// Starts a gateway whose rate limit allows one request per hour to `/o/client/register` and two other paths. It
+/// forwards everything else without a limit.
 fn gateway(upstream: &Upstream) -> Gateway {
     Gateway::with(
         r#"
@@ -23,7 +24,7 @@ fn gateway(upstream: &Upstream) -> Gateway {
     .start()
 }
 
-/// Uses the only token, so that every further limited request is rejected.
+/// Uses the only token of the rate limit, so that the gateway rejects every further request to a limited path.
 async fn use_token(gateway: &Gateway) {
     let response = gateway.client().get("/o/client/register").send().await;
     assert_eq!(response.status, 200);
@@ -183,6 +184,8 @@ fn a_pattern_that_is_too_large_is_rejected_with_its_location() {
         &tidegate::config::Environment::default(),
         &tidegate::config::Overrides::default(),
     );
-    let errors = loaded.expect_err("a rejected pattern").to_string();
+    let errors = loaded
+        .expect_err("the configuration should be rejected because of its path pattern")
+        .to_string();
     assert!(errors.contains("test.toml:5:"), "{errors}");
 }

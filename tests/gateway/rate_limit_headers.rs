@@ -1,4 +1,4 @@
-//! `RateLimit` fields of responses: their order on a 429, and how fields from upstream are merged.
+//! Tests of the `RateLimit` fields of responses: their order on a 429, and how the gateway merges fields from upstream.
 
 mod member_order;
 mod upstream_fields;
@@ -7,8 +7,8 @@ use http::{HeaderName, HeaderValue};
 
 use crate::harness::{ClientResponse, Gateway, GatewayBuilder, Upstream, full};
 
-/// Prepares a gateway with these limits on its only route, in this order, and additional lines in `[respond]`. A limit
-/// is given as its name and the lines of its section.
+/// Builds a gateway with one route that has these rate limits, in this order. A rate limit is given as its name and the
+/// lines of its section. `respond` contains additional lines for `[respond]`.
 fn limited(respond: &str, limits: &[(&str, &str)]) -> GatewayBuilder {
     let names: Vec<_> = limits
         .iter()
@@ -26,12 +26,12 @@ fn limited(respond: &str, limits: &[(&str, &str)]) -> GatewayBuilder {
     ))
 }
 
-/// Upstream whose responses have these header lines.
+/// Creates an upstream whose responses have these header lines.
 fn sending(lines: &[(&'static str, &str)]) -> Upstream {
     let lines: Vec<_> = lines
         .iter()
         .map(|&(name, value)| {
-            let value = HeaderValue::from_str(value).expect("a header value");
+            let value = HeaderValue::from_str(value).expect("the header value should be valid");
             (HeaderName::from_static(name), value)
         })
         .collect();
@@ -44,10 +44,15 @@ fn sending(lines: &[(&'static str, &str)]) -> Upstream {
     })
 }
 
-/// Returns the lines of a header separately.
+/// Returns the values of all lines of the header `name`, one value for each line.
 fn lines(response: &ClientResponse, name: &str) -> Vec<String> {
     let values = response.headers.get_all(name).iter();
     values
-        .map(|value| value.to_str().expect("visible ASCII").to_owned())
+        .map(|value| {
+            value
+                .to_str()
+                .expect("the header value should be visible ASCII")
+                .to_owned()
+        })
         .collect()
 }

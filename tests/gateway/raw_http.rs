@@ -1,10 +1,10 @@
-//! Raw bytes on both sides of a running gateway.
+//! Client and upstream for tests that send and receive raw bytes on both sides of a gateway.
 //!
-//! The client sends arbitrary bytes. The upstream runs a script and records every byte it receives. Both
-//! only find the end of a message and do not otherwise parse HTTP: the tests are about parsers that disagree, so
-//! another parser in between would hide the difference.
+//! The client sends arbitrary bytes. The upstream runs a script and records every byte that it receives. Both only find
+//! the end of a message and do not otherwise parse HTTP. The tests are about HTTP parsers that disagree, and a complete
+//! parser here would hide the difference.
 //!
-//! Sockets block and have timeouts, so a test that would hang fails instead.
+//! The sockets of the client block and have timeouts, so a test fails instead of hanging.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,10 +18,10 @@ use tidegate::config::{self, Environment, Overrides};
 use tidegate::gateway::Gateway;
 use tidegate::pipeline::Shared;
 
-/// Time limit for an event that must happen, generous enough for a busy machine.
+/// How long a test waits for an event that must happen. The value is large enough for a busy machine.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Waits until `holds` returns true, and panics after [`TEST_TIMEOUT`].
+/// Waits until `holds` returns true. Panics with the description `what` after [`TEST_TIMEOUT`].
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
@@ -31,7 +31,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Gateway with one worker. It forwards `/api`, forwards `/limited` once an hour, and rejects everything else.
+/// Gateway with one worker. It forwards `/api`, forwards one `/limited` request per hour, and rejects everything else.
 pub(crate) struct WireGateway {
     pub(crate) address: SocketAddr,
     gateway: Option<Gateway>,
@@ -42,14 +42,16 @@ impl WireGateway {
         Self::with(upstream.address, "", "")
     }
 
-    /// Starts a gateway with additional lines in `[server]` and `[upstream.api]`.
+    /// Starts a gateway that forwards to `upstream`. `server` and `api` contain additional lines for `[server]` and
+    /// `[upstream.api]`.
     pub(crate) fn with(upstream: SocketAddr, server: &str, api: &str) -> Self {
         let text = configuration("127.0.0.1:0", upstream, server, api);
         let environment = Environment::default();
         let loaded = config::parse("test", &text, &environment, &Overrides::default())
             .unwrap_or_else(|errors| panic!("{errors}"));
-        let shared = Shared::open(Arc::new(loaded.policy), Clock::real()).expect("memory");
-        let gateway = Gateway::start(shared).expect("a gateway on a free port");
+        let shared = Shared::open(Arc::new(loaded.policy), Clock::real())
+            .expect("opening the memory store should not fail");
+        let gateway = Gateway::start(shared).expect("the gateway should start on a free port");
         Self {
             address: gateway.addresses()[0],
             gateway: Some(gateway),
@@ -66,12 +68,15 @@ impl Drop for WireGateway {
         if let Some(gateway) = self.gateway.take() {
             gateway.stopper().halt();
             let ended = gateway.join();
-            assert!(thread::panicking() || ended.is_ok(), "a worker crashed");
+            assert!(
+                thread::panicking() || ended.is_ok(),
+                "a worker of the gateway panicked"
+            );
         }
     }
 }
 
-/// Returns the configuration of a [`WireGateway`].
+/// Returns the configuration of a [`WireGateway`] as TOML text.
 pub(crate) fn configuration(listen: &str, upstream: SocketAddr, server: &str, api: &str) -> String {
     format!(
         r#"
@@ -98,23 +103,23 @@ pub(crate) fn configuration(listen: &str, upstream: SocketAddr, server: &str, ap
     )
 }
 
-/// Client that finds the end of a response and does not otherwise parse it.
+/// Client that finds the end of each response and does not otherwise parse it.
 pub(crate) struct RawClient {
     pub(crate) stream: TcpStream,
     received: Vec<u8>,
 }
 
-/// Response as received.
+/// Response as the client received it.
 #[derive(Debug)]
 pub(crate) struct RawResponse {
     pub(crate) status: u16,
     /// Status line and header lines.
     pub(crate) head: String,
-    /// The body without its framing.
+    /// Body without its framing.
     pub(crate) body: Vec<u8>,
 }
 
-/// How a connection ended.
+/// How the gateway ended a connection: with FIN (`Closed`) or with RST (`Reset`).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Closed,
@@ -123,17 +128,17 @@ pub(crate) enum End {
 
 impl RawClient {
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        Self::of(TcpStream::connect(address).expect("a connection to the gateway"))
+        Self::of(TcpStream::connect(address).expect("connecting to the gateway should succeed"))
     }
 
     pub(crate) fn of(stream: TcpStream) -> Self {
-        stream.set_nodelay(true).expect("an open socket");
+        stream.set_nodelay(true).expect("the socket should be open");
         stream
             .set_read_timeout(Some(TEST_TIMEOUT))
-            .expect("an open socket");
+            .expect("the socket should be open");
         stream
             .set_write_timeout(Some(TEST_TIMEOUT))
-            .expect("an open socket");
+            .expect("the socket should be open");
         Self {
             stream,
             received: Vec::new(),
@@ -144,20 +149,21 @@ impl RawClient {
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.stream
             .write_all(bytes.as_ref())
-            .expect("the gateway takes what is sent");
+            .expect("the gateway should accept the bytes");
         self
     }
 
-    /// Sends on a separate thread as much as the gateway accepts.
+    /// Sends `bytes` on a separate thread until the gateway has accepted all of them or closes the connection.
     pub(crate) fn send_in_background(&self, bytes: Vec<u8>) -> thread::JoinHandle<()> {
-        let mut stream = self.stream.try_clone().expect("an open socket");
+        let mut stream = self.stream.try_clone().expect("the socket should be open");
         thread::spawn(move || {
-            // The gateway may close before it has read everything. Tests check only its response.
+            // A write error is ignored: the gateway can close the connection before it has read all bytes. The tests
+            // check only its response.
             let _ = stream.write_all(&bytes);
         })
     }
 
-    /// Returns the next complete response.
+    /// Reads the next complete response and returns it. Panics if the connection ends before the end of the response.
     #[track_caller]
     pub(crate) fn response(&mut self) -> RawResponse {
         loop {
@@ -167,14 +173,14 @@ impl RawClient {
             }
             if let Err(end) = self.receive() {
                 panic!(
-                    "{end:?} amid {:?}",
+                    "the connection ended ({end:?}) before all expected bytes arrived, received: {:?}",
                     self.received.escape_ascii().to_string()
                 );
             }
         }
     }
 
-    /// Reads until the connection ends, and returns the bytes and how it ended.
+    /// Reads until the connection ends. Returns all bytes received and how the connection ended.
     #[track_caller]
     pub(crate) fn read_to_end(&mut self) -> (Vec<u8>, End) {
         loop {
@@ -184,20 +190,21 @@ impl RawClient {
         }
     }
 
-    /// Asserts that the gateway closes the connection without sending more.
+    /// Asserts that the gateway closes the connection without sending more bytes.
     #[track_caller]
     pub(crate) fn assert_closed(&mut self) {
         let (received, end) = self.read_to_end();
         assert_eq!(received.escape_ascii().to_string(), "", "{end:?}");
     }
 
-    /// Reads until `bytes` have arrived, and returns everything received.
+    /// Reads until `bytes` have arrived, and returns everything received so far. Panics if the connection ends before
+    /// that.
     #[track_caller]
     pub(crate) fn read_until(&mut self, bytes: &[u8]) -> Vec<u8> {
         while !contains(&self.received, bytes) {
             if let Err(end) = self.receive() {
                 panic!(
-                    "{end:?} amid {:?}",
+                    "the connection ended ({end:?}) before all expected bytes arrived, received: {:?}",
                     self.received.escape_ascii().to_string()
                 );
             }
@@ -216,7 +223,7 @@ impl RawClient {
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(End::Reset),
             Err(error) => panic!(
-                "{error} after {:?}",
+                "cannot read from the gateway ({error}), received: {:?}",
                 self.received.escape_ascii().to_string()
             ),
         }
@@ -232,8 +239,8 @@ impl RawResponse {
     }
 }
 
-/// Parses the response at the start of `bytes` and returns it with its length. Returns `None` if it is incomplete. A
-/// response without a declared length is taken to have no body.
+/// Parses the response at the start of `bytes`. Returns it with its length in bytes, or `None` if it is incomplete. A
+/// response with neither `Content-Length` nor chunked encoding is parsed without a body.
 fn parse_response(bytes: &[u8]) -> Option<(RawResponse, usize)> {
     let head_len = find(bytes, b"\r\n\r\n")? + 4;
     let head = String::from_utf8_lossy(&bytes[..head_len]).into_owned();
@@ -243,7 +250,8 @@ fn parse_response(bytes: &[u8]) -> Option<(RawResponse, usize)> {
     Some((response, head_len + body_len))
 }
 
-/// Parses the body at the start of `bytes` as declared in `head`. Returns it with the number of bytes it occupies.
+/// Parses the body at the start of `bytes` with the framing that `head` declares. Returns the body and its encoded
+/// length in bytes, or `None` if it is incomplete.
 fn parse_body(head: &str, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let head = head.to_ascii_lowercase();
     if head.contains("\r\ntransfer-encoding: chunked\r\n") {
@@ -255,7 +263,8 @@ fn parse_body(head: &str, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
             let size = usize::from_str_radix(size.split(';').next()?, 16).ok()?;
             at += line + 2;
             if size == 0 {
-                // An empty line ends the trailers, also if there are no trailers.
+                // The search starts at the CRLF of the last chunk line, so that it also finds the end of a body without
+                // trailers.
                 let tail = &bytes[at - 2..];
                 return Some((body, at - 2 + find(tail, b"\r\n\r\n")? + 4));
             }
@@ -283,7 +292,7 @@ pub(crate) fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     find(bytes, wanted).is_some()
 }
 
-/// Upstream that runs a script on each connection and records every byte it receives.
+/// Upstream that runs a script on each connection and records every byte that it receives.
 pub(crate) struct RawUpstream {
     pub(crate) address: SocketAddr,
     record: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -293,7 +302,7 @@ pub(crate) struct RawUpstream {
 /// One connection of a [`RawUpstream`].
 pub(crate) struct UpstreamConnection {
     pub(crate) stream: TcpStream,
-    /// Number of the connection, from 0.
+    /// Number of this connection, in the order of acceptance. The first connection is 0.
     pub(crate) number: usize,
     record: Arc<Mutex<Vec<Vec<u8>>>>,
     unread: Vec<u8>,
@@ -303,7 +312,7 @@ pub(crate) struct UpstreamConnection {
 pub(crate) struct RawRequest {
     /// Request line and header lines.
     pub(crate) head: String,
-    /// The body without its framing.
+    /// Body without its framing.
     pub(crate) body: Vec<u8>,
 }
 
@@ -311,8 +320,10 @@ impl RawUpstream {
     pub(crate) fn scripted(
         script: impl Fn(&mut UpstreamConnection) + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("a bound socket");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+        let address = listener
+            .local_addr()
+            .expect("the listener should have an address");
         let record = Arc::new(Mutex::new(Vec::new()));
         let ended = Arc::new(AtomicBool::new(false));
         let script = Arc::new(script);
@@ -322,10 +333,12 @@ impl RawUpstream {
                 if stopped.load(Ordering::SeqCst) {
                     return;
                 }
-                let stream = stream.expect("a connection");
+                let stream = stream.expect("the connection should be established");
                 let (record, script) = (Arc::clone(&records), Arc::clone(&script));
                 let number = {
-                    let mut connections = record.lock().expect("an unpoisoned lock");
+                    let mut connections = record
+                        .lock()
+                        .expect("no thread should panic while it holds the lock");
                     connections.push(Vec::new());
                     connections.len() - 1
                 };
@@ -341,7 +354,7 @@ impl RawUpstream {
         }
     }
 
-    /// Responds to every request with 200 and the request line as the body.
+    /// Creates an upstream that responds to every request with 200 and the request line as the body.
     pub(crate) fn echoing_request_line() -> Self {
         Self::scripted(|connection| {
             while let Some(request) = connection.request() {
@@ -350,30 +363,39 @@ impl RawUpstream {
         })
     }
 
-    /// URL for the configuration.
+    /// Returns the URL of this upstream for the gateway's configuration.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// All bytes received, connection by connection.
+    /// Returns all bytes received on all connections, in the order of the connections.
     pub(crate) fn received(&self) -> String {
-        let connections = self.record.lock().expect("an unpoisoned lock");
+        let connections = self
+            .record
+            .lock()
+            .expect("no thread should panic while it holds the lock");
         String::from_utf8_lossy(&connections.concat()).into_owned()
     }
 
-    /// Number of connections accepted so far.
+    /// Returns the number of connections that the upstream has accepted so far.
     pub(crate) fn connections(&self) -> usize {
-        self.record.lock().expect("an unpoisoned lock").len()
+        self.record
+            .lock()
+            .expect("no thread should panic while it holds the lock")
+            .len()
     }
 
-    /// Discards the recorded bytes.
+    /// Discards the bytes recorded so far on all connections.
     pub(crate) fn clear_received(&self) {
-        let mut connections = self.record.lock().expect("an unpoisoned lock");
+        let mut connections = self
+            .record
+            .lock()
+            .expect("no thread should panic while it holds the lock");
         connections.iter_mut().for_each(Vec::clear);
     }
 
-    /// Asserts that nothing was received and nothing is in flight. The gateway has one worker, so once it has responded
-    /// to this request it has finished all earlier work.
+    /// Asserts that the upstream has received nothing from earlier requests. Sends a new request first. The gateway has
+    /// one worker, so its response shows that all earlier work is finished.
     #[track_caller]
     pub(crate) fn assert_received_nothing(&self, gateway: &WireGateway) {
         let mut client = gateway.client();
@@ -389,14 +411,15 @@ impl RawUpstream {
 impl Drop for RawUpstream {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Wakes the accepting thread. If that fails, the thread ends with the process.
+        // The connection wakes the accepting thread, which then ends. A connect error is ignored, because the thread
+        // ends with the process in any case.
         let _ = TcpStream::connect(self.address);
     }
 }
 
 impl UpstreamConnection {
     fn new(stream: TcpStream, number: usize, record: Arc<Mutex<Vec<Vec<u8>>>>) -> Self {
-        stream.set_nodelay(true).expect("an open socket");
+        stream.set_nodelay(true).expect("the socket should be open");
         Self {
             stream,
             number,
@@ -405,7 +428,8 @@ impl UpstreamConnection {
         }
     }
 
-    /// Returns the head of the next request, or `None` at the end of the connection.
+    /// Reads the head of the next request. Returns `None` if the gateway closes the connection before the end of the
+    /// head.
     pub(crate) fn head(&mut self) -> Option<String> {
         loop {
             if let Some(end) = find(&self.unread, b"\r\n\r\n") {
@@ -416,7 +440,8 @@ impl UpstreamConnection {
         }
     }
 
-    /// Returns the next request with its body, or `None` at the end of the connection.
+    /// Reads the next request with its body. Returns `None` if the gateway closes the connection before the end of the
+    /// request.
     pub(crate) fn request(&mut self) -> Option<RawRequest> {
         let head = self.head()?;
         loop {
@@ -428,28 +453,31 @@ impl UpstreamConnection {
         }
     }
 
-    /// Sends as much as the gateway accepts.
+    /// Sends `bytes` until the gateway has accepted all of them or closes the connection.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        // An error is expected: in some tests the gateway closes the connection.
+        // A write error is ignored, because the gateway closes the connection in some tests.
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
-    /// Makes the connection end with a reset when it is dropped.
+    /// Makes the kernel send RST instead of FIN when the connection is dropped.
     pub(crate) fn reset_on_close(&self) {
         let result = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
-        result.expect("an open socket");
+        result.expect("the socket should be open");
     }
 
-    /// Reads until the end of the connection.
+    /// Reads and records bytes until the gateway closes the connection.
     pub(crate) fn read_to_close(&mut self) {
         while self.receive().is_some() {}
     }
 
-    /// Reads once and returns all unread bytes, or `None` at the end of the connection.
+    /// Reads once and returns all unread bytes, or `None` if the gateway has closed the connection.
     pub(crate) fn receive(&mut self) -> Option<&[u8]> {
         let mut buf = [0; 16 * 1024];
         let n = self.stream.read(&mut buf).ok().filter(|&n| n > 0)?;
-        let mut connections = self.record.lock().expect("an unpoisoned lock");
+        let mut connections = self
+            .record
+            .lock()
+            .expect("no thread should panic while it holds the lock");
         connections[self.number].extend_from_slice(&buf[..n]);
         self.unread.extend_from_slice(&buf[..n]);
         Some(&self.unread)
@@ -462,7 +490,7 @@ impl RawRequest {
     }
 }
 
-/// Returns a 200 response with this body.
+/// Returns an HTTP/1.1 response with status 200 and this body.
 pub(crate) fn ok(body: &str) -> String {
     let len = body.len();
     format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n{body}")

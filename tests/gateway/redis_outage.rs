@@ -1,4 +1,4 @@
-//! Gateway with a Redis store, while Redis is available and while it is not.
+//! Tests of a gateway with a Redis store, with and without a Redis outage.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::redis::RedisServer;
 
 fn gateway(server: &RedisServer, upstream: &Upstream, limit: &str) -> Gateway {
     let url = server.url();
-    // Long timeouts, so that a slow machine does not look like an outage.
+    // The timeouts are long, so that a slow machine does not look like a Redis outage.
     Gateway::limited(limit)
         .with_section(&format!(
             "[store]\nbackend = \"redis\"\nurl = \"{url}\"\nlimits_timeout = \"5s\"\nrecords_timeout = \"5s\""
@@ -19,7 +19,7 @@ fn gateway(server: &RedisServer, upstream: &Upstream, limit: &str) -> Gateway {
         .start()
 }
 
-/// Waits until the body of `/readyz` starts with `text`.
+/// Waits until the body of `/readyz` starts with `text`, and returns the body. Panics after 30 seconds.
 async fn wait_until_ready(gateway: &Gateway, text: &str) -> String {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -53,7 +53,8 @@ async fn two_gateways_share_a_quota_and_report_when_redis_is_down() {
     let gateway = &gateways[0];
     let text = wait_until_ready(gateway, "ready, degraded: limits: ").await;
     assert!(text.contains("\nready, degraded: records: "), "{text}");
-    // The gateway remembers the last rejection from Redis.
+    // The gateway still rejects this request during the Redis outage, because it remembers the last rejection from
+    // Redis.
     assert_eq!(gateway.client().get("/").send().await.status, 429);
     let metrics = gateway.admin().get("/metrics").send().await.text();
     assert!(metrics.contains("tidegate_store_degraded{part=\"limits\"} 1\n"));
@@ -63,7 +64,7 @@ async fn two_gateways_share_a_quota_and_report_when_redis_is_down() {
     wait_until_ready(gateway, "ready\n").await;
     let metrics = gateway.admin().get("/metrics").send().await.text();
     assert!(metrics.contains("tidegate_store_degraded{part=\"limits\"} 0\n"));
-    // The restarted Redis is empty, so all buckets are full again.
+    // The restarted Redis contains no data, so all rate limit buckets have all their tokens again.
     let response = gateway.client().get("/").send().await;
     assert_eq!(response.header("ratelimit"), "\"device\";r=3;t=3600");
 }

@@ -1,4 +1,4 @@
-//! Content of rejections: headers, dialects and bodies, and that the stated waits are correct.
+//! Tests of the content of rejections: headers, dialects and bodies. A retry after the stated wait must succeed.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,7 +6,8 @@ use crate::harness::{ClientResponse, Gateway, Upstream};
 
 const ONE_PER_HOUR: &str = "rate = \"1/h\"";
 
-/// Starts a gateway with four tokens, refilled at one per hour, and additional lines in `[respond]`.
+/// Starts a gateway with a rate limit of four tokens, refilled at one per hour. `respond` contains additional lines for
+/// `[respond]`.
 fn with_respond(respond: &str, upstream: &Upstream) -> Gateway {
     Gateway::with(&format!(
         "[respond]\n{respond}\n[upstream.api]\nservers = [\"{{upstream}}\"]\n\
@@ -17,7 +18,7 @@ fn with_respond(respond: &str, upstream: &Upstream) -> Gateway {
     .start()
 }
 
-/// Returns the first response and the first rejection.
+/// Sends requests until the gateway rejects one. Returns the response to the first request and the rejection.
 async fn admitted_and_rejected(gateway: &Gateway) -> (ClientResponse, ClientResponse) {
     let client = gateway.client();
     let admitted = client.get("/").send().await;
@@ -61,7 +62,8 @@ async fn a_request_after_retry_after_as_a_date_is_admitted() {
         response = client.get("/").send().await;
     }
     let date = response.header("retry-after");
-    let date = httpdate::parse_http_date(&date).unwrap_or_else(|error| panic!("{date}: {error}"));
+    let date = httpdate::parse_http_date(&date)
+        .unwrap_or_else(|error| panic!("invalid HTTP date {date} in Retry-After: {error}"));
     let ahead = date.duration_since(SystemTime::now()).unwrap_or_default();
     assert!(ahead <= Duration::from_secs(3), "{ahead:?}");
     tokio::time::sleep(ahead).await;
@@ -154,7 +156,13 @@ async fn the_older_dialects_show_limit_remaining_and_reset() {
         };
         let [limit, remaining, reset] = read(&admitted);
         assert_eq!((limit.as_str(), remaining.as_str()), ("4", "3"));
-        assert!((3_500..=3_600).contains(&reset.parse::<u64>().expect("seconds")));
+        assert!(
+            (3_500..=3_600).contains(
+                &reset
+                    .parse::<u64>()
+                    .expect("the reset value should be a number of seconds")
+            )
+        );
         let [limit, remaining, reset] = read(&rejected);
         assert_eq!((limit.as_str(), remaining.as_str()), ("4", "0"));
         assert_eq!(reset, rejected.header("retry-after"));
@@ -202,7 +210,7 @@ async fn the_body_of_a_rejection_follows_accept() {
     assert!(text.text().starts_with("Too many requests"));
     assert!(text.has("retry-after"));
 
-    // A HEAD request gets the same headers without the body.
+    // A rejected HEAD request gets the same headers as a GET request, but no body.
     let head = client.request("HEAD", "/").send().await;
     assert_eq!((head.status, head.body.len()), (429, 0));
     assert!(head.has("retry-after"));

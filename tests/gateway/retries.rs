@@ -1,7 +1,7 @@
-//! Upstream retries: which requests are retried, and which never are.
+//! Tests of upstream retries: which requests the gateway retries, and which it never retries.
 //!
-//! Backoff is a few milliseconds, the budget is large enough for all retries, and no circuit opens, unless a test is
-//! about these. The servers fail on purpose and must still get the retries.
+//! In most of these tests, the backoff is a few milliseconds, the retry budget allows all retries, and the circuit
+//! breaker is off. The servers fail on purpose and must still get the retries.
 
 mod bodies;
 mod conditions;
@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::harness::{Gateway, GatewayBuilder, Upstream, full};
 use crate::raw_http::{self, UpstreamConnection, ok};
 
-/// Up to five attempts with almost no backoff, and a budget that is never exhausted.
+/// Retry section with up to five attempts, almost no backoff, and a retry budget that is never exhausted.
 pub(crate) const QUICK: &str = "[upstream.api.retry]\nbase = \"1ms\"\ncap = \"5ms\"\n\
                                 budget = { floor = 1000000 }\n";
 
-/// Prepares a gateway in front of these servers, with additional lines in `[upstream.api]`.
+/// Builds a gateway in front of these servers. `api` contains additional lines for `[upstream.api]`.
 pub(crate) fn gateway_to(servers: &[String], api: &str) -> GatewayBuilder {
     gateway_with_rule(servers, api, "mode = \"off\"")
 }
 
-/// Prepares the same gateway with a rule for idempotency keys.
+/// Builds a gateway like [`gateway_to`] with `rule` as its idempotency rule.
 fn gateway_with_rule(servers: &[String], api: &str, rule: &str) -> GatewayBuilder {
     Gateway::with(&format!(
         "[upstream.api]\nservers = {servers:?}\n\
@@ -34,8 +34,8 @@ fn gateway_with_rule(servers: &[String], api: &str, rule: &str) -> GatewayBuilde
     ))
 }
 
-/// Server that responds with these statuses in sequence, then always with the last one. The body contains the number of
-/// the response.
+/// Creates a server that responds with these statuses in sequence, then always with the last one. The body contains the
+/// number of the response.
 fn with_statuses(statuses: &[u16]) -> Upstream {
     let statuses = statuses.to_vec();
     let responses = AtomicUsize::new(0);
@@ -44,13 +44,13 @@ fn with_statuses(statuses: &[u16]) -> Upstream {
         let status = statuses[number.min(statuses.len() - 1)];
         async move {
             let mut reply = full(format!("response {}", number + 1));
-            *reply.status_mut() = status.try_into().expect("a status");
+            *reply.status_mut() = status.try_into().expect("the status code should be valid");
             reply
         }
     })
 }
 
-/// Server whose first connection runs this script. All other requests get their body back.
+/// Creates a server that runs `script` on its first connection. To all later requests it responds with their own body.
 fn with_first_connection(
     script: impl Fn(&mut UpstreamConnection) + Send + Sync + 'static,
 ) -> raw_http::RawUpstream {
@@ -65,10 +65,11 @@ fn with_first_connection(
     })
 }
 
-/// What a server does with its connection.
+/// Action of a server on one of its connections.
 type ConnectionAction = fn(&mut UpstreamConnection);
 
-/// Ways to fail a request that was read, without a response that could be forwarded.
+/// Ways for a server to fail after it has read the request. None of them sends a response that the gateway could
+/// forward.
 const LOSSES: [(&str, ConnectionAction); 4] = [
     ("closes", |_| {}),
     ("resets", |connection| connection.reset_on_close()),
@@ -80,7 +81,7 @@ const LOSSES: [(&str, ConnectionAction); 4] = [
     }),
 ];
 
-/// Server that loses the first request in this way.
+/// Creates a server that reads its first request and then fails with the action `lose`.
 fn losing(lose: ConnectionAction) -> raw_http::RawUpstream {
     with_first_connection(move |connection| {
         connection.request();
@@ -88,7 +89,7 @@ fn losing(lose: ConnectionAction) -> raw_http::RawUpstream {
     })
 }
 
-/// Returns the number of requests with this method that have started to arrive.
+/// Returns how many requests with this method have started to arrive at `upstream`.
 fn arrived_count(upstream: &raw_http::RawUpstream, method: &str) -> usize {
     upstream.received().matches(&format!("{method} /")).count()
 }

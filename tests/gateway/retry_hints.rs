@@ -1,4 +1,5 @@
-//! Retry hints for SDKs on rejections, such as `Retry-After-Ms`, and the link to the operator's documentation.
+//! Tests of the retry hints for SDKs on rejections, such as `Retry-After-Ms`, and of the link to the operator's
+//! documentation.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ const ALL_HINTS: [&str; 4] = [
     "x-amz-retry-after",
 ];
 
-/// Starts a gateway with this limit and additional lines in `[respond]`.
+/// Starts a gateway with the rate limit `limit`. `respond` contains additional lines for `[respond]`.
 fn limited(limit: &str, respond: &str, upstream: &Upstream) -> Gateway {
     Gateway::limited(limit)
         .with_section(&format!("[respond]\n{respond}"))
@@ -19,7 +20,7 @@ fn limited(limit: &str, respond: &str, upstream: &Upstream) -> Gateway {
         .start()
 }
 
-/// Sends requests until the gateway rejects one with 429.
+/// Sends requests until the gateway rejects one with 429, and returns the rejection.
 async fn rejected(gateway: &Gateway) -> ClientResponse {
     loop {
         let response = gateway.client().get("/").send().await;
@@ -29,7 +30,7 @@ async fn rejected(gateway: &Gateway) -> ClientResponse {
     }
 }
 
-/// Returns the names of the hints in a response.
+/// Returns the names of the retry hint headers that `response` has.
 fn hints(response: &ClientResponse) -> Vec<&'static str> {
     ALL_HINTS
         .into_iter()
@@ -38,7 +39,10 @@ fn hints(response: &ClientResponse) -> Vec<&'static str> {
 }
 
 fn milliseconds(response: &ClientResponse, name: &str) -> u64 {
-    response.header(name).parse().expect("whole milliseconds")
+    response
+        .header(name)
+        .parse()
+        .expect("the hint should be a whole number of milliseconds")
 }
 
 #[tokio::test]
@@ -110,8 +114,8 @@ async fn admitted_requests_and_plain_failures_have_no_hints() {
     assert_eq!(admitted.status, 200);
     assert!(hints(&admitted).is_empty(), "{admitted:?}");
 
-    // A retry can reach another server, or the same one after recovery. This holds for keyed requests, too: nothing was
-    // sent.
+    // A 502 must not advise against a retry, because a retry can reach another server, or the same server after
+    // recovery. This also holds for a request with an idempotency key, because nothing was sent.
     let gateway = Gateway::keyed("")
         .upstream_url(&Upstream::closed_url())
         .start();

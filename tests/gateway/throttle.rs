@@ -1,10 +1,11 @@
-//! Limits over HTTP, in real time.
+//! Tests of rate limits over HTTP, in real time.
 
 use std::time::{Duration, Instant};
 
 use crate::harness::{Client, ClientResponse, Gateway, Upstream};
 
-/// Worked example: the time of each request in milliseconds, and whether it is admitted.
+/// Worked example of a rate limit: when each request is sent, in milliseconds after the start, and whether it is
+/// admitted.
 const TABLE: [(u64, bool); 9] = [
     (0, true),
     (300, true),
@@ -17,7 +18,8 @@ const TABLE: [(u64, bool); 9] = [
     (2_100, true),
 ];
 
-/// Maximum delay of a response after the time in the table. Later responses prove nothing.
+/// Maximum time between the planned time of a request and its response. A run with a later response is repeated,
+/// because the result is not conclusive.
 const MAX_DELAY: Duration = Duration::from_millis(80);
 
 #[tokio::test]
@@ -33,10 +35,11 @@ async fn requests_are_admitted_exactly_as_in_the_worked_example() {
             return;
         }
     }
-    panic!("the machine was too slow in every run");
+    panic!("no run was conclusive, because the machine was too slow");
 }
 
-/// Sends the requests of the table. Returns whether each was admitted, or `None` if one was too late to prove anything.
+/// Sends the requests of [`TABLE`]. Returns whether each was admitted, or `None` if a response was later than
+/// [`MAX_DELAY`].
 async fn run_table(client: &Client) -> Option<Vec<bool>> {
     let start = Instant::now();
     let mut responses = Vec::new();
@@ -115,12 +118,16 @@ async fn the_shipped_configuration_limits_exactly_the_client_endpoints() {
             request.header("X-Forwarded-For", &device).send()
         };
         let mut admitted = 0;
-        // On a slow machine another token may be refilled meanwhile, so more than four admitted requests are correct.
+        // More than four admitted requests are correct, because another token can be refilled during the loop on a slow
+        // machine.
         while send(endpoint).await.status == 200 {
             admitted += 1;
             assert!(admitted < 30, "{endpoint} is not limited");
         }
-        assert!(admitted >= 4, "{endpoint} admitted only {admitted}");
+        assert!(
+            admitted >= 4,
+            "only {admitted} requests to {endpoint} were admitted"
+        );
         assert_eq!(send("/other").await.status, 200, "{endpoint}");
     }
     for _ in 0..30 {
@@ -160,7 +167,7 @@ async fn a_rejected_request_takes_no_token_from_any_limit() {
         assert_eq!(rejected.status, 429);
         assert!(rejected.header("ratelimit").contains(", \"wide\";r=3;"));
     }
-    // The ten rejections took no token, so three of the four are left.
+    // The ten rejections took no token of `wide`, so three of its four tokens are left.
     for expected in [200, 200, 200, 429] {
         assert_eq!(client.get("/wide").send().await.status, expected);
     }
@@ -194,7 +201,7 @@ async fn a_request_takes_the_cost_of_its_route() {
     assert_eq!((report.status, remaining(&report)), (200, 4));
     let report = client.get("/report").send().await;
     assert_eq!((report.status, remaining(&report)), (200, 1));
-    // The two missing tokens take two hours to refill.
+    // The wait is two hours, because two tokens are missing and each takes one hour to refill.
     let rejected = client.get("/report").send().await;
     assert_eq!((rejected.status, remaining(&rejected)), (429, 1));
     assert!((7_100..=7_200).contains(&rejected.retry_after()));
@@ -284,7 +291,7 @@ async fn a_limit_by_header_uses_the_client_if_the_header_is_missing() {
         request.send().await.status
     };
     assert_eq!(status("127.0.6.1", Some("a")).await, 200);
-    // Requests with the same header value share a bucket, whatever their client.
+    // Requests with the same `X-Api-Key` value share a rate limit bucket, even if they come from different clients.
     assert_eq!(status("127.0.6.2", Some("a")).await, 429);
     assert_eq!(status("127.0.6.1", Some("b")).await, 200);
     assert_eq!(status("127.0.6.1", None).await, 200);
@@ -333,7 +340,13 @@ async fn all_workers_share_the_buckets() {
     let pending = (0..60).map(|_| tokio::spawn(client.get("/").send()));
     let mut admitted = 0;
     for response in pending.collect::<Vec<_>>() {
-        admitted += usize::from(response.await.expect("a response").status == 200);
+        admitted += usize::from(
+            response
+                .await
+                .expect("the request should get a response")
+                .status
+                == 200,
+        );
     }
     assert_eq!(admitted, 20);
     assert_eq!(upstream.count(), 20);
@@ -341,7 +354,12 @@ async fn all_workers_share_the_buckets() {
 
 fn remaining(response: &ClientResponse) -> u32 {
     let line = response.header("ratelimit");
-    let (_, rest) = line.split_once("r=").expect("tokens left");
-    let digits = rest.split(';').next().expect("a number");
-    digits.parse().expect("a number")
+    let (_, rest) = line
+        .split_once("r=")
+        .expect("the RateLimit line should contain the remaining tokens (r=)");
+    let digits = rest
+        .split(';')
+        .next()
+        .expect("the value should be a number");
+    digits.parse().expect("the value should be a number")
 }

@@ -1,4 +1,4 @@
-//! Upstream timeouts: the problem document and the metric name the timeout that expired.
+//! Tests of upstream timeouts: the problem document and the metric name the timeout that expired.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::raw_http;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Asserts that the response is a 504 that names the timeout `phase`.
+/// Asserts that `response` is a 504 whose problem document names the timeout `phase`.
 #[track_caller]
 fn assert_timeout(response: &ClientResponse, phase: &str) {
     assert_eq!(response.status, 504, "{}", response.text());
@@ -15,7 +15,7 @@ fn assert_timeout(response: &ClientResponse, phase: &str) {
     assert_eq!(response.json()["timeout"], phase);
 }
 
-/// Asserts that one failure was counted, for this reason and no other.
+/// Asserts that `upstream_failures_total` counts one failure for `reason` and none for any other reason.
 async fn assert_counted(gateway: &Gateway, reason: &str) {
     for other in [
         "connect",
@@ -34,7 +34,7 @@ async fn assert_counted(gateway: &Gateway, reason: &str) {
     }
 }
 
-/// Server that reads a request head, sends `bytes` and keeps the connection open.
+/// Creates a server that reads a request head, sends `bytes` and keeps the connection open.
 fn sending(bytes: &'static str) -> raw_http::RawUpstream {
     raw_http::RawUpstream::scripted(move |connection| {
         if connection.head().is_some() {
@@ -85,14 +85,14 @@ async fn first_byte_timeout_returns_504() {
 async fn idle_timeout_of_an_upload_returns_504() {
     let upstream = raw_http::RawUpstream::scripted(|connection| {
         connection.head();
-        // The server neither reads nor closes.
+        // The server neither reads the body nor closes the connection while the test runs.
         std::thread::sleep(2 * raw_http::TEST_TIMEOUT);
     });
     let gateway = gateway_to(&upstream, "idle_timeout = \"300ms\"");
     let address = gateway.address();
     let uploading = tokio::task::spawn_blocking(move || {
         let mut client = raw_http::RawClient::connect(address);
-        // More than all buffers between client and server can hold.
+        // The body does not fit into the buffers between client and server, so the gateway cannot send all of it.
         let len = 64 << 20;
         client.send(format!(
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"
@@ -100,9 +100,10 @@ async fn idle_timeout_of_an_upload_returns_504() {
         let _sending = client.send_in_background(vec![b'x'; len]);
         client.response()
     });
-    let response = uploading.await.expect("a response");
+    let response = uploading.await.expect("the request should get a response");
     assert_eq!(response.status, 504, "{}", response.head);
-    let document: serde_json::Value = serde_json::from_slice(&response.body).expect("JSON");
+    let document: serde_json::Value =
+        serde_json::from_slice(&response.body).expect("the text should be valid JSON");
     assert_eq!(document["type"], "urn:tidegate:problem:upstream-timeout");
     assert_eq!(document["timeout"], "idle");
     assert_counted(&gateway, "idle_timeout").await;
@@ -122,7 +123,7 @@ async fn idle_timeout_of_a_download_truncates_the_response() {
 #[tokio::test]
 async fn total_timeout_returns_504() {
     let (silent, unreachable) = (Upstream::silent(), FullBacklog::new());
-    // The same timeout covers the wait for a response and the wait for a connection.
+    // `timeout` covers the wait for a response (`silent`) and the wait for a connection (`unreachable`).
     for url in [silent.url(), unreachable.url()] {
         let gateway = Gateway::with_servers(1, "timeout = \"300ms\"")
             .upstream_url(&url)

@@ -1,4 +1,4 @@
-//! Upstream servers that fail, stall, share load or use TLS.
+//! Tests with upstream servers that fail, stall, share the load or use TLS.
 
 mod early_close;
 mod idle_connections;
@@ -13,7 +13,7 @@ use http_body_util::channel::Channel;
 
 use crate::harness::{Certificates, Gateway, Upstream};
 
-/// Returns a configuration with one worker and these servers, with additional lines in `[upstream.api]`.
+/// Returns a configuration with one worker and these servers. `more` contains additional lines for `[upstream.api]`.
 fn config(servers: &str, more: &str) -> String {
     format!(
         "[server]\nworkers = 1\n[upstream.api]\nservers = {servers}\n{more}\n\
@@ -39,7 +39,7 @@ async fn an_unreachable_upstream_returns_502() {
     assert_eq!(response.status, 502);
     assert_eq!(response.problem(), "upstream-unavailable");
     assert_eq!(response.header("x-request-id"), "r1");
-    // The response does not reveal the server's address.
+    // The response must not reveal the address of the server.
     assert!(
         !response.text().contains("127.0.0.1"),
         "{}",
@@ -102,7 +102,10 @@ async fn timeout_truncates_an_endless_body() {
         .start();
     let start = Instant::now();
     let response = gateway.client().get("/").try_send().await;
-    assert!(response.is_err(), "a truncated response looks complete");
+    assert!(
+        response.is_err(),
+        "the client got a truncated response as complete"
+    );
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
@@ -172,10 +175,11 @@ async fn two_servers_share_the_load() {
         assert_eq!(gateway.client().get("/").send().await.status, 200);
     }
     assert_eq!(one.count() + other.count(), 200);
-    // Servers are chosen at random. 60 is more than five standard deviations below the expected 100.
+    // The gateway chooses servers at random. The minimum of 60 is more than five standard deviations below the expected
+    // 100.
     assert!(
         one.count() >= 60 && other.count() >= 60,
-        "{} and {}",
+        "the servers got {} and {} requests",
         one.count(),
         other.count()
     );
@@ -189,7 +193,8 @@ async fn a_request_to_an_unreachable_server_fails_over() {
         .upstream(&upstream)
         .start();
     for _ in 0..6 {
-        // A request with a body fails over, too: no part of it was sent to the other server.
+        // The gateway also sends a request with a body to the other server, because no part of it was sent to the
+        // unreachable server.
         let response = gateway.client().post("/").body("paid once").send().await;
         assert_eq!(response.status, 200);
         assert_eq!(response.json()["body"], "paid once");
@@ -205,7 +210,8 @@ async fn a_request_that_was_sent_does_not_fail_over() {
         .upstream(&broken)
         .upstream(&healthy)
         .start();
-    // Servers are chosen at random, so it may take some requests until each has received one.
+    // The loop ends when both servers have received a request. The gateway chooses servers at random, so this can take
+    // several requests.
     let (mut sent, mut failed) = (0, 0);
     while sent < 100 && (failed == 0 || healthy.count() == 0) {
         sent += 1;
@@ -227,7 +233,7 @@ async fn an_upstream_with_tls_is_verified_with_ca_file() {
     let response = request.send().await;
     assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(response.json()["target"], "/x");
-    // The certificate is checked against the server's name. The Host is that of the client.
+    // The gateway checks the certificate against the server's host name, but forwards the `Host` header of the client.
     assert_eq!(upstream.last().header("host"), "shop.example");
 }
 

@@ -1,4 +1,4 @@
-//! `Expect: 100-continue`, which the gateway itself handles.
+//! Tests of `Expect: 100-continue`, which the gateway handles itself and does not forward.
 
 use std::net::TcpListener;
 
@@ -10,7 +10,7 @@ fn expecting(path: &str, expectation: &str, len: usize) -> String {
     )
 }
 
-/// Upstream that responds with the head and the body it received.
+/// Creates an upstream that responds with the head and the body of the request as its response body.
 fn echoing() -> RawUpstream {
     RawUpstream::scripted(|connection| {
         while let Some(request) = connection.request() {
@@ -80,7 +80,8 @@ fn a_rejected_request_gets_no_100_continue() {
         let mut client = gateway.client();
         client.send(expecting(path, "100-continue", len));
         assert_eq!(client.response().status, status);
-        // The gateway cannot know whether the client will send the body, so it cannot read further requests.
+        // The next bytes of the client can be the body or the next request. The gateway cannot distinguish them, so it
+        // closes the connection.
         client.assert_closed();
     }
     upstream.assert_received_nothing(&gateway);

@@ -1,4 +1,5 @@
-//! HTTP/2 with raw frames: headers that HTTP/1 would parse differently never reach upstream, and floods are bounded.
+//! Tests of HTTP/2 with raw frames. Header fields that HTTP/1 would parse differently never reach upstream, and floods
+//! of frames end the connection.
 
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
@@ -9,10 +10,10 @@ use crate::http2::frames::{
 };
 use crate::raw_http::{RawClient, RawUpstream, TEST_TIMEOUT, UpstreamConnection, WireGateway, ok};
 
-/// `:status 200` in the static table of HPACK.
+/// HPACK code of the field `:status: 200`, from the static table (RFC 7541).
 const STATUS_200: u8 = 0x88;
 
-/// `408` in the Huffman code of RFC 7541: 011010, 00000, 011110, padded with ones.
+/// The text `408` in the Huffman code of RFC 7541: 011010, 00000, 011110, and then ones as padding.
 const STATUS_408: [u8; 3] = [0b0110_1000, 0b0000_1111, 0b0111_1111];
 
 const GET: [(&str, &str); 4] = [
@@ -22,12 +23,12 @@ const GET: [(&str, &str); 4] = [
     (":path", "/api"),
 ];
 
-/// Returns the header block of [`GET`] with additional lines.
+/// Returns the header block of [`GET`] with these additional header fields.
 fn get_with(lines: &[(&'static str, &'static str)]) -> Vec<u8> {
     block(&[&GET[..], lines].concat())
 }
 
-/// Connection after its preface.
+/// HTTP/2 client connection on which the connection preface was sent.
 struct Http2(RawClient);
 
 struct Frame {
@@ -56,7 +57,7 @@ impl Http2 {
         self
     }
 
-    /// Reads the next frame, or returns `None` at the end of the connection.
+    /// Reads the next frame. Returns `None` if the gateway closes the connection.
     fn next(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.0.stream.read_exact(&mut head).ok()?;
@@ -71,7 +72,7 @@ impl Http2 {
         })
     }
 
-    /// Returns how the exchange on `stream` ends.
+    /// Reads frames until the exchange on `stream` ends, and returns its outcome.
     fn outcome(&mut self, stream: u32) -> StreamOutcome {
         let mut status = None;
         while let Some(frame) = self.next() {
@@ -95,7 +96,7 @@ impl Http2 {
 #[derive(Debug, PartialEq, Eq)]
 enum StreamOutcome {
     Served,
-    /// A response with a status other than 200.
+    /// The gateway sent a response with a status other than 200.
     Rejected,
     StreamError,
     ConnectionError,
@@ -245,8 +246,8 @@ fn a_body_with_a_wrong_content_length_is_never_complete_at_upstream() {
         client.headers(1, 0, &block(&lines));
         client.data(1, END_STREAM, body);
         assert_ne!(client.outcome(1), StreamOutcome::Served, "{declared}");
-        // If upstream had taken the body for complete, it would have responded, and the next request would follow on
-        // the same connection.
+        // This request shows whether upstream received a complete body. In that case upstream would have responded, and
+        // the gateway would reuse the connection.
         let mut after = gateway.client();
         after.send("GET /api/after HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(after.response().body, b"GET /api/after HTTP/1.1");
@@ -285,7 +286,9 @@ fn a_header_list_above_the_limit_is_rejected() {
     let mut client = Http2::connect(&gateway);
     let complete_block = get_with(&[("a", long), ("b", long), ("c", long)]);
     let mut parts = complete_block.chunks(16_000).peekable();
-    let first = parts.next().expect("a part");
+    let first = parts
+        .next()
+        .expect("the header block should have a first part");
     client.0.send(frame(HEADERS, END_STREAM, 1, first));
     while let Some(part) = parts.next() {
         let flags = if parts.peek().is_none() {
@@ -304,7 +307,8 @@ fn an_hpack_bomb_is_rejected() {
     let upstream = RawUpstream::echoing_request_line();
     let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = Http2::connect(&gateway);
-    // One large line is added to the dynamic table, and then each byte refers to it.
+    // The block adds one field of 4000 bytes to the dynamic table. Each of the following 10,000 bytes refers to that
+    // field.
     let mut header_block = get_with(&[]);
     header_block.push(0x40);
     length(&mut header_block, 1);
@@ -317,7 +321,8 @@ fn an_hpack_bomb_is_rejected() {
     upstream.assert_received_nothing(&gateway);
 }
 
-/// Sends the result of `flood` repeatedly, at most `most` times. Returns whether the gateway ended the connection.
+/// Sends `begin` and then the frames that `flood` returns, at most `most` times. Returns whether the gateway ended the
+/// connection.
 fn ends_connection(
     gateway: &WireGateway,
     begin: &[u8],
@@ -326,7 +331,11 @@ fn ends_connection(
 ) -> bool {
     let mut client = Http2::connect(gateway);
     client.0.send(begin);
-    let reader = client.0.stream.try_clone().expect("an open socket");
+    let reader = client
+        .0
+        .stream
+        .try_clone()
+        .expect("the socket should be open");
     let reading = std::thread::spawn(move || {
         let mut client = Http2(RawClient::of(reader));
         while let Some(frame) = client.next() {
@@ -343,10 +352,10 @@ fn ends_connection(
         }
         assert!(
             started.elapsed() < TEST_TIMEOUT * 3,
-            "the flood takes too long"
+            "sending the flood of frames takes too long"
         );
     }
-    // The gateway may not have read everything yet.
+    // The gateway gets two more seconds, because it has possibly not read all frames yet.
     let grace = Instant::now() + Duration::from_secs(2);
     while !reading.is_finished() && Instant::now() < grace {
         std::thread::sleep(Duration::from_millis(5));
@@ -362,7 +371,7 @@ fn a_rapid_reset_flood_ends_the_connection_and_few_requests_reach_upstream() {
     let gateway = WireGateway::forwarding_to(&upstream);
     let request = get_with(&[]);
     let stopped = ends_connection(&gateway, &[], 20_000, |n| {
-        let stream = u32::try_from(n).expect("few") * 2 + 1;
+        let stream = u32::try_from(n).expect("the stream number should fit in 32 bits") * 2 + 1;
         let mut frames = frame(HEADERS, END_STREAM | END_HEADERS, stream, &request);
         frames.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
         frames
@@ -371,7 +380,7 @@ fn a_rapid_reset_flood_ends_the_connection_and_few_requests_reach_upstream() {
     println!("of 20,000 streams that were reset immediately, {reached} reached upstream");
     assert!(stopped);
     assert!(reached < 2_000, "{reached}");
-    // Other clients are not affected.
+    // The flood of one client does not affect other clients.
     let mut after = gateway.client();
     after.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(after.response().status, 200);
@@ -401,7 +410,7 @@ fn floods_of_control_frames_do_not_affect_other_clients() {
     ] {
         let stopped = ends_connection(&gateway, &begin, 50_000, |_| flood.clone());
         println!(
-            "50,000 frames of kind {} end the connection: {stopped}",
+            "the gateway closed the connection after at most 50,000 frames of type {}: {stopped}",
             flood[3]
         );
         let mut after = gateway.client();
@@ -427,15 +436,18 @@ fn a_stream_whose_client_grants_no_window_is_reset() {
     let gateway = WireGateway::with(upstream.address, "write_timeout = \"300ms\"", "");
     let mut client = gateway.client();
     client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    // SETTINGS_INITIAL_WINDOW_SIZE (4) is 0.
+    // The client sets SETTINGS_INITIAL_WINDOW_SIZE (4) to 0, so the gateway must not send any body data.
     client.send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
     let mut client = Http2(client);
     client.headers(1, END_STREAM, &block(&GET));
     let started = Instant::now();
     let reset = std::iter::from_fn(|| client.next())
-        .inspect(|frame| assert_ne!(frame.kind, DATA, "data without a window"))
+        .inspect(|frame| assert_ne!(frame.kind, DATA, "the gateway sent DATA with a window of 0"))
         .find(|frame| frame.kind == RST_STREAM);
-    assert_eq!(reset.expect("a reset").stream, 1);
+    assert_eq!(
+        reset.expect("the gateway should reset the stream").stream,
+        1
+    );
     assert!(started.elapsed() >= Duration::from_millis(300));
     assert!(started.elapsed() < TEST_TIMEOUT);
 }
@@ -456,6 +468,6 @@ fn a_stalled_upload_returns_408_although_first_byte_timeout_expires_too() {
     let post = block(&[&[(":method", "POST")], &GET[1..]].concat());
     http2.headers(1, 0, &post).data(1, 0, b"hello");
     let head = std::iter::from_fn(|| http2.next()).find(|frame| frame.kind == HEADERS);
-    let head = head.expect("a response").payload;
+    let head = head.expect("the request should get a response").payload;
     assert!(head.windows(3).any(|code| code == STATUS_408), "{head:?}");
 }

@@ -1,7 +1,7 @@
-//! Memory that one client can make the gateway use: heads are limited, bodies are streamed, and idle connections are
-//! small.
+//! Tests of the memory that one client can make the gateway use. The size of heads is limited, bodies are streamed, and
+//! idle connections use little memory.
 //!
-//! Memory is measured on a separate gateway process.
+//! The tests start the gateway as a separate process, so that they can measure its memory.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -68,7 +68,7 @@ fn a_forwarded_for_header_with_ten_thousand_hops_is_rejected() {
     upstream.assert_received_nothing(&gateway);
 }
 
-/// Gateway process.
+/// Gateway in a separate process. Dropping this value kills the process.
 struct GatewayProcess {
     child: Child,
     address: SocketAddr,
@@ -77,10 +77,10 @@ struct GatewayProcess {
 
 impl GatewayProcess {
     fn forwarding_to(upstream: SocketAddr) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("the temporary directory should be created");
         let file = directory.path().join("tidegate.toml");
         let text = configuration("127.0.0.1:0", upstream, "", "");
-        std::fs::write(&file, text).expect("a file");
+        std::fs::write(&file, text).expect("the test file should be accessible");
         let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .args(["serve", "--log-format", "text", "--config"])
             .arg(&file)
@@ -90,18 +90,28 @@ impl GatewayProcess {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("a process");
-        // The log line with the address may be on either output.
+            .expect("the gateway process should start");
+        // This function reads stdout and stderr, because the log line with the listen address can be on either of them.
         let (lines, received_lines) = std::sync::mpsc::channel();
         let outputs: [Box<dyn std::io::Read + Send>; 2] = [
-            Box::new(child.stdout.take().expect("piped")),
-            Box::new(child.stderr.take().expect("piped")),
+            Box::new(
+                child
+                    .stdout
+                    .take()
+                    .expect("the output of the process should be piped"),
+            ),
+            Box::new(
+                child
+                    .stderr
+                    .take()
+                    .expect("the output of the process should be piped"),
+            ),
         ];
         for output in outputs {
             let lines = lines.clone();
             thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
-                    // The receiver is gone once the address is known.
+                    // A send error is ignored: the receiver is dropped after it has read the listen address.
                     let _ = lines.send(line);
                 }
             });
@@ -109,9 +119,12 @@ impl GatewayProcess {
         let address = loop {
             let line = received_lines
                 .recv_timeout(crate::raw_http::TEST_TIMEOUT)
-                .expect("a line with its address");
+                .expect("the gateway should log its listen address");
             if let Some((_, address)) = line.split_once("listening address=http://") {
-                break address.trim().parse().expect("an address");
+                break address
+                    .trim()
+                    .parse()
+                    .expect("the listen address should be known");
             }
         };
         Self {
@@ -121,16 +134,19 @@ impl GatewayProcess {
         }
     }
 
-    /// Returns a field of `/proc/PID/status` in KiB.
+    /// Returns the field `name` of `/proc/PID/status` in KiB.
     fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
-        let status = std::fs::read_to_string(path).expect("a process that runs");
+        let status = std::fs::read_to_string(path).expect("the gateway process should be running");
         let line = status.lines().find(|line| line.starts_with(name));
         let value = line.and_then(|line| line.split_whitespace().nth(1));
-        value.expect("a figure").parse().expect("a number")
+        value
+            .expect("the status file should contain the field")
+            .parse()
+            .expect("the value should be a number")
     }
 
-    /// Sends one request, so that one-time allocations have happened.
+    /// Sends one request, so that a later measurement does not include one-time allocations.
     fn warmed_up(self) -> Self {
         let mut client = RawClient::connect(self.address);
         client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -141,13 +157,13 @@ impl GatewayProcess {
 
 impl Drop for GatewayProcess {
     fn drop(&mut self) {
-        // An error means that the process has already exited.
+        // Errors are ignored, because they mean that the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Number of bytes to stream: 1 GiB if `TIDEGATE_FULL` is 1, otherwise 256 MiB.
+/// Returns the number of bytes to stream: 1 GiB if `TIDEGATE_FULL` is 1, otherwise 256 MiB.
 fn stream_length() -> u64 {
     if std::env::var_os("TIDEGATE_FULL").is_some_and(|full| full == "1") {
         1 << 30
@@ -156,14 +172,16 @@ fn stream_length() -> u64 {
     }
 }
 
-/// Upstream that stores nothing. It responds to `/api/down` with [`stream_length`] bytes, and to anything else with the
-/// number of bytes received.
+/// Starts an upstream that discards request bodies. It responds to `/api/down` with [`stream_length`] bytes, and to
+/// other requests with the length of their body. Returns its address.
 fn streaming_upstream() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("a bound socket");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+    let address = listener
+        .local_addr()
+        .expect("the listener should have an address");
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.expect("a connection");
+            let mut stream = stream.expect("the connection should be established");
             thread::spawn(move || while serve(&mut stream).is_some() {});
         }
     });
@@ -218,7 +236,10 @@ fn a_huge_request_body_is_streamed_in_bounded_memory() {
     write_zeros(&mut client.stream, len).unwrap();
     assert_eq!(client.response().body, len.to_string().as_bytes());
     let growth = gateway.memory("VmHWM").saturating_sub(before);
-    println!("a request body of {} MiB used {growth} KiB", len >> 20);
+    println!(
+        "the gateway used {growth} KiB more memory for a request body of {} MiB",
+        len >> 20
+    );
     assert!(growth < MAX_GROWTH, "{growth} KiB");
 }
 
@@ -239,7 +260,7 @@ fn a_huge_response_body_is_streamed_in_bounded_memory() {
     );
     let growth = gateway.memory("VmHWM").saturating_sub(before);
     println!(
-        "a response body of {} MiB used {growth} KiB",
+        "the gateway used {growth} KiB more memory for a response body of {} MiB",
         stream_length() >> 20
     );
     assert!(growth < MAX_GROWTH, "{growth} KiB");
@@ -250,10 +271,11 @@ fn ten_thousand_idle_connections_use_little_memory() {
     const CONNECTIONS: u64 = 10_000;
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).expect("up to its own maximum");
+    setrlimit(Resource::Nofile, limit)
+        .expect("raising RLIMIT_NOFILE to its hard limit should succeed");
     if limit.maximum.is_some_and(|most| most < CONNECTIONS + 1_000) {
         println!(
-            "skipped: {:?} open files are too few for {CONNECTIONS} connections",
+            "skipped: RLIMIT_NOFILE is {:?}, which is too low for {CONNECTIONS} connections",
             limit.maximum
         );
         return;
@@ -269,7 +291,7 @@ fn ten_thousand_idle_connections_use_little_memory() {
         })
         .collect();
     let each = gateway.memory("VmRSS").saturating_sub(before) * 1024 / CONNECTIONS;
-    println!("{CONNECTIONS} idle connections use {each} bytes each");
+    println!("each of {CONNECTIONS} idle connections uses {each} bytes of memory");
     assert!(each <= 16 * 1024, "{each} bytes");
     drop(clients);
 }

@@ -1,7 +1,7 @@
-//! Requests that are rejected before their body is read.
+//! Tests of requests that the gateway rejects before it reads their body.
 //!
-//! The gateway either reads and discards the body, or closes the connection. It never reads any of the body as a
-//! request. The client gets the rejection however much it is still sending.
+//! The gateway either reads and discards the body, or closes the connection. It never parses any part of the body as a
+//! request. The client gets the rejection even if it is still sending the body.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use crate::raw_http::{End, RawClient, RawUpstream, WireGateway};
 const SMUGGLED: &str = "GET /api/smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 const NEXT: &str = "GET /api/next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// Paths that are rejected, each for a different reason.
+/// Paths that the gateway rejects, each for a different reason, and the status of the rejection.
 const REJECTED: [(&str, u16); 3] = [("/nowhere", 404), ("/limited", 429), ("/api/large", 413)];
 
-/// Starts a gateway that rejects all of [`REJECTED`], the last of them for bodies above 32 KiB.
+/// Starts a gateway that rejects all paths of [`REJECTED`]. It rejects `/api/large` only with bodies above 32 KiB.
 fn rejecting(upstream: &RawUpstream) -> WireGateway {
     let gateway = WireGateway::with(upstream.address, "max_body = \"32KiB\"", "");
     let mut client = gateway.client();
@@ -31,7 +31,7 @@ fn sized(path: &str, body: &str) -> String {
 fn chunked(path: &str, body: &str) -> String {
     let mut chunks = String::new();
     for chunk in body.as_bytes().chunks(4000) {
-        write!(chunks, "{:x}\r\n", chunk.len()).expect("writing to a string");
+        write!(chunks, "{:x}\r\n", chunk.len()).expect("writing to a string should not fail");
         chunks.push_str(&String::from_utf8_lossy(chunk));
         chunks.push_str("\r\n");
     }
@@ -40,7 +40,8 @@ fn chunked(path: &str, body: &str) -> String {
     )
 }
 
-/// Asserts that `client` gets the rejection, and then either a response to its next request or a closed connection.
+/// Asserts that `client` gets a rejection with `status`. The gateway must then either respond to the next request or
+/// close the connection.
 #[track_caller]
 fn assert_rejected_then_served_or_closed(
     client: &mut RawClient,
@@ -70,7 +71,7 @@ fn the_body_of_a_rejected_request_is_never_read_as_a_request() {
     let upstream = RawUpstream::echoing_request_line();
     let gateway = rejecting(&upstream);
     for (path, status) in REJECTED {
-        // `/api/large` is rejected only above the limit.
+        // `/api/large` needs a larger body, because the gateway rejects it only with bodies above `max_body` (32 KiB).
         let counts: &[usize] = if status == 413 { &[1000] } else { &[1, 100] };
         for &count in counts {
             let body = SMUGGLED.repeat(count);
@@ -133,7 +134,7 @@ fn a_chunked_body_above_max_body_is_rejected_and_never_complete_at_upstream() {
     let upstream = RawUpstream::echoing_request_line();
     let gateway = rejecting(&upstream);
     let mut client = gateway.client();
-    // This is too large for the gateway to discard the rest and keep the connection.
+    // The rest of this body is too large to be discarded, so the gateway closes the connection.
     let request = chunked("/api/large", &SMUGGLED.repeat(10_000));
     let sending = client.send_in_background(format!("{request}{NEXT}").into_bytes());
     let response = client.response();

@@ -1,13 +1,13 @@
-//! Requests that two servers could parse differently are rejected, and no part of them is forwarded.
+//! Tests of requests that two servers could parse differently. The gateway rejects them and forwards no part of them.
 
 use crate::raw_http::{RawUpstream, WireGateway};
 
-/// Request that an attacker tries to get to upstream.
+/// Request that an attacker tries to smuggle to upstream.
 const SMUGGLED: &str = "GET /api/smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
 const VALID: &str = "GET /api/good HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Gateway and the upstream that must receive nothing.
+/// Gateway with the upstream that must not receive any part of an invalid request.
 struct WireFixture {
     upstream: RawUpstream,
     gateway: WireGateway,
@@ -20,8 +20,8 @@ impl WireFixture {
         Self { upstream, gateway }
     }
 
-    /// Asserts that `invalid` is rejected with `status` and that the connection closes, both as the first request on a
-    /// connection and after another one. Upstream must receive nothing of it.
+    /// Asserts that the gateway rejects `invalid` with `status`, closes the connection and forwards no part of it.
+    /// Sends it as the first request on a connection, and as the second one after a valid request.
     #[track_caller]
     fn assert_rejected_and_closed(&self, status: u16, invalid: impl AsRef<[u8]>) {
         let invalid = invalid.as_ref();
@@ -44,14 +44,14 @@ impl WireFixture {
         self.upstream.clear_received();
     }
 
-    /// Asserts that a POST with these header lines and this body is rejected with 400.
+    /// Asserts that the gateway rejects a POST request with these header lines and this body with 400.
     #[track_caller]
     fn assert_post_rejected(&self, lines: &str, body: &str) {
         let request = format!("POST /api HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n{body}");
         self.assert_rejected_and_closed(400, request);
     }
 
-    /// Asserts that `request` is rejected with `status` and that no part of it is forwarded. The connection may stay
+    /// Asserts that the gateway rejects `request` with `status` and forwards no part of it. The connection can stay
     /// open.
     #[track_caller]
     fn assert_rejected(&self, status: u16, request: &str) {
@@ -307,7 +307,7 @@ fn an_absolute_target_for_another_host_is_rejected() {
         let mut client = fixture.gateway.client();
         client.send(&request);
         let status = client.response().status;
-        // Without a scheme the target is a path, which matches no route.
+        // `//b/api` has no scheme, so it is a path. No route matches it, so the status is 404.
         let expected = if target.starts_with("//") { 404 } else { 400 };
         assert_eq!(status, expected, "{request:?}");
         fixture.upstream.assert_received_nothing(&fixture.gateway);
@@ -355,7 +355,7 @@ fn bytes_after_a_rejected_connect_are_not_tunnelled() {
         "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n{VALID}"
     ));
     assert!(matches!(client.response().status, 400 | 405));
-    // The rest is either read as an ordinary request, or the connection is closed.
+    // The gateway either parses the bytes after the rejected CONNECT as a new request, or closes the connection.
     let (rest, _) = {
         client.stream.shutdown(std::net::Shutdown::Write).unwrap();
         client.read_to_end()

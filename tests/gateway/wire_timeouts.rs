@@ -1,4 +1,4 @@
-//! Timeouts for slow clients.
+//! Tests of the timeouts for slow clients.
 
 use std::io::Read as _;
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::raw_http::{RawUpstream, TEST_TIMEOUT, WireGateway, eventually};
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Short timeouts for all phases.
+/// Lines for `[server]` that set all client timeouts to 300 ms.
 const SHORT_TIMEOUTS: &str = r#"
     handshake_timeout = "300ms"
     header_timeout = "300ms"
@@ -21,7 +21,7 @@ const SHORT_TIMEOUTS: &str = r#"
     write_timeout = "300ms"
 "#;
 
-/// Earliest time at which a timeout may expire, with some tolerance.
+/// Minimum time until a timeout of 300 ms expires, with a tolerance of 50 ms for the start of the measurement.
 const EARLIEST: Duration = Duration::from_millis(250);
 
 #[test]
@@ -39,7 +39,10 @@ fn a_head_that_arrives_byte_by_byte_returns_408() {
             if std::io::Write::write_all(&mut stream, &[byte]).is_err() {
                 return;
             }
-            assert!(started.elapsed() < TEST_TIMEOUT, "the gateway never closed");
+            assert!(
+                started.elapsed() < TEST_TIMEOUT,
+                "the gateway did not close the connection"
+            );
             thread::sleep(Duration::from_millis(10));
         }
     });
@@ -109,13 +112,14 @@ fn a_silent_tls_handshake_is_closed() {
     let started = Instant::now();
     gateway.client().assert_closed();
     assert!(started.elapsed() >= EARLIEST);
-    // The start of a TLS record that is never completed.
+    // The client sends only the start of a TLS record, so the handshake never finishes.
     let mut client = gateway.client();
     client.send([0x16, 3, 1, 2, 0, 1]);
     client.assert_closed();
 }
 
-/// Upstream whose response never ends. Returns it with the number of bytes sent and whether its connection ended.
+/// Creates an upstream whose response never ends. Returns it with the number of bytes sent and whether its connection
+/// has ended.
 fn endless() -> (RawUpstream, Arc<AtomicU64>, Arc<AtomicBool>) {
     let (sent_bytes, ended) = (
         Arc::new(AtomicU64::new(0)),
@@ -154,7 +158,7 @@ fn the_gateway_stops_reading_from_upstream_if_the_client_stops_reading() {
     let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     client.send(GET);
-    // After one second without progress, all buffers in between are full.
+    // If upstream could send nothing for one second, all buffers between upstream and client are full.
     let settled = {
         let mut last = 0;
         let mut since = Instant::now();
@@ -169,11 +173,11 @@ fn the_gateway_stops_reading_from_upstream_if_the_client_stops_reading() {
             thread::sleep(Duration::from_millis(10));
         }
     };
-    println!("read from upstream for a client that does not read: {settled} bytes");
-    // Most of this is in the kernel's socket buffers of both connections.
+    println!("the gateway read {settled} bytes from upstream for a client that does not read");
+    // The limit of 32 MiB includes the kernel's socket buffers of both connections, which contain most of the bytes.
     assert!(settled < 32 << 20, "{settled}");
     assert!(!ended.load(Ordering::SeqCst));
-    // The transfer continues as soon as the client reads.
+    // The transfer continues as soon as the client reads again.
     let mut buf = vec![0; 1 << 20];
     let mut read = 0;
     while read < settled + (1 << 20) {

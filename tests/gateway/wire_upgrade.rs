@@ -1,4 +1,4 @@
-//! Upgrades: the gateway tunnels bytes only after upstream has accepted the upgrade.
+//! Tests of protocol upgrades: the gateway tunnels bytes only after upstream has accepted the upgrade with 101.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -15,7 +15,9 @@ const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\
 #[test]
 fn a_tunnel_carries_bytes_in_both_directions_and_none_before_the_101() {
     let upstream = RawUpstream::scripted(|connection| {
-        let head = connection.head().expect("a request");
+        let head = connection
+            .head()
+            .expect("the upstream should receive a request");
         assert!(head.to_ascii_lowercase().contains("\r\nupgrade: websocket"));
         let pause = Some(Duration::from_millis(200));
         connection.stream.set_read_timeout(pause).unwrap();

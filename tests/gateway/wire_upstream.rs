@@ -1,5 +1,5 @@
-//! Upstreams that violate HTTP. The client gets a 502 or a visibly truncated body, and no client gets bytes that were
-//! left on the connection.
+//! Tests with upstreams that violate HTTP. The client gets a 502 or a visibly truncated body. No client gets bytes that
+//! an earlier response left on the connection.
 
 use std::io::Write as _;
 use std::net::Shutdown;
@@ -10,8 +10,8 @@ use crate::raw_http::{End, RawUpstream, TEST_TIMEOUT, WireGateway, eventually, o
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Upstream that sends `bytes` as its first response and closes if `close` is set. It serves all further connections
-/// correctly.
+/// Creates an upstream that sends `bytes` as the response on its first connection, and closes it if `close` is set. It
+/// serves all further connections correctly.
 fn responding_once(bytes: impl Into<Vec<u8>>, close: bool) -> RawUpstream {
     let bytes = bytes.into();
     RawUpstream::scripted(move |connection| {
@@ -20,7 +20,7 @@ fn responding_once(bytes: impl Into<Vec<u8>>, close: bool) -> RawUpstream {
             connection.send(&bytes);
             if close {
                 let half_closed = connection.stream.shutdown(Shutdown::Write);
-                half_closed.expect("an open socket");
+                half_closed.expect("the socket should be open");
             }
             connection.read_to_close();
         }
@@ -30,7 +30,7 @@ fn responding_once(bytes: impl Into<Vec<u8>>, close: bool) -> RawUpstream {
     })
 }
 
-/// Asserts that the client gets a 502 for the first response of `upstream`, and that the next request is served on
+/// Asserts that the client gets a 502 for the first response of `upstream`. The gateway must send the next request on
 /// another connection.
 #[track_caller]
 fn assert_bad_gateway(shown: &str, upstream: &RawUpstream) {
@@ -123,7 +123,7 @@ fn a_body_that_upstream_truncates_never_looks_complete() {
         connection.send(format!("HTTP/1.1 200 OK\r\n{framing}"));
     });
     for case in ["sized", "chunk", "between", "last", "garbage"] {
-        // A new gateway each time, because otherwise the circuit would open.
+        // Each case uses a new gateway, because the circuit breaker would open after several failures.
         let gateway = WireGateway::forwarding_to(&upstream);
         for version in ["1.1", "1.0"] {
             let mut client = gateway.client();
@@ -135,7 +135,8 @@ fn a_body_that_upstream_truncates_never_looks_complete() {
             assert!(!rest.contains("GET /api"), "{case}: {rest}");
             let (head, body) = rest.split_once("\r\n\r\n").unwrap_or((&rest, ""));
             let head = head.to_ascii_lowercase();
-            // Without a length, only a reset shows an HTTP/1.0 client that the body is truncated.
+            // An HTTP/1.0 response without a length must end with RST. Only RST shows the client that the body is
+            // truncated.
             let visible = if head.contains("transfer-encoding: chunked") {
                 !body.contains("0\r\n\r\n")
             } else if head.contains("content-length: 10") {
@@ -148,7 +149,8 @@ fn a_body_that_upstream_truncates_never_looks_complete() {
     }
 }
 
-/// Responses that are followed by bytes that look like another response.
+/// Request methods and valid responses. The test sends bytes that look like another response directly after each of
+/// them.
 const RESPONSES: [(&str, &str); 6] = [
     ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"),
     (
@@ -182,7 +184,7 @@ fn bytes_after_a_response_are_never_used_as_a_response() {
                     connection.send(response);
                     connection.send(EXTRA_RESPONSE);
                 }
-                // The receiver is gone if the test has failed.
+                // A send error is ignored: the receiver is dropped if the test has failed.
                 let _ = sent.lock().unwrap().send(());
             }
         });
@@ -197,7 +199,8 @@ fn bytes_after_a_response_are_never_used_as_a_response() {
             let rest = String::from_utf8_lossy(&rest);
             assert!(rest.starts_with(&response[..12]), "{n}: {rest}");
             assert!(!rest.to_ascii_lowercase().contains("poison"), "{n}: {rest}");
-            // The extra bytes are on the connection before the next request is sent.
+            // The test waits until the extra bytes are sent, so that they are on the connection before the next
+            // request.
             is_sent.recv().unwrap();
         }
     }
@@ -243,7 +246,7 @@ fn a_response_before_the_end_of_the_request_is_forwarded_and_its_connection_not_
                     connection.send(ok(request.line()));
                 }
             });
-            // Whether or not the gateway waits for the rest of the body, the connection ends after this.
+            // The short timeouts end the connection even if the gateway waits for the rest of the request body.
             let timeouts = "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
             let gateway = WireGateway::with(upstream.address, timeouts, "");
             let mut client = gateway.client();
@@ -255,7 +258,7 @@ fn a_response_before_the_end_of_the_request_is_forwarded_and_its_connection_not_
             other.send(GET);
             assert_eq!(other.response().body, b"GET /api HTTP/1.1", "{framing}");
             assert_eq!(upstream.connections(), 2);
-            // What the client still sends belongs to the body, whatever it looks like.
+            // All further bytes of the client belong to the request body, even if they look like requests.
             let _sending = client.send_in_background(GET.repeat(3).into_bytes());
             let (rest, _) = client.read_to_end();
             let rest = String::from_utf8_lossy(&rest);
@@ -353,7 +356,7 @@ fn an_upstream_that_responds_early_and_stops_reading_does_not_block_the_client()
     let upstream = RawUpstream::scripted(|connection| {
         connection.head();
         connection.send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
-        // The server neither reads nor closes.
+        // The server neither reads the body nor closes the connection while the test runs.
         std::thread::sleep(2 * TEST_TIMEOUT);
     });
     let timeouts = "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
@@ -365,6 +368,6 @@ fn an_upstream_that_responds_early_and_stops_reading_does_not_block_the_client()
     ));
     let _sending = client.send_in_background(vec![b'x'; len]);
     assert_eq!(client.response().status, 401);
-    // Returns once the gateway has closed the connection.
+    // `read_to_end` returns when the gateway has closed the connection.
     client.read_to_end();
 }

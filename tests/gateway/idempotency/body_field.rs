@@ -1,4 +1,4 @@
-//! Idempotency keys in a member of a JSON body.
+//! Tests of idempotency keys that the client sends in a member of a JSON body (`body_field`).
 
 use bytes::Bytes;
 use tidegate::idempotency::RecordCounts;
@@ -18,7 +18,7 @@ fn json(client: &Client, body: impl Into<Bytes>) -> ClientRequest {
     request.header("content-type", "application/json")
 }
 
-/// Returns an HTTP/1.1 and an HTTP/2 client.
+/// Returns an HTTP/1.1 client and an HTTP/2 client of `gateway`.
 fn clients(gateway: &Gateway) -> [Client; 2] {
     [gateway.client(), gateway.client().h2()]
 }
@@ -95,7 +95,7 @@ async fn header_and_member_are_the_same_key() {
         }
         assert_replay_of(&json(client, body).send().await, 1);
     }
-    // With a key in the header, the body needs no member.
+    // A body without the key member is valid if the `Idempotency-Key` header contains the idempotency key.
     assert_execution(&json(&gateway.client(), "[1]").key("k2").send().await, 2);
     assert_replay_of(&json(&gateway.client(), "[1]").key("k2").send().await, 2);
 }
@@ -173,7 +173,7 @@ async fn a_body_without_the_member_is_forwarded_unchanged() {
             assert!(!response.is_replay());
             let received = upstream.last();
             assert_eq!(received.body, body);
-            // HTTP/2 clients declare no length for an empty body.
+            // The length check skips empty bodies: HTTP/2 clients send no `Content-Length` with them.
             let length = received.header("content-length");
             assert!(length == body.len().to_string() || body.is_empty());
             assert!(!received.has("transfer-encoding"));
@@ -182,7 +182,8 @@ async fn a_body_without_the_member_is_forwarded_unchanged() {
     assert_eq!(gateway.counts(), RecordCounts::default());
 }
 
-/// As with a key in the header, the chunks become one body. Trailers are never forwarded.
+/// The gateway reads the complete chunked body, because it searches the body for the key. It then forwards one body
+/// with `Content-Length` and never forwards trailers.
 #[test]
 fn a_chunked_body_with_trailers_is_forwarded_with_its_length() {
     let upstream = Upstream::echo();
@@ -246,7 +247,7 @@ async fn a_json_body_over_max_request_is_rejected_with_413() {
     assert!(rejected.starts_with("HTTP/1.1 413 "), "{rejected}");
     assert_eq!(gateway.counts(), RecordCounts::default());
     assert_eq!(upstream.count(), 0);
-    // Other media types are forwarded at any size.
+    // `max_request` does not apply to other media types, because the gateway does not search their bodies for a key.
     let request = gateway.client().post("/pay").body(large);
     assert_execution(&request.send().await, 1);
 }

@@ -1,4 +1,5 @@
-//! Bounds on the number of keys and the size of the store.
+//! Tests of the limits on the number of idempotency keys (`max_keys_per_scope`, `max_keys`) and on the size of the
+//! idempotency store (`max_bytes`).
 
 use tidegate::idempotency::RecordCounts;
 
@@ -26,7 +27,7 @@ async fn max_keys_per_scope_rejects_new_keys_of_that_scope_only() {
             assert_execution(&response, key);
         } else {
             assert_problem(&response, 429, "idempotency-keys-exhausted");
-            // The first of the keys expires in a day.
+            // `Retry-After` is almost one day, because the oldest idempotency key expires one day after its request.
             assert!(
                 (86_000..=86_400).contains(&response.retry_after()),
                 "{response:?}"
@@ -35,7 +36,7 @@ async fn max_keys_per_scope_rejects_new_keys_of_that_scope_only() {
     }
     assert_eq!(upstream.count(), 100);
     assert_eq!(gateway.counts().completed, 100);
-    // Existing records are replayed, and other scopes have their own hundred keys.
+    // A scope with 100 keys still gets replays of its own responses, and every other scope can claim 100 keys.
     for key in [1, 50, 100] {
         assert_replay_of(&send(&client, key).await, key);
     }
@@ -46,7 +47,7 @@ async fn max_keys_per_scope_rejects_new_keys_of_that_scope_only() {
         .key("key-1")
         .header("Authorization", "Bearer a");
     assert_execution(&credential.send().await, 102);
-    // A request without a key does not count.
+    // A request without an idempotency key is executed, because it does not count against `max_keys_per_scope`.
     assert_execution(&client.post("/").send().await, 103);
 }
 
@@ -80,7 +81,13 @@ async fn keys_in_progress_count() {
     assert_problem(&rejected, 429, "idempotency-keys-exhausted");
     permits.add_permits(2);
     for response in running {
-        assert_eq!(response.await.expect("a response").status, 201);
+        assert_eq!(
+            response
+                .await
+                .expect("the request should get a response")
+                .status,
+            201
+        );
     }
     assert_eq!(upstream.count(), 2);
 }
@@ -99,7 +106,7 @@ async fn a_full_store_rejects_new_keys_and_replays_the_others() {
     let rejected = send(&client.clone().from("127.0.0.2"), 4).await;
     assert_problem(&rejected, 503, "store-unavailable");
     assert!(rejected.retry_after() >= 1);
-    // The client that fills the store gets 429.
+    // The client whose own keys fill the idempotency store gets 429. Other clients get 503.
     let rejected = send(&client, 4).await;
     assert_problem(&rejected, 429, "idempotency-keys-exhausted");
     for key in 1..=3 {
@@ -127,7 +134,7 @@ async fn evicted_responses_become_tombstones_and_nothing_is_executed_twice() {
     for key in 0..KEYS {
         assert_eq!(send(key).await.status, 200);
     }
-    // Reading the counts also evicts, so that the bound holds.
+    // `counts()` also evicts responses, so the store is within `max_bytes` when it returns.
     let counts = gateway.counts();
     assert!(
         counts.evictions > 0 && counts.bytes <= 64 << 10,
@@ -149,5 +156,8 @@ async fn evicted_responses_become_tombstones_and_nothing_is_executed_twice() {
         }
     }
     assert_eq!(upstream.count(), KEYS);
-    assert!((1..=8).contains(&replayed), "{replayed} of 8 KiB in 64 KiB");
+    assert!(
+        (1..=8).contains(&replayed),
+        "{replayed} responses of 8 KiB were replayed from a store of 64 KiB"
+    );
 }

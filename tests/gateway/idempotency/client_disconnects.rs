@@ -1,4 +1,5 @@
-//! Clients that disconnect at any time: a started execution finishes, and an incomplete request is never executed.
+//! Tests with clients that disconnect at any time: an execution that has started finishes, and an incomplete request is
+//! never executed.
 
 use std::time::Duration;
 
@@ -16,13 +17,14 @@ const REQUEST: &str =
 const CHUNKED: &str = "POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k1\r\n\
                        Transfer-Encoding: chunked\r\n\r\n4\r\namou\r\n4\r\nnt=1\r\n0\r\n\r\n";
 
-/// Sends the same request again, on a new connection.
+/// Sends the request of [`REQUEST`] again on a new connection.
 async fn retry(gateway: &Gateway) -> crate::harness::ClientResponse {
     let request = gateway.client().post("/pay").header("Host", "a").key("k1");
     request.body("amount=1").send().await
 }
 
-/// Sends requests that a gateway with one worker handles after everything it has received before.
+/// Waits until the gateway has handled all events before this call, for example a closed connection. The gateway must
+/// have one worker, which handles the requests of this function after those events.
 async fn wait_until_handled(gateway: &Gateway) {
     for _ in 0..5 {
         let rejected = gateway.client().post("/pay").key("no key").send().await;
@@ -69,7 +71,8 @@ async fn a_stream_that_is_reset_does_not_stop_its_execution() {
     eventually("upstream has the request", || upstream.count() == 1).await;
     first.abort();
     assert!(first.await.is_err_and(|error| error.is_cancelled()));
-    // Further requests on the same connection are handled after the reset.
+    // The gateway handles frames of a connection in order, so it has handled the stream reset when it responds to these
+    // requests.
     for _ in 0..5 {
         let rejected = connection.send(client.post("/pay").key("no key")).await;
         assert_problem(&rejected, 400, "idempotency-key-invalid");
@@ -93,14 +96,18 @@ async fn an_incomplete_request_is_not_executed() {
         .upstream(&upstream)
         .start();
     for request in [REQUEST, CHUNKED] {
-        let head = request.find("\r\n\r\n").expect("a head") + 4;
+        let head = request
+            .find("\r\n\r\n")
+            .expect("the message should contain a complete head")
+            + 4;
         let lengths = [1, 17, head - 2, head - 1, head, head + 1, request.len() - 4];
         for length in lengths.into_iter().chain([request.len() - 1]) {
             let mut client = raw_http::RawClient::connect(gateway.address());
             client.send(&request[..length]);
             drop(client);
         }
-        // A single worker handles events in order, so it has handled the earlier connections before this request.
+        // A single worker handles events in order, so it has handled the connections above when it responds to this
+        // request.
         let after = gateway.client().get("/after").send().await;
         assert_eq!(after.status, 201);
     }
@@ -108,7 +115,7 @@ async fn an_incomplete_request_is_not_executed() {
     while gateway.metric("connections").await > 0.5 {
         assert!(
             std::time::Instant::now() < deadline,
-            "connections are still open"
+            "the gateway has not closed all client connections"
         );
     }
     let sent = upstream.requests();
@@ -127,7 +134,7 @@ async fn the_execution_of_a_client_that_half_closes_is_recorded() {
         client.send(request);
         eventually("upstream has the request", || upstream.count() == 1).await;
         let half_closed = client.stream.shutdown(std::net::Shutdown::Write);
-        half_closed.expect("an open socket");
+        half_closed.expect("the socket should be open");
         permits.add_permits(1);
         eventually("the response is recorded", || {
             gateway.counts().completed == 1
@@ -140,7 +147,8 @@ async fn the_execution_of_a_client_that_half_closes_is_recorded() {
 
 #[tokio::test]
 async fn a_response_whose_client_disconnects_while_reading_is_recorded() {
-    // Much more than the socket buffers of both kernels can hold.
+    // The response body is much larger than all socket buffers, so the gateway cannot send it completely before the
+    // client disconnects.
     let body = "x".repeat(24 << 20);
     let response_body = body.clone();
     let upstream = crate::harness::Upstream::with(move |_| {
@@ -179,7 +187,7 @@ async fn a_drain_waits_for_an_execution_whose_client_disconnected() {
     }
     assert!(!ended.is_finished());
     permits.add_permits(1);
-    let counts = ended.await.expect("no panic");
+    let counts = ended.await.expect("the task should not panic");
     assert_eq!(
         (counts.completed, counts.unknown, counts.in_progress),
         (1, 0, 0)
@@ -188,7 +196,7 @@ async fn a_drain_waits_for_an_execution_whose_client_disconnected() {
 
 #[tokio::test]
 async fn an_execution_beyond_shutdown_grace_becomes_unknown_on_disk() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("the temporary directory should be created");
     let (upstream, _permits) = numbered_on_permit();
     let builder = || {
         Gateway::keyed("")
@@ -201,10 +209,10 @@ async fn an_execution_beyond_shutdown_grace_becomes_unknown_on_disk() {
     eventually("upstream has the request", || upstream.count() == 1).await;
     gateway.drain();
     let counts = tokio::task::spawn_blocking(move || gateway.wait_for_exit()).await;
-    let counts = counts.expect("no panic");
+    let counts = counts.expect("the task should not panic");
     assert_eq!(counts.completed, 0);
-    // The client did not get a response that looks like a result.
-    let result = first.await.expect("no panic");
+    // The client must not get a response that looks like the result of the execution.
+    let result = first.await.expect("the task should not panic");
     assert!(result.is_err() || result.is_ok_and(|response| response.status == 409));
 
     let gateway = builder().start();
@@ -228,7 +236,9 @@ async fn an_execution_beyond_shutdown_grace_becomes_unknown_in_memory() {
     gateway.drain();
     let ended = tokio::task::spawn_blocking(move || gateway.wait_for_exit());
     let counts = tokio::time::timeout(Duration::from_secs(20), ended).await;
-    let counts = counts.expect("the drain ends").expect("no panic");
+    let counts = counts
+        .expect("the drain should end within 20 seconds")
+        .expect("the task should not panic");
     assert_eq!((counts.in_progress, counts.unknown), (0, 1));
     drop(first);
 }

@@ -1,17 +1,20 @@
-//! One client cannot fill the key store for the others.
+//! Tests that one client cannot fill the idempotency store and thereby block other clients.
 
 use tempfile::TempDir;
 
 use super::{assert_execution, assert_problem, assert_replay_of, numbered_executions};
 use crate::harness::{Client, ClientResponse, Gateway, GatewayBuilder};
 
-/// Capacity of the store in keys. 80 % are 320 keys, and the share of one client is 40 keys.
+/// Maximum number of idempotency keys in the store. While more than 80 % of them (320 keys) are in use, each client is
+/// limited to a share of 40 keys.
 const MAX_KEYS: usize = 400;
 
-/// Keys that a single client can claim: one more than 80 % of the store.
+/// Number of idempotency keys that a single client can claim in an empty store: one more than 80 % of [`MAX_KEYS`].
+/// From this key on, the store is above 80 %, so the share of the client applies.
 const CLAIMED: usize = 321;
 
-/// Whether each key has its own `Authorization` header, and thus its own scope.
+/// Whether requests have an `Authorization` header. `Invented`: each request has its own value, so each idempotency key
+/// is in its own scope. `Missing`: no request has the header.
 #[derive(Clone, Copy)]
 enum Credentials {
     Invented,
@@ -39,7 +42,7 @@ async fn send(client: &Client, key: usize, credentials: Credentials) -> ClientRe
     .await
 }
 
-/// Asserts that 600 keys of one client do not keep other clients from claiming keys.
+/// Asserts that other clients can still claim idempotency keys after one client has tried to claim 600.
 async fn assert_other_clients_can_claim(builder: GatewayBuilder, credentials: Credentials) {
     let upstream = numbered_executions();
     let gateway = builder.upstream(&upstream).admin().start();
@@ -94,12 +97,12 @@ async fn keys_without_credentials_do_not_fill_the_memory_store_for_other_clients
 
 #[tokio::test]
 async fn invented_credentials_do_not_fill_the_disk_store_for_other_clients() {
-    let directory = TempDir::new().expect("a directory");
+    let directory = TempDir::new().expect("the temporary directory should be created");
     assert_other_clients_can_claim(on_disk(&directory), Credentials::Invented).await;
 }
 
 #[tokio::test]
 async fn keys_without_credentials_do_not_fill_the_disk_store_for_other_clients() {
-    let directory = TempDir::new().expect("a directory");
+    let directory = TempDir::new().expect("the temporary directory should be created");
     assert_other_clients_can_claim(on_disk(&directory), Credentials::Missing).await;
 }

@@ -1,7 +1,7 @@
-//! Users behind one address with different credentials, with every store.
+//! Tests with users behind one IP address who send different credentials, with the memory, disk and Redis stores.
 //!
-//! The upstream returns the number of the execution in the body and sets a cookie. A second user who sends the first
-//! user's key never receives either.
+//! The upstream returns the number of the execution in the body and sets a cookie. A user who sends the idempotency key
+//! of another user must receive neither the body nor the cookie.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,8 @@ use crate::harness::{
 };
 use crate::redis::RedisServer;
 
-/// Headers outside the scope that identify a user, with the values of two users.
+/// Headers that identify a user but are not part of the key scope. Each entry contains the header name and its values
+/// for two users.
 const CREDENTIALS: [(&str, &str, &str); 11] = [
     (
         "Cookie",
@@ -32,12 +33,14 @@ const CREDENTIALS: [(&str, &str, &str); 11] = [
     ("X-Session-Id", "ann", "bob"),
     ("X-Client-Secret", "ann", "bob"),
     ("X-Amz-Security-Token", "ann", "bob"),
-    // A server behind the gateway does not receive this header, but a wrong rejection is better than a wrong response.
+    // The gateway does not forward `Proxy-Authorization`, but still compares it. A wrong rejection is better than the
+    // response of another user.
     ("Proxy-Authorization", "Basic YW5u", "Basic Ym9i"),
     ("X_Session", "ann", "bob"),
 ];
 
-/// Values of `Authorization` that form a scope: of the first user, of its retry, and of the second user.
+/// Values of `Authorization` that form a key scope. Each entry contains the first user's value, the same user's value
+/// in a retry, and the second user's value.
 const SCOPES: [[&str; 3]; 6] = [
     ["Bearer ann", "bearer  ann", "Bearer bob"],
     [
@@ -67,7 +70,7 @@ const SCOPES: [[&str; 3]; 6] = [
     ],
 ];
 
-/// Store and the resources that must outlive the gateways that use it.
+/// Idempotency store of a test. It owns the directory or the Redis server that must outlive the gateways.
 enum Store {
     Memory,
     Disk(TempDir),
@@ -76,7 +79,7 @@ enum Store {
 
 impl Store {
     fn all() -> [Self; 3] {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("the temporary directory should be created");
         [
             Self::Memory,
             Self::Disk(directory),
@@ -97,7 +100,8 @@ impl Store {
     }
 }
 
-/// Upstream that numbers its executions, sets a cookie with each, and responds while a permit is available.
+/// Creates an upstream that numbers its executions and sets a cookie in each response. A request waits until it can
+/// acquire one of `permits`.
 fn shop(permits: &Arc<Semaphore>) -> Upstream {
     let executions = AtomicUsize::new(0);
     let permits = Arc::clone(permits);
@@ -105,7 +109,10 @@ fn shop(permits: &Arc<Semaphore>) -> Upstream {
         let number = executions.fetch_add(1, Ordering::SeqCst) + 1;
         let permits = Arc::clone(&permits);
         async move {
-            let _permit = permits.acquire().await.expect("never closed");
+            let _permit = permits
+                .acquire()
+                .await
+                .expect("the semaphore should never be closed");
             let mut reply = full(format!("execution {number}"));
             let cookie = HeaderValue::from_static("owner=ann");
             reply.headers_mut().insert(SET_COOKIE, cookie);
@@ -114,7 +121,7 @@ fn shop(permits: &Arc<Semaphore>) -> Upstream {
     })
 }
 
-/// Builds the request that all users send. Only their headers differ.
+/// Builds the order request that all users send. The tests add the headers in which users differ.
 fn order(client: &Client, key: &str) -> ClientRequest {
     client
         .post("/orders")
@@ -123,7 +130,8 @@ fn order(client: &Client, key: &str) -> ClientRequest {
         .body("order=17")
 }
 
-/// Asserts that a request is rejected only because of its credentials, without any part of the first response.
+/// Asserts that the gateway rejects a request because of its credentials. The rejection must contain no part of the
+/// other user's response.
 #[track_caller]
 fn assert_credential_mismatch(response: &ClientResponse) {
     assert_problem(response, 422, "idempotency-key-reused");
@@ -221,7 +229,7 @@ async fn a_retry_with_reordered_headers_and_cookies_is_replayed() {
                     ("Cookie", "cart=9; session=ann"),
                     ("X-Api-Key", "ann"),
                 ][..],
-                // HTTP/2 can split a cookie over lines (RFC 9113, section 8.2.3).
+                // An HTTP/2 client can split the cookies over several `Cookie` fields (RFC 9113, section 8.2.3).
                 &[
                     ("Cookie", "cart=9"),
                     ("X-Auth-User", "ann"),
@@ -252,8 +260,8 @@ async fn another_user_does_not_wait_for_a_request_in_flight() {
         let duplicate = tokio::spawn(send("ann"));
         gateway.wait_for_outcome("waited", 1).await;
         permits.add_permits(1);
-        assert_execution(&first.await.expect("no panic"), 1);
-        assert_replay_of(&duplicate.await.expect("no panic"), 1);
+        assert_execution(&first.await.expect("the task should not panic"), 1);
+        assert_replay_of(&duplicate.await.expect("the task should not panic"), 1);
         assert_credential_mismatch(&send("bob").await);
         assert_eq!(upstream.count(), 1);
     }

@@ -1,4 +1,4 @@
-//! Records on disk that survive the process.
+//! Tests of idempotency records on disk: they survive a restart and a crash of the process.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::{assert_execution, assert_problem, assert_replay_of, numbered_executi
 use crate::harness::{ClientResponse, Process, Upstream, eventually, full};
 use crate::raw_http;
 
-/// Directory with a configuration and its store.
+/// Temporary directory that contains the configuration file of a gateway and its idempotency store.
 struct StoreFixture {
     directory: TempDir,
 }
@@ -17,7 +17,7 @@ struct StoreFixture {
 impl StoreFixture {
     fn new(upstream: &str) -> Self {
         let fixture = Self {
-            directory: tempfile::tempdir().expect("a directory"),
+            directory: tempfile::tempdir().expect("the temporary directory should be created"),
         };
         fixture.write_config(&fixture.store(), upstream);
         fixture
@@ -30,7 +30,7 @@ impl StoreFixture {
              [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{ mode = \"optional\" }}\n",
             store.display()
         );
-        std::fs::write(self.config(), config).expect("a file");
+        std::fs::write(self.config(), config).expect("the test file should be accessible");
     }
 
     fn store(&self) -> PathBuf {
@@ -43,13 +43,21 @@ impl StoreFixture {
 
     fn serve(&self) -> Process {
         let config = self.config();
-        Process::start(&["serve", "--config", config.to_str().expect("a plain name")])
+        Process::start(&[
+            "serve",
+            "--config",
+            config.to_str().expect("the path should be valid UTF-8"),
+        ])
     }
 
-    /// Runs a gateway that must fail to start, and returns its error output.
+    /// Runs a gateway that must exit with status 1 at startup, and returns its standard error output.
     fn startup_error(&self) -> String {
         let config = self.config();
-        let output = Process::run(&["serve", "--config", config.to_str().expect("a plain name")]);
+        let output = Process::run(&[
+            "serve",
+            "--config",
+            config.to_str().expect("the path should be valid UTF-8"),
+        ]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(!error.contains("panicked"), "{error}");
@@ -82,7 +90,8 @@ async fn a_response_is_replayed_byte_for_byte_after_a_restart() {
     let first = send(&process).await;
     assert_eq!((first.status, first.is_replay()), (201, false));
     stop(process);
-    // Two restarts, because a gateway also rewrites the records that it has read.
+    // The test restarts the gateway twice. The first restart rewrites the records on disk, and the second restart reads
+    // the rewritten records.
     for _ in 0..2 {
         let process = fixture.serve();
         let mut replay = send(&process).await;
@@ -115,7 +124,7 @@ async fn a_request_in_progress_when_the_gateway_is_killed_becomes_unknown() {
     eventually("upstream has the request", || upstream.count() == 1).await;
     process.signal(Signal::KILL);
     process.wait_for_exit();
-    assert!(lost.await.expect("no panic").is_err());
+    assert!(lost.await.expect("the task should not panic").is_err());
 
     let process = fixture.serve();
     for _ in 0..2 {
@@ -143,7 +152,8 @@ async fn a_second_gateway_on_a_directory_fails_and_names_the_first() {
     let fixture = StoreFixture::new(&upstream.url());
     let process = fixture.serve();
     assert_execution(&send(&process).await, 1);
-    let holder = std::fs::read_to_string(fixture.store().join("lock")).expect("a lock");
+    let holder = std::fs::read_to_string(fixture.store().join("lock"))
+        .expect("the lock file should be readable");
     let error = fixture.startup_error();
     assert!(
         error.contains(&format!("in use by process {holder}")),
@@ -154,7 +164,7 @@ async fn a_second_gateway_on_a_directory_fails_and_names_the_first() {
         "{error}"
     );
     assert!(error.contains("another directory"), "{error}");
-    // The first gateway is unaffected.
+    // The failed start of the second gateway does not affect the first gateway.
     assert_replay_of(&send(&process).await, 1);
     stop(process);
     assert_replay_of(&send(&fixture.serve()).await, 1);
@@ -163,7 +173,7 @@ async fn a_second_gateway_on_a_directory_fails_and_names_the_first() {
 #[tokio::test]
 async fn an_unusable_directory_is_reported_with_a_remedy() {
     let fixture = StoreFixture::new("http://127.0.0.1:9");
-    // Even root cannot create a directory below a file.
+    // Creating a directory below a regular file fails even for root.
     let below = fixture.config().join("store");
     fixture.write_config(&below, "http://127.0.0.1:9");
     let error = fixture.startup_error();
@@ -180,18 +190,22 @@ async fn a_directory_of_another_format_is_left_unchanged() {
     assert_execution(&send(&process).await, 1);
     stop(process);
     let identity = fixture.store().join("identity");
-    let original = std::fs::read_to_string(&identity).expect("an identity");
+    let original =
+        std::fs::read_to_string(&identity).expect("the identity file should be readable");
     for format in [1, 99] {
         let other = original.replace("\"format\": 2", &format!("\"format\": {format}"));
         assert_ne!(other, original);
-        std::fs::write(&identity, &other).expect("a file");
+        std::fs::write(&identity, &other).expect("the test file should be accessible");
         let error = fixture.startup_error();
         assert!(error.contains(&format!("has format {format}")), "{error}");
         assert!(error.contains("version that wrote it"), "{error}");
-        assert_eq!(std::fs::read_to_string(&identity).expect("a file"), other);
+        assert_eq!(
+            std::fs::read_to_string(&identity).expect("the test file should be accessible"),
+            other
+        );
     }
-    // The version that wrote the directory still finds its records.
-    std::fs::write(&identity, original).expect("a file");
+    // The failed starts change no records: with the original format number, the gateway replays the response.
+    std::fs::write(&identity, original).expect("the test file should be accessible");
     assert_replay_of(&send(&fixture.serve()).await, 1);
 }
 
@@ -202,15 +216,16 @@ async fn a_replay_beyond_the_memory_for_bodies_gets_503_and_is_served_with_more(
     let process = fixture.serve();
     assert_eq!(send(&process).await.status, 200);
     stop(process);
-    let large_memory = std::fs::read_to_string(fixture.config()).expect("a file");
+    let large_memory =
+        std::fs::read_to_string(fixture.config()).expect("the test file should be accessible");
     let small_memory = large_memory
         .replace("[server]\n", "[server]\nmax_buffered = \"8KiB\"\n")
         .replace("mode = \"optional\"", "max_request = \"1KiB\"");
-    std::fs::write(fixture.config(), small_memory).expect("a file");
+    std::fs::write(fixture.config(), small_memory).expect("the test file should be accessible");
     let process = fixture.serve();
     assert_problem(&send(&process).await, 503, "store-unavailable");
     stop(process);
-    std::fs::write(fixture.config(), large_memory).expect("a file");
+    std::fs::write(fixture.config(), large_memory).expect("the test file should be accessible");
     let replay = send(&fixture.serve()).await;
     assert!(
         replay.is_replay() && replay.body.len() == 20_000,

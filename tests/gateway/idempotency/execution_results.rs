@@ -1,4 +1,4 @@
-//! Executions without a complete response, or with a response that means "not executed".
+//! Tests of executions that end without a complete response, or with a response that means "not executed".
 
 use tidegate::idempotency::RecordCounts;
 
@@ -6,14 +6,14 @@ use super::{assert_execution, assert_problem, assert_replay_of, numbered_executi
 use crate::harness::{ClientResponse, Gateway, GatewayBuilder, Upstream, full};
 use crate::raw_http;
 
-/// Sends the request with the key `k1`.
+/// Sends a POST request with the idempotency key `k1`.
 pub(super) async fn send(gateway: &Gateway) -> ClientResponse {
     let request = gateway.client().post("/pay").key("k1").body("amount=1");
     request.send().await
 }
 
-/// Upstream that reads each request and sends `bytes`. Then it closes the connection, or keeps it open if `stall` is
-/// set.
+/// Creates an upstream that reads one request on each connection and sends `bytes`. If `stall` is set, it then keeps
+/// the connection open. Otherwise it closes the connection.
 pub(super) fn sending(bytes: &'static [u8], stall: bool) -> raw_http::RawUpstream {
     raw_http::RawUpstream::scripted(move |connection| {
         if connection.request().is_some() {
@@ -25,12 +25,13 @@ pub(super) fn sending(bytes: &'static [u8], stall: bool) -> raw_http::RawUpstrea
     })
 }
 
-/// Returns how often a request has reached `upstream`.
+/// Returns how many POST requests `upstream` has received.
 fn sent(upstream: &raw_http::RawUpstream) -> usize {
     upstream.received().matches("POST /pay").count()
 }
 
-/// Prepares a gateway with a `first_byte_timeout` and an `idle_timeout` of 300 ms.
+/// Builds a gateway with a `first_byte_timeout` and an `idle_timeout` of 300 ms. `rule` contains additional members of
+/// the route's `idempotency` table.
 pub(super) fn with_short_timeouts(rule: &str, upstream: &raw_http::RawUpstream) -> GatewayBuilder {
     let comma = if rule.is_empty() { "" } else { ", " };
     Gateway::with(&format!(
@@ -41,7 +42,8 @@ pub(super) fn with_short_timeouts(rule: &str, upstream: &raw_http::RawUpstream) 
     .upstream_url(&url(upstream.address))
 }
 
-/// Invalid and incomplete responses: the bytes, whether the upstream then stalls, and the status that the client gets.
+/// Invalid and incomplete responses. Each entry contains the bytes that the upstream sends, whether it then stalls, and
+/// the status that the client gets.
 pub(super) const LOST_RESPONSES: [(&[u8], bool, u16); 8] = [
     (b"", false, 502),
     (b"", true, 504),
@@ -119,7 +121,11 @@ async fn bytes_after_a_response_are_discarded_with_their_connection() {
     assert_replay_of(&send(&gateway).await, 1);
     let other = gateway.client().post("/pay").key("k2").send().await;
     assert_execution(&other, 1);
-    assert_eq!(upstream.connections(), 2, "a connection was reused");
+    assert_eq!(
+        upstream.connections(),
+        2,
+        "the gateway reused a connection with bytes left over"
+    );
 }
 
 #[tokio::test]
@@ -132,7 +138,8 @@ async fn with_on_unknown_release_a_lost_response_releases_the_key() {
             assert_eq!(response.status, status, "{}", bytes.escape_ascii());
             assert_eq!(sent(&upstream), times, "{}", bytes.escape_ascii());
         }
-        // Upstream received the key both times and can recognise the duplicate.
+        // Upstream received the same idempotency key in both requests, so it can recognise the second one as a
+        // duplicate.
         let keys = upstream.received();
         assert_eq!(keys.matches("idempotency-key: k1").count(), 2, "{keys}");
         assert_eq!(gateway.counts(), RecordCounts::default());
@@ -141,8 +148,11 @@ async fn with_on_unknown_release_a_lost_response_releases_the_key() {
 
 #[tokio::test]
 async fn a_request_that_was_provably_not_sent_releases_its_key() {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = socket.local_addr().expect("an address");
+    let socket =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+    let address = socket
+        .local_addr()
+        .expect("the listen address should be known");
     drop(socket);
     let gateway = Gateway::keyed("").upstream_url(&url(address)).start();
     for _ in 0..3 {
@@ -153,26 +163,38 @@ async fn a_request_that_was_provably_not_sent_releases_its_key() {
 
 #[tokio::test]
 async fn a_released_key_is_executed_once_upstream_is_reachable() {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = socket.local_addr().expect("an address");
+    let socket =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+    let address = socket
+        .local_addr()
+        .expect("the listen address should be known");
     drop(socket);
     let gateway = Gateway::keyed("").upstream_url(&url(address)).start();
     assert_problem(&send(&gateway).await, 502, "upstream-unavailable");
     let listener = tokio::net::TcpListener::bind(address).await;
-    let listener = listener.expect("the port that was free");
+    let listener = listener.expect("the port should still be free");
     let serving = tokio::spawn(async move {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let (mut stream, _) = listener
+            .accept()
+            .await
+            .expect("the connection should be established");
         let mut head = [0; 4096];
-        let read = stream.read(&mut head).await.expect("a request");
+        let read = stream
+            .read(&mut head)
+            .await
+            .expect("the upstream should receive a request");
         assert!(head[..read].starts_with(b"POST /pay"));
         let response = raw_http::ok("execution 1");
-        stream.write_all(response.as_bytes()).await.expect("sent");
+        stream
+            .write_all(response.as_bytes())
+            .await
+            .expect("the response should be sent");
         stream
     });
     assert_execution(&send(&gateway).await, 1);
     assert_replay_of(&send(&gateway).await, 1);
-    drop(serving.await.expect("an upstream"));
+    drop(serving.await.expect("the upstream task should not panic"));
 }
 
 #[tokio::test]
@@ -203,7 +225,8 @@ async fn responses_that_mean_not_executed_are_not_stored() {
             let number = executions.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
             async move {
                 let mut reply = full(format!("execution {number}"));
-                *reply.status_mut() = http::StatusCode::from_u16(status).expect("a status");
+                *reply.status_mut() =
+                    http::StatusCode::from_u16(status).expect("the status code should be valid");
                 if retry_after {
                     let value = http::HeaderValue::from_static("1");
                     reply.headers_mut().insert("retry-after", value);
@@ -256,7 +279,7 @@ async fn after_a_released_response_the_next_one_is_stored() {
         let authorised = received.has("x-code");
         let mut reply = full(if authorised { "paid" } else { "who are you?" });
         let status = if authorised { 201 } else { 401 };
-        *reply.status_mut() = status.try_into().expect("a status");
+        *reply.status_mut() = status.try_into().expect("the status code should be valid");
         reply
     });
     let gateway = Gateway::keyed("").upstream(&upstream).start();
@@ -264,7 +287,8 @@ async fn after_a_released_response_the_next_one_is_stored() {
     assert_eq!(request().send().await.status, 401);
     let paid = request().header("X-Code", "1").send().await;
     assert_eq!((paid.status, paid.is_replay()), (201, false));
-    // The fingerprint does not include this header, so both requests are the same.
+    // The fingerprint of a request does not include `X-Code`. A request without this header is thus a duplicate of the
+    // paid request.
     let replay = request().send().await;
     assert_eq!((replay.status, replay.is_replay()), (201, true));
     assert_eq!(upstream.count(), 2);

@@ -1,4 +1,5 @@
-//! Requests that follow a keyed request on its connection. The body of the keyed request is never read as a request.
+//! Tests of pipelined requests that follow a request with an idempotency key. The gateway never parses the body of the
+//! first request as another request.
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
@@ -18,13 +19,14 @@ fn gateway(rule: &str, upstream: &RawUpstream) -> Gateway {
         .start()
 }
 
-/// Returns a request with `key` and `body`, once with `Content-Length` and once chunked.
+/// Returns two requests with `key` and `body`: one with `Content-Length` and one with chunked encoding.
 fn requests(key: &str, body: &str) -> [String; 2] {
     let head = format!("POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: {key}\r\n");
     let mut chunks = String::new();
     for chunk in body.as_bytes().chunks(4000) {
         let text = String::from_utf8_lossy(chunk);
-        write!(chunks, "{:x}\r\n{text}\r\n", chunk.len()).expect("writing to a string");
+        write!(chunks, "{:x}\r\n{text}\r\n", chunk.len())
+            .expect("writing to a string should not fail");
     }
     [
         format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()),
@@ -32,8 +34,8 @@ fn requests(key: &str, body: &str) -> [String; 2] {
     ]
 }
 
-/// Sends `request` and another one directly after it. Asserts that the first gets `status`. Then either the other one
-/// gets its response and alone reaches upstream, or the connection closes and upstream receives nothing.
+/// Sends `request` and [`NEXT`] directly after it, and asserts that the response to `request` has `status`. Then the
+/// gateway must either forward only [`NEXT`], or close the connection and forward nothing.
 #[track_caller]
 fn assert_next_response_or_closed(
     gateway: &Gateway,
@@ -53,7 +55,7 @@ fn assert_next_response_or_closed(
     let rest = String::from_utf8_lossy(&rest);
     let served = rest.starts_with("HTTP/1.1 200 ") && rest.ends_with("GET /next HTTP/1.1");
     assert!(rest.is_empty() || served, "{rest}");
-    sending.join().expect("no panic");
+    sending.join().expect("the task should not panic");
     let received = upstream.received();
     let lines: Vec<_> = received
         .lines()
@@ -122,7 +124,9 @@ fn after_a_conflict_the_next_request_is_read() {
     let upstream = RawUpstream::scripted(move |connection| {
         while let Some(request) = connection.request() {
             if request.head.starts_with("POST") {
-                let held = released.lock().expect("an unpoisoned lock");
+                let held = released
+                    .lock()
+                    .expect("no thread should panic while it holds the lock");
                 let _ = held.recv();
             }
             connection.send(ok(request.line()));
@@ -141,7 +145,9 @@ fn after_a_conflict_the_next_request_is_read() {
         for request in requests(&key, &body) {
             assert_next_response_or_closed(&gateway, &upstream, &request, 409, false);
         }
-        release.send(()).expect("an upstream that waits");
+        release
+            .send(())
+            .expect("the upstream should still wait for the signal");
         assert_eq!(first.response().status, 200);
     }
 }
@@ -158,7 +164,8 @@ fn pipelined_requests_of_all_kinds_get_their_responses_in_order() {
         all += &chunked;
         all += &requests(&key, "another")[n % 2];
         all += &requests("no key", SMUGGLED)[n % 2];
-        write!(all, "GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n").expect("writing to a string");
+        write!(all, "GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("writing to a string should not fail");
     }
     let mut client = RawClient::connect(gateway.address());
     let sending = client.send_in_background(all.into_bytes());
@@ -172,10 +179,10 @@ fn pipelined_requests_of_all_kinds_get_their_responses_in_order() {
         let expected = format!("GET /{n} HTTP/1.1");
         assert_eq!(client.response().body, expected.as_bytes());
     }
-    sending.join().expect("no panic");
+    sending.join().expect("the task should not panic");
     let received = upstream.received();
     assert_eq!(received.matches("POST /pay ").count(), 50);
-    // Each of these is part of a body. None was read as a request.
+    // Upstream received these 50 request lines as parts of bodies. The gateway parsed none of them as a request.
     assert_eq!(received.matches("GET /smuggled ").count(), 50);
 }
 
@@ -189,7 +196,7 @@ fn a_keyed_request_gets_100_continue_before_its_key_is_claimed() {
              Expect: 100-continue\r\n\r\n"
         )
     };
-    // The first request is executed, the second is a replay. Both get `100 Continue`.
+    // The first request is executed and the second request is replayed. The gateway sends `100 Continue` to both.
     for replayed in [false, true] {
         let mut client = RawClient::connect(gateway.address());
         client.send(head("k1"));

@@ -1,4 +1,4 @@
-//! Format of rejections for a key: content negotiation, CORS and `Retry-After`.
+//! Tests of the format of rejections because of an idempotency key: content negotiation, CORS and `Retry-After`.
 
 use super::{numbered_executions, numbered_on_permit};
 use crate::harness::{ClientResponse, Gateway, Upstream, eventually};
@@ -15,7 +15,8 @@ fn gateway(upstream: &Upstream) -> Gateway {
         .start()
 }
 
-/// Sends a request for each kind of rejection that needs no preparation except one request with `k1`.
+/// Sends one request for each kind of rejection, with the header `name: value`. The test must have sent a request with
+/// the idempotency key `k1` before. Returns status, title and response of each rejection.
 async fn rejections(
     gateway: &Gateway,
     name: &str,
@@ -87,7 +88,7 @@ async fn a_browser_can_read_a_rejection_for_a_key_and_a_replay() {
         assert_eq!(response.header("access-control-allow-origin"), APP);
         assert!(
             !response.has("x-served-by"),
-            "only rejections have this header"
+            "a replay must not have the header that is configured for rejections"
         );
     }
     for (status, _, response) in rejections(&gateway, "Origin", APP).await {
@@ -149,5 +150,11 @@ async fn retry_after_is_present_in_every_format() {
         assert_eq!(response.header("access-control-allow-origin"), APP);
     }
     permits.add_permits(1);
-    assert_eq!(first.await.expect("a response").status, 201);
+    assert_eq!(
+        first
+            .await
+            .expect("the request should get a response")
+            .status,
+        201
+    );
 }

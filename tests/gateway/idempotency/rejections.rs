@@ -1,4 +1,4 @@
-//! Requests that are rejected because of their key: nothing is claimed and nothing is sent.
+//! Tests of requests that the gateway rejects because of their idempotency key. It claims no key and forwards nothing.
 
 use tidegate::idempotency::RecordCounts;
 
@@ -8,7 +8,7 @@ use super::{
 use crate::harness::{Client, Gateway, Upstream, eventually};
 use crate::raw_http;
 
-/// Asserts that no key was claimed and no request was sent.
+/// Asserts that no idempotency key was claimed and that upstream received no request.
 #[track_caller]
 fn assert_nothing_executed(gateway: &Gateway, upstream: &Upstream) {
     assert_eq!(gateway.counts(), RecordCounts::default());
@@ -31,7 +31,7 @@ async fn a_request_without_a_required_key_is_rejected() {
     .upstream(&upstream)
     .start();
     let client = gateway.client();
-    // A key in another header does not count.
+    // Neither request has a valid key: this route reads keys from `X-Once`, so it ignores `Idempotency-Key`.
     for request in [client.post("/"), client.post("/").key("k1")] {
         let rejected = request.body("order").send().await;
         assert_problem(&rejected, 400, "idempotency-key-missing");
@@ -41,7 +41,7 @@ async fn a_request_without_a_required_key_is_rejected() {
     let send = || client.post("/").header("X-Once", "k1").send();
     assert_execution(&send().await, 1);
     assert_replay_of(&send().await, 1);
-    // Methods without key handling need no key.
+    // GET requests need no key: the idempotency rule does not apply to the GET method.
     assert_execution(&client.get("/").send().await, 2);
 }
 
@@ -77,7 +77,7 @@ async fn an_invalid_key_is_rejected() {
         assert_problem(&request.send().await, 400, "idempotency-key-invalid");
     }
     assert_nothing_executed(&gateway, &upstream);
-    // The longest valid key works in both spellings.
+    // The longest valid key (255 bytes) is accepted with and without quotes.
     let long = "k".repeat(255);
     let send = |key: &str| gateway.client().post("/").key(key).send();
     assert_execution(&send(&long).await, 1);
@@ -133,7 +133,7 @@ async fn another_request_with_a_used_key_is_rejected() {
         let rejected = send_variant(method, target, host, body).await;
         assert_problem(&rejected, 422, "idempotency-key-reused");
     }
-    // Equivalent spellings are the same request, and the record is unchanged.
+    // Requests with equivalent spellings of path and host have the same fingerprint, so they are replayed.
     for (target, host) in [
         ("/pay?to=ann", "API.Example"),
         ("/./pay?to=ann", "api.example:8080"),
@@ -145,8 +145,9 @@ async fn another_request_with_a_used_key_is_rejected() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// Regression test: normalising a path used to drop the host, which HTTP/2 carries only in `:authority`. The same
-/// request then had another fingerprint, and the same path of another host had the same one.
+/// Regression test: normalising a path used to drop the host, which HTTP/2 carries only in `:authority`. The
+/// fingerprint then did not include the host. Duplicate requests were rejected, and requests to other hosts were
+/// replayed.
 #[tokio::test]
 async fn a_normalised_path_keeps_its_host_in_both_http_versions() {
     let upstream = numbered_executions();
@@ -176,7 +177,7 @@ async fn another_request_with_a_key_in_progress_is_rejected_without_waiting() {
     let rejected = send("amount=2").await;
     assert_problem(&rejected, 422, "idempotency-key-reused");
     permits.add_permits(1);
-    assert_execution(&first.await.expect("a response"), 1);
+    assert_execution(&first.await.expect("the request should get a response"), 1);
     assert_replay_of(&send("amount=1").await, 1);
 }
 
@@ -207,7 +208,8 @@ async fn a_keyed_body_above_max_request_returns_413() {
     let request = || gateway.client().post("/").key("k1").body("x".repeat(1024));
     assert_execution(&request().send().await, 1);
     assert_replay_of(&request().send().await, 1);
-    // A request without a key has no fingerprint, so its size does not matter here.
+    // `max_request` does not apply to a request without an idempotency key, because the gateway computes no fingerprint
+    // of its body.
     assert_execution(&gateway.client().post("/").body(large).send().await, 2);
 }
 
@@ -236,7 +238,8 @@ async fn a_keyed_request_cannot_be_upgraded() {
     assert!(rejected.starts_with("HTTP/1.1 400 "), "{rejected}");
     assert!(rejected.contains("urn:tidegate:problem:bad-request"));
     assert_nothing_executed(&gateway, &upstream);
-    // Without a key, or with a method whose keys do not count, upstream decides.
+    // The gateway forwards an upgrade request without a key. It also forwards one with a method to which the
+    // idempotency rule does not apply.
     for head in [
         format!("{head}\r\n"),
         format!("{}Idempotency-Key: k1\r\n\r\n", head.replace("POST", "GET")),
@@ -262,7 +265,7 @@ async fn with_in_flight_conflict_a_duplicate_returns_409_with_retry_after() {
         assert_eq!(rejected.json()["retry_after"], 1);
     }
     permits.add_permits(1);
-    assert_execution(&first.await.expect("a response"), 1);
+    assert_execution(&first.await.expect("the request should get a response"), 1);
     assert_replay_of(&send().await, 1);
     assert_eq!(upstream.count(), 1);
 }

@@ -1,4 +1,4 @@
-//! A replay equals the first response: same status, same header lines, same bytes.
+//! Tests that a replay equals the first response: same status, same header lines, same body bytes.
 
 use http::{HeaderMap, HeaderValue};
 
@@ -6,14 +6,14 @@ use super::{assert_execution, assert_replay_of, numbered_executions, url};
 use crate::harness::{ClientResponse, Gateway, Upstream, empty, full};
 use crate::raw_http;
 
-/// `{"paid":true}` compressed with gzip.
+/// The JSON text `{"paid":true}` compressed with gzip.
 const GZIP: [u8; 33] = [
     0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0xab, 0x56, 0x2a, 0x48, 0xcc, 0x4c,
     0x51, 0xb2, 0x2a, 0x29, 0x2a, 0x4d, 0xad, 0x05, 0x00, 0x5d, 0x44, 0x0f, 0x0c, 0x0d, 0x00, 0x00,
     0x00,
 ];
 
-/// Header lines that a careless store would change.
+/// Header lines that a store can change by mistake, for example by merging or reordering them.
 const HEAD: &[u8] = b"HTTP/1.1 201 Created\r\n\
     Set-Cookie: a=1; Expires=Wed, 21 Oct 2026 07:28:00 GMT\r\n\
     X-First: 1\r\n\
@@ -29,7 +29,7 @@ const HEAD: &[u8] = b"HTTP/1.1 201 Created\r\n\
 
 const BODY: &[u8] = b"\0\x01\xff\r\n0\r\n\r\n\0end";
 
-/// Upstream that sends `response` to the first request, and a different response to all others.
+/// Creates an upstream that sends `response` to the first request, and a different response to all later requests.
 fn responding_once(response: Vec<u8>) -> raw_http::RawUpstream {
     raw_http::RawUpstream::scripted(move |connection| {
         connection.request();
@@ -45,12 +45,13 @@ fn sized(head: &[u8], body: &[u8]) -> Vec<u8> {
     [head, length.as_bytes(), body].concat()
 }
 
-/// Whether a header differs between the first response and a replay.
+/// Returns whether the value of a header is specific to one response. Such headers differ between the first response
+/// and its replay.
 fn is_per_request(name: &str) -> bool {
     ["x-request-id", "idempotent-replayed"].contains(&name)
 }
 
-/// Returns the header lines that must be equal each time, in order.
+/// Returns the header lines that the first response and its replay have in common, in order.
 fn lines(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
     let lines = headers.iter();
     lines
@@ -59,7 +60,7 @@ fn lines(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Asserts that `replay` is a replay of `first` with its own request ID.
+/// Asserts that `replay` is a replay of `first` and has its own request ID.
 #[track_caller]
 fn assert_identical(first: &ClientResponse, replay: &ClientResponse) {
     assert!(!first.is_replay() && replay.is_replay());
@@ -86,7 +87,8 @@ fn every_header_line_and_every_byte_is_replayed() {
     };
     let (first, replay) = (send(), send());
     let stable_parts = |response: &[u8]| -> Vec<Vec<u8>> {
-        let end = raw_http::find(response, b"\r\n\r\n").expect("a head");
+        let end = raw_http::find(response, b"\r\n\r\n")
+            .expect("the message should contain a complete head");
         let head = response[..end].split(|&byte| byte == b'\n');
         let lines = head.filter(|line| {
             let name = line.split(|&byte| byte == b':').next();
@@ -100,17 +102,23 @@ fn every_header_line_and_every_byte_is_replayed() {
     assert!(!raw_http::contains(&first, b"idempotent-replayed"));
     assert!(raw_http::contains(&replay, b"idempotent-replayed: true"));
 
-    // The first response is what upstream sent.
+    // The gateway forwards every header line and the body of the first response unchanged, except for the case of
+    // header names.
     let mut upstream_parts = stable_parts(&sized(HEAD, BODY));
     assert_eq!(upstream_parts.pop(), Some(BODY.to_vec()));
     for line in &upstream_parts[1..] {
-        let at = line.iter().position(|&byte| byte == b':').expect("a name");
+        let at = line
+            .iter()
+            .position(|&byte| byte == b':')
+            .expect("the header line should contain a colon");
         let expected = [&line[..at].to_ascii_lowercase(), &line[at..]].concat();
         let found = stable_parts(&first).contains(&expected);
         assert!(found, "{:?}", expected.escape_ascii().to_string());
     }
     assert!(!raw_http::contains(&replay, b"upstreams-own"));
-    let cookie = |response: &[u8], value: &[u8]| raw_http::find(response, value).expect("a cookie");
+    let cookie = |response: &[u8], value: &[u8]| {
+        raw_http::find(response, value).expect("the response should contain the cookie")
+    };
     assert!(cookie(&replay, b"a=1; Exp") < cookie(&replay, b"b=\"2, 3\""));
     assert_eq!(upstream.received().matches("POST /pay").count(), 1);
 }
@@ -170,7 +178,8 @@ async fn a_chunked_response_is_stored_completely() {
     assert_identical(&first, &replay);
     assert_eq!(&first.body[..], b"one, two, thre\0e");
     assert_eq!(first.header("x-a"), "b");
-    // Trailers are not stored, so the first response has none either.
+    // The gateway does not store trailers. It also removes them from the first response, so that both responses are
+    // equal.
     assert_eq!((first.trailers.len(), replay.trailers.len()), (0, 0));
     assert!(!first.has("trailer"));
 }
@@ -225,9 +234,9 @@ async fn the_two_spellings_of_a_key_are_one_key() {
     assert_replay_of(&send("\"8e03978e-40d5\"").await, 1);
     assert_execution(&send("\"in\\\"side\"").await, 2);
     assert_replay_of(&send("in\"side").await, 2);
-    // Keys are case-sensitive.
+    // Idempotency keys are case-sensitive, so this key is new and its request is executed.
     assert_execution(&send("8E03978E-40D5").await, 3);
-    // Each key reached upstream exactly as the client wrote it.
+    // The gateway forwards each idempotency key exactly as the client wrote it.
     let received: Vec<_> = upstream.requests();
     let received: Vec<_> = received
         .iter()

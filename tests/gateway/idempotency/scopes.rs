@@ -1,4 +1,4 @@
-//! Scopes of keys: no caller ever gets the response of another scope.
+//! Tests of the scopes of idempotency keys: no client ever gets the response of another scope.
 
 use super::{assert_execution, assert_problem, assert_replay_of, numbered_executions};
 use crate::harness::Gateway;
@@ -14,11 +14,12 @@ async fn the_scope_is_the_credential_whatever_the_address() {
     assert_execution(&send("127.0.0.1", "Bearer ann").await, 1);
     assert_execution(&send("127.0.0.1", "Bearer bob").await, 2);
     assert_execution(&send("127.0.0.1", "Bearer Ann").await, 3);
-    // The scheme is not case-sensitive (RFC 9110, section 11.1).
+    // The authentication scheme is case-insensitive (RFC 9110, section 11.1), so this request is in the scope of
+    // `Bearer ann`.
     assert_replay_of(&send("127.0.0.1", "bearer ann").await, 1);
     assert_replay_of(&send("127.0.0.2", "Bearer ann").await, 1);
     assert_replay_of(&send("127.0.0.2", "Bearer bob").await, 2);
-    // A value of one word has no scheme.
+    // An `Authorization` value of one word has no scheme, so the complete value is case-sensitive.
     assert_execution(&send("127.0.0.1", "Secret").await, 4);
     assert_execution(&send("127.0.0.1", "secret").await, 5);
 }
@@ -48,7 +49,7 @@ async fn behind_a_trusted_proxy_the_scope_is_the_forwarded_client() {
     assert_execution(&send("127.0.0.9", "192.0.2.1").await, 1);
     assert_execution(&send("127.0.0.9", "192.0.2.2").await, 2);
     assert_replay_of(&send("127.0.0.9", "203.0.113.7, 192.0.2.1").await, 1);
-    // A peer that is not trusted is the client itself, whatever it claims.
+    // An untrusted peer is the client itself, because the gateway ignores its `X-Forwarded-For` header.
     assert_execution(&send("127.0.0.8", "192.0.2.1").await, 3);
     assert_replay_of(&send("127.0.0.8", "192.0.2.2").await, 3);
 }
@@ -67,7 +68,7 @@ async fn a_scope_can_be_a_header() {
     assert_execution(&send("127.0.0.1", "a", "Bearer old").await, 1);
     assert_replay_of(&send("127.0.0.2", "a", "Bearer refreshed").await, 1);
     assert_execution(&send("127.0.0.1", "b", "Bearer old").await, 2);
-    // A request without the header is in the scope of its own client, not in a common one.
+    // A request without `X-Api-Key` is in the scope of its client address. These requests do not share one scope.
     let without = |from: &str| gateway.client().from(from).post("/").key("k1").send();
     assert_execution(&without("127.0.0.1").await, 3);
     assert_execution(&without("127.0.0.2").await, 4);
@@ -91,7 +92,8 @@ async fn a_scope_can_be_a_cookie() {
         let key = &*format!("k{first}");
         assert_execution(&send("127.0.0.1", &["session=ann"], key).await, first);
         assert_execution(&send("127.0.0.1", &["session=bob"], key).await, first + 1);
-        // The scope is the cookie alone: not the address, other cookies or their order.
+        // Only the `session` cookie determines the scope. The client address, other cookies and the order of the
+        // cookies have no effect.
         let moved = send("127.0.0.2", &["csrf=1; session=ann"], key);
         assert_replay_of(&moved.await, first);
         let split = send("127.0.0.3", &["a=1", "session=bob", "b=2"], key);
@@ -190,7 +192,7 @@ async fn a_header_similar_to_the_key_header_is_not_a_key() {
         assert_execution(&request.send().await, number);
         assert!(!upstream.last().has("idempotency_key"));
     }
-    // The similar header does not count as a second key either.
+    // The gateway does not read `Idempotency_Key` as a second key either: a request with both headers has the key `k1`.
     for expected in [assert_execution, assert_replay_of] {
         let request = gateway.client().post("/").header("Idempotency_Key", "k2");
         expected(&request.key("k1").send().await, 4);

@@ -1,11 +1,13 @@
-//! Order of the stages (throttle before idempotency), and requests whose keys are only forwarded.
+//! Tests of the order of the stages (rate limits before idempotency), and of requests whose idempotency key is only
+//! forwarded.
 
 use std::time::Duration;
 
 use super::{assert_execution, assert_problem, assert_replay_of, numbered_executions};
 use crate::harness::{ClientResponse, Gateway, Upstream};
 
-/// Starts a gateway whose only route accepts keys and has this limit.
+/// Starts a gateway whose only route has an idempotency rule and a rate limit. `rate` contains the lines of the rate
+/// limit.
 fn limited(rate: &str, upstream: &Upstream) -> Gateway {
     Gateway::with(&format!(
         "[upstream.api]\nservers = [\"{{upstream}}\"]\n[limit.device]\n{rate}\n\
@@ -16,13 +18,18 @@ fn limited(rate: &str, upstream: &Upstream) -> Gateway {
     .start()
 }
 
-/// Returns the remaining tokens from the only `RateLimit` line.
+/// Returns the remaining tokens that the only `RateLimit` line of `response` states.
 fn tokens_left(response: &ClientResponse) -> u32 {
     assert_eq!(response.headers.get_all("ratelimit").iter().count(), 1);
     let line = response.header("ratelimit");
-    let (_, rest) = line.split_once("r=").expect("tokens left");
-    let digits = rest.split(';').next().expect("a number");
-    digits.parse().expect("a number")
+    let (_, rest) = line
+        .split_once("r=")
+        .expect("the RateLimit line should contain the remaining tokens (r=)");
+    let digits = rest
+        .split(';')
+        .next()
+        .expect("the value should be a number");
+    digits.parse().expect("the value should be a number")
 }
 
 #[tokio::test]
@@ -32,7 +39,8 @@ async fn a_rate_limited_request_claims_nothing() {
     let send = |key: usize| gateway.client().post("/").key(&key.to_string()).send();
     let mut key = 0;
     let rejected = loop {
-        // On a busy machine a token may be refilled between the two requests.
+        // The test repeats both requests until the second one is rejected: on a busy machine a token can be refilled
+        // between them.
         gateway.client().post("/").send().await;
         key += 1;
         let response = send(key).await;
@@ -103,7 +111,7 @@ async fn other_methods_are_forwarded_each_time_whatever_their_key() {
             assert_eq!(upstream.last().header("idempotency-key"), key);
         }
     }
-    // These requests created no records.
+    // The requests above created no idempotency records, so this POST request with the same key is executed.
     assert_execution(&gateway.client().post("/").key("k1").send().await, sent + 1);
     let response = gateway.client().request("GET", "/").key("k1").send().await;
     assert_execution(&response, sent + 2);
@@ -166,7 +174,8 @@ async fn two_routes_share_the_keys_of_a_caller() {
     .start();
     let send = |path: &str| gateway.client().post(path).key("k1").send();
     assert_execution(&send("/pay").await, 1);
-    // A key belongs to one request, so this is an error of the client. It must not get the other response.
+    // The client uses one key for two different requests, which is a client error. It must not get the response of the
+    // first request.
     assert_problem(&send("/refund").await, 422, "idempotency-key-reused");
     assert_replay_of(&send("/pay").await, 1);
 }

@@ -1,16 +1,20 @@
-//! The problem document states whether the outcome of a keyed request is held as unknown.
+//! Tests that a problem document states whether the outcome of a request with an idempotency key is unknown.
 
 use super::assert_problem;
 use super::execution_results::{LOST_RESPONSES, send, sending, with_short_timeouts};
 use crate::harness::{ClientResponse, Gateway, Upstream};
 
-/// Asserts that `response` states an unknown outcome.
+/// Asserts that `response` has the member `"outcome": "unknown"` and headers that advise against a retry.
 #[track_caller]
 fn assert_unknown_outcome(response: &ClientResponse) {
     let problem = response.json();
     assert_eq!(problem["outcome"], "unknown", "{problem}");
-    let message = problem["error"]["message"].as_str().expect("a message");
-    let detail = problem["detail"].as_str().expect("a detail");
+    let message = problem["error"]["message"]
+        .as_str()
+        .expect("the problem document should have an error message");
+    let detail = problem["detail"]
+        .as_str()
+        .expect("the problem document should have a detail");
     assert!(message.ends_with(detail), "{problem}");
     assert_eq!(response.header("x-should-retry"), "false", "{response:?}");
     assert_eq!(response.header("stripe-should-retry"), "false");
@@ -19,7 +23,7 @@ fn assert_unknown_outcome(response: &ClientResponse) {
     }
 }
 
-/// Asserts that `text` states that the request may have been executed and that its key is held.
+/// Asserts that `text` states that the request may have been executed and that later requests with its key get 409.
 #[track_caller]
 fn assert_held_key(text: &str) {
     for part in [
@@ -27,17 +31,22 @@ fn assert_held_key(text: &str) {
         "key is held",
         "409 idempotency-outcome-unknown",
     ] {
-        assert!(text.contains(part), "no '{part}' in: {text}");
+        assert!(
+            text.contains(part),
+            "the text does not contain '{part}': {text}"
+        );
     }
 }
 
-/// Asserts that `response` states no unknown outcome.
+/// Asserts that `response` is a 502 or 504 that states no unknown outcome and gives no advice about a retry.
 #[track_caller]
 fn assert_no_outcome(response: &ClientResponse) {
     assert!([502, 504].contains(&response.status), "{response:?}");
     let problem = response.json();
     assert_eq!(problem.get("outcome"), None, "{problem}");
-    let detail = problem["detail"].as_str().expect("a detail");
+    let detail = problem["detail"]
+        .as_str()
+        .expect("the problem document should have a detail");
     assert!(!detail.contains("held"), "{detail}");
     assert!(!response.has("x-should-retry"), "{response:?}");
 }
@@ -97,7 +106,8 @@ async fn a_released_key_has_no_unknown_outcome() {
         let gateway = with_short_timeouts("on_unknown = \"release\"", &upstream).start();
         assert_no_outcome(&send(&gateway).await);
     }
-    // The status of a truncated response can mean that the request was not executed.
+    // Status 401 means "not executed" by default (`release_on`), even if the response is truncated. The outcome is thus
+    // known.
     let upstream = sending(
         b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 10\r\n\r\nhalf ",
         false,

@@ -1,4 +1,5 @@
-//! Responses that cannot be stored: the first client gets them completely, and no duplicate is executed.
+//! Tests of responses that the gateway cannot store: the first client gets them completely, and no duplicate request is
+//! executed.
 
 use std::sync::Mutex;
 use std::sync::mpsc;
@@ -9,9 +10,10 @@ use super::{assert_problem, url};
 use crate::harness::{Gateway, Upstream, eventually, full};
 use crate::raw_http;
 
-/// Returns reproducible pseudo-random bytes, so that a lost or reordered byte is detected.
+/// Returns reproducible pseudo-random bytes. A test that compares them detects lost and reordered bytes.
 fn pseudo_random_bytes(length: usize) -> Vec<u8> {
-    // Knuth's linear congruential generator, whose upper bits are good enough.
+    // The generator is Knuth's linear congruential generator. Only its most significant byte is used, because the lower
+    // bits have short periods.
     let next = |state: &mut u64| {
         *state = state
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -79,7 +81,10 @@ async fn a_chunked_response_above_max_response_is_delivered_completely_once() {
 async fn a_response_of_exactly_max_response_bytes_is_stored() {
     let upstream = Upstream::with(|received| async move {
         full(pseudo_random_bytes(
-            received.header("x-length").parse().expect("a length"),
+            received
+                .header("x-length")
+                .parse()
+                .expect("the X-Length header should be a number"),
         ))
     });
     let gateway = Gateway::keyed("max_response = \"64KiB\"")
@@ -114,7 +119,9 @@ async fn events_are_streamed_to_the_first_client_and_duplicates_get_409() {
             upstream_connection.send(format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
             ));
-            let received_events = received_events.lock().expect("an unpoisoned lock");
+            let received_events = received_events
+                .lock()
+                .expect("no thread should panic while it holds the lock");
             while let Ok(event) = received_events.recv() {
                 upstream_connection.send(format!("{:x}\r\n{event}\r\n", event.len()));
             }
@@ -127,10 +134,20 @@ async fn events_are_streamed_to_the_first_client_and_duplicates_get_409() {
         let mut connection = client.keep_alive().await;
         let mut body = connection.response_body(client.post("/").key("k1")).await;
         for event in ["data: one\n\n", "data: two\n\n"] {
-            events.send(event).expect("an upstream that listens");
-            let frame = body.frame().await.expect("more").expect("no error");
-            assert_eq!(frame.into_data().expect("data"), event);
-            // While the stream continues, a duplicate neither waits for it nor starts another execution.
+            events
+                .send(event)
+                .expect("the upstream should wait for events");
+            let frame = body
+                .frame()
+                .await
+                .expect("the response body should continue")
+                .expect("the frame should arrive without an error");
+            assert_eq!(
+                frame.into_data().expect("the frame should contain data"),
+                event
+            );
+            // While the stream continues, a duplicate request neither waits for the end of the stream nor starts
+            // another execution.
             let second = client.post("/").key("k1").send().await;
             assert_problem(&second, 409, "response-not-retained");
         }
@@ -147,13 +164,15 @@ async fn waiting_duplicates_get_409_when_the_response_turns_out_to_be_a_stream()
     let released = Mutex::new(released);
     let upstream = raw_http::RawUpstream::scripted(move |upstream_connection| {
         upstream_connection.request();
-        let released = released.lock().expect("an unpoisoned lock");
+        let released = released
+            .lock()
+            .expect("no thread should panic while it holds the lock");
         let _ = released.recv();
         upstream_connection.send(
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
              Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n",
         );
-        // Keeps the stream open until the test ends.
+        // The second `recv` keeps the stream open until the test drops the sender.
         let _ = released.recv();
     });
     let gateway = Gateway::keyed("wait_timeout = \"10m\"")
@@ -165,8 +184,16 @@ async fn waiting_duplicates_get_409_when_the_response_turns_out_to_be_a_stream()
     let request = client.post("/").key("k1");
     let first = tokio::spawn(async move {
         let mut body = connection.response_body(request).await;
-        let frame = body.frame().await.expect("a part").expect("no error");
-        (connection, body, frame.into_data().expect("data"))
+        let frame = body
+            .frame()
+            .await
+            .expect("the response body should have a frame")
+            .expect("the frame should arrive without an error");
+        (
+            connection,
+            body,
+            frame.into_data().expect("the frame should contain data"),
+        )
     });
     eventually("upstream has the first request", || {
         upstream.received().contains("POST /")
@@ -176,14 +203,16 @@ async fn waiting_duplicates_get_409_when_the_response_turns_out_to_be_a_stream()
         .map(|_| tokio::spawn(client.post("/").key("k1").send()))
         .collect();
     gateway.wait_for_outcome("waited", 3).await;
-    release.send(()).expect("an upstream that waits");
+    release
+        .send(())
+        .expect("the upstream should still wait for the signal");
     for response in waiting {
         assert_problem(
-            &response.await.expect("a response"),
+            &response.await.expect("the request should get a response"),
             409,
             "response-not-retained",
         );
     }
-    let (_connection, _body, part) = first.await.expect("a response");
+    let (_connection, _body, part) = first.await.expect("the request should get a response");
     assert_eq!(part, "one");
 }

@@ -1,4 +1,4 @@
-//! Duplicates that arrive while the first request is in progress: they wait and get the same response.
+//! Tests of duplicate requests that arrive while the first request is in progress: they wait and get the same response.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ fn spawn_request(gateway: &Gateway) -> JoinHandle<ClientResponse> {
     tokio::spawn(gateway.client().post("/pay").key("k1").body("a").send())
 }
 
-/// Sends the first request, waits until it is in progress, and sends `count` duplicates that wait for it.
+/// Sends the first request, waits until upstream has received it, and sends `count` duplicate requests that wait for
+/// its response.
 async fn first_and_waiting(
     gateway: &Gateway,
     upstream: &Upstream,
@@ -44,18 +45,27 @@ async fn waiting_duplicates_get_the_response_immediately() {
     assert!(waiting.iter().all(|waiter| !waiter.is_finished()));
     permits.add_permits(1);
     let responded_at = Instant::now();
-    assert_execution(&first.await.expect("a response"), 1);
+    assert_execution(&first.await.expect("the request should get a response"), 1);
     for response in waiting {
-        assert_replay_of(&response.await.expect("a response"), 1);
+        assert_replay_of(
+            &response.await.expect("the request should get a response"),
+            1,
+        );
     }
-    // Waiters that poll would need longer than this for twenty responses.
+    // The gateway must notify the waiting duplicate requests. If they polled for the response, they would take longer
+    // than this limit.
     assert!(
         responded_at.elapsed() < TEST_TIMEOUT / 2,
         "{:?}",
         responded_at.elapsed()
     );
     assert_eq!(upstream.count(), 1);
-    assert_replay_of(&spawn_request(&gateway).await.expect("a response"), 1);
+    assert_replay_of(
+        &spawn_request(&gateway)
+            .await
+            .expect("the request should get a response"),
+        1,
+    );
 }
 
 #[tokio::test]
@@ -67,13 +77,20 @@ async fn a_duplicate_waits_at_most_wait_timeout() {
     let first = spawn_request(&gateway);
     eventually("upstream has the first request", || upstream.count() == 1).await;
     let started = Instant::now();
-    let rejected = spawn_request(&gateway).await.expect("a response");
+    let rejected = spawn_request(&gateway)
+        .await
+        .expect("the request should get a response");
     assert_problem(&rejected, 409, "idempotency-in-flight");
     assert_eq!(rejected.header("retry-after"), "1");
     assert!(started.elapsed() >= Duration::from_millis(200));
     permits.add_permits(1);
-    assert_execution(&first.await.expect("a response"), 1);
-    assert_replay_of(&spawn_request(&gateway).await.expect("a response"), 1);
+    assert_execution(&first.await.expect("the request should get a response"), 1);
+    assert_replay_of(
+        &spawn_request(&gateway)
+            .await
+            .expect("the request should get a response"),
+        1,
+    );
     assert_eq!(upstream.count(), 1);
 }
 
@@ -93,19 +110,30 @@ async fn a_waiting_duplicate_that_disconnects_does_not_affect_the_others() {
                 .is_err_and(|error| error.is_cancelled())
         );
     }
-    // The gateway drops them immediately and not only when the response arrives.
+    // The gateway must drop the duplicate requests of disconnected clients immediately, and not when the response
+    // arrives.
     let deadline = Instant::now() + TEST_TIMEOUT;
     while gateway.metric("connections").await > 2.5 {
         assert!(
             Instant::now() < deadline,
-            "their connections are still open"
+            "connections of clients that disconnected are still open"
         );
     }
     permits.add_permits(1);
-    assert_execution(&first.await.expect("a response"), 1);
-    let remaining = waiting.pop().expect("one waiter is left");
-    assert_replay_of(&remaining.await.expect("a response"), 1);
-    assert_replay_of(&spawn_request(&gateway).await.expect("a response"), 1);
+    assert_execution(&first.await.expect("the request should get a response"), 1);
+    let remaining = waiting
+        .pop()
+        .expect("one duplicate request should still wait");
+    assert_replay_of(
+        &remaining.await.expect("the request should get a response"),
+        1,
+    );
+    assert_replay_of(
+        &spawn_request(&gateway)
+            .await
+            .expect("the request should get a response"),
+        1,
+    );
     assert_eq!(upstream.count(), 1);
 }
 
@@ -121,7 +149,10 @@ async fn waiting_duplicates_get_the_response_if_the_first_client_disconnects() {
     assert!(first.await.is_err());
     permits.add_permits(1);
     for response in waiting {
-        assert_replay_of(&response.await.expect("a response"), 1);
+        assert_replay_of(
+            &response.await.expect("the request should get a response"),
+            1,
+        );
     }
     assert_eq!(upstream.count(), 1);
 }
@@ -144,8 +175,8 @@ async fn waiting_duplicates_get_a_released_response_which_is_not_stored() {
         let (first, waiting) = first_and_waiting(&gateway, &upstream, 5).await;
         permits.add_permits(1);
         for response in [first].into_iter().chain(waiting) {
-            let response = response.await.expect("a response");
-            // This is not a replay, because no response is stored.
+            let response = response.await.expect("the request should get a response");
+            // The response is not a replay, because the gateway stores no response with this status.
             assert_execution(&response, 1);
             assert_eq!(response.status, status);
             assert_eq!(
@@ -153,10 +184,19 @@ async fn waiting_duplicates_get_a_released_response_which_is_not_stored() {
                 retry_after.unwrap_or_default()
             );
         }
-        assert_eq!(upstream.count(), 1, "no stampede after {status}");
+        assert_eq!(
+            upstream.count(),
+            1,
+            "upstream received a duplicate request after status {status}"
+        );
         assert_eq!(gateway.counts(), RecordCounts::default());
         permits.add_permits(1);
-        assert_execution(&spawn_request(&gateway).await.expect("a response"), 2);
+        assert_execution(
+            &spawn_request(&gateway)
+                .await
+                .expect("the request should get a response"),
+            2,
+        );
     }
 }
 
@@ -166,7 +206,9 @@ async fn waiting_duplicates_get_409_immediately_if_the_outcome_is_unknown() {
     let released = std::sync::Mutex::new(released);
     let upstream = raw_http::RawUpstream::scripted(move |connection| {
         connection.request();
-        let held = released.lock().expect("an unpoisoned lock");
+        let held = released
+            .lock()
+            .expect("no thread should panic while it holds the lock");
         let _ = held.recv();
         connection.reset_on_close();
     });
@@ -179,14 +221,18 @@ async fn waiting_duplicates_get_409_immediately_if_the_outcome_is_unknown() {
     eventually("upstream has the first request", || sent() == 1).await;
     let waiting: Vec<_> = (0..5).map(|_| spawn_request(&gateway)).collect();
     gateway.wait_for_outcome("waited", 5).await;
-    release.send(()).expect("an upstream that waits");
-    let first = first.await.expect("a response");
+    release
+        .send(())
+        .expect("the upstream should still wait for the signal");
+    let first = first.await.expect("the request should get a response");
     assert_problem(&first, 502, "upstream-unavailable");
     for response in waiting {
-        let response = response.await.expect("a response");
+        let response = response.await.expect("the request should get a response");
         assert_problem(&response, 409, "idempotency-outcome-unknown");
     }
-    let later = spawn_request(&gateway).await.expect("a response");
+    let later = spawn_request(&gateway)
+        .await
+        .expect("the request should get a response");
     assert_problem(&later, 409, "idempotency-outcome-unknown");
     assert_eq!(sent(), 1);
     assert_eq!(gateway.counts().unknown, 1);
@@ -211,7 +257,7 @@ async fn duplicates_on_one_http2_connection_wait_concurrently() {
     permits.add_permits(1);
     let mut replays = 0;
     for response in started {
-        let response = response.await.expect("a response");
+        let response = response.await.expect("the request should get a response");
         assert_eq!(response.text(), "execution 1");
         replays += usize::from(response.is_replay());
     }

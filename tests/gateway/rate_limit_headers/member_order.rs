@@ -1,9 +1,10 @@
-//! Order of the members of `RateLimit` on a 429: rejecting limits first, longest wait first.
+//! Tests of the order of the members of `RateLimit` on a 429: rate limits that reject the request are first, longest
+//! wait first.
 
 use super::limited;
 use crate::harness::{ClientResponse, Upstream};
 
-/// Member of `RateLimit`: name, `r` and `t`.
+/// Member of `RateLimit`: its name, the remaining tokens (`r`) and the wait in seconds (`t`).
 type Member = (String, u64, u64);
 
 fn members(response: &ClientResponse) -> Vec<Member> {
@@ -15,7 +16,10 @@ fn members(response: &ClientResponse) -> Vec<Member> {
     };
     field
         .split(", ")
-        .map(|text| member(text).unwrap_or_else(|| panic!("{text} in {field}")))
+        .map(|text| {
+            member(text)
+                .unwrap_or_else(|| panic!("cannot parse the member {text} of RateLimit: {field}"))
+        })
         .collect()
 }
 
@@ -26,7 +30,7 @@ fn names(response: &ClientResponse) -> Vec<String> {
         .collect()
 }
 
-/// Sends one request that these limits admit, and returns the rejection of the next one.
+/// Sends one request that these rate limits admit and one that they reject. Returns the rejection.
 async fn rejected(respond: &str, limits: &[(&str, &str)]) -> ClientResponse {
     let upstream = Upstream::replying(200);
     let gateway = limited(respond, limits).upstream(&upstream).start();
@@ -44,7 +48,7 @@ async fn of_two_exhausted_limits_the_one_with_the_longer_wait_comes_first() {
         let rejected = rejected(respond, &limits).await;
         assert_eq!(names(&rejected), ["slow", "fast"]);
         let [(_, _, slow), (_, _, fast)] = &members(&rejected)[..] else {
-            panic!("two members")
+            panic!("RateLimit should have two members")
         };
         assert_eq!(*slow, rejected.retry_after());
         assert!((3_500..=3_600).contains(slow) && (30..=60).contains(fast));
@@ -90,7 +94,8 @@ async fn limits_with_the_same_wait_keep_route_order() {
     assert!(detail.contains("'b'"), "{detail}");
 }
 
-/// A delaying limit admits a request again when its slot is `max_delay` away.
+/// A rate limit with `on_exceed = "delay"` assigns each request a time slot and delays the request until then. It
+/// rejects the request if the slot is more than `max_delay` away.
 #[tokio::test]
 async fn the_wait_of_a_delaying_limit_is_the_time_until_its_slot_is_within_max_delay() {
     let delaying = "rate = \"1/2h\"\nburst = 0\non_exceed = \"delay\"\nmax_delay = \"30m\"";
@@ -102,7 +107,8 @@ async fn the_wait_of_a_delaying_limit_is_the_time_until_its_slot_is_within_max_d
     assert!((5_300..=5_400).contains(&wait), "{wait}");
     assert_eq!(response.json()["violated-policies"][1], "fast");
 
-    // This limit would delay the request and does not reject it.
+    // This rate limit would only delay the request, because the slot is within `max_delay`. Its member is thus not
+    // first in `RateLimit`.
     let delaying = "rate = \"1/2h\"\nburst = 0\non_exceed = \"delay\"\nmax_delay = \"3h\"";
     let limits = [("outflow", delaying), ("fast", "rate = \"1/h\"")];
     let response = rejected("", &limits).await;
@@ -146,7 +152,7 @@ async fn only_a_json_body_lists_the_limits() {
             "{text}"
         );
     }
-    // Other problems list no limits.
+    // Problem documents for other reasons than a rate limit have no `violated-policies`.
     let gateway = crate::harness::Gateway::proxying("")
         .upstream_url(&Upstream::closed_url())
         .start();

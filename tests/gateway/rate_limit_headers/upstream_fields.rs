@@ -1,17 +1,18 @@
-//! `RateLimit` fields that upstream sends, in each dialect.
+//! Tests of `RateLimit` fields that upstream sends, in each dialect that the gateway supports.
 
 use std::time::{Duration, SystemTime};
 
 use super::{limited, lines, sending};
 use crate::harness::{ClientResponse, Gateway, Upstream};
 
-/// Four tokens, refilled at one per hour.
+/// Rate limit `device` with a bucket of four tokens, refilled at one token per hour.
 const DEVICE: [(&str, &str); 1] = [("device", "rate = \"1/h\"\nburst = 3")];
 const POLICY: &str = "\"device\";q=4;w=14400";
 const STATE: &str = "\"device\";r=3;t=3600";
 const DRAFTS: [&str; 2] = ["draft", "draft-11"];
 
-/// Dialects with one field each for limit, remaining and reset, and the names of the fields.
+/// Dialects that show a single rate limit in three fields. Each entry contains the dialect and the names of its limit,
+/// remaining and reset fields.
 const ONE_LIMIT: [(&str, [&str; 3]); 2] = [
     (
         "legacy",
@@ -27,7 +28,8 @@ const ONE_LIMIT: [(&str, [&str; 3]); 2] = [
     ),
 ];
 
-/// Returns the response to a first request from an upstream that sends these lines.
+/// Returns the response to the first request. The upstream sends the header lines `sent`, and the gateway uses
+/// `dialect`.
 async fn merged(dialect: &str, sent: &[(&'static str, &str)]) -> ClientResponse {
     merged_with(&DEVICE, dialect, sent).await
 }
@@ -49,7 +51,7 @@ async fn merged_with(
 #[tokio::test]
 async fn the_gateway_appends_its_members_to_those_of_upstream() {
     let policy = "\"api\";q=100;w=60;x-new=?1";
-    // Unknown parameters are forwarded unchanged.
+    // The value contains unknown parameters (`pk`, `note`), which the gateway forwards unchanged.
     let state = "\"api\";r=9;t=5;pk=:YQ==:; note=fine,\t\"b\";r=1";
     for dialect in DRAFTS {
         let sent = [("ratelimit-policy", policy), ("ratelimit", state)];
@@ -82,7 +84,8 @@ async fn several_lines_of_upstream_become_one_in_order() {
 
 #[tokio::test]
 async fn a_name_that_upstream_uses_is_renamed_in_both_fields() {
-    // The name occurs in both fields, in one of them, or on the second line.
+    // The upstream uses the gateway's limit name `device` in both fields, in one of them, or on the second line of a
+    // field.
     let sent: [&[_]; 4] = [
         &[
             ("ratelimit-policy", "\"device\";q=100;w=60"),
@@ -145,7 +148,8 @@ async fn two_gateways_in_a_row_name_the_same_limit_differently() {
 #[tokio::test]
 async fn a_field_that_does_not_parse_is_replaced() {
     let unparsable = [
-        // A dictionary as in draft 7, tokens and numbers instead of names, and what Hugging Face sends.
+        // The values are a dictionary as in draft 7, tokens and numbers instead of names, and the format of Hugging
+        // Face.
         "limit=100, remaining=9, reset=5",
         "100;w=60",
         "device;r=9;t=5",
@@ -166,7 +170,7 @@ async fn a_field_that_does_not_parse_is_replaced() {
         let policy = format!("\"api\";q=9;w=1, {POLICY}");
         assert_eq!(lines(&response, "ratelimit-policy"), [policy], "{value}");
     }
-    // One line that does not parse invalidates the field.
+    // A field is invalid if one of its lines does not parse, so the gateway replaces all lines.
     let sent = [("ratelimit", "\"api\";r=9"), ("ratelimit", "b=1")];
     let response = merged("draft", &sent).await;
     assert_eq!(lines(&response, "ratelimit"), [STATE]);
@@ -228,7 +232,8 @@ async fn a_route_without_limits_passes_all_fields_unchanged() {
     assert!(!response.has("ratelimit-policy"));
 }
 
-/// Returns the three fields of the response to a first request from an upstream that sends these values.
+/// Returns the limit, remaining and reset fields of the response to the first request. The upstream sends the values
+/// `sent` in these fields.
 async fn merged_values(
     dialect: &str,
     names: [&'static str; 3],
@@ -247,10 +252,16 @@ async fn upstream_is_shown_if_it_is_the_tightest_with_reset_in_seconds() {
         let shown = merged_values(dialect, names, ["100, 100;w=60", "0", "1000000000"]).await;
         assert_eq!(shown, [["100, 100;w=60"], ["0"], ["1000000000"]]);
 
-        // An epoch time becomes seconds from now, rounded up. A past one becomes 0.
-        let epoch = SystemTime::UNIX_EPOCH.elapsed().expect("a clock") + Duration::from_mins(10);
+        // The gateway converts a reset time in Unix seconds to seconds from now, rounded up. It converts a past time to
+        // 0.
+        let epoch = SystemTime::UNIX_EPOCH
+            .elapsed()
+            .expect("the system clock should be after 1970")
+            + Duration::from_mins(10);
         let shown = merged_values(dialect, names, ["100", "2", &epoch.as_secs().to_string()]).await;
-        let seconds: u64 = shown[2][0].parse().expect("seconds");
+        let seconds: u64 = shown[2][0]
+            .parse()
+            .expect("the reset value should be a number of seconds");
         assert!((540..=600).contains(&seconds), "{seconds}");
         let shown = merged_values(dialect, names, ["100", "2", "1000000001"]).await;
         assert_eq!(shown, [["100"], ["2"], ["0"]]);
@@ -288,7 +299,7 @@ async fn one_field_that_does_not_parse_replaces_all_three() {
             let shown = merged_values(dialect, names, sent).await;
             assert_eq!(shown, [["4"], ["3"], ["3600"]], "{sent:?}");
         }
-        // Two lines of one field are two numbers, so neither can be trusted.
+        // The gateway ignores a field with two lines, because it cannot know which of the two numbers is correct.
         let [limit, remaining, reset] = names;
         let sent = [
             (limit, "9"),
@@ -299,11 +310,13 @@ async fn one_field_that_does_not_parse_replaces_all_three() {
         let response = merged(dialect, &sent).await;
         let shown = names.map(|name| lines(&response, name));
         assert_eq!(shown, [["4"], ["3"], ["3600"]]);
-        // Without `remaining` there is nothing to compare.
+        // The gateway ignores the upstream fields if `remaining` is missing, because it compares rate limits by
+        // `remaining`.
         let response = merged(dialect, &[(limit, "9"), (reset, "7")]).await;
         let shown = names.map(|name| lines(&response, name));
         assert_eq!(shown, [["4"], ["3"], ["3600"]]);
-        // Upstream sends only some fields. The gateway does not add fields of another limit to them.
+        // Upstream sends only `remaining`. The gateway does not add `limit` and `reset`, because they would describe
+        // another rate limit.
         let response = merged(dialect, &[(remaining, "1")]).await;
         let shown = names.map(|name| lines(&response, name));
         assert_eq!(shown, [vec![], vec!["1".to_owned()], vec![]]);
@@ -343,9 +356,13 @@ async fn a_replay_has_the_fields_of_the_gateway_only() {
             .iter()
             .filter(|(name, _)| name.as_str().contains("ratelimit"))
             .map(|(name, value)| {
-                let value = value.to_str().expect("ASCII");
-                // Time until the next token in seconds. It is shorter by the time that has passed.
-                let seconds = value.rsplit('=').next().expect("a last part");
+                let value = value.to_str().expect("the header value should be ASCII");
+                // The last parameter is the time until the next token in seconds. It is replaced by 900, because it
+                // decreases during the test.
+                let seconds = value
+                    .rsplit('=')
+                    .next()
+                    .expect("rsplit should return at least one part");
                 let value = match seconds.parse::<u32>() {
                     Ok(840..=900) => value.replace(seconds, "900"),
                     _ => value.to_owned(),

@@ -1,4 +1,4 @@
-//! Request bodies that are sent again, and those that are not.
+//! Tests of retries of requests with a body: which bodies the gateway sends again, and which it does not.
 
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::raw_http::{
     RawClient, RawUpstream, TEST_TIMEOUT, UpstreamConnection, contains, eventually, ok,
 };
 
-/// Framing of a body.
+/// Framing of a request body.
 #[derive(Clone, Copy, Debug)]
 enum Framing {
     Length,
@@ -19,7 +19,7 @@ enum Framing {
 const FRAMINGS: [Framing; 2] = [Framing::Length, Framing::Chunks];
 
 impl Framing {
-    /// Returns the head of a PUT with a body of this length.
+    /// Returns the head of a PUT request with a body of `length` bytes.
     fn head(self, length: usize) -> String {
         let field = match self {
             Self::Length => format!("Content-Length: {length}"),
@@ -28,7 +28,7 @@ impl Framing {
         format!("PUT /thing HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n")
     }
 
-    /// Encodes a part of the body.
+    /// Encodes a part of the request body: as one chunk, or unchanged if the body has a `Content-Length`.
     fn part(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Self::Length => bytes.to_vec(),
@@ -46,7 +46,7 @@ impl Framing {
         }
     }
 
-    /// Returns a complete PUT with this body.
+    /// Returns a complete PUT request with this body.
     fn complete_request(self, body: &[u8]) -> Vec<u8> {
         let head = self.head(body.len());
         [head.as_bytes(), &self.part(body), self.end()].concat()
@@ -55,7 +55,7 @@ impl Framing {
 
 const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nsorry";
 
-/// Ways to fail a request of which a part was read.
+/// Ways for a server to fail after it has read a part of the request.
 const FAILURES: [(&str, ConnectionAction); 4] = [
     ("responds", |connection| {
         connection.send(UNAVAILABLE);
@@ -68,7 +68,7 @@ const FAILURES: [(&str, ConnectionAction); 4] = [
     ("resets", |connection| connection.reset_on_close()),
 ];
 
-/// Server that fails the first request in this way once it has arrived completely.
+/// Creates a server that reads its first request completely and then fails with the action `fail`.
 fn failing(fail: ConnectionAction) -> RawUpstream {
     with_first_connection(move |connection| {
         connection.request();
@@ -76,7 +76,7 @@ fn failing(fail: ConnectionAction) -> RawUpstream {
     })
 }
 
-/// Returns pseudo-random bytes.
+/// Returns `length` reproducible pseudo-random bytes.
 fn body(length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(7);
     std::iter::repeat_with(|| random.u8(..))
@@ -88,7 +88,7 @@ fn connect(gateway: &Gateway) -> RawClient {
     RawClient::connect(gateway.address())
 }
 
-/// Reads until `part` has arrived.
+/// Reads from `connection` until `part` has arrived or the gateway closes the connection.
 fn read_until_part(connection: &mut UpstreamConnection, part: &[u8]) {
     while connection
         .receive()
@@ -96,7 +96,8 @@ fn read_until_part(connection: &mut UpstreamConnection, part: &[u8]) {
     {}
 }
 
-/// Server that records the bodies it gets and responds to the first request with 503.
+/// Creates a server that records the request bodies. It responds to the first request with 503 and to all others with
+/// 200.
 fn failing_first_request() -> crate::harness::Upstream {
     super::with_statuses(&[503, 200])
 }
@@ -203,8 +204,8 @@ fn a_body_above_max_body_is_not_sent_again_after_a_lost_connection() {
     }
 }
 
-/// The declared length decides before any of the body has arrived, so the number of attempts does not depend on when a
-/// server fails.
+/// The declared length exceeds `max_body`, so the gateway does not retry even if no byte of the body was sent. The
+/// number of attempts thus does not depend on when the server fails.
 #[test]
 fn a_body_declared_above_max_body_is_sent_once_however_early_the_attempt_fails() {
     for (description, fail) in FAILURES {
@@ -222,29 +223,29 @@ fn a_body_declared_above_max_body_is_sent_once_however_early_the_attempt_fails()
     }
 }
 
-/// What a client does with its connection at the end.
+/// Action that ends the connection of a client.
 type ClientAction = fn(RawClient);
 
-/// Ways for a client to abort a body.
+/// Ways for a client to abort a request before the end of its body.
 const CLIENT_ABORTS: [(&str, ClientAction); 3] = [
     ("disconnects", drop),
     ("half-closes", |client| {
         client
             .stream
             .shutdown(Shutdown::Write)
-            .expect("an open socket");
-        // Returns once the gateway has closed the connection, too.
+            .expect("the socket should be open");
+        // `read_to_end` returns when the gateway has also closed its side of the connection.
         let mut client = client;
         client.read_to_end();
     }),
     ("resets", |client| {
         let set = socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO));
-        set.expect("an open socket");
+        set.expect("the socket should be open");
     }),
 ];
 
-/// Server that responds to this many requests with 503 as soon as their bodies begin. It does not respond to the next
-/// one until the gateway closes the connection, and serves all others.
+/// Creates a server that responds with 503 to the first `failures` connections as soon as a body begins. It does not
+/// respond on the next connection until the gateway closes it. It serves all later connections normally.
 fn failing_then_silent(failures: usize) -> RawUpstream {
     RawUpstream::scripted(move |connection| {
         if connection.number <= failures {
@@ -303,11 +304,14 @@ async fn an_invalid_or_stalled_body_is_never_sent_again() {
     }
 }
 
-/// Waits until no request is in flight, so that no retry can follow.
+/// Waits until no upstream request is in flight. After that, the gateway starts no retry.
 async fn wait_until_idle(gateway: &Gateway) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     let in_flight = "upstream_in_flight{upstream=\"api\"}";
     while gateway.metric(in_flight).await > 0.5 {
-        assert!(Instant::now() < deadline, "requests are still in flight");
+        assert!(
+            Instant::now() < deadline,
+            "upstream requests are still in flight"
+        );
     }
 }

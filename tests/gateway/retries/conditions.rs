@@ -1,4 +1,4 @@
-//! Conditions for a retry: method, status, timeout and lost connection.
+//! Tests of the conditions for a retry: method, status, timeout and lost connection.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::{LOSSES, QUICK, arrived_count, gateway_to, losing, with_statuses};
 use crate::harness::{ClientResponse, Upstream, full};
 
-/// Sends a request without key and body to a server with these statuses. Returns the response and the number of
-/// attempts.
+/// Sends a request without idempotency key and body to a server that responds with these statuses. Returns the response
+/// and the number of attempts.
 async fn response_and_attempts(
     method: &str,
     statuses: &[u16],
@@ -68,7 +68,7 @@ async fn each_preset_has_its_own_retryable_statuses() {
     }
 }
 
-/// Server that does not respond to its first request.
+/// Creates a server that does not respond to its first request.
 fn silent_on_first_request() -> Upstream {
     let responses = AtomicUsize::new(0);
     Upstream::with(move |_| {

@@ -1,4 +1,4 @@
-//! Response to the client when no attempt succeeds.
+//! Tests of the response that the client gets when no attempt succeeds.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -8,14 +8,16 @@ use http::HeaderValue;
 use super::{QUICK, gateway_to};
 use crate::harness::{Upstream, full};
 
-/// Server that responds with these statuses in sequence, each time with different headers and body.
+/// Creates a server that responds with these statuses in sequence, each time with different headers and another body.
 fn with_distinct_responses(statuses: &'static [u16]) -> Upstream {
     let responses = AtomicUsize::new(0);
     Upstream::with(move |_| {
         let number = responses.fetch_add(1, Ordering::SeqCst);
         async move {
             let mut reply = full(format!("failure {}\r\n\0", number + 1));
-            *reply.status_mut() = statuses[number].try_into().expect("a status");
+            *reply.status_mut() = statuses[number]
+                .try_into()
+                .expect("the status code should be valid");
             let headers = reply.headers_mut();
             headers.insert("x-number", HeaderValue::from(number + 1));
             headers.append("set-cookie", HeaderValue::from_static("a=1"));
@@ -49,7 +51,7 @@ async fn a_final_status_ends_the_retries() {
     assert_eq!(response.text(), "failure 2\r\n\0");
 }
 
-/// Asserts that the gateway responds with 504 after one second and several attempts to a server that never responds.
+/// Asserts that the gateway makes several attempts to a server that never responds, and returns 504 after one second.
 async fn assert_504_after_one_second(api: &str) {
     let upstream = Upstream::silent();
     let gateway = gateway_to(&[upstream.url()], api).start();
@@ -58,7 +60,8 @@ async fn assert_504_after_one_second(api: &str) {
     let elapsed = started.elapsed();
     assert_eq!(response.status, 504);
     assert_eq!(response.problem(), "upstream-timeout");
-    // A backoff that would end at the bound is not started.
+    // The minimum is below one second, because the gateway does not start a backoff that would exceed the deadline or
+    // timeout.
     assert!(elapsed >= Duration::from_millis(950), "{elapsed:?}");
     assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
     let count = upstream.count();

@@ -1,4 +1,4 @@
-//! Retries of requests with an idempotency key.
+//! Tests of retries of requests with an idempotency key.
 
 use http::HeaderMap;
 use tidegate::idempotency::RecordCounts;
@@ -14,7 +14,8 @@ async fn send(gateway: &Gateway) -> ClientResponse {
     request.send().await
 }
 
-/// Returns the parts that a replay has in common with the first response.
+/// Returns status, headers and body of a response without the headers that differ between the first response and its
+/// replay.
 fn replayed_parts(response: &ClientResponse) -> (u16, HeaderMap, bytes::Bytes) {
     let mut headers = response.headers.clone();
     for name in ["x-request-id", "idempotent-replayed"] {
@@ -38,7 +39,7 @@ async fn with_on_unknown_release_a_failure_is_retried_and_the_last_response_stor
     let requests = upstream.requests();
     assert_eq!(requests.len(), 3);
     for request in requests {
-        // The same key in all attempts lets upstream recognise the duplicates.
+        // All attempts have the same idempotency key, so upstream can recognise the duplicate requests.
         assert_eq!(request.header("idempotency-key"), "k1");
         assert_eq!(request.body, "amount=1");
     }
@@ -123,7 +124,7 @@ async fn with_on_unknown_hold_a_keyed_put_is_not_retried() {
     assert_eq!(put().key("k1").send().await.status, 503);
     assert_eq!(upstream.count(), 1);
     assert!(put().key("k1").send().await.is_replay());
-    // Without a key it is an ordinary idempotent PUT.
+    // Without an idempotency key the gateway retries the PUT request, because the method is idempotent.
     let upstream = with_statuses(&[503, 200]);
     let gateway = gateway_with_rule(&[upstream.url()], QUICK, &rule).start();
     let put = gateway.client().request("PUT", "/thing").body("1");
@@ -134,7 +135,8 @@ async fn with_on_unknown_hold_a_keyed_put_is_not_retried() {
 async fn with_idempotency_keys_no_order_is_created_twice() {
     const KEYS: usize = 20;
     const ATTEMPTS: usize = 3;
-    // Creates an order for each request, and closes without a response for every second order.
+    // The upstream creates an order for each request. For every second order it closes the connection without a
+    // response.
     let upstream = crate::raw_http::RawUpstream::scripted(|connection| {
         while let Some(request) = connection.request() {
             if request.body.ends_with(b"0") {

@@ -1,9 +1,10 @@
-//! Metrics and access log of retries.
+//! Tests of the metrics and the access log of retries.
 
 use super::{QUICK, gateway_to, with_statuses};
 use crate::harness::{Gateway, Process};
 
-/// Asserts the counts in `/metrics`: attempts, retries, and retries rejected because of attempts, deadline and budget.
+/// Asserts five counts in `/metrics`: attempts, retries, and retries rejected because of the number of attempts, the
+/// deadline and the budget.
 async fn assert_counts(gateway: &Gateway, counts: [u32; 5]) {
     let text = gateway.admin().get("/metrics").send().await.text();
     let rejected =
@@ -17,7 +18,10 @@ async fn assert_counts(gateway: &Gateway, counts: [u32; 5]) {
     ];
     for (series, count) in series.iter().zip(counts) {
         let line = format!("tidegate_upstream_{series} {count}");
-        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        assert!(
+            text.lines().any(|found| found == line),
+            "/metrics has no line `{line}`:\n{text}"
+        );
     }
 }
 
@@ -35,7 +39,8 @@ async fn attempts_retries_and_rejected_retries_are_counted() {
     assert_counts(&gateway, [2, 1, 0, 0, 0]).await;
     assert_eq!(send(&gateway, "GET").await, 503);
     assert_counts(&gateway, [5, 3, 1, 0, 0]).await;
-    // A final status and a method that is never retried do not count as rejected retries.
+    // The gateway retries neither a response with a final status (404) nor a POST request. It does not count them as
+    // rejected retries.
     assert_eq!(send(&gateway, "GET").await, 404);
     assert_eq!(send(&gateway, "POST").await, 503);
     assert_counts(&gateway, [7, 3, 1, 0, 0]).await;
@@ -79,26 +84,28 @@ async fn an_empty_budget_rejects_every_retry_and_the_failure_is_forwarded() {
 #[tokio::test]
 async fn the_access_log_contains_the_number_of_attempts() {
     let upstream = with_statuses(&[503, 503, 200]);
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("the temporary directory should be created");
     let path = directory.path().join("tidegate.toml");
     let config = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[upstream.api]\nservers = [\"{}\"]\n{QUICK}\
          [[route]]\nname = \"all\"\npath = \"/\"\n",
         upstream.url(),
     );
-    std::fs::write(&path, config).expect("a file");
-    let name = path.to_str().expect("a plain name");
+    std::fs::write(&path, config).expect("the test file should be accessible");
+    let name = path.to_str().expect("the path should be valid UTF-8");
     let process = Process::start(&["serve", "--config", name, "--log-format", "json"]);
     let client = process.client();
     for (target, status, attempts) in [
         ("/failing", 200, Some(3)),
         ("/healthy", 200, Some(1)),
-        // The gateway rejects this request before it sends it.
+        // The gateway rejects this request and sends nothing to upstream, so the access log line has no number of
+        // attempts.
         ("/%00", 400, None),
     ] {
         assert_eq!(client.get(target).send().await.status, status);
         let line = process.wait_for_line(&format!("\"path\":\"{target}\""));
-        let event: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let event: serde_json::Value =
+            serde_json::from_str(&line).expect("the text should be valid JSON");
         assert_eq!(event["target"], "tidegate::access", "{line}");
         assert_eq!(event["attempts"].as_u64(), attempts, "{line}");
     }

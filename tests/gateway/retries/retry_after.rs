@@ -1,4 +1,4 @@
-//! Effect of `Retry-After` from upstream on the delay before a retry.
+//! Tests of the effect of `Retry-After` from upstream on the delay before a retry.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,15 +9,15 @@ use parking_lot::Mutex;
 use super::{QUICK, gateway_to};
 use crate::harness::{ClientResponse, Upstream, empty};
 
-/// Arrival times of requests.
+/// Arrival time of each request, on the monotonic clock and on the system clock.
 type Arrivals = Arc<Mutex<Vec<(Instant, SystemTime)>>>;
 
-/// Server that responds to its first request with this status and `Retry-After`, and to all others with 200. Returns it
-/// with the arrival times.
+/// Creates a server that responds to its first request with this status and `Retry-After`, and to all others with 200.
+/// Returns the server and the arrival times of its requests.
 fn with_retry_after(status: u16, retry_after: &str) -> (Upstream, Arrivals) {
     let arrivals = Arrivals::default();
     let recorded = Arc::clone(&arrivals);
-    let retry_after = HeaderValue::from_str(retry_after).expect("a header's value");
+    let retry_after = HeaderValue::from_str(retry_after).expect("the header value should be valid");
     let upstream = Upstream::with(move |_| {
         let mut arrivals = recorded.lock();
         arrivals.push((Instant::now(), SystemTime::now()));
@@ -31,7 +31,7 @@ fn with_retry_after(status: u16, retry_after: &str) -> (Upstream, Arrivals) {
     (upstream, arrivals)
 }
 
-/// Returns the response to a GET, and the time between its two attempts if there were two.
+/// Sends a GET request. Returns the response and the time between the two attempts, or `None` if there was only one.
 async fn gap(status: u16, retry_after: &str, api: &str) -> (ClientResponse, Option<Duration>) {
     let (upstream, arrivals) = with_retry_after(status, retry_after);
     let gateway = gateway_to(&[upstream.url()], api).start();
@@ -40,12 +40,15 @@ async fn gap(status: u16, retry_after: &str, api: &str) -> (ClientResponse, Opti
     let gap = match arrivals[..] {
         [_] => None,
         [(first, _), (second, _)] => Some(second - first),
-        _ => panic!("{} arrivals", arrivals.len()),
+        _ => panic!(
+            "expected one or two requests, the server received {}",
+            arrivals.len()
+        ),
     };
     (response, gap)
 }
 
-/// The stated time is far from the policy's own backoff of 1 to 1.3 s.
+/// `Retry-After` is 4 s, which is far from the backoff of the `standard` preset (1 to 1.3 s).
 #[tokio::test]
 async fn a_retry_waits_for_retry_after_within_five_percent() {
     let standard = "[upstream.api.retry]\npreset = \"standard\"";
@@ -57,26 +60,37 @@ async fn a_retry_waits_for_retry_after_within_five_percent() {
     );
     for (response, gap) in <[_; 3]>::from(results) {
         assert_eq!(response.status, 200);
-        let gap = gap.expect("a second attempt");
-        assert!(gap >= stated, "{gap:?} is too soon");
-        assert!(gap <= stated.mul_f64(1.05), "{gap:?} is too late");
+        let gap = gap.expect("the gateway should make a second attempt");
+        assert!(gap >= stated, "the retry came too early, after {gap:?}");
+        assert!(
+            gap <= stated.mul_f64(1.05),
+            "the retry came too late, after {gap:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_retry_waits_for_retry_after_as_a_date() {
-    // Dates have whole seconds, so this one is at least two seconds away.
+    // An HTTP date has whole seconds, so this date is at least two seconds away.
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3));
     let (upstream, arrivals) = with_retry_after(429, &date);
     let gateway = gateway_to(&[upstream.url()], QUICK).start();
     assert_eq!(gateway.client().get("/").send().await.status, 200);
     let arrivals = arrivals.lock();
     let [_, (_, second)] = arrivals[..] else {
-        panic!("{} arrivals", arrivals.len());
+        panic!(
+            "expected two requests, the server received {}",
+            arrivals.len()
+        );
     };
-    let date = httpdate::parse_http_date(&date).expect("a date");
-    let late = second.duration_since(date).expect("not before the date");
-    assert!(late < Duration::from_secs(5), "{late:?} late");
+    let date = httpdate::parse_http_date(&date).expect("the date should be valid");
+    let late = second
+        .duration_since(date)
+        .expect("the retry should not arrive before the date");
+    assert!(
+        late < Duration::from_secs(5),
+        "the retry came {late:?} after the date"
+    );
 }
 
 #[tokio::test]
@@ -84,7 +98,7 @@ async fn a_past_date_or_an_invalid_retry_after_causes_no_wait() {
     for retry_after in ["Wed, 21 Oct 2015 07:28:00 GMT", "0", "soon", "20.5", "-20"] {
         let (response, gap) = gap(429, retry_after, QUICK).await;
         assert_eq!(response.status, 200, "{retry_after}");
-        let gap = gap.expect("a second attempt");
+        let gap = gap.expect("the gateway should make a second attempt");
         assert!(gap < Duration::from_secs(10), "{retry_after}: {gap:?}");
     }
 }
@@ -118,7 +132,7 @@ async fn the_sender_preset_ignores_retry_after() {
     for retry_after in ["25", "0"] {
         let (response, gap) = gap(429, retry_after, sender).await;
         assert_eq!(response.status, 200);
-        let gap = gap.expect("a second attempt");
+        let gap = gap.expect("the gateway should make a second attempt");
         assert!(gap >= Duration::from_millis(500), "{retry_after}: {gap:?}");
         assert!(gap < Duration::from_secs(15), "{retry_after}: {gap:?}");
     }

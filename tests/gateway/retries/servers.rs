@@ -1,4 +1,4 @@
-//! Choice of the server for retries, and failover of requests that were provably not sent.
+//! Tests of the choice of the server for retries, and of failover of requests that were provably not sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use super::{QUICK, gateway_to};
 use crate::harness::{Upstream, empty};
 
-/// Server and target of each request, in order.
+/// Index of the server and target of each request, in order of arrival.
 type ReceivedRequests = Arc<Mutex<Vec<(usize, String)>>>;
 
-/// Starts servers with these statuses, and returns them with a list of their requests.
+/// Starts one server for each status. Returns the servers and a list of all requests that they receive.
 fn with_statuses(statuses: &[u16]) -> (Vec<Upstream>, ReceivedRequests) {
     let received_requests = ReceivedRequests::default();
     let servers = statuses.iter().enumerate().map(|(index, &status)| {
@@ -28,7 +28,7 @@ fn urls(servers: &[Upstream]) -> Vec<String> {
     servers.iter().map(Upstream::url).collect()
 }
 
-/// Returns the servers that each request was sent to, in order.
+/// Returns for each request target the indexes of the servers that received it, in order.
 fn servers_by_request(received_requests: &ReceivedRequests) -> BTreeMap<String, Vec<usize>> {
     let mut servers_by_request = BTreeMap::<_, Vec<_>>::new();
     for (index, target) in received_requests.lock().iter() {
@@ -79,7 +79,7 @@ async fn three_attempts_reach_the_only_healthy_one_of_three_servers() {
         assert_eq!(
             distinct.len(),
             sequence.len(),
-            "{target} went to {sequence:?}"
+            "{target} was sent to the servers {sequence:?}"
         );
     }
 }
@@ -97,9 +97,13 @@ async fn all_servers_are_tried_before_one_is_tried_again() {
         assert_eq!(sequence.len(), 9, "{target}");
         let mut first = sequence[..3].to_vec();
         first.sort_unstable();
-        assert_eq!(first, [0, 1, 2], "{target} went to {sequence:?}");
+        assert_eq!(
+            first,
+            [0, 1, 2],
+            "{target} was sent to the servers {sequence:?}"
+        );
         let repeated = sequence.windows(2).any(|pair| pair[0] == pair[1]);
-        assert!(!repeated, "{target} went to {sequence:?}");
+        assert!(!repeated, "{target} was sent to the servers {sequence:?}");
     }
 }
 
@@ -124,7 +128,8 @@ async fn a_request_to_an_unreachable_server_fails_over_and_is_executed_once() {
         );
         let mut requests = servers.iter().flat_map(Upstream::requests);
         assert!(requests.all(|request| request.body == "once"));
-        // The unreachable server was tried often enough for a conclusion, and failover does not count as a retry.
+        // At least 30 of the attempts went to the unreachable server, so the test is conclusive. Failover does not
+        // count as a retry.
         let attempts = gateway.metric("upstream_attempts_total{upstream=\"api\"}");
         assert!(attempts.await >= 330.0, "{api}");
         let retries = gateway.metric("upstream_retries_total{upstream=\"api\"}");
@@ -141,6 +146,7 @@ async fn a_post_that_no_server_received_is_retried_on_every_server() {
     let attempts = gateway
         .metric("upstream_attempts_total{upstream=\"api\"}")
         .await;
-    // A request that no server received is safe to retry.
+    // The gateway makes three attempts on each of the two servers. It retries a POST request that no server has
+    // received.
     assert!((attempts - 6.0).abs() < 0.5, "{attempts}");
 }

@@ -1,4 +1,4 @@
-//! Servers that respond before they have read the request and then close the connection.
+//! Tests with servers that respond before they have read the request body and then close the connection.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -6,27 +6,27 @@ use std::time::Duration;
 use crate::harness::{Certificates, Gateway};
 use crate::raw_http::{self, UpstreamConnection};
 
-/// Number of requests for each kind of client and response.
+/// Number of requests that each test sends for each form of response.
 const REQUESTS: usize = 40;
 
-/// Size of a request body that does not fit into the socket buffers between gateway and server.
+/// Size of a request body in bytes. It does not fit into the socket buffers between gateway and server.
 const UPLOAD: usize = 4 << 20;
 
-/// Closes the connection with unread request bytes, in one of three ways.
+/// Closes the connection with unread request bytes in one of three ways, which depends on the connection number.
 fn close(connection: &UpstreamConnection) {
     match connection.number % 3 {
-        // The kernel sends a reset immediately.
+        // Dropping the connection with unread bytes makes the kernel send RST immediately.
         0 => {}
         1 => std::thread::sleep(Duration::from_millis(1)),
-        // The end of the stream arrives first, then the reset.
+        // The gateway receives FIN first, and RST when the connection is dropped.
         _ => connection
             .stream
             .shutdown(Shutdown::Write)
-            .expect("an open socket"),
+            .expect("the socket should be open"),
     }
 }
 
-/// Starts a server that reads the head of each request, responds and closes.
+/// Creates a server that reads the head of each request, sends `response` and closes the connection.
 fn responding_early(response: impl Into<Vec<u8>>) -> raw_http::RawUpstream {
     let response = response.into();
     raw_http::RawUpstream::scripted(move |connection| {
@@ -37,7 +37,7 @@ fn responding_early(response: impl Into<Vec<u8>>) -> raw_http::RawUpstream {
     })
 }
 
-/// Returns a 413 with a body of this many bytes, with a length or chunked.
+/// Returns a 413 response with a body of `body` bytes. The body is chunked or has a `Content-Length`.
 fn too_large(body: usize, chunked: bool) -> String {
     let text = "x".repeat(body);
     if chunked {
@@ -96,7 +96,7 @@ async fn a_keyed_request_whose_server_responds_early_and_closes_is_recorded() {
 
 #[tokio::test]
 async fn a_response_that_a_reset_truncates_does_not_look_complete() {
-    // Without a length, only an orderly close marks the end of a body.
+    // The response has no length, so its end is a FIN. The server sends RST, so the body is truncated.
     let upstream = raw_http::RawUpstream::scripted(|connection| {
         if connection.head().is_some() {
             connection.send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf");
@@ -104,7 +104,7 @@ async fn a_response_that_a_reset_truncates_does_not_look_complete() {
             connection.reset_on_close();
         }
     });
-    // Each request is a failure for the circuit breaker, which this test is not about.
+    // The circuit breaker is off, because it counts each of these requests as a failure and would open.
     let gateway = Gateway::with_servers(1, "breaker = { enabled = false }")
         .upstream_url(&upstream.url())
         .start();

@@ -1,4 +1,4 @@
-//! Time that idle connections to servers stay open.
+//! Tests of how long idle connections to upstream servers stay open.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -8,7 +8,7 @@ use crate::raw_http::{RawClient, RawUpstream, WireGateway, eventually};
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Number of requests in the burst, each on its own connection.
+/// Number of concurrent requests. Each uses its own connection to the server.
 const BURST: usize = 100;
 
 #[test]
@@ -38,12 +38,13 @@ fn idle_connections_close_before_the_announced_keep_alive_timeout() {
     assert_eq!(
         closed.load(Ordering::SeqCst),
         0,
-        "connections closed too early"
+        "the gateway closed idle connections too early"
     );
     eventually("all idle connections are closed", || {
         closed.load(Ordering::SeqCst) == BURST
     });
-    // Expected are two of the three announced seconds, plus the interval between two checks of the pool.
+    // The gateway closes the connections after two of the announced three seconds, plus at most one interval of the
+    // pool check. The limit of 10 s allows for a busy machine.
     let elapsed = idle.elapsed();
     assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
 }

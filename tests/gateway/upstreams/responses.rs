@@ -1,9 +1,9 @@
-//! Response heads: trailers, lengths, and invalid HTTP.
+//! Tests of responses from upstream: trailers, body lengths and invalid HTTP.
 
 use crate::harness::Gateway;
 use crate::raw_http::{RawUpstream, WireGateway};
 
-/// Starts a server that sends `bytes` after each request and closes.
+/// Creates a server that reads one request on each connection, sends `bytes` and closes the connection.
 fn sending(bytes: &'static str) -> RawUpstream {
     RawUpstream::scripted(move |connection| {
         if connection.request().is_some() {
@@ -103,7 +103,8 @@ async fn a_content_length_given_several_times_is_forwarded_once() {
         "Content-Length: 2, 2",
         "Content-Length: 002",
     ] {
-        // The server closes, so the second request must not use the connection of the first.
+        // The response has `Connection: close`, because the server closes the connection. The gateway must not reuse it
+        // for the second request.
         let response = format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{lines}\r\n\r\n");
         let upstream = sending(response.leak());
         let gateway = Gateway::proxying("").upstream_url(&upstream.url()).start();

@@ -1,4 +1,4 @@
-//! Request bodies without a declared length, to servers of both HTTP/1 versions.
+//! Tests of request bodies without a declared length, to HTTP/1.0 and HTTP/1.1 servers.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use crate::harness::{Client, Gateway};
 use crate::raw_http;
 
-/// Number of uploads for each of the eight pairs of client and server.
+/// Number of uploads for each of the eight combinations of client and server.
 const UPLOADS: usize = 125;
 
-/// Starts a server that responds with the length and the hash of each body it receives.
+/// Creates a server that responds with the length and the hash of each request body.
 fn hashing_upstream(version: &'static str, connection: &'static str) -> raw_http::RawUpstream {
     raw_http::RawUpstream::scripted(move |upstream_connection| {
         while let Some(request) = upstream_connection.request() {
@@ -36,7 +36,7 @@ fn digest(body: &[u8]) -> String {
     format!("{} {}", body.len(), blake3::hash(body))
 }
 
-/// Returns a random body in random parts. Every fifth body is empty.
+/// Returns a random body as a list of random parts. One in five bodies is empty on average.
 fn parts(random: &mut fastrand::Rng) -> Vec<Bytes> {
     let count = random.usize(0..5);
     let mut part = || {
@@ -47,12 +47,12 @@ fn parts(random: &mut fastrand::Rng) -> Vec<Bytes> {
     (0..count).map(|_| part()).collect()
 }
 
-/// Sends a chunked body on an open HTTP/1 connection and returns the body of the response.
+/// Sends a chunked request on an open HTTP/1.1 connection and returns the body of the response.
 fn upload_chunked(client: &mut raw_http::RawClient, parts: &[Bytes]) -> Vec<u8> {
     client.send("POST /api HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     for part in parts {
         let mut size = String::new();
-        write!(size, "{:x}\r\n", part.len()).expect("writing to a string");
+        write!(size, "{:x}\r\n", part.len()).expect("writing to a string should not fail");
         client.send(size).send(part).send("\r\n");
     }
     client.send("0\r\n\r\n");
@@ -61,7 +61,7 @@ fn upload_chunked(client: &mut raw_http::RawClient, parts: &[Bytes]) -> Vec<u8> 
     response.body
 }
 
-/// Sends a body without `content-length` on an open HTTP/2 connection and returns the body of the response.
+/// Sends a request body without `content-length` on an open HTTP/2 connection. Returns the body of the response.
 async fn upload_stream(
     sender: &mut SendRequest<Channel<Bytes, Infallible>>,
     parts: Vec<Bytes>,
@@ -69,16 +69,25 @@ async fn upload_stream(
     let (mut frames, body) = Channel::new(1);
     let sending = tokio::spawn(async move {
         for part in parts {
-            frames.send_data(part).await.expect("the stream is open");
+            frames
+                .send_data(part)
+                .await
+                .expect("the HTTP/2 stream should be open");
         }
     });
     let request = http::Request::post("http://a/api").body(body);
-    let response = sender.send_request(request.expect("a request")).await;
-    let response = response.expect("a response");
+    let response = sender
+        .send_request(request.expect("the request should be valid"))
+        .await;
+    let response = response.expect("the request should get a response");
     assert_eq!(response.status(), 200);
-    sending.await.expect("all parts are sent");
+    sending
+        .await
+        .expect("the task that sends the parts should not panic");
     let body = response.into_body().collect().await;
-    body.expect("a complete body").to_bytes().to_vec()
+    body.expect("the response body should be complete")
+        .to_bytes()
+        .to_vec()
 }
 
 #[tokio::test]
@@ -92,9 +101,9 @@ async fn uploads_without_a_length_arrive_complete_at_every_kind_of_server() {
                 .start();
             let mut http1 = raw_http::RawClient::connect(gateway.address());
             let stream = Client::of(gateway.address()).connect().await;
-            let io = TokioIo::new(stream.expect("a connection"));
+            let io = TokioIo::new(stream.expect("the connection should be established"));
             let handshake = http2::handshake(TokioExecutor::new(), io).await;
-            let (mut http2, driver) = handshake.expect("HTTP/2");
+            let (mut http2, driver) = handshake.expect("the HTTP/2 handshake should succeed");
             let driver = tokio::spawn(driver);
             for upload in 0..UPLOADS {
                 let (one, other) = (parts(&mut random), parts(&mut random));
