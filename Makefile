@@ -4,47 +4,47 @@
 #   make clients         installs only the HTTP clients that tests run against the gateway
 #   make lint            checks formatting, clippy, and (if cargo-deny is installed) licences and advisories
 #   make fmt             formats the sources
-#   make crash           kills the release build under load 200 times and checks every key after each kill
-#   make bench           measures the cost of decisions, and how it grows with routes and clients
-#   make disk            measures the disk store with a million records, and durable requests per second
-#   make peers           compares CPU per request with nginx and HAProxy
-#   make peers-keyed     compares CPU per keyed request with the nginx cache and with unkeyed requests
-#   make peers-fleet     compares limits in Redis with plain Redis and with limits in memory
-#   make peers-clients   compares CPU per request with a thousand and with a million tracked clients
-#   make peers-upstream  compares CPU per request with and without retries, circuit breakers and health checks
-#   make instructions    counts instructions per request with callgrind; INSTRUCTIONS_BASE sets a second binary
+#   make crash           kills the release build under load 200 times, and checks all idempotency keys after each kill
+#   make bench           measures the time of each decision on a request, and its growth with routes and clients
+#   make disk            measures the disk store with a million records, and its requests per second with a sync each
+#   make peers           compares the CPU time per request with nginx and HAProxy
+#   make peers-keyed     compares the CPU time of requests with an idempotency key, of others, and of the nginx cache
+#   make peers-fleet     compares rate limits in Redis with rate limits in memory and with plain Redis commands
+#   make peers-clients   compares the CPU time per request with a thousand and with a million tracked clients
+#   make peers-upstream  compares the CPU time per request with and without retries, circuit breakers, health checks
+#   make instructions    counts instructions per request with callgrind; INSTRUCTIONS_BASE is a binary to compare with
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := test
 
-# Debian installs nginx and HAProxy there. It is not in the PATH of every user.
+# Debian installs nginx and HAProxy in /usr/sbin, which is not in the PATH of every user.
 export PATH := $(PATH):/usr/sbin
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-# `failpoints` lets tests crash the gateway at fixed steps. `internals` exports private items to tests.
+# The feature `failpoints` lets tests crash the gateway at fixed steps. `internals` exports private items to tests.
 TEST_FEATURES := --features failpoints,internals
 
-# Directory of the HTTP clients that tests run.
+# Directory in which `make clients` installs the HTTP clients that tests run against the gateway.
 CLIENTS := $(abspath $(TARGET))/clients
 export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 
-# Requirements besides a Rust toolchain, as command=package.
+# Commands that are required besides a Rust toolchain, each with the Debian package that installs it: command=package.
 TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux curl=curl openssl=openssl
 CLIENT_NEEDS := python3=python3
 INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk redis-server=redis-server redis-benchmark=redis-tools
 
-# Installs the packages in the shell array `missing`.
+# Installs the Debian packages in the shell array `missing`.
 define install_missing
 as_root=; (( EUID == 0 )) || as_root=sudo; \
 	    $$as_root apt-get update -qq; \
 	    $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}"
 endef
 
-# Installs the packages whose commands are missing.
+# Installs the Debian packages whose commands are missing. The argument is a list of command=package.
 define install
 	@missing=(); \
 	for need in $(1); do \
@@ -70,8 +70,9 @@ test: clients
 
 clients: $(CLIENTS)/installed
 
-# Installs the clients if they are missing or if a file with their versions changes. Debian packages `venv` separately
-# from Python, without a command, so an import detects it. The Node wheel contains npm, and headers that are not needed.
+# Installs the clients if they are missing or if a file with their versions changes. An import detects whether `venv` is
+# installed, because its Debian package has no command. The Node wheel contains npm, which is used to install packages.
+# It also contains headers, which are not needed and are deleted.
 $(CLIENTS)/installed: $(addprefix tests/clients/,requirements.txt package.json package-lock.json)
 	$(call install,$(CLIENT_NEEDS))
 	@/usr/bin/env python3 -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -96,13 +97,13 @@ lint:
 	@if command -v cargo-deny >/dev/null; then \
 	    $(CARGO) deny check; \
 	else \
-	    echo "cargo-deny is not installed: licences and advisories not checked"; \
+	    echo "cargo-deny is not installed, so licences and security advisories were not checked"; \
 	fi
 
 fmt:
 	$(CARGO) fmt
 
-# CRASH_ROUNDS sets the number of rounds, and CRASH_SEED the seed of the random choices.
+# The environment variable CRASH_ROUNDS sets the number of kills, and CRASH_SEED the seed of the random choices.
 crash:
 	$(call install,$(TEST_NEEDS))
 	$(CARGO) build --locked --release
@@ -112,14 +113,14 @@ crash:
 bench:
 	$(CARGO) bench --locked --features internals --bench decisions
 
-# The benchmark uses the profile `measure`, so that its build does not replace the gateway in target/release.
+# The benchmark is built with the profile `measure`, so that its build does not replace the gateway in target/release.
 disk:
 	$(CARGO) build --locked --release
 	DISK_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
 	    $(CARGO) bench --locked --features internals --profile measure --bench disk
 
-# The measured gateway is the release build. The benchmark itself uses the profile `dev`, because the profile `bench`
-# would replace the gateway in target/release.
+# The measured gateway is the release build. The benchmark itself is built with the profile `dev`, because a build with
+# the profile `bench` would replace the gateway in target/release.
 peers peers-clients peers-fleet peers-keyed peers-upstream:
 	$(call install,$(PEER_NEEDS))
 	$(CARGO) build --locked --release

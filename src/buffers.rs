@@ -1,16 +1,16 @@
-//! Bounds on the memory for buffered bodies.
+//! Limits on the memory for buffered bodies.
 //!
-//! The gateway buffers four kinds of bodies: bodies of requests with an idempotency key, copies of request bodies for
-//! retries, responses to be stored, and copies of stored responses for replays. Before it allocates memory for a body,
-//! it charges the bytes to a total and to the client.
+//! The gateway buffers four kinds of bodies. They are bodies of requests with an idempotency key, copies of request
+//! bodies for retries, responses to be stored, and copies of stored responses for replays. Before the gateway allocates
+//! memory for a body, it charges the bytes to two counts: that of all clients together and that of the client.
 //!
-//! `max_buffered` always applies. `max_buffered_per_client` applies only while more than half of `max_buffered` is in
-//! use. So a single client can use free memory, but cannot take the memory that other clients need. A bound per request
-//! would not suffice, because a client can open many HTTP/2 streams.
+//! `max_buffered` limits the first count at all times. `max_buffered_per_client` limits the second count, but only
+//! while more than half of `max_buffered` is in use. So a single client can use free memory, but cannot take the memory
+//! that other clients need. A limit per request would not suffice, because a client can open many HTTP/2 streams.
 //!
 //! A body of up to 1 KiB is not charged. It is smaller than most request heads, and the charge would cost more time
 //! than the body. Heads, read buffers, HTTP/2 windows and streamed bodies are not charged either, because each
-//! connection bounds them.
+//! connection limits them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use thiserror::Error;
 
 use crate::client::ClientId;
 
-/// `[server] max_buffered` and `max_buffered_per_client`, in bytes.
+/// The configuration keys `max_buffered` and `max_buffered_per_client` of `[server]`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferBounds {
-    /// Maximum number of bytes for all clients together.
+    /// Maximum number of bytes that are buffered for all clients together.
     pub total: usize,
-    /// Maximum number of bytes for one client while more than half of `total` is in use.
+    /// Maximum number of bytes that are buffered for one client while more than half of `total` is in use.
     pub per_client: usize,
 }
 
@@ -41,21 +41,23 @@ impl Default for BufferBounds {
     }
 }
 
-/// Kind of a buffered body.
+/// Kind of a buffered body. It determines what happens when the memory is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffered {
-    /// Body of a request with an idempotency key. If it exceeds a bound, the gateway rejects the request.
+    /// Body of a request with an idempotency key. If the memory is exhausted, the gateway rejects the request.
     Request,
-    /// Body of a response that is stored. If it exceeds a bound, the gateway streams it and stores a tombstone.
+    /// Body of a response to be stored. If the memory is exhausted, the gateway streams the response and stores a
+    /// tombstone, which is a record without a response.
     Response,
-    /// Copy of a stored response for a replay. If it exceeds a bound, the gateway rejects the request.
+    /// Copy of a stored response for a replay. If the memory is exhausted, the gateway rejects the request.
     Replay,
-    /// Copy of a request body for retries. If it exceeds a bound, the gateway drops it and sends the request once.
+    /// Copy of a request body for retries. If the memory is exhausted, the gateway drops the copy and does not retry
+    /// the request.
     Retry,
 }
 
 impl Buffered {
-    /// All kinds, in the order of the metric.
+    /// All kinds, in the order in which the metrics report them.
     pub(crate) const ALL: [Self; 4] = [Self::Request, Self::Response, Self::Replay, Self::Retry];
 
     /// Returns the value of the metric label `kind`.
@@ -69,7 +71,7 @@ impl Buffered {
     }
 }
 
-/// Count of the bytes that all workers buffer. Clones are cheap and share one count.
+/// Count of the bytes that all worker threads buffer. Clones share the count and are cheap.
 #[derive(Clone)]
 pub(crate) struct Buffers(Arc<BufferCounts>);
 
@@ -77,25 +79,25 @@ struct BufferCounts {
     bounds: BufferBounds,
     /// Size of the largest body that is not charged, in bytes.
     free: usize,
-    /// Bytes charged for all clients together.
+    /// Number of bytes charged for all clients together.
     total: AtomicUsize,
-    /// Bytes charged per client. A client with zero bytes has no entry.
+    /// Number of bytes charged for each client. A client with zero bytes has no entry.
     clients: DashMap<ClientId, usize>,
-    /// Number of charges that failed at a bound, indexed by [`Buffered`].
+    /// Number of charges that failed because the memory was exhausted, indexed by [`Buffered`].
     exceeded: [AtomicU64; Buffered::ALL.len()],
 }
 
-/// Bytes charged for one body. Dropping it releases them.
+/// The bytes that are charged for one body. Dropping the value releases them.
 #[derive(Debug)]
 #[must_use = "a dropped charge is released"]
 pub(crate) struct BufferCharge {
-    /// The worker's own clone, so that workers do not contend on one reference count.
+    /// The worker thread's own `Arc`, so that worker threads do not contend on one reference count.
     buffers: Arc<Buffers>,
     client: ClientId,
     kind: Buffered,
-    /// Length of the body in bytes.
+    /// Number of bytes of the body for which memory was requested.
     bytes: usize,
-    /// Charged bytes: `bytes`, or zero if the body is small.
+    /// Number of bytes that are charged: `bytes`, or zero if the body is small.
     charged: usize,
 }
 
@@ -104,11 +106,14 @@ const MAX_FREE: usize = 1 << 10;
 
 /// Error of a charge that exceeds `max_buffered` or `max_buffered_per_client`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("memory for buffered bodies is exhausted (`max_buffered`, `max_buffered_per_client`)")]
+#[error(
+    "the memory for buffered bodies is exhausted; retry later, or raise `max_buffered` or `max_buffered_per_client` in \
+     [server]"
+)]
 pub(crate) struct Exceeded;
 
 impl Buffers {
-    /// Creates an empty count with these bounds.
+    /// Creates a count of zero bytes with the memory limits `bounds`.
     pub(crate) fn new(bounds: BufferBounds) -> Self {
         Self(Arc::new(BufferCounts {
             bounds,
@@ -119,7 +124,7 @@ impl Buffers {
         }))
     }
 
-    /// Creates a charge of zero bytes for a body of `client`.
+    /// Creates a charge of zero bytes for a body of `client`. [`BufferCharge::grow`] adds bytes.
     pub(crate) fn charge(self: &Arc<Self>, client: ClientId, kind: Buffered) -> BufferCharge {
         BufferCharge {
             buffers: Arc::clone(self),
@@ -130,17 +135,17 @@ impl Buffers {
         }
     }
 
-    /// Returns the configured bounds, in bytes.
+    /// Returns the configured memory limits, in bytes.
     pub(crate) fn bounds(&self) -> BufferBounds {
         self.0.bounds
     }
 
-    /// Returns the bytes that are charged now, for all clients together.
+    /// Returns the number of bytes that are charged now, for all clients together.
     pub(crate) fn in_use(&self) -> usize {
         self.0.total.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of charges of this kind that failed at a bound.
+    /// Returns the number of charges of this kind that failed because the memory was exhausted.
     pub(crate) fn exceeded(&self, kind: Buffered) -> u64 {
         self.0.exceeded[kind as usize].load(Ordering::Relaxed)
     }
@@ -187,7 +192,7 @@ impl BufferCounts {
 }
 
 impl BufferCharge {
-    /// Charges `bytes` more. Charges nothing if they exceed a bound.
+    /// Charges `bytes` more for the body. If they exceed a memory limit, charges nothing and fails.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
         let shared = &self.buffers.0;
         let grown = self.bytes.checked_add(bytes).ok_or(Exceeded)?;
@@ -205,8 +210,8 @@ impl BufferCharge {
         taken
     }
 
-    /// Reserves capacity for `more` bytes in `buffer` and charges the capacity, not the length. The capacity doubles up
-    /// to `most` bytes, so a body that arrives in many parts is copied only a few times.
+    /// Reserves capacity for `more` bytes in `buffer`. Charges the capacity, not the length. The capacity doubles until
+    /// it is `most` bytes, so a body that arrives in many parts is copied only a few times.
     pub(crate) fn reserve(
         &mut self,
         buffer: &mut Vec<u8>,
@@ -223,7 +228,8 @@ impl BufferCharge {
         Ok(())
     }
 
-    /// Attaches the charge to `bytes`, which releases it when their last reference is dropped.
+    /// Returns `bytes` with the charge attached. The charge is released when the last reference to the bytes is
+    /// dropped.
     pub(crate) fn hold(self, bytes: Bytes) -> Bytes {
         if self.charged == 0 {
             return bytes;

@@ -1,10 +1,10 @@
-//! Secret keys of the hashes that identify records, buckets and clients.
+//! Secret keys of the hashes that identify idempotency records, buckets of rate limits, and clients.
 //!
 //! Records and buckets are stored under keyed hashes, not under the values from requests. So the store contains no
-//! credentials, and a caller can choose neither its bucket nor its shard. A store in memory or on disk has one secret
-//! for its lifetime. A Redis store contains the secret, so that all gateways of a fleet compute the same hashes. A
-//! gateway reads the secret when it first connects. It reads the secret again if the store was emptied and another
-//! gateway has written a new one.
+//! credentials, and a caller can choose neither its bucket nor its shard. A memory store or disk store has one secret
+//! for its lifetime. In a Redis store, the secret is stored in Redis, so that all gateways of a fleet compute the same
+//! hashes. A gateway reads the secret when it first connects to Redis. It reads the secret again if Redis was emptied
+//! and another gateway has written a new secret.
 //!
 //! Each hashed part is preceded by its length, so two different lists of parts never hash the same bytes.
 
@@ -18,37 +18,39 @@ use siphasher::sip128::SipHasher13;
 
 use crate::client::ClientId;
 
-/// Secret of a store, the key of the BLAKE3 hashes of records.
+/// The secret of a store. It is the key of the BLAKE3 hashes that identify idempotency records.
 #[derive(Clone, Copy)]
 pub struct Secret([u8; 32]);
 
-/// Key of the `SipHash` hashes of buckets and clients, derived from the secret. `SipHash` is faster than BLAKE3.
+/// The key of the `SipHash` hashes that identify buckets and clients. It is derived from the secret. `SipHash` is used
+/// because it is faster than BLAKE3.
 #[derive(Clone, Copy)]
 pub struct Seed(u64, u64);
 
-/// Hash of a client, by which a store counts the idempotency keys of the client.
+/// Hash of a client. A store uses it to count the idempotency keys of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientHash(pub u64);
 
-/// Hash keys of a store.
+/// The secret keys of all hashes that a store uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashKeys {
-    /// Key of the hashes of records.
+    /// Key of the hashes that identify idempotency records.
     pub secret: Secret,
-    /// Key of the hashes of buckets and clients.
+    /// Key of the hashes that identify buckets and clients.
     pub seed: Seed,
 }
 
 /// Source of the current hash keys of a store.
 #[derive(Clone, Debug)]
 pub(crate) enum HashKeySource {
-    /// Keys that do not change while the store is open.
+    /// Hash keys of a memory store or disk store. They do not change while the store is open.
     Fixed(HashKeys),
-    /// Keys that a fleet shares and that can change.
+    /// Hash keys of a Redis store. All gateways of a fleet share them, and they change if Redis is emptied.
     Shared(Arc<RwLock<HashKeys>>),
 }
 
-/// Kind of hashed value. It is the first hashed byte, so that values of different kinds never hash the same bytes.
+/// What a hash identifies. The value is the first hashed byte, so that values of different kinds never hash the same
+/// bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Subject {
     Key = 1,
@@ -66,28 +68,32 @@ impl Secret {
     /// Panics if the operating system provides no random numbers.
     pub fn random() -> Self {
         let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).expect("the system provides random numbers");
+        getrandom::fill(&mut bytes).expect("the operating system provides random numbers");
         Self(bytes)
     }
 
-    /// Restores a secret from its stored bytes.
+    /// Creates a secret from its stored bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the bytes to store.
+    /// Returns the bytes of the secret, for the store.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Derives the seed from the secret.
+    /// Derives the key of the `SipHash` hashes from the secret.
     pub fn seed(&self) -> Seed {
         let all = u128::from_le_bytes(self.hash(Subject::Seed, |_| {}));
-        #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "only the lower 64 bits are wanted"
+        )]
         Seed::from_halves((all >> 64) as u64, all as u64)
     }
 
-    /// Hashes the parts that `fill` adds, to 128 bits. Any two of a billion hashes collide with a probability of 10⁻²⁰.
+    /// Returns a hash of 128 bits of the parts that `fill` adds. Among a billion hashes, the probability of any
+    /// collision is below 10⁻²⁰.
     pub(crate) fn hash(&self, subject: Subject, fill: impl FnOnce(&mut HashInput)) -> [u8; 16] {
         let hash = self.hash_if(subject, |parts| {
             fill(parts);
@@ -96,7 +102,7 @@ impl Secret {
         hash.unwrap_or_default()
     }
 
-    /// Hashes the parts that `fill` adds. Returns `None` if `fill` returns `false`.
+    /// Returns the hash of the parts that `fill` adds. Returns `None` if `fill` returns `false`.
     pub(crate) fn hash_if(
         &self,
         subject: Subject,
@@ -107,7 +113,7 @@ impl Secret {
         if !fill(&mut parts) {
             return None;
         }
-        // One call instead of an incremental hasher: that has 2 KiB of state, and most inputs have about 100 bytes.
+        // One call is faster than an incremental hasher, which has 2 KiB of state. Most inputs have about 100 bytes.
         let hash = blake3::keyed_hash(&self.0, parts.all());
         let mut short = [0; 16];
         short.copy_from_slice(&hash.as_bytes()[..16]);
@@ -116,7 +122,7 @@ impl Secret {
 }
 
 impl Seed {
-    /// Creates a random seed.
+    /// Creates a random seed, from the random keys of the standard library's hash maps.
     pub fn random() -> Self {
         use std::hash::{BuildHasher, RandomState};
         Self(
@@ -125,17 +131,17 @@ impl Seed {
         )
     }
 
-    /// Restores a seed from its two halves.
+    /// Creates a seed from its upper and its lower 64 bits.
     pub const fn from_halves(high: u64, low: u64) -> Self {
         Self(high, low)
     }
 
-    /// Returns a hasher that is keyed with the seed.
+    /// Returns a `SipHash` hasher that has the seed as its key.
     pub(crate) fn hasher(self) -> NameHasher {
         NameHasher(SipHasher13::new_with_keys(self.0, self.1))
     }
 
-    /// Returns the hash of a client.
+    /// Returns the hash that identifies a client.
     pub fn client(self, client: ClientId) -> ClientHash {
         let mut hasher = self.hasher();
         hasher.client(client);
@@ -143,7 +149,7 @@ impl Seed {
     }
 }
 
-/// `SipHash` over parts, each preceded by a tag or its length.
+/// `SipHash` of a list of parts. Each part is preceded by a tag or by its length.
 pub(crate) struct NameHasher(pub(crate) SipHasher13);
 
 impl NameHasher {
@@ -151,7 +157,7 @@ impl NameHasher {
         self.0.write_u8(tag);
     }
 
-    /// Writes a length as 8 bytes, little-endian, so that gateways of all architectures compute the same hash.
+    /// Adds a length as 8 bytes in little-endian order, so that gateways of all architectures compute the same hash.
     pub(crate) fn length(&mut self, length: usize) {
         self.0.write(&(length as u64).to_le_bytes());
     }
@@ -161,8 +167,8 @@ impl NameHasher {
         self.0.write(bytes);
     }
 
-    /// Adds the value of a header with one line. The number of lines is included for compatibility: earlier versions
-    /// hashed headers with several lines.
+    /// Adds the value of a header that has one field line. The number 1 is added for compatibility with earlier
+    /// versions, which also hashed headers with several field lines.
     pub(crate) fn header(&mut self, value: &[u8]) {
         self.tag(4);
         self.length(1);
@@ -178,20 +184,20 @@ impl NameHasher {
     }
 }
 
-/// Input of a hash with a [`Secret`]: parts, each preceded by its length.
+/// Input of a BLAKE3 hash with a [`Secret`]: a list of parts, each preceded by its length.
 pub(crate) struct HashInput {
-    /// Input of up to `SHORT` bytes.
+    /// The input while it has at most [`SHORT`] bytes.
     short: [u8; SHORT],
-    /// Number of used bytes in `short`.
+    /// Number of bytes of `short` that are in use.
     filled: usize,
-    /// Complete input if it is longer than `SHORT` bytes. Otherwise empty.
+    /// The complete input if it has more than [`SHORT`] bytes. It is empty if the input is shorter.
     long: Vec<u8>,
 }
 
-/// Tag of a client in a scope.
+/// Tag that precedes a client in a hashed scope.
 const CLIENT: u8 = 1;
 
-/// Longest input that needs no allocation, in bytes.
+/// Maximum size of an input that needs no allocation, in bytes.
 const SHORT: usize = 256;
 
 impl Default for HashInput {
@@ -221,7 +227,8 @@ impl HashInput {
         }
     }
 
-    // Inlined, because most callers pass a constant length, for which the copy is a single store instruction.
+    // The function is inlined, because most callers pass a constant length. The copy is then a single store
+    // instruction.
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let end = self.filled + bytes.len();
@@ -238,7 +245,7 @@ impl HashInput {
     fn put_long(&mut self, bytes: &[u8]) {
         if self.long.is_empty() {
             self.long.extend_from_slice(&self.short[..self.filled]);
-            // Marks `short` as full, so that later parts go to `long`.
+            // `short` is marked as full, so that `put` adds later parts to `long`.
             self.filled = SHORT;
         }
         self.long.extend_from_slice(bytes);
@@ -283,12 +290,12 @@ impl From<Secret> for HashKeys {
 }
 
 impl HashKeySource {
-    /// Creates random keys that do not change.
+    /// Creates hash keys from a new random secret. They do not change.
     pub(crate) fn random() -> Self {
         Secret::random().into()
     }
 
-    /// Returns the current keys.
+    /// Returns the current hash keys. With Redis, they can differ from those of an earlier call.
     pub(crate) fn keys(&self) -> HashKeys {
         match self {
             Self::Fixed(keys) => *keys,

@@ -1,26 +1,30 @@
-//! Idempotency records on disk. An acknowledged record survives a process crash and a power failure.
+//! Disk store of idempotency records. A record that the store has acknowledged survives a process crash and a power
+//! failure.
 //!
-//! One writer thread owns the storage engine. It decides claims one after the other, so a claim is atomic. It combines
-//! all operations that arrived while it was busy into one batch, syncs once, and only then replies (group commit).
-//! With 64 concurrent callers, about 30 claims and responses share a sync.
+//! One writer thread owns the storage engine. It decides claims of idempotency keys one after the other, so a claim is
+//! atomic. The thread combines all operations that arrived while it was busy into one batch. It syncs the batch once,
+//! and only then replies to its operations (group commit). With 64 concurrent callers, about 30 claims and responses
+//! share a sync.
 //!
-//! Memory holds the executions in flight with their waiters, and a moka cache of the responses that were stored or
-//! replayed most recently. Claims of these keys need no work by the writer. All other records are read from disk.
+//! Memory holds the executions in flight, with the duplicate requests that wait for them. A moka cache holds the
+//! responses that were stored or replayed most recently. The writer thread is not involved in claims of these keys. All
+//! other records are read from disk.
 //!
-//! The engine is fjall. It was compared with redb on 2 cores, with one claim and one 450-byte response per request,
-//! each synced (`fdatasync` 160 to 240 µs, medians of 3 rounds). With 64 callers, fjall made 23,300 requests per second
-//! and redb 10,100; with one caller, 2,500 and 1,300. The file size of redb varies less. But redb returned wrong bytes
-//! from a damaged file, where fjall reported an error.
+//! The engine is fjall. It was compared with redb on 2 cores. Each request stored one claim and one 450-byte response,
+//! and each of the two was synced (`fdatasync` took 160 to 240 µs). The medians of 3 rounds with 64 callers were 23,300
+//! requests per second for fjall and 10,100 for redb. With one caller, they were 2,500 and 1,300. The file size of redb
+//! varies less. But redb returned wrong bytes from a damaged file, while fjall reported an error.
 //!
-//! fjall treats a damaged journal as a truncated one and silently drops all batches after the damage. Two checks detect
-//! this. The number of acknowledged batches is stored in a separate file ([`totals`]) and compared at start. The table
-//! lists of fjall are verified before fjall reads them.
+//! fjall treats a damaged journal as a truncated one and silently drops all batches after the damage. Two checks at
+//! start detect this loss. The number of acknowledged batches is stored in a separate file ([`totals`]) and compared
+//! with the number in the engine. The table lists of fjall are verified before fjall reads them.
 //!
-//! When a write fails (for example on a full disk), the writer closes the engine and reopens it after a backoff
-//! ([`engine_failure`]). Until then, a keyed request succeeds only if memory has a response or an execution in flight
-//! for its key. All other keyed requests are rejected. Responses of executions in flight wait for the engine, and
-//! reserved disk space ([`reserve`]) lets it record them. After [`OPERATION_TIMEOUT`] their clients receive the error
-//! "outcome unknown". A later retry receives the response once it is stored.
+//! When a write fails (for example on a full disk), the writer thread closes the engine and reopens it after a backoff
+//! ([`engine_failure`]). Until then, a request with an idempotency key succeeds only if memory has a response or an
+//! execution in flight for its key. All other requests with an idempotency key are rejected. Responses of executions in
+//! flight wait until the engine is open again. If the disk is full, they are written to reserved disk space
+//! ([`space_reserve`]). If a response waits longer than [`OPERATION_TIMEOUT`], its client receives the error "outcome
+//! unknown". A later retry receives the response once it is stored.
 
 mod admin_lookup;
 mod batch;
@@ -69,45 +73,48 @@ use crate::idempotency::{
 
 pub(crate) use store_dir::StoreDirError;
 
-/// Upper bound of the cache of recent responses, in bytes.
+/// Maximum size of the cache of recent responses, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// Timeout of an operation. A disk that needs more time counts as failed.
+/// Maximum duration of an operation of the writer thread. After this time the caller receives an error, and the disk is
+/// reported as failed.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Default of `max_response`, in bytes.
+/// Initial value of the field `max_response` of [`DiskStoreState`], in bytes.
 const MAX_RESPONSE: u64 = 1 << 20;
 
-/// Approximate memory of a cache entry besides its response, in bytes.
+/// Approximate memory of an entry in the response cache besides its response, in bytes.
 const CACHE_OVERHEAD: usize = 200;
 
-/// The disk store of idempotency records. Clones share the store, and dropping the last clone closes it.
+/// The disk store of idempotency records. Clones share the store. The store is closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct DiskRecords(Arc<WriterHandle>);
 
-/// Error of [`DiskRecords::open`]. Messages about the directory and its records end with a remedy.
+/// Error of [`DiskRecords::open`]. Messages about the store directory and its idempotency records end with a remedy.
 #[derive(Debug, Error)]
 pub enum DiskOpenError {
     /// The store directory cannot be used.
     #[error(transparent)]
     Directory(#[from] StoreDirError),
-    /// The records in the directory are damaged or cannot be read.
+    /// The idempotency records in the store directory are damaged or cannot be read.
     #[error(
-        "the records in {path} cannot be used: {reason}; restore the directory from a backup, or move it away \
-         to start without its keys"
+        "the idempotency records in {path} cannot be used: {reason}; restore the directory from a backup, or move \
+         it away to start with an empty store: requests that were executed before can then be executed again"
     )]
     Records {
         /// Path of the store directory.
         path: String,
-        /// Error of the engine or of a check.
+        /// Error of the storage engine or of an integrity check.
         reason: String,
     },
-    /// The system cannot start another thread.
-    #[error("cannot start a thread of the disk store")]
+    /// The operating system cannot start another thread.
+    #[error(
+        "cannot start a thread of the disk store; check the limits on processes and memory (`ulimit -u`, cgroup)"
+    )]
     Thread(#[source] std::io::Error),
 }
 
-/// Sender of operations to the writer thread. Dropping it stops the thread.
+/// Handle that sends operations to the writer thread. Dropping the handle stops the thread.
 struct WriterHandle {
     ops: Option<mpsc::Sender<Op>>,
     shared: Arc<DiskStoreState>,
@@ -116,12 +123,12 @@ struct WriterHandle {
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// State that the writer thread shares with its callers.
+/// State that the writer thread shares with the callers of [`DiskRecords`].
 struct DiskStoreState {
     in_flight: InFlightTable,
     lookup: Lookup,
     health: HealthTracker,
-    /// Size of the largest response that is stored, in bytes.
+    /// Size of the largest response that the gateway stores, in bytes. Determines the size of the reserved disk space.
     max_response: AtomicU64,
     /// Responses that were stored or replayed most recently.
     recent: Cache<RecordId, RecentResponse>,
@@ -129,7 +136,7 @@ struct DiskStoreState {
     stats: StoreStats,
 }
 
-/// A completed record in the cache.
+/// A completed idempotency record in the response cache.
 #[derive(Clone)]
 struct RecentResponse {
     fingerprint: Fingerprint,
@@ -138,8 +145,8 @@ struct RecentResponse {
 }
 
 impl DiskRecords {
-    /// Opens the store in the directory `path` and creates the directory if it does not exist. Executions that were in
-    /// flight when the store was last used get the state unknown.
+    /// Opens the store in the directory `path` and creates the directory if it does not exist. If the last process was
+    /// killed, the executions that were in flight at that time become records with an unknown outcome.
     pub fn open(path: &Path, capacity: StoreCapacity, clock: Clock) -> Result<Self, DiskOpenError> {
         let dir = StoreDir::open(path)?;
         let secret = dir.secret();
@@ -162,18 +169,20 @@ impl DiskRecords {
         Ok(Self(handle))
     }
 
-    /// Returns the secret of the hashes that name the records. It is created with the directory and never changes.
+    /// Returns the secret key of the hashes under which idempotency records are stored. The secret is created with the
+    /// store directory and never changes.
     pub fn secret(&self) -> Secret {
         self.0.secret
     }
 
-    /// Sets the size of the largest response, in bytes. The store admits claims only while it has reserved disk space
-    /// for a response of this size.
+    /// Sets the size of the largest response that the gateway stores, in bytes. The store admits claims only while it
+    /// has reserved disk space for a response of this size.
     pub fn set_max_response(&self, bytes: u64) {
         self.0.shared.max_response.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the health of the record store. The buckets of limits are in memory and do not depend on the disk.
+    /// Returns the health of the idempotency record store. Buckets of rate limits are not covered, because they are in
+    /// memory and do not depend on the disk.
     pub fn health(&self) -> Health {
         self.0.shared.health.health()
     }
@@ -186,7 +195,8 @@ impl DiskRecords {
     /// Drops all expired records.
     #[cfg(test)]
     pub(crate) async fn sweep(&self) {
-        // An error means that the store has failed. The tests that call this check the records afterwards.
+        // An error is ignored: it means that the store has failed, and the tests notice this when they check the
+        // records.
         let _ = self.0.submit(Op::Sweep).await;
     }
 }
@@ -215,7 +225,8 @@ impl DiskStoreState {
         self.max_response.load(Ordering::Relaxed)
     }
 
-    /// Returns up to `most` records of `key`, in `scope` or in all scopes if `None`. Blocks while it reads from disk.
+    /// Returns up to `most` records of the idempotency key `key`. If `scope` is `None`, returns the records of all
+    /// scopes. Blocks while it reads from disk.
     fn find(
         &self,
         key: KeyHash,
@@ -237,7 +248,8 @@ impl DiskStoreState {
         Ok(found)
     }
 
-    /// Returns the result of a claim if the in-flight table or the cache decides it.
+    /// Returns the result of a claim if the in-flight table or the response cache is sufficient to decide it. `None`
+    /// means that the writer thread has to decide the claim.
     fn claim_from_memory(&self, request: &ClaimRequest) -> Option<Claim> {
         if let Some(claim) = self.in_flight.check(request) {
             return Some(claim);
@@ -255,14 +267,14 @@ impl DiskStoreState {
 impl WriterHandle {
     fn send(&self, op: Op) {
         if let Some(ops) = &self.ops {
-            // If the writer has stopped, the operation is dropped with its reply channel, and the caller receives an
-            // error.
+            // A send error is ignored: it means that the writer thread has stopped. The operation is dropped with its
+            // reply channel, so its caller receives an error.
             drop(ops.send(op));
         }
     }
 
-    /// Sends an operation to the writer and waits up to [`OPERATION_TIMEOUT`] for the result. After a timeout the
-    /// writer still executes the operation, unless it is a claim.
+    /// Sends an operation to the writer thread and waits up to [`OPERATION_TIMEOUT`] for the result. After a timeout,
+    /// the thread still executes the operation, except for a claim, which it skips.
     async fn submit<T>(
         &self,
         op: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Op,
@@ -275,20 +287,21 @@ impl WriterHandle {
         reply.unwrap_or_else(|_| Err(self.writer_ended()))
     }
 
-    /// Reports that the writer thread has panicked, and returns the error for the caller.
+    /// Marks the store as failed because the writer thread has panicked, and returns the error for the caller.
     fn writer_ended(&self) -> StoreError {
-        let reason = StoreError::known("the writer thread of the store has crashed");
+        let reason = StoreError::known("the writer thread of the disk store has panicked");
         if self.shared.health.operation_failed(&reason) == FailureChange::Started {
             tracing::error!(
                 %reason,
                 path = %self.path.display(),
-                "idempotency store failed, restart the gateway"
+                "idempotency store failed, rejecting requests whose idempotency key is not in memory, restart the \
+                 gateway"
             );
         }
         reason
     }
 
-    /// Runs `read` on a thread that may block.
+    /// Runs `read`, which reads from disk, on a thread that is allowed to block.
     async fn read_blocking<T: Send + 'static>(
         &self,
         read: impl FnOnce(&DiskStoreState) -> Result<T, StoreError> + Send + 'static,
@@ -305,7 +318,8 @@ impl Records for DiskRecords {
             return Ok(claim);
         }
         self.0.shared.health.check_writer()?;
-        // If the caller stops waiting, the writer skips the claim, or the dropped permit releases it.
+        // If the caller stops waiting before the claim is decided, the writer thread skips the claim. If it stops
+        // later, the dropped permit releases the claim.
         self.0.submit(|ack| Op::Claim(*request, ack)).await
     }
 
@@ -322,7 +336,8 @@ impl Records for DiskRecords {
         });
         let ended = ending.await;
         if ended.is_err() && is_executed {
-            // The outcome is unknown until the writer records the completion.
+            // The response could not be stored in time, so duplicate requests receive "outcome unknown" until the
+            // writer thread records the response.
             let shared = &self.0.shared;
             shared
                 .in_flight
@@ -376,12 +391,16 @@ impl Drop for WriterHandle {
     fn drop(&mut self) {
         drop(self.ops.take());
         let writer = self.writer.lock().take();
-        // The writer thread upgrades its weak handle and can drop the last one. It must not join itself.
+        // The writer thread itself can drop the last handle, because it upgrades a weak one. A thread cannot join
+        // itself, so `join` is skipped in this case.
         if let Some(writer) = writer
             && writer.thread().id() != thread::current().id()
             && writer.join().is_err()
         {
-            tracing::error!("writer thread of the idempotency store panicked");
+            tracing::error!(
+                path = %self.path.display(),
+                "writer thread of the idempotency store panicked, restart the gateway"
+            );
         }
     }
 }
@@ -407,8 +426,11 @@ mod tests {
         let opened = DiskRecords::open(dir.path(), StoreCapacity::default(), Clock::real());
         let message = opened.err().unwrap().to_string();
         assert!(message.contains("has format 1"), "{message}");
-        assert!(message.contains("until its keys have expired"), "{message}");
-        assert!(message.contains("can then execute again"), "{message}");
+        assert!(
+            message.contains("until its idempotency keys have expired"),
+            "{message}"
+        );
+        assert!(message.contains("can then be executed again"), "{message}");
         for file in ["records", "acknowledged", "reserve"] {
             assert!(!dir.path().join(file).exists(), "{file}");
         }

@@ -1,15 +1,16 @@
-//! Buckets in memory, in a bounded table that is divided into shards.
+//! Buckets of rate limits in memory, in a table that is bounded and divided into shards.
 //!
-//! *Atomic charges*: the buckets of a request can be in several shards. All these shards are locked, in ascending
-//! order, before a bucket is read. The clock is read under the locks, so the times of charges follow the order of the
-//! locks.
+//! *Atomic charges*: a request can charge several buckets, which can be in several shards. All these shards are locked,
+//! in ascending order, before the first bucket is read. The clock is read while the shards are locked, so a later
+//! charge to a bucket never has an earlier time.
 //!
 //! *Bounded memory*: `max_clients` is divided among the shards. A shard evicts only full buckets, because a full bucket
-//! and an absent one have the same state. If no bucket is full, a new one uses one of [`OVERFLOW_BUCKETS`] shared
-//! buckets, chosen by its keyed hash. A bucket that is tracked later starts with the state of the shared one.
+//! and an absent one have the same state. If a shard has no full bucket to evict, a new bucket is not tracked. It then
+//! uses one of [`OVERFLOW_BUCKETS`] shared buckets of its rate limit, which its keyed hash selects. If the bucket is
+//! tracked later, it starts with the state of the shared bucket.
 //!
-//! A concurrent map such as dashmap is not sufficient. It locks one entry at a time, so it cannot charge two buckets
-//! atomically, and it cannot update the table and the eviction order under one lock.
+//! A concurrent map such as dashmap is not sufficient, because it locks one entry at a time. It can neither charge two
+//! buckets atomically, nor update the table and the eviction order under one lock.
 
 mod bucket_shard;
 mod hashers;
@@ -30,22 +31,22 @@ use crate::throttle::{
 
 pub(in crate::store) use self::hashers::BuildIdentityHasher;
 
-/// Number of shared buckets of a limit, for clients that have no bucket of their own.
+/// Number of shared buckets of each rate limit. They are used for clients that have no bucket of their own.
 pub(crate) const OVERFLOW_BUCKETS: usize = 65_536;
 
-/// Target number of buckets per shard. It is small, so that an eviction holds the lock only for a short time.
+/// Target number of buckets per shard. It is small, so that an eviction locks its shard only for a short time.
 const BUCKETS_PER_SHARD: usize = 4_096;
 
-/// The buckets of all limits of a gateway, in memory.
+/// The buckets of all rate limits of a gateway, in memory.
 pub struct MemoryBuckets {
     clock: Clock,
-    /// The number of shards is a power of two.
+    /// The shards of the table. Their number is a power of two.
     shards: Box<[Mutex<BucketShard>]>,
     capacity: usize,
 }
 
 impl MemoryBuckets {
-    /// Creates a table that tracks up to `max_clients` buckets of all limits together.
+    /// Creates an empty table that tracks up to `max_clients` buckets, for all rate limits together.
     pub fn new(max_clients: usize, clock: Clock) -> Self {
         let shards = (max_clients / BUCKETS_PER_SHARD)
             .next_power_of_two()
@@ -62,17 +63,17 @@ impl MemoryBuckets {
         }
     }
 
-    /// Returns the number of tracked buckets.
+    /// Returns the number of buckets that the table tracks now.
     pub fn tracked(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Returns the maximum number of tracked buckets.
+    /// Returns the maximum number of buckets that the table tracks.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Returns every tracked bucket that is not full, with the nanoseconds until it is.
+    /// Returns every tracked bucket that is not full, with the nanoseconds until it is full.
     pub fn drained(&self) -> Vec<(BucketKey, u64)> {
         let mut drained = Vec::new();
         for shard in &self.shards {
@@ -82,7 +83,8 @@ impl MemoryBuckets {
         drained
     }
 
-    /// Tracks buckets that are full after the given times. Buckets beyond the capacity are ignored.
+    /// Tracks each bucket of a snapshot. The duration is how long the bucket needs until it is full. Buckets that
+    /// exceed the capacity of the table are ignored.
     pub fn restore(&self, drained: impl IntoIterator<Item = (BucketKey, Duration)>) {
         for (bucket, left) in drained {
             if !left.is_zero() {
@@ -92,7 +94,8 @@ impl MemoryBuckets {
         }
     }
 
-    /// Delays the time at which `bucket` is full to `full_at`, a time reported by another store, if that is later.
+    /// Sets the time at which `bucket` is full to `full_at`, which another store reported. Ignores `full_at` if it is
+    /// not later than the current time of the bucket.
     pub fn observe(&self, limit: LimitId, bucket: BucketKey, full_at: Moment) {
         let mut shard = self.lock(bucket);
         let now = self.clock.now();
@@ -101,17 +104,18 @@ impl MemoryBuckets {
         }
     }
 
-    /// Returns the time at which `bucket` is full, and whether the bucket is tracked. A bucket that is not tracked has
-    /// the state of its shared bucket.
+    /// Returns the time at which `bucket` is full, and whether the bucket is tracked. If it is not tracked, the time is
+    /// that of its shared bucket.
     pub(in crate::store) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> (Moment, bool) {
         let shard = self.lock(bucket);
         (shard.full_at(limit, bucket), shard.tracks(bucket))
     }
 
-    /// Returns the index of the shard of `bucket`. It uses bits in the middle of the hash, because the hash map of the
-    /// shard uses the lowest bits and the highest seven.
+    /// Returns the index of the shard of `bucket`. The index uses bits in the middle of the bucket's hash. The hash map
+    /// of the shard uses the lowest bits and the highest seven.
     fn shard_of(&self, bucket: BucketKey) -> usize {
-        let hash = usize::try_from(bucket.high >> 32).expect("32 bits");
+        let hash =
+            usize::try_from(bucket.high >> 32).expect("a value of 32 bits fits into a usize");
         hash & (self.shards.len() - 1)
     }
 
@@ -119,7 +123,8 @@ impl MemoryBuckets {
         self.shards[self.shard_of(bucket)].lock()
     }
 
-    /// Makes all charges, or none if a limit rejects its charge.
+    /// Makes all charges and admits the request. If a rate limit rejects its charge, makes none and rejects the
+    /// request.
     pub fn charge_now(&self, charges: &[Charge<'_>]) -> Decision {
         match charges {
             [charge] => self.charge_one(charge),
@@ -141,7 +146,7 @@ impl MemoryBuckets {
         }
     }
 
-    /// Makes the only charge of a request. This usual case needs one lock and no sorting.
+    /// Makes the only charge of a request. This is the usual case, and it needs one lock and no sorting.
     fn charge_one(&self, charge: &Charge<'_>) -> Decision {
         let mut shard = self.lock(charge.bucket);
         let now = self.clock.now();
@@ -154,7 +159,7 @@ impl MemoryBuckets {
         decision
     }
 
-    /// Makes all charges of a request, or none.
+    /// Makes all charges of a request, or none if a rate limit rejects its charge.
     fn charge_several(&self, charges: &[Charge<'_>]) -> Decision {
         let mut indexes: SmallVec<[usize; USUAL_LIMITS]> = charges
             .iter()
@@ -162,7 +167,7 @@ impl MemoryBuckets {
             .collect();
         indexes.sort_unstable();
         indexes.dedup();
-        // Each shard is locked once and in ascending order, so two requests cannot deadlock.
+        // Each shard is locked once, and all are locked in ascending order, so two requests cannot deadlock.
         let mut shards: SmallVec<[MutexGuard<'_, BucketShard>; USUAL_LIMITS]> = indexes
             .iter()
             .map(|&index| self.shards[index].lock())

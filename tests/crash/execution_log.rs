@@ -1,4 +1,4 @@
-//! An upstream that logs every execution to disk before it responds.
+//! An upstream that writes every execution to a log on disk before it responds.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,22 +13,23 @@ use tokio::sync::watch;
 
 use crate::harness::{Response, Upstream, full};
 
-/// The request header with the idempotency key.
+/// Name of the request header with the idempotency key.
 pub(crate) const KEY: &str = "idempotency-key";
 
-/// The response header with the number of the execution.
+/// Name of the response header with the number of the execution. Only the upstream sets it.
 const EXECUTION: &str = "x-execution";
 
-/// Upper bound of the size of a response body, in bytes.
+/// Maximum size of a response body, in bytes.
 const MAX_BODY: usize = 64 << 10;
 
-/// Upper bound of the delay of a response, in milliseconds.
+/// Maximum delay of a response, in milliseconds.
 const MAX_DELAY_MILLIS: u64 = 20;
 
-/// Statuses of the responses. None of them releases the key or reports a failure of the gateway.
+/// Statuses of the responses of the upstream. None of them makes the gateway release the idempotency key, and none is
+/// the status of a failed gateway.
 const STATUSES: [u16; 6] = [200, 201, 202, 400, 404, 422];
 
-/// All executions, in a file and in memory.
+/// All executions of the upstream, in a file and in memory.
 pub(crate) struct ExecutionLog {
     file: Mutex<File>,
     executions: Mutex<Executions>,
@@ -40,7 +41,7 @@ struct Executions {
     count: u64,
 }
 
-/// Identifies a response of the upstream.
+/// Digest that identifies a response of the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseDigest {
     status: u16,
@@ -49,7 +50,7 @@ pub(crate) struct ResponseDigest {
 }
 
 impl ResponseDigest {
-    /// Returns the digest of a response of the upstream, or `None` for a response of the gateway.
+    /// Returns the digest of a response of the upstream. Returns `None` for a response that the gateway generated.
     pub(crate) fn of(response: &Response) -> Option<Self> {
         response.has(EXECUTION).then(|| Self {
             status: response.status,
@@ -67,13 +68,13 @@ impl ExecutionLog {
         })
     }
 
-    /// Returns how many times a key was executed.
+    /// Returns how many requests with an idempotency key were executed.
     pub(crate) fn count_of(&self, key: &str) -> usize {
         let executions = self.executions.lock();
         executions.by_key.get(key).map_or(0, Vec::len)
     }
 
-    /// Returns the digest of the first response to a key.
+    /// Returns the digest of the response of the first execution with an idempotency key.
     pub(crate) fn digest(&self, key: &str) -> Option<ResponseDigest> {
         let executions = self.executions.lock();
         executions.by_key.get(key)?.first().cloned()
@@ -83,19 +84,20 @@ impl ExecutionLog {
         self.executions.lock().count
     }
 
-    /// Returns the keys that were executed more than once.
+    /// Returns the idempotency keys with which more than one request was executed.
     pub(crate) fn repeated(&self) -> Vec<String> {
         let executions = self.executions.lock();
         let repeated = executions.by_key.iter().filter(|(_, all)| all.len() > 1);
         repeated.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Starts an upstream that logs its executions here and responds differently to each request.
+    /// Starts an upstream that logs its executions here. It responds differently to each request.
     pub(crate) fn upstream(self: &Arc<Self>, seed: u64) -> Upstream {
         self.gated_upstream(seed, "", &watch::channel(true).1)
     }
 
-    /// Starts the same upstream, which delays responses to keys with the prefix `gated` until `gate` is `true`.
+    /// Starts the same upstream with a gate. It delays responses to requests whose idempotency key has the prefix
+    /// `gated` until `gate` is `true`.
     pub(crate) fn gated_upstream(
         self: &Arc<Self>,
         seed: u64,
@@ -111,7 +113,7 @@ impl ExecutionLog {
                 let written = tokio::task::spawn_blocking(move || executions.execute(&key, seed));
                 let (status, number, body, delay) = written.await.unwrap();
                 tokio::time::sleep(delay).await;
-                // A dropped sender opens the gate.
+                // An error is ignored: it means that the sender of the gate was dropped, and then the response is sent.
                 drop(gate.wait_for(|open| *open || !is_gated).await);
                 let mut response = full(body);
                 *response.status_mut() = status.try_into().unwrap();
@@ -121,7 +123,7 @@ impl ExecutionLog {
         })
     }
 
-    /// Executes a request. The execution is on disk when this returns.
+    /// Executes a request. When this function returns, the execution is logged on disk.
     fn execute(&self, key: &str, seed: u64) -> (u16, u64, Bytes, Duration) {
         let number = {
             let mut executions = self.executions.lock();
@@ -130,7 +132,7 @@ impl ExecutionLog {
         };
         let mut random = fastrand::Rng::with_seed(seed ^ number);
         let status = *random.choice(&STATUSES).unwrap_or(&200);
-        // Most bodies are small, and some have any size up to the maximum.
+        // Most bodies have less than 1 KiB. The others have any size up to the maximum.
         let max_body = if random.u8(..) < 240 && !key.starts_with("large") {
             1 << 10
         } else {

@@ -1,4 +1,4 @@
-//! Crashes of the gateway at each step of one keyed request.
+//! Crashes of the gateway at each step of one request with an idempotency key.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -12,27 +12,27 @@ use crate::execution_log::{ExecutionLog, KEY, ResponseDigest};
 use crate::harness::{Client, Process, Response, eventually};
 use crate::setup::{Setup, is_unknown};
 
-/// The gateway built with the tests. Other builds have no failpoints.
+/// The gateway that is built with the tests. Other builds have no failpoints.
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// State of the key on disk after a crash.
+/// State of the idempotency key on disk after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StateOnDisk {
-    /// No state: a retry is executed.
+    /// Nothing is on disk for the idempotency key, so a retry is executed.
     Absent,
-    /// A claim: the outcome is unknown.
+    /// A claim is on disk, so a retry receives "outcome unknown".
     Claim,
-    /// A record: a retry receives the stored response.
+    /// A record is on disk, so a retry receives the stored response.
     Record,
 }
 
-/// Duplicate requests at the time of the crash.
+/// Duplicate requests that are sent before the crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Duplicates {
     None,
-    /// Two duplicates are sent at the same time as the first request.
+    /// Two duplicate requests are sent at the same time as the first request.
     Concurrent,
-    /// Two duplicates wait for the first request, which is in flight upstream.
+    /// Two duplicate requests wait for the first request, which is in flight upstream.
     Waiting,
 }
 
@@ -41,14 +41,15 @@ async fn post_work(client: Client) -> Option<Response> {
     request.try_send().await.ok()
 }
 
-/// Returns whether two duplicates wait for the first request.
+/// Returns whether two duplicate requests wait for the first request, according to the metrics.
 async fn duplicates_wait(process: &Process) -> bool {
     let metrics = process.admin().get("/metrics").send().await.text();
     let waited = |line: &str| line.contains("outcome=\"waited\"") && line.ends_with(" 2");
     metrics.lines().any(waited)
 }
 
-/// Sends the key to a gateway that crashes at `failpoint`. Returns the responses that were received nevertheless.
+/// Sends a request to a gateway that crashes at `failpoint`. Returns the responses that clients received before the
+/// crash.
 async fn crash(
     setup: &Setup,
     failpoint: &str,
@@ -77,7 +78,8 @@ async fn crash(
     received
 }
 
-/// Crashes a gateway at `failpoint`, restarts it, and checks that retries receive the responses for `expected`.
+/// Crashes a gateway at `failpoint` and restarts it. Checks that two retries receive the responses that the state
+/// `expected` requires.
 async fn crash_at(failpoint: &str, duplicates: Duplicates, expected: StateOnDisk) {
     let files = TempDir::new().unwrap();
     let executions = ExecutionLog::at(&files.path().join("executions"));
@@ -85,7 +87,8 @@ async fn crash_at(failpoint: &str, duplicates: Duplicates, expected: StateOnDisk
     let upstream = executions.gated_upstream(1, "one", &gate.subscribe());
     let setup = Setup::new(&upstream.url());
     let received = crash(&setup, failpoint, duplicates, &gate).await;
-    // Waiting duplicates can receive the response as soon as it is recorded. All other requests receive none.
+    // A waiting duplicate request can receive the response as soon as the record is on disk. No other request can
+    // receive one before the crash.
     let may_receive = duplicates == Duplicates::Waiting && expected == StateOnDisk::Record;
     assert!(
         received.is_empty() || may_receive,
@@ -100,7 +103,8 @@ async fn crash_at(failpoint: &str, duplicates: Duplicates, expected: StateOnDisk
     if expected == StateOnDisk::Claim {
         assert!(is_unknown(&first), "{failpoint}: {first:?}");
         assert!(is_unknown(&second), "{failpoint}: {second:?}");
-        // After the claim, the request is not sent yet. At all later steps, upstream has received it or will soon.
+        // At the failpoint `after-claim`, the request is not sent yet. At all later failpoints, the upstream has
+        // received it or is about to.
         let is_sent = failpoint != "after-claim";
         if is_sent {
             eventually("the request arrives", || executions.count_of("one") == 1).await;

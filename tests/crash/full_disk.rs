@@ -1,4 +1,4 @@
-//! Gateways on a full disk and on a read-only disk.
+//! Tests of gateways whose store is on a full disk or on a read-only disk.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::harness::{Client, Process, Response, Upstream, eventually};
 use crate::setup::{Setup, is_problem, kill, lines_with, metric, readyz};
 use crate::small_disk::SmallDisk;
 
-/// Upper bound of the time from free disk space to an executed request.
+/// Maximum time between the moment at which disk space becomes free and the next execution.
 const MAX_RECOVERY: Duration = Duration::from_secs(5);
 
 async fn post_work(client: &Client, key: &str) -> Response {
@@ -19,7 +19,7 @@ async fn post_work(client: &Client, key: &str) -> Response {
     request.send().await
 }
 
-/// Sends new keys until one is executed. Fails after [`MAX_RECOVERY`].
+/// Sends requests with new idempotency keys until one is executed. Fails after [`MAX_RECOVERY`].
 async fn wait_until_working(client: &Client, prefix: &str) {
     let deadline = Instant::now() + MAX_RECOVERY;
     for number in 0.. {
@@ -33,7 +33,8 @@ async fn wait_until_working(client: &Client, prefix: &str) {
     }
 }
 
-/// Sends new keys until one is rejected because the disk is full. Returns the keys that were executed.
+/// Sends requests with new idempotency keys until one is rejected because the disk is full. Returns the keys of the
+/// executed requests.
 async fn send_until_rejected(
     client: &Client,
     prefix: &str,
@@ -55,7 +56,8 @@ async fn send_until_rejected(
     panic!("no request of 10,000 was rejected");
 }
 
-/// Fails if a key is not replayed with the response of its only execution.
+/// Sends a request with each idempotency key. Fails unless each receives a replay of the response of its only
+/// execution.
 async fn assert_all_replayed(client: &Client, keys: &[String], executions: &ExecutionLog) {
     for key in keys {
         let response = post_work(client, key).await;
@@ -80,12 +82,12 @@ struct FullDiskFixture {
     client: Client,
     setup: Setup,
     disk: SmallDisk,
-    /// Dropped after the gateway.
+    /// Declared after `process`, so that the upstream is dropped after the gateway.
     _upstream: Upstream,
     _files: TempDir,
 }
 
-/// Starts a gateway with its store on a small disk.
+/// Starts a gateway whose store is on a small disk.
 fn start() -> FullDiskFixture {
     let files = TempDir::new().unwrap();
     let executions = ExecutionLog::at(&files.path().join("executions"));
@@ -125,7 +127,7 @@ async fn on_a_full_disk_new_keys_are_rejected_until_there_is_space_again() {
         let reason = fixture.process.wait_for_line("idempotency store failed");
         assert!(reason.contains("No space left on device"), "{reason}");
 
-        // Requests without a key are served.
+        // Requests without an idempotency key are served while the disk is full.
         let unkeyed = client.post("/work").body("no key").send().await;
         assert!(ResponseDigest::of(&unkeyed).is_some(), "{unkeyed:?}");
         let rejected = format!("{round}-rejected");
@@ -159,7 +161,7 @@ async fn on_a_full_disk_new_keys_are_rejected_until_there_is_space_again() {
     );
 }
 
-/// Number of requests that are rejected while the disk is full.
+/// Number of requests that are sent and rejected while the disk is full.
 const REJECTED: usize = 3_000;
 
 const DEGRADED: &str = "store_degraded{part=\"records\"}";
@@ -182,7 +184,8 @@ async fn a_full_disk_is_logged_once_and_reported_by_readyz_and_metrics_until_it_
         assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
     }
     let lines = fixture.process.lines().split_off(before);
-    // The failure of the store, and possibly that of a bucket snapshot.
+    // One line reports the failure of the idempotency store. Another one is possible for the snapshot of rate limit
+    // buckets.
     assert!(lines.len() <= 2, "{} lines: {lines:#?}", lines.len());
     let text = readyz(&fixture.process).await;
     assert!(text.starts_with("ready, degraded: records: "), "{text}");
@@ -205,7 +208,8 @@ async fn a_full_disk_is_logged_once_and_reported_by_readyz_and_metrics_until_it_
         1
     );
 
-    // A gateway that starts on a full disk reports the failure too. It opens its store in the space of the reserve.
+    // A gateway that starts on a full disk reports the failure too. It deletes the reserve file and opens its store in
+    // the freed space.
     kill(&mut fixture.process);
     fixture.disk.fill();
     let process = fixture.setup.restart();
@@ -247,7 +251,7 @@ async fn an_execution_in_flight_when_the_disk_fills_up_records_its_response_in_t
             "{received:?}"
         );
     }
-    // While the disk is full, no other request is executed.
+    // While the disk is full, no request with another idempotency key is executed.
     for number in 0..20 {
         let rejected = post_work(client, &format!("more-{number}")).await;
         assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
@@ -263,7 +267,7 @@ async fn an_execution_in_flight_when_the_disk_fills_up_records_its_response_in_t
     assert_all_replayed(&process.client(), &["caught".into()], executions).await;
 }
 
-/// The store itself fills the disk, so a background thread of the engine can fail first.
+/// The store itself fills the disk, so the first failing write can be one of a background thread of the storage engine.
 #[tokio::test]
 async fn no_response_is_lost_when_responses_fill_the_disk() {
     let mut fixture = start();
@@ -291,7 +295,8 @@ async fn no_response_is_lost_when_responses_fill_the_disk() {
     assert_eq!(executions.repeated(), [] as [String; 0]);
 }
 
-/// A file system with files open for writing cannot be remounted read-only, so this happens between two gateways.
+/// The file system is remounted between two gateway processes, because this is impossible while files are open for
+/// writing.
 #[tokio::test]
 async fn a_gateway_with_a_read_only_store_exits_with_a_remedy() {
     let mut fixture = start();

@@ -1,4 +1,4 @@
-//! The test harness: parts of the harness of `tests/gateway`.
+//! The test harness. It consists of modules of the harness of `tests/gateway`.
 #![allow(dead_code, reason = "`tests/gateway` uses the other items")]
 
 #[path = "../gateway/harness/certificates.rs"]
@@ -18,10 +18,11 @@ pub(crate) use client::{Client, ClientRequest as Request, ClientResponse as Resp
 pub(crate) use process::Process;
 pub(crate) use upstream::{Upstream, full};
 
-/// Timeout of every wait in the tests. A busy machine needs far less.
+/// Maximum duration of every wait in the tests. A busy machine needs far less.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the path of the gateway under test: `CRASH_TIDEGATE`, or the binary built with the tests.
+/// Returns the path of the gateway under test. This is `CRASH_TIDEGATE` if it is set, and otherwise the binary that is
+/// built with the tests.
 pub(crate) fn tidegate() -> PathBuf {
     match std::env::var_os("CRASH_TIDEGATE") {
         Some(path) => path.into(),
@@ -29,7 +30,7 @@ pub(crate) fn tidegate() -> PathBuf {
     }
 }
 
-/// Waits until `condition` returns `true`. Fails with `what` after [`TEST_TIMEOUT`].
+/// Waits until `condition` returns `true`. Panics with `what` after [`TEST_TIMEOUT`].
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !condition() {

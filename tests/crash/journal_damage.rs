@@ -1,4 +1,5 @@
-//! Damage to the journals of a killed gateway. The unit tests of the store cover damage to all other files.
+//! Damage to the journals of the storage engine after the gateway was killed. Unit tests of the disk store cover damage
+//! to all other files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +18,12 @@ mod files;
 
 use files::{Damage, copy, used};
 
-/// Result of starting a gateway on a damaged store.
+/// Result of an attempt to start a gateway with a damaged store.
 #[derive(Debug, PartialEq, Eq)]
 enum StartResult {
     /// The gateway exits and logs the reason.
     Rejected,
-    /// The gateway starts, and no used key executes again.
+    /// The gateway starts, and no request with a used idempotency key is executed again.
     Started,
 }
 
@@ -43,8 +44,8 @@ fn journals_in(store: &Path) -> Vec<PathBuf> {
     journals
 }
 
-/// Kills a gateway shortly after the engine started a new journal, while the old one is not written to tables yet.
-/// Returns the keys that received a response.
+/// Kills a gateway shortly after the storage engine has started a new journal. The content of the old journal is then
+/// not yet written to table files. Returns the idempotency keys whose requests received a response.
 async fn kill_between_journals(setup: &Setup, store: &Path) -> Vec<String> {
     let mut keys = Vec::new();
     for attempt in 0..20 {
@@ -92,7 +93,7 @@ async fn kill_between_journals(setup: &Setup, store: &Path) -> Vec<String> {
     panic!("in 20 attempts the engine always deleted the old journal before the kill");
 }
 
-/// Starts a gateway. Returns `None` if it exits with an error that contains the remedy.
+/// Starts a gateway and waits until it listens. Returns `None` if it exits with an error that contains the remedy.
 async fn try_start(setup: &Setup) -> Option<Process> {
     let mut process = setup.start(&[]);
     let logged = |part: &str| process.lines().iter().any(|line| line.contains(part));
@@ -136,7 +137,8 @@ async fn a_store_with_a_damaged_older_journal_is_rejected() {
             damage.apply(&struck);
         }
         let setup = Setup::with_store(TempDir::new().unwrap(), home.path(), &upstream.url());
-        // A supervisor would start the gateway again, with the files that the first attempt left.
+        // After a rejection, the gateway is started once more, as a supervisor would do. The first attempt can have
+        // changed the files.
         let Some(process) = try_start(&setup).await else {
             assert!(try_start(&setup).await.is_none(), "{damage:?}");
             results.push(StartResult::Rejected);
@@ -158,7 +160,7 @@ async fn a_store_with_a_damaged_older_journal_is_rejected() {
     }
     assert_eq!(results[0], StartResult::Started);
     assert_eq!(results[1], StartResult::Rejected);
-    // If the engine wrote the truncated part to tables before the kill, the store is complete and opens. The responses
-    // above have shown that no key is missing.
+    // Both results are correct for the truncated journal. If the engine wrote the truncated part to table files before
+    // the kill, the store is complete and opens. The responses above have shown that no idempotency key is missing.
     assert!([StartResult::Rejected, StartResult::Started].contains(&results[2]));
 }

@@ -1,4 +1,4 @@
-//! State of every key from the view of the clients, and checks of the responses they receive.
+//! State of every idempotency key as the clients see it, and checks of the responses that the clients receive.
 
 use std::collections::HashMap;
 
@@ -6,43 +6,43 @@ use crate::execution_log::{ExecutionLog, ResponseDigest};
 use crate::harness::Response;
 use crate::setup::is_unknown;
 
-/// State of a key, as the clients know it.
+/// State of an idempotency key, as the clients know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyState {
-    /// A request was sent and no response was received.
+    /// A request with the idempotency key was sent, but no response was received.
     Sent,
-    /// A response with this digest was received.
+    /// A response of the upstream with this digest was received.
     Completed(ResponseDigest),
-    /// The gateway reported that the outcome is unknown.
+    /// The gateway responded that the outcome of the request is unknown.
     Unknown,
 }
 
-/// The states of all keys, with the violations found and counts of requests.
+/// The states of all idempotency keys, with counts of requests and the violations that were found.
 #[derive(Default)]
 pub(crate) struct KeyTracker {
     states: HashMap<String, KeyState>,
-    /// All keys in the order in which they were first sent.
+    /// All idempotency keys, in the order in which they were first sent.
     keys: Vec<String>,
-    /// Violations of the guarantees of the gateway.
+    /// Descriptions of responses that violate a guarantee of the gateway.
     pub(crate) violations: Vec<String>,
     pub(crate) requests: u64,
     pub(crate) replays: u64,
     pub(crate) unknowns: u64,
 }
 
-/// State of a key immediately before a request with it is sent.
+/// State of an idempotency key immediately before a request with this key is sent.
 pub(crate) struct StateBeforeSend {
     state: KeyState,
-    /// Whether upstream has already executed a request with the key.
+    /// Whether the upstream has already executed a request with the idempotency key.
     executed: bool,
 }
 
-/// Phase of a round in which a request is sent.
+/// Phase of a test round in which a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Load on the gateway until it is killed.
+    /// The gateway is under load until it is killed.
     Load,
-    /// Check of the keys after the gateway was restarted.
+    /// The gateway was restarted, and the idempotency keys are checked.
     Review,
 }
 
@@ -55,7 +55,8 @@ impl KeyTracker {
         self.states.get(key)
     }
 
-    /// Records that a request with `key` is about to be sent.
+    /// Records that a request with the idempotency key `key` is about to be sent. Returns the state of the key before
+    /// it.
     pub(crate) fn send(&mut self, key: &str, executions: &ExecutionLog) -> StateBeforeSend {
         self.requests += 1;
         if !self.states.contains_key(key) {
@@ -68,7 +69,7 @@ impl KeyTracker {
         }
     }
 
-    /// Records and checks a complete response.
+    /// Records a complete response to a request with the idempotency key `key`, and checks it against `before`.
     pub(crate) fn receive(
         &mut self,
         key: &str,

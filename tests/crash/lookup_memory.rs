@@ -1,4 +1,4 @@
-//! Memory use of a lookup of a key with many large responses.
+//! Memory use of a lookup through the admin API, for an idempotency key with many large responses.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,18 @@ use crate::execution_log::KEY;
 use crate::harness::{Upstream, full};
 use crate::setup::Setup;
 
-/// Number of callers that use the same key.
+/// Number of callers that use the same idempotency key. Each caller has its own scope.
 const SCOPES: usize = 300;
 
 /// Size of each response body, in bytes.
 const BODY: usize = 1_000_000;
 
-/// Upper bound of the growth of resident memory, in bytes. It allows for the engine's block cache of 32 MiB, a few
-/// responses and memory that the allocator does not return.
+/// Maximum growth of the gateway's resident memory during a lookup, in bytes. It allows for the block cache of the
+/// storage engine (32 MiB), a few responses, and memory that the allocator does not return.
 const MAX_GROWTH: usize = 96 << 20;
 
-/// Returns the resident memory of the gateway, in bytes. Its process id is in the lock file of the store.
+/// Returns the resident memory of the gateway, in bytes. The process id of the gateway is in the file `lock` of its
+/// store.
 fn resident(store: &Path) -> usize {
     let id = fs::read_to_string(store.join("lock")).unwrap();
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -47,7 +48,7 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
         let request = request.header("authorization", &format!("Bearer caller-{scope}"));
         assert_eq!(connection.send(request).await.body.len(), BODY);
     }
-    // A new process has no records in its caches.
+    // The gateway is restarted, because a new process has no records in its caches.
     drop(connection);
     drop(process);
     let process = setup.restart();
@@ -67,7 +68,8 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     );
     assert!(growth < MAX_GROWTH, "{growth} bytes");
 
-    // A lookup can be restricted to one scope. Only keys with an unknown outcome can be freed, so DELETE returns 409.
+    // A lookup can be restricted to one scope. DELETE returns 409, because only records with an unknown outcome can be
+    // deleted.
     let scope = found["records"][0]["scope"].as_str().unwrap();
     let target = format!("/idempotency/keys/shared?scope={scope}");
     let one = admin
@@ -84,7 +86,7 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     assert_eq!(several.status, 400);
     assert_eq!(several.json()["scopes"].as_array().map(Vec::len), Some(100));
 
-    // With bodies, the size of the response bounds the number of records.
+    // With `body=true`, the size of the admin API's response limits the number of records in it.
     let bodies = admin.get("/idempotency/keys/shared?body=true").send().await;
     assert!(bodies.body.len() < 32 << 20, "{} bytes", bodies.body.len());
     let bodies = bodies.json();

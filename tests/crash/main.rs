@@ -1,8 +1,9 @@
 //! Crash tests of the disk store: killed processes, full disks, failing writes and damaged files.
 //!
-//! The gateway runs as a separate process on a real file system and is ended with SIGKILL or SIGABRT. `repeated_kills`
-//! kills it under load many times and checks every key. `failpoints` kills it at each step of one request. `full_disk`,
-//! `write_failures` and `journal_damage` test the disk, and `lookup_memory` the memory use of a lookup.
+//! The gateway runs as a separate process on a real file system. The module `repeated_kills` kills it under load many
+//! times and checks every idempotency key. `failpoints` crashes it at each step of one request. `full_disk`,
+//! `write_failures` and `journal_damage` test failures of the disk. `lookup_memory` measures the memory use of a
+//! lookup.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

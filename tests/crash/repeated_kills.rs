@@ -1,13 +1,14 @@
-//! Repeated kills of a gateway under load, with one store directory.
+//! Repeated kills of a gateway under load. All gateway processes use the same store directory.
 //!
-//! In each round, 48 clients send requests with new keys, with keys in flight and with used keys. The gateway is killed
-//! at a random time and restarted. In about 20 % of the rounds, it is also killed once while it starts. Then every key
-//! of the round is sent again, and a sample of earlier keys. [`KeyTracker`] checks the responses. A response that a
-//! client received is replayed byte for byte. An executed request without a record has an unknown outcome. No request
-//! is executed twice.
+//! In each round, 48 clients send requests with new idempotency keys, with keys in flight and with used keys. The
+//! gateway is killed at a random time and restarted. In about 20 % of the rounds, the gateway is also killed once while
+//! it starts. Then every key of the round is sent again, and a sample of the keys of earlier rounds.
 //!
-//! `CRASH_ROUNDS` sets the number of rounds, `CRASH_SEED` the seed of the random choices, and `CRASH_TIDEGATE` the
-//! binary of the gateway. Runs with the same seed still differ in timing.
+//! [`KeyTracker`] checks three guarantees. A response that a client received is replayed byte for byte. A request that
+//! was executed but has no record receives "outcome unknown". No request is executed twice.
+//!
+//! The environment variable `CRASH_ROUNDS` sets the number of rounds. `CRASH_SEED` sets the seed of the random choices,
+//! and `CRASH_TIDEGATE` the path of the gateway. Runs with the same seed still differ in timing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,29 +24,31 @@ use crate::setup::{Setup, kill};
 
 const DEFAULT_ROUNDS: u64 = 25;
 
-/// Number of concurrent clients.
+/// Number of clients that send requests at the same time.
 const CLIENTS: usize = 48;
 
-/// Upper bound of the time under load before the kill, in milliseconds.
+/// Maximum time under load before the gateway is killed, in milliseconds.
 const MAX_LOAD_MILLIS: u64 = 300;
 
-/// Upper bound of the time before a kill during start, in milliseconds.
+/// Maximum time between the start of a gateway and its kill, in rounds that kill it while it starts, in milliseconds.
 const MAX_START_MILLIS: u64 = 40;
 
-/// Number of keys of earlier rounds that are sent again in each round.
+/// Number of idempotency keys of earlier rounds that are sent again in each round.
 const SAMPLE: usize = 300;
 
-/// Timeout of a response. It is much longer than a duplicate waits for the first execution.
+/// Maximum time until a response. It is much longer than the gateway lets a duplicate request wait for the first
+/// execution.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// State that all gateways of the test share.
+/// State that outlives each gateway process of the test.
 struct KillTest {
     setup: Setup,
     executions: Arc<ExecutionLog>,
     tracker: Arc<Mutex<KeyTracker>>,
 }
 
-/// Returns a number from an environment variable, or `None` if it is not set.
+/// Returns the number in the environment variable `name`, or `None` if the variable is not set. Panics if it is not a
+/// number.
 pub(crate) fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
@@ -97,8 +100,8 @@ async fn a_gateway_killed_at_random_times_replays_its_responses_and_executes_no_
     let repeated = test.executions.repeated();
     let tracker = test.tracker.lock();
     println!(
-        "crash: {done} rounds, {} requests, {} keys, {} executions, {} replays, {} unknown outcomes, {} violations; slowest \
-         start {} ms",
+        "crash: {done} rounds, {} requests, {} keys, {} executions, {} replays, {} unknown outcomes, {} violations; \
+         slowest start {} ms",
         tracker.requests,
         tracker.keys().len(),
         test.executions.count(),
@@ -116,12 +119,12 @@ async fn a_gateway_killed_at_random_times_replays_its_responses_and_executes_no_
         "seed {seed}: {:#?}",
         tracker.violations
     );
-    // Without replays and unknown outcomes, the test would have checked nothing.
+    // The run must contain replays and unknown outcomes, because a run without them would have checked nothing.
     assert!(tracker.replays > 0 && tracker.unknowns > 0);
 }
 
 impl KillTest {
-    /// Puts the gateway under load and kills it at a random time.
+    /// Puts the gateway under load, kills it at a random time, and waits until all clients have stopped.
     async fn load(&self, process: &mut Process, round: u64, random: &mut fastrand::Rng) {
         let over = Arc::new(AtomicBool::new(false));
         let mut clients = JoinSet::new();
@@ -141,7 +144,8 @@ impl KillTest {
         clients.join_all().await;
     }
 
-    /// Sends every key from index `from` on again, and a random sample of the earlier keys.
+    /// Sends the idempotency keys with an index of at least `from` again, and a random sample of the earlier keys.
+    /// Checks the responses.
     async fn review(
         &self,
         process: &Process,
@@ -201,7 +205,7 @@ struct LoadClient {
 }
 
 impl LoadClient {
-    /// Sends one request after the other until the connection fails or `over` is set.
+    /// Sends one request after the other until the connection fails or `over` is `true`.
     async fn send_until(mut self, over: Arc<AtomicBool>) {
         let Ok(mut connection) = self.client.try_keep_alive().await else {
             return;
@@ -229,7 +233,8 @@ impl LoadClient {
         tracker.receive(key, before, response, Phase::Load, &self.executions);
     }
 
-    /// Returns a new key in 75 % of cases, and otherwise a recent or any earlier key.
+    /// Returns a new idempotency key in 75 % of the calls. The others return one of the most recent keys (15 %) or any
+    /// earlier key (10 %).
     fn pick(&mut self, number: u64) -> String {
         let tracker = self.tracker.lock();
         let keys = tracker.keys();
@@ -251,7 +256,7 @@ fn work_request(client: &Client, key: &str) -> Request {
     client.post("/work").header(KEY, key).body(key.to_owned())
 }
 
-/// Checks that `FAILPOINTS` has no effect on a release build.
+/// The environment variable `FAILPOINTS` must have no effect on a release build.
 #[tokio::test]
 #[ignore = "needs a release build in CRASH_TIDEGATE; `make crash` provides one"]
 async fn a_release_build_has_no_failpoints() {

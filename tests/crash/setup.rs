@@ -1,4 +1,4 @@
-//! Configuration and store directory for consecutive gateway processes.
+//! Configuration and store directory that several gateway processes use, one after the other.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,25 +8,25 @@ use tempfile::TempDir;
 
 use crate::harness::{Process, Response, tidegate};
 
-/// Upper bound of the time that a gateway needs to start.
+/// Maximum time between the start of a gateway and its readiness. A slower start fails the test.
 const MAX_START: Duration = Duration::from_secs(5);
 
-/// A configuration and a store directory. Several gateways can use them, one after the other.
+/// A configuration file and a store directory. Several gateway processes can use them, one after the other.
 pub(crate) struct Setup {
-    /// Deleted when dropped.
+    /// The directory of the configuration file. It is deleted when the value is dropped.
     _dir: TempDir,
     config: PathBuf,
 }
 
 impl Setup {
-    /// Creates a configuration with one route for all paths to `upstream`, with idempotency keys.
+    /// Creates a configuration that forwards all paths to `upstream` and accepts idempotency keys.
     pub(crate) fn new(upstream: &str) -> Self {
         let dir = TempDir::new().unwrap();
         let store = dir.path().join("store");
         Self::with_store(dir, &store, upstream)
     }
 
-    /// Creates the same configuration with the store directory `store`.
+    /// Creates the same configuration in `dir`, but with the store directory `store`.
     pub(crate) fn with_store(dir: TempDir, store: &Path, upstream: &str) -> Self {
         let config = dir.path().join("tidegate.toml");
         let text = format!(
@@ -47,18 +47,18 @@ impl Setup {
         Self { _dir: dir, config }
     }
 
-    /// Starts the gateway under test with these environment variables.
+    /// Starts the gateway under test with these environment variables. Does not wait until the gateway listens.
     pub(crate) fn start(&self, variables: &[(&str, &str)]) -> Process {
         self.start_binary(&tidegate(), variables)
     }
 
-    /// Starts `binary` with these environment variables.
+    /// Starts the gateway `binary` with these environment variables. Does not wait until the gateway listens.
     pub(crate) fn start_binary(&self, binary: &Path, variables: &[(&str, &str)]) -> Process {
         let config = self.config.display().to_string();
         Process::start_binary(binary, variables, &["serve", "--config", &config])
     }
 
-    /// Starts a gateway and waits until it listens. Fails if that takes longer than [`MAX_START`].
+    /// Starts a gateway and waits until it listens. Panics if this takes longer than [`MAX_START`].
     pub(crate) fn restart(&self) -> Process {
         let started = Instant::now();
         let process = self.start(&[]);
@@ -69,30 +69,30 @@ impl Setup {
     }
 }
 
-/// Ends a gateway with SIGKILL.
+/// Kills a gateway with SIGKILL and waits until the process has ended.
 pub(crate) fn kill(process: &mut Process) {
     process.signal(Signal::KILL);
     process.wait_for_exit();
 }
 
-/// Returns whether the response is a problem document of type `kind`.
+/// Returns whether the response is a problem document (RFC 9457) of the type `kind`.
 pub(crate) fn is_problem(response: &Response, kind: &str) -> bool {
     response.header("content-type") == "application/problem+json" && response.problem() == kind
 }
 
-/// Returns whether the response reports a key with an unknown outcome.
+/// Returns whether the response is the problem `idempotency-outcome-unknown`.
 pub(crate) fn is_unknown(response: &Response) -> bool {
     response.status == 409 && is_problem(response, "idempotency-outcome-unknown")
 }
 
-/// Returns the text of `/readyz`. The status is 200 even while the store is degraded.
+/// Returns the body of `/readyz`. Checks that the status is 200, which it is even while the store is degraded.
 pub(crate) async fn readyz(process: &Process) -> String {
     let response = process.admin().get("/readyz").send().await;
     assert_eq!(response.status, 200, "{response:?}");
     response.text()
 }
 
-/// Returns the value of a metric. `sample` is its name without the prefix `tidegate_`, with its labels.
+/// Returns the value of a metric. `sample` is the metric name without the prefix `tidegate_`, followed by the labels.
 pub(crate) async fn metric(process: &Process, sample: &str) -> u64 {
     let text = process.admin().get("/metrics").send().await.text();
     let prefix = format!("tidegate_{sample} ");

@@ -1,8 +1,9 @@
-//! Repeated failures of the store while requests are in flight.
+//! Repeated failures of the disk store while requests are in flight.
 //!
-//! Clients send new keys continuously. The disk fills up, or writes and syncs fail, at random times. Each time, the
-//! store is closed and reopened. Every executed request receives its response, except for at most one per reopening.
-//! Afterwards every key is replayed or has an unknown outcome, and none is executed again.
+//! Clients continuously send requests with new idempotency keys. At random times, the disk fills up, or writes and
+//! syncs fail. Each time, the gateway closes and reopens the store. Every executed request receives its response,
+//! except for at most one per reopening. After a restart of the gateway, a retry with each key is replayed or receives
+//! "outcome unknown", and no request is executed again.
 
 use std::fs::{self, OpenOptions};
 use std::sync::Arc;
@@ -19,29 +20,29 @@ use crate::repeated_kills::number;
 use crate::setup::{Setup, is_problem, is_unknown, kill, lines_with, metric, readyz};
 use crate::small_disk::SmallDisk;
 
-/// The gateway built with the tests. Other builds have no failpoints.
+/// The gateway that is built with the tests. Other builds have no failpoints.
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// Number of concurrent clients.
+/// Number of clients that send requests at the same time.
 const CLIENTS: usize = 16;
 
-/// Upper bound of the time from free disk space to an executed request.
+/// Maximum time between the moment at which disk space becomes free and the next execution.
 const MAX_RECOVERY: Duration = Duration::from_secs(5);
 
-/// Log message of a reopened store.
+/// Log message of a gateway that has reopened its store.
 const REOPENED: &str = "idempotency store reopened";
 
-/// Metric of the executions whose response was not delivered.
+/// Metric that counts executed requests whose response the gateway could not deliver.
 const LOST: &str = "idempotency_executions_lost_total{route=\"all\"}";
 
-/// Keys by the response that the clients received.
+/// Idempotency keys, grouped by the response that a client received.
 #[derive(Default)]
 struct Received {
-    /// Keys whose response was received.
+    /// Idempotency keys whose requests received the response of the upstream.
     completed: Vec<String>,
-    /// Keys with an unknown outcome.
+    /// Idempotency keys whose requests received "outcome unknown".
     lost: Vec<String>,
-    /// Number of rejected requests, which were not executed.
+    /// Number of requests that were rejected and not executed.
     rejected: usize,
 }
 
@@ -52,7 +53,8 @@ struct Load {
 }
 
 impl Load {
-    /// Starts clients that send new keys, one request after the other, until the load is stopped.
+    /// Starts clients that send requests with new idempotency keys. Each client sends one request after the other until
+    /// the load is stopped.
     fn start(client: &Client) -> Self {
         let received = Arc::<Mutex<Received>>::default();
         let over = Arc::new(AtomicBool::new(false));
@@ -108,7 +110,7 @@ async fn post_work(client: &Client, key: &str) -> Response {
     request.send().await
 }
 
-/// Kills and restarts the gateway, and checks the response to every key.
+/// Kills and restarts the gateway. Checks the response to a retry with every idempotency key.
 async fn check(
     received: &Received,
     executions: &ExecutionLog,
@@ -176,7 +178,7 @@ async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening
         tokio::time::sleep(Duration::from_millis(random.u64(..300))).await;
         disk.fill();
         if random.bool() {
-            // Leaves enough space for some claims and not for all of their responses.
+            // The free space is enough for some claims, but not for all of their responses.
             disk.free(random.u64(1 << 10..1 << 20));
         }
         tokio::time::sleep(Duration::from_millis(random.u64(500..3_000))).await;
@@ -204,7 +206,8 @@ async fn writes_and_syncs_that_fail_at_random_lose_at_most_one_response_per_reop
     let upstream = executions.upstream(1);
     let setup = Setup::new(&upstream.url());
     let failpoints = [("FAILPOINTS", "store-sync=1%return;store-write=1%return")];
-    // The first write, when the store is opened, can fail too. The gateway then exits.
+    // The gateway is started until it runs, because its first write, when it opens the store, can fail too. It exits
+    // then.
     let mut process = loop {
         let mut process = setup.start_binary(TIDEGATE.as_ref(), &failpoints);
         let mut ended = false;
@@ -233,8 +236,8 @@ async fn a_write_that_hangs_times_out_and_degrades_the_store_until_it_returns() 
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream = executions.upstream(1);
     let setup = Setup::new(&upstream.url());
-    // 4 commits succeed: the opening of the store, claim and completion of the first key, and claim of the second. The
-    // completion of the second key hangs.
+    // 4 commits succeed: the opening of the store, the claim and completion of the first request, and the claim of the
+    // second. The fifth commit, the completion of the second request, hangs for 14 s.
     let hang = [("FAILPOINTS", "store-stall=4*off->1*sleep(14000)->off")];
     let process = setup.start_binary(TIDEGATE.as_ref(), &hang);
     let client = process.client();
@@ -246,7 +249,7 @@ async fn a_write_that_hangs_times_out_and_degrades_the_store_until_it_returns() 
     assert!(is_unknown(&received), "after {took:?}: {received:?}");
     assert!(took < Duration::from_secs(12), "{took:?}");
 
-    // The store now counts as failed, and further requests do not wait for it.
+    // After the timeout, the store is reported as failed, and further requests do not wait for it.
     let started = Instant::now();
     let rejected = post_work(&client, "third").await;
     assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
@@ -262,7 +265,7 @@ async fn a_write_that_hangs_times_out_and_degrades_the_store_until_it_returns() 
     );
     assert_eq!(metric(&process, LOST).await, 1);
 
-    // The write returns after 14 s, and the response is on disk.
+    // The write returns after 14 s. From then on, the response is on disk, and a retry receives it.
     let deadline = Instant::now() + Duration::from_secs(8);
     loop {
         let response = post_work(&client, "second").await;
@@ -288,7 +291,7 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream: Upstream = executions.upstream(1);
     let setup = Setup::new(&upstream.url());
-    // The completion of the first key fails, and so do all attempts to reopen the store for at least 12 s.
+    // The completion of the first request fails. For at least 12 s, all attempts to reopen the store fail too.
     let failing = [("FAILPOINTS", "store-write=2*off->9*return->off")];
     let process = setup.start_binary(TIDEGATE.as_ref(), &failing);
     let client = process.client();
@@ -305,7 +308,7 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     let received = first.await.unwrap();
     assert!(is_unknown(&received), "{received:?}");
     assert!(is_unknown(&post_work(&client, "first").await));
-    // The retry does not count as another lost execution.
+    // The retry is not counted as another lost execution.
     assert_eq!(metric(&process, LOST).await, 1);
 
     process.wait_for_line(REOPENED);
@@ -316,7 +319,7 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     assert_eq!(executions.count_of("first"), 1);
     assert_eq!(metric(&process, LOST).await, 1);
     assert_eq!(readyz(&process).await, "ready\n");
-    // The failed attempts to reopen the store are not logged.
+    // The failed attempts to reopen the store are logged only at the level DEBUG.
     assert_eq!(lines_with(&process, "ERROR"), 1, "{:#?}", process.lines());
     assert_eq!(lines_with(&process, "WARN"), 0, "{:#?}", process.lines());
 }
@@ -327,8 +330,8 @@ async fn a_store_that_cannot_be_reopened_logs_no_line_per_request_or_attempt() {
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream = executions.upstream(1);
     let setup = Setup::new(&upstream.url());
-    // 3 commits succeed: the opening of the store, and claim and completion of the first key. The next claim fails, and
-    // so do the attempts to reopen the store for 3.75 s.
+    // 3 commits succeed: the opening of the store, and the claim and completion of the first request. The claim of the
+    // next request fails. For 3.75 s, the attempts to reopen the store fail too.
     let failing = "store-write=3*off->1*return->off;store-reopen=4*return->off";
     let process = setup.start_binary(TIDEGATE.as_ref(), &[("FAILPOINTS", failing)]);
     let client = process.client();
@@ -353,7 +356,8 @@ async fn a_store_that_cannot_be_reopened_logs_no_line_per_request_or_attempt() {
     assert_eq!(lines.len(), 2, "{} lines: {lines:#?}", lines.len());
 }
 
-/// A file of the engine that changes only when a memtable of its keyspace is written to a table.
+/// Path of a file of the storage engine. fjall changes the file only when it writes a memtable of the keyspace to a
+/// table file.
 const MANIFEST: &str = "records/keyspaces/1/current";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -363,8 +367,7 @@ async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowl
     let upstream = executions.upstream(1);
     let store = files.path().join("store");
     let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
-    // The sync of the first completion fails. After the restart, the sync of the next claim fails too, and the process
-    // is killed while the store cannot be reopened.
+    // The sync of the first completion fails, and the gateway reopens the store.
     let failing = [("FAILPOINTS", "store-sync=2*off->1*return->off")];
     let mut process = setup.start_binary(TIDEGATE.as_ref(), &failing);
     let client = process.client();
@@ -384,7 +387,8 @@ async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowl
     );
     assert!(!is_old(), "the files were not rewritten");
 
-    // A process does not rewrite the files if the last process had no failure.
+    // The next process does not rewrite the files when it starts, because the store has worked since it was reopened.
+    // The sync of its first claim fails, and it is killed while it cannot reopen the store.
     kill(&mut process);
     make_old();
     let failing = [("FAILPOINTS", "store-sync=1*off->return;store-reopen=return")];
@@ -394,14 +398,15 @@ async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowl
     assert!(is_old());
     kill(&mut process);
 
-    // The page cache survives the process, so the next process rewrites the files.
+    // The third process rewrites the files when it starts, because the store has failed in the second one.
     let process = setup.restart();
     assert!(!is_old(), "the files were not rewritten at start");
     let client = process.client();
     let replayed = post_work(&client, "first").await;
     assert_eq!(replayed.header("idempotent-replayed"), "true");
     assert_eq!(ResponseDigest::of(&replayed), executions.digest("first"));
-    // The claim was written and not synced. Only the killed process knew that the request was not executed.
+    // The outcome is unknown, because the claim was written but not synced. Only the killed process knew that the
+    // request was not executed.
     assert!(is_unknown(&post_work(&client, "second").await));
     assert_eq!(
         (executions.count_of("first"), executions.count_of("second")),

@@ -1,8 +1,9 @@
-//! Lookups of records for the admin API, outside the writer thread.
+//! Lookups of idempotency records for the admin API, outside the writer thread.
 //!
-//! A lookup scans the records of a key in steps. It returns state, age, status and size of each record, without the
-//! response. The lock is held for one step at a time, so that the writer can close the engine between two steps. A
-//! record is stored as one value, so a step also reads the response bodies from disk. The bytes read are bounded.
+//! A lookup scans the records of an idempotency key in steps. It returns the state, age, status and size of each
+//! record, without the response. A step holds a read lock on the engine. The lock is released between two steps, so
+//! that the writer thread can close a failed engine. A record is stored as one value, so a step reads the response
+//! bodies from disk too. Therefore the bytes that a step and a lookup read are bounded.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,26 +16,28 @@ use super::engine::{Engine, EngineResult, engine_error};
 use super::record::{DiskRecord, RecordHead};
 use crate::idempotency::{KeyHash, RecordId, RecordInfo, ScopeHash, StoreError, StoredResponse};
 
-/// Upper bound of the records read per step.
+/// Maximum number of records that a step of a lookup reads.
 const STEP: usize = 32;
 
-/// Size of the records, in bytes, after which a step ends.
+/// A step of a lookup ends after it has read this many bytes of records.
 const STEP_BYTES: usize = 8 << 20;
 
-/// Upper bound of the records that one lookup reads, in bytes.
+/// A lookup ends after it has read this many bytes of records.
 const MAX_READ: usize = 1 << 30;
 
-/// Read access to the records. It contains the keyspace while the engine is open.
+/// Read access to the idempotency records. Contains the keyspace of the records, or `None` while the engine is closed.
 #[derive(Default)]
 pub(super) struct Lookup(RwLock<Option<Keyspace>>);
 
 impl Lookup {
-    /// Sets the engine to read from, or `None` if it is closed. Waits for a step that is in progress.
+    /// Sets the engine from which lookups read. `None` means that the engine is closed. Blocks until the current step
+    /// of every lookup has ended.
     pub(super) fn set(&self, engine: Option<&Engine>) {
         *self.0.write() = engine.map(Engine::records);
     }
 
-    /// Returns up to `most` records of `key`, in `scope` or in all scopes if `None`, without their responses.
+    /// Returns up to `most` records of the idempotency key `key`, without their responses. If `scope` is `None`,
+    /// returns the records of all scopes. Expired records are skipped.
     pub(super) fn find(
         &self,
         key: KeyHash,
@@ -57,7 +60,7 @@ impl Lookup {
         Ok(scan.found)
     }
 
-    /// Returns the stored response of a completed record that has not expired.
+    /// Returns the stored response of the record `id`. Returns `None` if the record has no response or has expired.
     pub(super) fn response(
         &self,
         id: RecordId,
@@ -74,23 +77,23 @@ impl Lookup {
         match &*self.0.read() {
             Some(records) => read(records),
             None => Err(StoreError::known(
-                "the store failed and is not reopened yet",
+                "the idempotency store has failed and is not open again yet",
             )),
         }
     }
 }
 
-/// A scan of the records of a key.
+/// A scan of the records of one idempotency key.
 struct DiskScan {
     from: Bound<UserKey>,
     to: UserKey,
     found: Vec<RecordInfo>,
-    /// Size of the records read so far, in bytes.
+    /// Size of all records that the scan has read, in bytes.
     read: usize,
 }
 
 impl DiskScan {
-    /// Reads up to `limit` further records, or fewer if they exceed [`STEP_BYTES`]. Returns whether the scan is not
+    /// Reads up to `limit` further records, or fewer if they exceed [`STEP_BYTES`]. Returns `false` when the scan is
     /// finished.
     fn step(&mut self, records: &Keyspace, limit: usize, now: Timestamp) -> EngineResult<bool> {
         let range = (self.from.clone(), Bound::Included(self.to.clone()));
@@ -99,8 +102,11 @@ impl DiskScan {
         for entry in records.range(range).take(limit) {
             let (name, bytes) = entry.into_inner().map_err(engine_error)?;
             let id = name.as_ref().try_into().map(RecordId::from_bytes);
-            let id =
-                id.map_err(|_| StoreError::new("the key of a record does not have 32 bytes"))?;
+            let id = id.map_err(|_| {
+                StoreError::new(
+                    "an idempotency record is damaged: its engine key does not have 32 bytes",
+                )
+            })?;
             let head = RecordHead::decode(&name, &bytes).map_err(|error| damaged(id, &error))?;
             steps += 1;
             self.read += bytes.len();
@@ -123,12 +129,12 @@ impl DiskScan {
     }
 }
 
-/// Returns the lowest key that a record of `key` can have in the keyspace.
+/// Returns the lowest engine key of the records with the idempotency key `key`, in `scope` or in all scopes.
 fn first(key: KeyHash, scope: Option<ScopeHash>) -> UserKey {
     name(key, scope.unwrap_or(ScopeHash([0; 16])))
 }
 
-/// Returns the highest key that a record of `key` can have in the keyspace.
+/// Returns the highest engine key of the records with the idempotency key `key`, in `scope` or in all scopes.
 fn last(key: KeyHash, scope: Option<ScopeHash>) -> UserKey {
     name(key, scope.unwrap_or(ScopeHash([0xff; 16])))
 }
@@ -138,5 +144,7 @@ fn name(key: KeyHash, scope: ScopeHash) -> UserKey {
 }
 
 fn damaged(id: RecordId, error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::new(format_args!("record {id:?} is damaged: {error}"))
+    StoreError::new(format_args!(
+        "idempotency record {id:?} is damaged: {error}"
+    ))
 }

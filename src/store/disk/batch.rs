@@ -1,8 +1,8 @@
-//! A batch of operations that share one sync.
+//! A batch of operations on idempotency records that share one sync.
 //!
-//! The changes of a batch become visible together when the batch is committed, so a batch never contains two
-//! operations on the same record. Replies are sent after the commit. Operations that change nothing are replied to
-//! immediately.
+//! The changes of a batch become visible together when the batch is committed. So a batch never contains two operations
+//! on the same record. The reply to an operation is sent after the commit. If an operation changes nothing, its reply
+//! is sent immediately.
 
 mod replies;
 
@@ -24,7 +24,7 @@ use crate::idempotency::{
 };
 use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
-/// A batch that accepts operations until it is committed.
+/// A batch of the writer thread. It accepts operations until it is committed.
 pub(super) struct Batch<'a> {
     engine: &'a Engine,
     shared: &'a DiskStoreState,
@@ -32,24 +32,25 @@ pub(super) struct Batch<'a> {
     last_claim: &'a mut u64,
     admission: &'a mut ClaimAdmission,
     capacity: StoreCapacity,
-    /// The last expired record that was dropped. The expiry index has no entry before it.
+    /// The last expired record that was dropped. The expiry index has no entry before this record.
     swept: Option<ExpiryKey>,
     now: Timestamp,
     changes: Changes<'a>,
     durability: Durability,
     totals: StoreTotals,
-    /// Number of keys of each changed scope after the batch.
+    /// Number of idempotency keys of each scope that the batch changes, including these changes.
     scopes: HashMap<ScopeHash, u32>,
-    /// Number of keys of each client, including this batch. If the batch fails, the writer counts them again.
+    /// Number of idempotency keys of each client, including the changes of this batch. If the batch fails, the writer
+    /// thread counts the keys again.
     clients: &'a mut ClientCounts,
-    /// Records that the batch changes.
+    /// Ids of the records that the batch changes.
     changed: HashSet<RecordId>,
-    /// Size of the responses in the batch, in bytes.
+    /// Size of all responses in the batch, in bytes.
     bytes: usize,
     replies: PendingReplies,
 }
 
-/// The result of a commit, and the replies to send.
+/// The result of a commit, and the replies that now have to be sent.
 pub(super) struct BatchResult {
     pub(super) outcome: Result<StoreTotals, StoreError>,
     pub(super) replies: PendingReplies,
@@ -58,7 +59,7 @@ pub(super) struct BatchResult {
 impl<'a> Batch<'a> {
     #[expect(
         clippy::too_many_arguments,
-        reason = "all are fields of the writer, borrowed separately"
+        reason = "the arguments are fields of the writer that are borrowed separately"
     )]
     pub(super) fn new(
         engine: &'a Engine,
@@ -91,7 +92,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns whether the batch already changes the record of `op`, so that `op` has to wait for the commit.
+    /// Returns whether the batch already changes the record of `op`. If it does, `op` has to wait until the batch is
+    /// committed.
     pub(super) fn conflicts_with(&self, op: &Op) -> bool {
         match op {
             Op::Claim(ClaimRequest { id, .. }, _) | Op::Free(id, _) => self.changed.contains(id),
@@ -101,16 +103,17 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns the size of the responses in the batch, in bytes.
+    /// Returns the size of all responses in the batch, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds an operation to the batch. Returns a claim that finds the store full while expired records can be dropped.
+    /// Adds an operation to the batch and returns `None`. But if a claim finds the store full while expired records can
+    /// be dropped, returns this claim. The caller can then try it again.
     pub(super) fn add(&mut self, op: Op) -> Option<Op> {
         self.now = self.shared.store_clock.now();
         match op {
-            // The caller no longer waits, so the claim is skipped.
+            // The claim is skipped, because its caller no longer waits.
             Op::Claim(_, ack) if ack.is_closed() => {}
             Op::Claim(request, ack) => match self.claim(&request) {
                 Ok(Claim::ScopeFull { .. } | Claim::ClientFull { .. } | Claim::StoreFull)
@@ -119,7 +122,8 @@ impl<'a> Batch<'a> {
                     return Some(Op::Claim(request, ack));
                 }
                 Ok(Claim::Won(permit)) => self.replies.won.push((ack, permit)),
-                // The claim changes nothing, so its reply does not wait for the commit.
+                // The reply does not wait for the commit, because the claim changes nothing. A send error is ignored:
+                // the caller no longer waits.
                 other => drop(ack.send(other)),
             },
             Op::End(end) if end.outcome.is_executed() => self.complete(end),
@@ -165,7 +169,7 @@ impl<'a> Batch<'a> {
             (decision, _) => return Ok(decision.rejection()),
         };
         let Some(owner) = self.owner.upgrade() else {
-            return Err(StoreError::new("the store is being closed"));
+            return Err(StoreError::new("the idempotency store is being closed"));
         };
         if let Some((record, weight)) = replaced {
             self.admission.admit(Instant::now())?;
@@ -220,8 +224,9 @@ impl<'a> Batch<'a> {
         Claim::Won(Permit::new(token, owner))
     }
 
-    /// Records the completion of an execution. The disk can hold its claim, an unknown record (if the claim was
-    /// resolved while the store failed), or the completion itself (if a failed batch reached the disk).
+    /// Records the completion of an execution. On disk there can be the claim of the execution, or a record with an
+    /// unknown outcome if the engine was reopened since. The completion itself can be there if a failed batch reached
+    /// the disk.
     fn complete(&mut self, end: ClaimEnd) {
         let token = end.token;
         let id = token.request.id;
@@ -237,7 +242,8 @@ impl<'a> Batch<'a> {
         if let Some((record, weight)) = replaced {
             let expires = record.expires;
             if record.state != RecordState::Unknown {
-                // A failed batch has written this completion. The files were synced when the store was reopened.
+                // The completion is already on disk, so only the reply is sent. A failed batch wrote the completion,
+                // and its files were synced when the engine was reopened.
                 let outcome = record.into_outcome();
                 let end = ClaimEnd { outcome, ..end };
                 self.replies.ended.push(PendingEnd { end, expires });
@@ -246,7 +252,8 @@ impl<'a> Batch<'a> {
             self.totals.remove(RecordState::Unknown, weight);
             self.clients.remove(record.client);
             self.clients.add(token.request.client);
-            // `self.end` overwrites the record, and its index entry if both expire at the same time.
+            // `self.end` overwrites the old record. It overwrites the old index entry only if the new record expires at
+            // the same time, so any other old entry is removed here.
             if expires != self.now.after(token.request.settings.ttl) {
                 self.changes.remove_expiry(ExpiryKey { expires, id });
             }
@@ -257,8 +264,8 @@ impl<'a> Batch<'a> {
         self.end(end, Durability::Disk);
     }
 
-    /// Returns the record of an execution and its size, or `None` if the claim is still stored. Fails if neither is
-    /// stored.
+    /// Returns the record of an execution and its size in bytes, or `None` if its claim is still stored. Fails if
+    /// neither a record nor a claim is stored.
     fn stored_end(&self, token: &ClaimToken) -> Result<Option<(DiskRecord, u64)>, StoreError> {
         let id = token.request.id;
         if self.engine.is_claimed(id)? {
@@ -266,11 +273,14 @@ impl<'a> Batch<'a> {
         }
         match self.engine.record(id)? {
             Some(stored) if stored.0.fingerprint == token.request.fingerprint => Ok(Some(stored)),
-            _ => Err(StoreError::new("the claim of the execution is not stored")),
+            _ => Err(StoreError::new(
+                "the idempotency store has no claim for this execution",
+            )),
         }
     }
 
-    /// Replaces a claim with the record of its outcome, or removes the claim if it was released.
+    /// Replaces a claim with a record of the outcome. If the outcome is a release, the claim is removed without a
+    /// record.
     fn end(&mut self, end: ClaimEnd, durability: Durability) {
         let request = end.token.request;
         let expires = self.now.after(request.settings.ttl);
@@ -315,11 +325,12 @@ impl<'a> Batch<'a> {
         self.durability = self.durability.max(Durability::System);
     }
 
-    /// Subtracts one key from the counts of the store, the scope and the client.
+    /// Subtracts one from the number of idempotency keys of the store, the scope and the client.
     fn subtract_key(&mut self, scope: ScopeHash, client: ClientHash) {
         self.totals.keys = self.totals.keys.saturating_sub(1);
         self.clients.remove(client);
-        // If the count cannot be read, it stays one too high, and the scope is full one key early.
+        // A read error is ignored. The number of idempotency keys of the scope then stays one too high, so the scope
+        // reaches `max_keys_per_scope` one key early.
         if let Ok(keys) = self.keys_of(scope) {
             self.scopes.insert(scope, keys.saturating_sub(1));
         }
@@ -339,13 +350,14 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns whether the store has a record that has expired and was not dropped.
+    /// Returns whether the disk has a record that has expired but was not dropped yet.
     fn has_expired(&self) -> bool {
         let next = self.engine.expiries(self.swept).next();
         matches!(next, Some(Ok((key, _))) if key.expires <= self.now)
     }
 
-    /// Commits all changes with the highest durability that any of them requires.
+    /// Commits all changes with the highest durability that any of them requires. Writes nothing if there are no
+    /// changes.
     pub(super) fn commit(mut self) -> BatchResult {
         if self.changed.is_empty() {
             return BatchResult {
@@ -357,7 +369,8 @@ impl<'a> Batch<'a> {
             self.changes.put_scope(scope, keys);
         }
         if !self.admission.is_unlimited() {
-            // After a failure, only an execution that is recorded on disk lifts the restriction of claims.
+            // After a failure of the engine, claims are restricted until an execution is on disk. So every batch is
+            // synced.
             self.durability = Durability::Disk;
         }
         if self.durability == Durability::Disk {

@@ -1,12 +1,12 @@
-//! Snapshots of the buckets of all limits, so that a restart does not refill them.
+//! Snapshots of the buckets of all rate limits, so that a restart does not refill the buckets.
 //!
-//! Buckets are decided in memory. A thread writes all buckets that are not full to a file every 10 s and at shutdown,
-//! so a crash loses the charges of the last 10 s. The file contains the time of the snapshot and the time that each
-//! bucket still needs to refill. If the wall clock was set back before a restart, no client waits longer than before.
-//! If it was set ahead, a client gets at most one extra burst.
+//! Charges to buckets are decided in memory. A thread writes all buckets that are not full to a file every 10 s and at
+//! shutdown. So a crash loses the charges of the last 10 s. The file contains the time of the snapshot and, for each
+//! bucket, how long the bucket still needs to refill. If the wall clock was set back before a restart, no client waits
+//! longer than before. If the wall clock was set ahead, a client gets at most one extra burst.
 //!
-//! Shared overflow buckets are not saved. A snapshot that cannot be read is ignored with a warning, and all buckets
-//! start full. Unlike a lost idempotency key, this breaks no guarantee.
+//! The overflow buckets that untracked clients share are not saved. If a snapshot cannot be read, a warning is logged
+//! and all buckets start full. Unlike a lost idempotency key, this breaks no guarantee.
 
 use std::io;
 use std::path::Path;
@@ -23,48 +23,51 @@ use crate::clock::Clock;
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::BucketKey;
 
-/// Interval between two snapshots.
+/// Interval between two snapshots of the rate limit buckets.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 const VERSION: u8 = 1;
 
-/// Size of the header of a snapshot (version and time), in bytes.
+/// Size of the header of a snapshot file (version and time), in bytes.
 const HEAD: usize = 9;
 
-/// Size of a bucket in a snapshot, in bytes.
+/// Size of one bucket in a snapshot file (hash of the bucket and time until it is full), in bytes.
 const ENTRY: usize = 24;
 
-/// Size of the BLAKE3 checksum at the end, in bytes.
+/// Size of the BLAKE3 checksum at the end of a snapshot file, in bytes.
 const CHECKSUM: usize = 32;
 
-/// The thread that writes snapshots. Dropping this writes a last snapshot and stops the thread.
+/// The thread that writes snapshots. Dropping the value writes a last snapshot and stops the thread.
 #[derive(Debug)]
 pub(crate) struct BucketSnapshots {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Reason why a snapshot cannot be read.
+/// Reason why a snapshot file cannot be read.
 #[derive(Debug, Error)]
 enum SnapshotError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("snapshot format {0} is newer than this version")]
+    #[error(
+        "the snapshot has format {0}, but this version of Tidegate reads only formats up to {VERSION}"
+    )]
     Newer(u8),
-    #[error("snapshot checksum does not match")]
+    #[error("the snapshot is damaged: its checksum does not match")]
     Checksum,
 }
 
 /// The content of a snapshot file.
 struct BucketSnapshot {
-    /// Time of the snapshot, in milliseconds since 1970. No bucket was read later.
+    /// Time of the wall clock in milliseconds since 1970, read after all buckets.
     taken: u64,
-    /// Buckets that are not full, with the nanoseconds until they are.
+    /// Every bucket that is not full, with the nanoseconds until it is full.
     buckets: Vec<(BucketKey, u64)>,
 }
 
 impl BucketSnapshots {
-    /// Restores `buckets` from the last snapshot in the directory of `records`, and starts the thread.
+    /// Restores `buckets` from the last snapshot in the directory of `records`, and starts the thread that writes
+    /// snapshots.
     pub(crate) fn start(
         records: &DiskRecords,
         buckets: Arc<MemoryBuckets>,
@@ -73,7 +76,8 @@ impl BucketSnapshots {
         let file = records.path().join("buckets");
         restore(&file, &buckets, &clock);
         let (stop, stopped) = mpsc::channel();
-        // The clone keeps the directory locked until the last snapshot is written.
+        // The thread owns a clone of `records`, which keeps the store directory locked until the last snapshot is
+        // written.
         let directory_lock = records.clone();
         let thread = thread::Builder::new()
             .name("tidegate-buckets".into())
@@ -85,9 +89,14 @@ impl BucketSnapshots {
                     // A failure is logged when it begins and when it ends, not for each snapshot.
                     match &saved {
                         Err(error) if !failing => {
-                            tracing::warn!(%error, "bucket snapshot not written");
+                            tracing::warn!(
+                                %error,
+                                file = %file.display(),
+                                "cannot write snapshot of rate limit buckets, a restart would forget requests since \
+                                 the last snapshot"
+                            );
                         }
-                        Ok(()) if failing => tracing::info!("bucket snapshot written again"),
+                        Ok(()) if failing => tracing::info!("snapshot of rate limit buckets written again"),
                         _ => {}
                     }
                     failing = saved.is_err();
@@ -111,7 +120,9 @@ impl Drop for BucketSnapshots {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("bucket snapshot thread panicked, last snapshot not written");
+            tracing::error!(
+                "snapshot thread of rate limit buckets panicked, a restart forgets requests since the last snapshot"
+            );
         }
     }
 }
@@ -127,7 +138,7 @@ fn restore(file: &Path, buckets: &MemoryBuckets, clock: &Clock) {
         Ok(None) => return,
         Err(error) => {
             let file = file.display();
-            tracing::warn!(%error, %file, "bucket snapshot ignored, all buckets start full");
+            tracing::warn!(%error, %file, "cannot read snapshot of rate limit buckets, all buckets start full");
             return;
         }
     };
@@ -154,8 +165,9 @@ fn since_1970(clock: &Clock) -> Duration {
 }
 
 impl BucketSnapshot {
-    /// Reads the buckets first and then the time, rounded up to a millisecond. A restore subtracts the time since the
-    /// snapshot from every refill time, so an earlier time would refill too many tokens.
+    /// Reads the buckets first and then the time, which is rounded up to a millisecond. [`restore`] subtracts the time
+    /// since the snapshot from the refill time of every bucket. If the stored time were too early, `restore` would
+    /// refill too many tokens.
     fn take(clock: &Clock, read: impl FnOnce() -> Vec<(BucketKey, u64)>) -> Self {
         let buckets = read();
         Self {
@@ -230,7 +242,7 @@ mod tests {
         Clock::virtual_from(SystemTime::UNIX_EPOCH + HOUR * (400_000 + hours))
     }
 
-    /// A limit of one request per hour with a burst of 3.
+    /// Returns a rate limit of one request per hour with a burst of 3.
     fn limit() -> Limit {
         limit_with(Quota::new(NonZeroU32::MIN, HOUR, 3).unwrap())
     }
@@ -248,14 +260,14 @@ mod tests {
         }
     }
 
-    /// Sends ten requests and returns how many are admitted.
+    /// Sends ten requests of `client` and returns how many are admitted.
     fn admitted(buckets: &MemoryBuckets, client: u64) -> usize {
         (0..10)
             .filter(|_| charge(buckets, &limit(), client).is_admitted())
             .count()
     }
 
-    /// Charges one request of `client` to `limit`.
+    /// Charges one request of `client` to the rate limit `limit`.
     fn charge(buckets: &MemoryBuckets, limit: &Limit, client: u64) -> Decision {
         buckets.charge_now(&[Charge {
             limit,
@@ -267,7 +279,8 @@ mod tests {
         }])
     }
 
-    /// Runs `test` with buckets that are restored from `dir` at hour `hours`, and saved there afterwards.
+    /// Restores buckets from the snapshot in `dir` at hour `hours`, runs `test` with them, and writes a snapshot to
+    /// `dir`.
     fn with_buckets(dir: &TempDir, hours: u32, test: impl FnOnce(&MemoryBuckets, &Clock)) {
         let clock = clock_at(hours);
         let records =
@@ -304,8 +317,8 @@ mod tests {
             }
         });
         with_buckets(&dir, 0, |buckets, clock| {
-            // 50 tokens of the daily quota take longer to refill than a full bucket of the new quota, so the bucket is
-            // empty.
+            // The 50 tokens of the daily quota take longer to refill than a full bucket of the new quota. So the
+            // restored bucket is empty.
             let token = per_minute.quota.interval();
             let rejected = charge(buckets, &per_minute, 1);
             let (wait, by) = (token, 0);

@@ -1,30 +1,31 @@
-//! Admission of claims after a failure of the store.
+//! Restriction of claims of idempotency keys after the disk store has failed.
 
 use std::time::{Duration, Instant};
 
 use crate::idempotency::StoreError;
 
-/// Time after which a reopened store admits another execution although the first one has not ended. Without this bound,
-/// one slow upstream would block the keyed requests of all routes.
+/// How long a reopened store waits for the first execution before it admits another one. Without this timeout, one slow
+/// upstream would block the requests with idempotency keys of all routes.
 const FIRST_EXECUTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The claims that the store admits.
+/// Which claims of idempotency keys the store admits.
 pub(super) enum ClaimAdmission {
-    /// All claims: the store works.
+    /// All claims are admitted, because the store works.
     All,
-    /// One claim, until its execution is recorded on disk: the store was reopened and may fail again.
+    /// One claim is admitted until its execution is recorded on disk. The store was reopened and can fail again.
     One {
-        /// Number of the last claim before the reopening.
+        /// Number of the last claim that was granted before the store was reopened.
         last_before: u64,
-        /// Time of the last admitted claim.
+        /// Time at which the last claim was admitted. `None` if no claim was admitted since the store was reopened.
         admitted: Option<Instant>,
     },
-    /// No claims, for this reason.
+    /// No claim is admitted, for this reason.
     None(StoreError),
 }
 
 impl ClaimAdmission {
-    /// Returns the admission after the engine was reopened. `last_claim` is the number of the last claim before that.
+    /// Returns the restriction after the engine was reopened. `last_claim` is the number of the last claim before the
+    /// reopening.
     pub(super) fn after_reopening(last_claim: u64) -> Self {
         Self::One {
             last_before: last_claim,
@@ -36,7 +37,7 @@ impl ClaimAdmission {
         matches!(self, Self::All)
     }
 
-    /// Admits a claim, or returns the reason for its rejection.
+    /// Admits a claim, or returns the error with which it is rejected.
     pub(super) fn admit(&mut self, now: Instant) -> Result<(), StoreError> {
         match self {
             Self::All => Ok(()),
@@ -45,7 +46,8 @@ impl ClaimAdmission {
                     now.saturating_duration_since(last) < FIRST_EXECUTION_TIMEOUT
                 }) {
                     return Err(StoreError::known(
-                        "the store was reopened and admits one execution at a time until a response is on disk",
+                        "the idempotency store was reopened after a failure and admits one execution at a time until a \
+                         response is on disk",
                     ));
                 }
                 *admitted = Some(now);
@@ -55,7 +57,8 @@ impl ClaimAdmission {
         }
     }
 
-    /// Admits all claims again if the execution of claim `number`, now recorded on disk, began after the reopening.
+    /// Reports that the execution of claim `number` is on disk. If the claim was granted after the store was reopened,
+    /// the store admits all claims again.
     pub(super) fn execution_recorded(&mut self, number: u64) {
         if let Self::One { last_before, .. } = self
             && number > *last_before
@@ -75,7 +78,7 @@ mod tests {
         let mut admission = ClaimAdmission::after_reopening(7);
         assert!(admission.admit(now).is_ok());
         assert!(admission.admit(now).is_err());
-        // An execution that began before the reopening does not lift the restriction.
+        // An execution that began before the store was reopened does not lift the restriction.
         admission.execution_recorded(7);
         assert!(admission.admit(now).is_err());
         admission.execution_recorded(8);

@@ -1,8 +1,9 @@
-//! The storage engine: a fjall database with five keyspaces.
+//! The storage engine of the disk store: a fjall database with five keyspaces.
 //!
-//! fjall is a log-structured merge tree. A commit appends its batch to a journal and inserts it into memtables, which
-//! are sorted maps in memory. A full memtable is sealed and written to a table file in the background. Compactions
-//! merge tables and free the space of removed entries. A keyspace is a sorted map with its own memtables and tables.
+//! fjall is a log-structured merge tree. A keyspace is a sorted map with its own memtables and table files. A commit
+//! appends its batch to a journal and inserts it into memtables, which are sorted maps in memory. A full memtable is
+//! sealed, and a background thread writes it to a table file. Compactions merge table files and free the space of
+//! removed entries.
 
 mod changes;
 mod integrity;
@@ -32,52 +33,54 @@ use crate::store::capacity::ClientCounts;
 pub(super) use self::changes::{Changes, Durability};
 pub(super) use self::resync::resync;
 
-/// Size of the engine's block cache, in bytes.
+/// Size of fjall's cache for blocks of table files, in bytes.
 const CACHE_BYTES: u64 = 32 << 20;
 
-/// Size of the journal, in bytes, from which the engine moves its content to tables. This is the minimum of fjall.
+/// When the journals have this size in bytes, fjall writes their content to table files. This is the minimum that fjall
+/// accepts.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// Size of the memtable of the records, in bytes, from which it is written to a table.
+/// When the memtable of the keyspace `records` has this size in bytes, fjall writes it to a table file.
 const MEMTABLE_BYTES: u64 = 16 << 20;
 
-/// Target size of a table, in bytes.
+/// Target size of a table file, in bytes.
 const TABLE_BYTES: u64 = 16 << 20;
 
-/// Interval at which a thread checks whether a memtable has been written to a table.
+/// Interval at which a waiting thread checks whether fjall has written the sealed memtables to table files.
 const ROTATION_POLL: Duration = Duration::from_millis(10);
 
-/// Timeout for writing a memtable to a table while a batch waits. After it, the engine counts as failed.
+/// How long a commit waits for fjall to write memtables to table files. After this time, the commit fails and the
+/// engine is closed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Upper bound of the sealed memtables of a keyspace. A batch waits while there are more. A batch adds at most two, and
-/// fjall blocks from 4 on.
+/// Maximum number of sealed memtables of a keyspace at the start of a commit. A commit waits while there are more. A
+/// commit adds at most two, and fjall blocks commits from 4 on.
 const MAX_SEALED: usize = 1;
 
-/// Key of the totals in the keyspace `meta`.
+/// Key of the [`StoreTotals`] in the keyspace `meta`.
 const TOTALS: &[u8] = b"tally";
 
-/// A key that no entry has, because all keys of entries are longer.
+/// A fjall key that no entry has, because the keys of all entries are longer.
 const ABSENT_KEY: &[u8] = b"-";
 
-/// An open database.
+/// An open fjall database with the idempotency records, the claims and their indexes.
 pub(super) struct Engine {
     db: Database,
-    /// Records of executions that have ended.
+    /// Idempotency records of executions that have ended, by [`RecordId`].
     records: Keyspace,
-    /// Claims of executions in flight.
+    /// Claims of executions in flight, by [`RecordId`].
     claims: Keyspace,
-    /// Index of the records by the time at which they expire.
+    /// Expiry index: an [`ExpiryEntry`] for each record, ordered by the time at which the record expires.
     expiries: Keyspace,
-    /// Number of keys per scope.
+    /// Number of idempotency keys of each scope.
     scopes: Keyspace,
-    /// [`StoreTotals`].
+    /// The [`StoreTotals`], under the fjall key [`TOTALS`].
     meta: Keyspace,
-    /// Whether the engine was dropped. A compaction in the background then stops waiting for it.
+    /// Whether the engine was dropped. A compaction in a background thread then stops waiting for memtables.
     dropped: Arc<AtomicBool>,
 }
 
-/// Value of a record in the expiry index. With it, records can be counted and evicted without reading them.
+/// Value of a record in the expiry index. It allows the store to count and evict records without reading them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ExpiryEntry {
     #[serde(with = "state_code")]
@@ -85,7 +88,7 @@ pub(super) struct ExpiryEntry {
     pub(super) fingerprint: [u8; 32],
     /// Hash of the client that sent the request.
     pub(super) client: u64,
-    /// Time at which the record reached its state, as a [`Timestamp`].
+    /// Time at which the record reached its state, in milliseconds of the store clock (see [`Timestamp`]).
     pub(super) since: u64,
     /// Size of the encoded record, in bytes.
     pub(super) weight: u64,
@@ -94,12 +97,13 @@ pub(super) struct ExpiryEntry {
 pub(super) type EngineResult<T> = Result<T, StoreError>;
 
 impl Engine {
-    /// Opens the database at `path`, and creates it if it does not exist. `used` means that batches of this database
-    /// were acknowledged before, so damaged files are errors.
+    /// Opens the database at `path`, and creates it if it does not exist. If `used` is `true`, batches of this database
+    /// were acknowledged before, so missing or damaged files are errors.
     pub(super) fn open(path: &Path, used: bool) -> EngineResult<Self> {
-        // The engine treats a damaged journal as a truncated one. Damage to the newest journal is detected by missing
-        // batches. Damage to an older journal is not, because later batches exist, so all records are counted. A marker
-        // file makes a second attempt count them too: the engine deletes a journal after reading it.
+        // fjall treats a damaged journal as a truncated one. If the newest journal is damaged, the number of batches is
+        // too low, which the caller detects. If an older journal is damaged, later batches exist and the number is
+        // right. So with several journals, all records are counted. fjall deletes a journal after it has read it. So a
+        // marker file makes the next attempt count the records too.
         let marker = path.with_extension("doubt");
         let needs_count = used && (marker.exists() || journals(path)? > 1);
         if needs_count {
@@ -124,7 +128,7 @@ impl Engine {
                     .manual_journal_persist(true)
                     .data_block_compression_policy(CompressionPolicy::disabled())
                     .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(bloom)))
-                    // Filters and indexes stay in memory: about ten bytes per record.
+                    // Filters and indexes stay in memory. They need about ten bytes per record.
                     .filter_block_pinning_policy(PinningPolicy::all(true))
                     .index_block_pinning_policy(PinningPolicy::all(true))
                     .compaction_strategy(Arc::new(
@@ -149,7 +153,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Fails if the number of records or claims differs from the totals. Reads the whole database.
+    /// Fails if the number of records or claims differs from the totals. Reads the complete database.
     fn check_counts(&self) -> EngineResult<()> {
         let totals = self.totals()?;
         let count =
@@ -158,12 +162,13 @@ impl Engine {
         let expected = totals.completed + totals.unknown + totals.tombstones;
         if records != expected || count(&self.expiries)? != expected {
             return Err(StoreError::new(format_args!(
-                "a journal is damaged: found {records} of {expected} records"
+                "a journal of the storage engine is damaged: found {records} of {expected} idempotency records"
             )));
         }
         if records + claims != totals.keys {
             return Err(StoreError::new(format_args!(
-                "a journal is damaged: found {records} records and {claims} claims of {} keys",
+                "a journal of the storage engine is damaged: found {records} records and {claims} claims, expected {} \
+                 together",
                 totals.keys
             )));
         }
@@ -177,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Returns the record with this id and its size in bytes.
+    /// Returns the idempotency record `id` and its encoded size in bytes, or `None` if it is not stored.
     pub(super) fn record(&self, id: RecordId) -> EngineResult<Option<(DiskRecord, u64)>> {
         let name = id.to_bytes();
         let Some(bytes) = self.records.get(name).map_err(engine_error)? else {
@@ -186,12 +191,12 @@ impl Engine {
         Ok(Some((decode(id, &bytes)?, bytes.len() as u64)))
     }
 
-    /// Returns the keyspace of the records, for lookups.
+    /// Returns the keyspace of the idempotency records, for lookups by the admin API.
     pub(super) fn records(&self) -> Keyspace {
         self.records.clone()
     }
 
-    /// Returns whether a claim with this id is stored.
+    /// Returns whether a claim for the record `id` is stored.
     pub(super) fn is_claimed(&self, id: RecordId) -> EngineResult<bool> {
         self.claims
             .contains_key(id.to_bytes())
@@ -203,16 +208,16 @@ impl Engine {
         self.db.persist(PersistMode::SyncData).map_err(engine_error)
     }
 
-    /// Fails if a background thread of the engine has had an error.
+    /// Fails if a background thread of fjall has had an error.
     fn check_workers(&self) -> EngineResult<()> {
         self.db.persist(PersistMode::Buffer).map_err(engine_error)
     }
 
-    /// Waits until the engine has written enough memtables to tables that a commit does not block.
+    /// Waits until fjall has written enough memtables to table files that a commit does not block.
     ///
     /// In fjall, a commit blocks without a timeout while a keyspace has 4 sealed memtables, even if the thread that
-    /// writes them has failed. A commit also blocks while level 0 of a keyspace has 30 runs. That is not a failure:
-    /// level 0 grows during a compaction of the whole keyspace.
+    /// writes them has failed. A commit also blocks while level 0 of a keyspace has 30 runs. This function does not
+    /// treat that as a failure, because level 0 grows during a compaction of the complete keyspace.
     fn wait_for_flush(&self) -> EngineResult<()> {
         let keyspaces = [
             &self.records,
@@ -235,13 +240,16 @@ impl Engine {
             }
             before = total;
             if progress.elapsed() > FLUSH_TIMEOUT {
-                return Err(StoreError::new("writing memtables to disk timed out"));
+                return Err(StoreError::new(format_args!(
+                    "the storage engine wrote no memtable to disk for {} s",
+                    FLUSH_TIMEOUT.as_secs()
+                )));
             }
             thread::sleep(ROTATION_POLL);
         }
     }
 
-    /// Returns all claims whose execution has not ended.
+    /// Returns all stored claims. Their executions have not ended, or the process was killed.
     pub(super) fn stored_claims(&self) -> EngineResult<Vec<(RecordId, StoredClaim)>> {
         let claims = self.claims.iter();
         claims
@@ -249,14 +257,17 @@ impl Engine {
                 let (name, bytes) = entry.into_inner().map_err(engine_error)?;
                 let id = id(&name)?;
                 let claimed = StoredClaim::decode(&name, &bytes).map_err(|error| {
-                    StoreError::new(format_args!("a stored claim is damaged: {error}"))
+                    StoreError::new(format_args!(
+                        "a stored claim of an idempotency key is damaged: {error}"
+                    ))
                 })?;
                 Ok((id, claimed))
             })
             .collect()
     }
 
-    /// Iterates over the expiry index, earliest first, from the key `after` on.
+    /// Iterates over the expiry index, starting at the key `after` or at the beginning. The record that expires first
+    /// comes first.
     pub(super) fn expiries(
         &self,
         after: Option<ExpiryKey>,
@@ -273,8 +284,8 @@ impl Engine {
         })
     }
 
-    /// Adds all records to the counts of their clients. It reads only the expiry index, because records contain
-    /// responses and are much larger. After an error, the rest of the index is missing from the counts.
+    /// Adds one to the key count of a client for each of its records. Reads only the expiry index, because records
+    /// contain responses and are much larger. After an error, records in the rest of the index are not counted.
     pub(super) fn count_clients(&self, clients: &mut ClientCounts) -> EngineResult<()> {
         for entry in self.expiries(None) {
             clients.add(ClientHash(entry?.1.client));
@@ -282,26 +293,29 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the number of keys of a scope.
+    /// Returns the number of idempotency keys of a scope, or 0 if the scope has none.
     pub(super) fn keys_of(&self, scope: ScopeHash) -> EngineResult<u32> {
         let bytes = self.scopes.get(scope.0).map_err(engine_error)?;
         let Some(bytes) = bytes else { return Ok(0) };
         let bytes = bytes.as_ref().try_into();
-        bytes
-            .map(u32::from_le_bytes)
-            .map_err(|_| StoreError::new("the key count of a scope is damaged"))
+        bytes.map(u32::from_le_bytes).map_err(|_| {
+            StoreError::new("the stored number of idempotency keys of a scope is damaged")
+        })
     }
 
     pub(super) fn totals(&self) -> EngineResult<StoreTotals> {
         match self.meta.get(TOTALS).map_err(engine_error)? {
             None => Ok(StoreTotals::default()),
-            Some(bytes) => postcard::from_bytes(&bytes)
-                .map_err(|error| StoreError::new(format_args!("the totals are damaged: {error}"))),
+            Some(bytes) => postcard::from_bytes(&bytes).map_err(|error| {
+                StoreError::new(format_args!(
+                    "the stored totals of the idempotency store are damaged: {error}"
+                ))
+            }),
         }
     }
 
-    /// Returns a closure that frees the disk space of dropped records. It can run for minutes, so the writer thread
-    /// must not call it.
+    /// Returns a closure that frees the disk space of removed records. The closure can run for minutes, so the writer
+    /// thread must not call it.
     pub(super) fn compaction(&self) -> impl FnOnce() -> EngineResult<()> + Send + use<> {
         let keyspaces =
             [&self.records, &self.claims, &self.expiries, &self.scopes].map(Clone::clone);
@@ -310,8 +324,8 @@ impl Engine {
             for keyspace in keyspaces {
                 rotate(&keyspace, &dropped)?;
                 keyspace.major_compact().map_err(engine_error)?;
-                // The engine deletes compacted tables when it next rotates the memtable, and it does not rotate an
-                // empty one. Removing an absent key makes the memtable non-empty.
+                // fjall deletes compacted table files when it next rotates the memtable, but it does not rotate an
+                // empty memtable. Removing a key that no entry has adds an entry to the memtable.
                 keyspace.remove(ABSENT_KEY).map_err(engine_error)?;
                 rotate(&keyspace, &dropped)?;
             }
@@ -326,13 +340,15 @@ impl Drop for Engine {
     }
 }
 
-/// Writes the memtable of a keyspace to a table and waits for it. The wait function of fjall never returns if the table
-/// cannot be written, for example on a full disk.
+/// Writes the memtable of a keyspace to a table file and waits until it is written. Fails if the engine is dropped
+/// meanwhile. The wait function of fjall is not used, because it never returns if the file cannot be written.
 fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> EngineResult<()> {
     if keyspace.rotate_memtable().map_err(engine_error)? {
         while keyspace.sealed_memtable_count() > 0 {
             if dropped.load(Ordering::Relaxed) {
-                return Err(StoreError::new("the engine was closed"));
+                return Err(StoreError::new(
+                    "the storage engine was closed during a compaction",
+                ));
             }
             thread::sleep(ROTATION_POLL);
         }
@@ -340,7 +356,7 @@ fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> EngineResult<()> {
     Ok(())
 }
 
-/// Key of a record in the expiry index.
+/// Key of a record in the expiry index. The encoded keys sort by `expires`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExpiryKey {
     pub(super) expires: Timestamp,
@@ -357,7 +373,9 @@ impl ExpiryKey {
 
     fn from_bytes(bytes: &[u8]) -> EngineResult<Self> {
         let Some((expires, name)) = bytes.split_first_chunk::<8>() else {
-            return Err(StoreError::new("a key of the expiry index is damaged"));
+            return Err(StoreError::new(
+                "an entry of the expiry index is damaged: its engine key has fewer than 8 bytes",
+            ));
         };
         Ok(Self {
             expires: Timestamp(u64::from_be_bytes(*expires)),
@@ -374,19 +392,24 @@ impl ExpiryEntry {
 
 fn id(name: &[u8]) -> EngineResult<RecordId> {
     let name = name.try_into();
-    name.map(RecordId::from_bytes)
-        .map_err(|_| StoreError::new("the key of a record or claim does not have 32 bytes"))
+    name.map(RecordId::from_bytes).map_err(|_| {
+        StoreError::new("a record or claim is damaged: its engine key does not have 32 bytes")
+    })
 }
 
 fn decode(id: RecordId, bytes: &[u8]) -> EngineResult<DiskRecord> {
-    DiskRecord::decode(&id.to_bytes(), bytes)
-        .map_err(|error| StoreError::new(format_args!("record {id:?} is damaged: {error}")))
+    DiskRecord::decode(&id.to_bytes(), bytes).map_err(|error| {
+        StoreError::new(format_args!(
+            "idempotency record {id:?} is damaged: {error}"
+        ))
+    })
 }
 
-/// Error of a write to an engine in which an earlier write failed. The error of that write is more specific.
-pub(super) const POISONED: &str = "an earlier write failed";
+/// Error of an engine that accepts no writes because an earlier write failed. The error of the earlier write is more
+/// specific, so this one is not reported after it.
+pub(super) const POISONED: &str = "an earlier write to the storage engine failed";
 
-/// Converts an error of fjall into a [`StoreError`].
+/// Converts an error of fjall into a [`StoreError`]. I/O errors lose the prefix that fjall adds.
 pub(super) fn engine_error(error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(error) => StoreError::new(error),
@@ -407,7 +430,7 @@ mod tests {
 
     const RECORDS: u32 = 1_000_000;
 
-    /// Records per commit.
+    /// Number of records in each commit.
     const BATCH: u32 = 10_000;
 
     fn record_id(number: u32) -> RecordId {

@@ -1,9 +1,9 @@
-//! Handling of a failed engine by the writer thread.
+//! Handling of a failed storage engine by the writer thread.
 //!
-//! The writer closes a failed engine and reopens it after a backoff. In between, it rejects claims of keys that are not
-//! in memory. Completions wait, because their requests were executed. When the engine works again, they are recorded
-//! first, if necessary in the disk space of the deleted reserve. Claims are admitted when the reserve is allocated
-//! again, at first one at a time ([`ClaimAdmission`]).
+//! The writer thread closes a failed engine and reopens it after a backoff. Until the engine is open again, it rejects
+//! claims of idempotency keys that are not in memory. Completions wait, because they are outcomes of executed requests.
+//! After the reopening, they are recorded first. If the disk is full, they use the disk space of the deleted reserve
+//! file. Claims are admitted again when the reserve file exists again, at first one at a time ([`ClaimAdmission`]).
 
 use std::collections::HashSet;
 use std::io;
@@ -21,28 +21,28 @@ use super::writer::{BATCH_BYTES, ClaimEnd, EngineState, Op, Writer, send_reply};
 use crate::failpoint::fails;
 use crate::idempotency::{ExecutionOutcome, RecordId, StoreError};
 
-/// Backoff after the first failure.
+/// Backoff after the first failure. Each further failure doubles the backoff.
 const MIN_BACKOFF: Duration = Duration::from_millis(250);
 
-/// Upper bound of the backoff. The store uses freed disk space after this time at the latest.
+/// Maximum backoff. When disk space becomes free, the store is reopened after this time at the latest.
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
-/// Time without a failure after which the backoff starts at its minimum again.
+/// How long the engine has to work without a failure until the backoff starts at its minimum again.
 const STABLE: Duration = Duration::from_secs(30);
 
-/// Exponential backoff before the engine is reopened.
+/// Exponential backoff between a failure of the engine and its reopening.
 #[derive(Default)]
 pub(super) struct ReopenBackoff {
-    /// Backoff after the last failure.
+    /// Backoff after the last failure. Zero if there was none.
     last: Duration,
-    /// Time at which the engine was last reopened.
+    /// Time at which the engine was last reopened. `None` if it has failed since.
     opened: Option<Instant>,
-    /// Whether the engine was reopened and this is not logged yet.
+    /// Whether the engine was reopened and the message about it is not logged yet.
     is_unreported: bool,
 }
 
 impl ReopenBackoff {
-    /// Returns the backoff after another failure.
+    /// Returns how long to wait after a failure at `now` before the engine is reopened.
     fn next(&mut self, now: Instant) -> Duration {
         let opened = self.opened.take();
         if opened.is_some_and(|opened| now.saturating_duration_since(opened) >= STABLE) {
@@ -54,17 +54,18 @@ impl ReopenBackoff {
 }
 
 impl Writer {
-    /// Closes the engine after a failure and schedules its reopening.
+    /// Closes the engine after a failure, rejects new claims, and schedules the next attempt to reopen the engine.
     pub(super) fn close_failed_engine(&mut self, reason: StoreError) {
         let path = self.dir.path().display();
         match self.shared.health.operation_failed(&reason) {
             FailureChange::Started => tracing::error!(
                 %reason,
                 %path,
-                "idempotency store failed, rejecting requests whose key is not in memory until it works again"
+                "idempotency store failed, rejecting requests whose idempotency key is not in memory until it is \
+                 reopened"
             ),
             FailureChange::NewReason => {
-                tracing::warn!(%reason, %path, "idempotency store failed again");
+                tracing::warn!(%reason, %path, "idempotency store failed again for another reason");
             }
             FailureChange::Repeated => tracing::debug!(%reason, "idempotency store failed again"),
         }
@@ -76,21 +77,22 @@ impl Writer {
         self.set_failed(reason);
     }
 
-    /// Replaces the engine with a failed state. Closing the engine can take seconds, so the backoff starts afterwards.
+    /// Drops the engine and starts the backoff. The backoff starts after the drop, because closing the engine can take
+    /// seconds.
     fn set_failed(&mut self, reason: StoreError) {
         self.state = EngineState::Failed(reason, Instant::now());
         let wait = self.backoff.next(Instant::now());
         self.schedule_reopen(wait);
     }
 
-    /// Schedules the next attempt to reopen a failed engine.
+    /// Schedules the next attempt to reopen a failed engine after `wait`.
     fn schedule_reopen(&mut self, wait: Duration) {
         if let EngineState::Failed(_, again) = &mut self.state {
             *again = Instant::now() + wait;
         }
     }
 
-    /// Reopens a failed engine if its backoff has passed and no compaction still uses the closed one.
+    /// Reopens a failed engine if its backoff has passed. Waits longer if a compaction still uses the closed engine.
     pub(super) fn reopen_if_due(&mut self, inbox: &Receiver<Op>) {
         let EngineState::Failed(_, again) = self.state else {
             return;
@@ -111,16 +113,17 @@ impl Writer {
             }
             Err(reason) => {
                 if self.shared.health.operation_failed(&reason) == FailureChange::Repeated {
-                    tracing::debug!(%reason, "idempotency store not reopened");
+                    tracing::debug!(%reason, "cannot reopen idempotency store, trying again");
                 } else {
-                    tracing::warn!(%reason, "idempotency store not reopened");
+                    tracing::warn!(%reason, "cannot reopen idempotency store, trying again");
                 }
                 self.set_failed(StoreError::known(reason));
             }
         }
     }
 
-    /// Reopens the engine and resolves its claims. Before that, it rejects or queues all operations in the inbox.
+    /// Reopens the engine and resolves its claims. Before that, it executes all operations in the inbox without the
+    /// engine, which queues completions and rejects most others.
     fn reopen(&mut self, inbox: &Receiver<Op>) -> Result<(), StoreError> {
         if fails!("store-reopen") {
             return Err(StoreError::new(Errno::IO));
@@ -134,12 +137,13 @@ impl Writer {
         let totals = engine.totals()?;
         if totals.batches < self.totals.batches {
             return Err(StoreError::new(
-                "acknowledged batches are missing in the reopened engine",
+                "the reopened storage engine has lost acknowledged batches; restore the store directory from a backup",
             ));
         }
         self.totals = totals;
-        // Opening can take longer than the timeout of a completion. The execution of a completion in the inbox is then
-        // no longer in flight, and its claim would be recorded as unknown. So all completions are queued first.
+        // All completions in the inbox are queued first, because opening the engine can take longer than their timeout.
+        // After the timeout, an execution is no longer in flight, and `resolve_claims` would record its outcome as
+        // unknown.
         while let Some(op) = self.next_pending(inbox) {
             self.execute_without_engine(op);
         }
@@ -150,7 +154,8 @@ impl Writer {
         resolved
     }
 
-    /// Makes a last attempt at shutdown to record the completions that wait for a failed engine.
+    /// Makes a last attempt at shutdown to record the completions that wait for a failed engine. Completions that
+    /// cannot be recorded are logged.
     pub(super) fn record_waiting_completions(
         &mut self,
         inbox: &Receiver<Op>,
@@ -162,7 +167,7 @@ impl Writer {
         if self.maintenance.is_idle()
             && let Err(reason) = self.reopen(inbox)
         {
-            tracing::warn!(%reason, "idempotency store not reopened at shutdown");
+            tracing::warn!(%reason, "cannot reopen idempotency store at shutdown to store the waiting responses");
         }
         while let EngineState::Open(_) = self.state
             && let Some(completion) = self.waiting_completions.pop_front()
@@ -172,19 +177,20 @@ impl Writer {
         if !self.waiting_completions.is_empty() {
             tracing::error!(
                 responses = self.waiting_completions.len(),
-                "responses not stored at shutdown, their outcome is unknown after a restart"
+                "cannot store responses at shutdown because the idempotency store has failed, retries of their \
+                 requests receive \"outcome unknown\" after the restart"
             );
         }
     }
 
-    /// Admits claims if the engine is open, all waiting completions are recorded and the reserve is allocated.
-    /// Otherwise rejects them.
+    /// Admits claims if all waiting completions are recorded and the reserve file exists or can be created. Rejects
+    /// claims if the disk has no space for the reserve file. Does nothing while the engine is closed.
     pub(super) fn update_admission(&mut self) {
         let EngineState::Open(_) = self.state else {
             return;
         };
         if !self.waiting_completions.is_empty() {
-            // The waiting completions need the disk space of the reserve.
+            // Claims stay rejected, because the waiting completions need the disk space of the reserve file.
             self.maintenance.make_due();
             return;
         }
@@ -196,22 +202,26 @@ impl Writer {
                     if std::mem::take(&mut self.backoff.is_unreported) {
                         tracing::info!("idempotency store reopened");
                     } else {
-                        tracing::info!("disk space available, admitting requests with new keys");
+                        tracing::info!(
+                            "disk space is free again, idempotency store admits requests with new idempotency keys"
+                        );
                     }
                 }
             }
             Err(error) => {
-                let reason =
-                    StoreError::known(format_args!("no disk space for further responses: {error}"));
+                let reason = StoreError::known(format_args!(
+                    "cannot reserve disk space for further responses: {error}"
+                ));
                 let path = self.dir.path().display();
                 match self.shared.health.operation_failed(&reason) {
                     FailureChange::Started => tracing::error!(
                         %reason,
                         %path,
-                        "idempotency store failed, rejecting requests with new keys until it works again"
+                        "idempotency store failed, rejecting requests with new idempotency keys until disk space is \
+                         free"
                     ),
                     FailureChange::NewReason => {
-                        tracing::warn!(%reason, %path, "idempotency store failed again");
+                        tracing::warn!(%reason, %path, "idempotency store failed again for another reason");
                     }
                     FailureChange::Repeated => {}
                 }
@@ -220,20 +230,22 @@ impl Writer {
         }
     }
 
-    /// Allocates the reserve: disk space for a batch and the largest response. Space for another batch must be free.
+    /// Creates the reserve file with disk space for a batch and the largest response. Space for another batch must stay
+    /// free.
     pub(super) fn hold_reserve(&mut self) -> io::Result<()> {
         let batch = BATCH_BYTES as u64;
         self.reserve.hold(batch + self.shared.max_response(), batch)
     }
 
-    /// Sets whether the files of the engine have to be resynced before they are used, also by the next process.
+    /// Sets whether the files of the engine must be resynced before they are opened again. The flag is stored on disk,
+    /// so that the next process reads it too.
     pub(super) fn set_needs_resync(&mut self, needs_resync: bool) {
         self.needs_resync = needs_resync;
         let written = self.acknowledged.set_needs_resync(needs_resync);
         self.log_acknowledged(written);
     }
 
-    /// Returns the keys of executions whose completion waits for the engine.
+    /// Returns the record ids of executions whose completion waits for the engine.
     pub(super) fn waiting_ids(&self) -> HashSet<RecordId> {
         let waiting = self.waiting_completions.iter();
         waiting
@@ -241,8 +253,9 @@ impl Writer {
             .collect()
     }
 
-    /// Executes an operation while the engine has failed. Completions are queued. Releases and unknown outcomes are
-    /// recorded in memory. Other operations are rejected, except claims that the in-flight table decides.
+    /// Executes an operation while the engine is closed after a failure. Completions are queued. Releases and unknown
+    /// outcomes are recorded in memory. Claims that the in-flight table can decide receive the decision. All other
+    /// operations fail.
     pub(super) fn execute_without_engine(&mut self, op: Op) {
         let EngineState::Failed(reason, _) = &self.state else {
             return;
@@ -303,7 +316,7 @@ mod tests {
 
     type ReplyReceiver<T> = oneshot::Receiver<Result<T, StoreError>>;
 
-    /// A store whose writer runs only when the test calls `run_once`.
+    /// A store whose writer executes operations only when the test calls `run_once`.
     struct ManualStore {
         writer: Writer,
         inbox: Receiver<Op>,
@@ -333,7 +346,8 @@ mod tests {
             }
         }
 
-        /// Closes the store and opens it again with a check of all counts.
+        /// Closes the store and opens it again. The marker file makes the engine compare the numbers of records and
+        /// claims with the totals.
         fn reopen_with_count_check(self) -> Self {
             let Self {
                 writer,
@@ -377,7 +391,7 @@ mod tests {
             }
         }
 
-        /// Puts a completion into the inbox of the writer.
+        /// Sends a completion to the inbox of the writer.
         fn send_completion(&self, token: ClaimToken) -> ReplyReceiver<()> {
             let (ack, completed) = oneshot::channel();
             self.handle.send(Op::End(ClaimEnd {
@@ -388,13 +402,13 @@ mod tests {
             completed
         }
 
-        /// Simulates a completion that times out.
+        /// Simulates that the timeout of a completion passes.
         fn time_out(&self, token: &ClaimToken) {
             let shared = &self.handle.shared;
             shared.in_flight.lose(token, shared.store_clock.clock.now());
         }
 
-        /// Puts the release of a claim into the inbox of the writer.
+        /// Sends the release of a claim to the inbox of the writer.
         fn send_release(&self, token: ClaimToken) {
             self.handle
                 .abandoned(token, ExecutionOutcome::Released(None));
@@ -405,7 +419,7 @@ mod tests {
                 .close_failed_engine(StoreError::new("failure of a test"));
         }
 
-        /// Ends the backoff, so that the next run reopens the store.
+        /// Ends the backoff, so that the next `run_once` reopens the store.
         fn make_reopening_due(&mut self) {
             let EngineState::Failed(_, again) = &mut self.writer.state else {
                 panic!("the store has not failed");
@@ -420,7 +434,7 @@ mod tests {
             Some(engine.record(ID).unwrap()?.0)
         }
 
-        /// Returns the numbers of keys, unknown records and tombstones.
+        /// Returns the numbers of idempotency keys, records with an unknown outcome, and tombstones.
         fn counts(&self) -> (u64, u64, u64) {
             let totals = self.writer.totals;
             (totals.keys, totals.unknown, totals.tombstones)
@@ -487,7 +501,7 @@ mod tests {
         let mut first = store.send_completion(token);
         store.run_once();
         assert!(first.try_recv().unwrap().is_ok());
-        // Simulates a failed sync of a batch that has reached the disk.
+        // Simulates a batch whose sync failed although the batch reached the disk.
         store.fail();
         let mut again = store.send_completion(token);
         store.run_once();
@@ -505,7 +519,7 @@ mod tests {
         let client = token.request.client;
         let held = |store: &ManualStore| store.writer.clients.held(client);
         assert_eq!(held(&store), 1);
-        // Simulates the wrong count that a failed batch leaves.
+        // Simulates the wrong number of idempotency keys that a failed batch leaves behind.
         store.writer.clients.add(client);
         store.fail();
         store.make_reopening_due();

@@ -1,7 +1,8 @@
-//! Health of the disk store, as reported in the log, `/readyz` and the metrics.
+//! Health of the disk store, as reported in the log, by `/readyz` and in the metrics.
 //!
-//! A failure lasts from the first failed write until the store admits claims again. Its start and its end are logged,
-//! and each further reason once. Errors of single requests are not logged, because there can be thousands per second.
+//! A failure lasts from the first failed write until the store admits claims of idempotency keys again. The start and
+//! the end of a failure are logged. Each further reason during the failure is logged once. Errors of single requests
+//! are not logged, because there can be thousands per second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,42 +13,43 @@ use super::engine::POISONED;
 use crate::idempotency::StoreError;
 use crate::store::{Health, Part};
 
-/// Upper bound of the reasons that are logged for one failure.
+/// Maximum number of different reasons that are logged for one failure.
 const MAX_REASONS: usize = 4;
 
-/// Error of requests that are rejected because the writer does not respond.
+/// Error of requests that are rejected because the writer thread does not respond.
 const STALLED: &str = "the disk does not respond";
 
-/// Tracker of failures, shared by the writer thread and its callers.
+/// Tracker of failures of the disk store. The writer thread and its callers share it.
 #[derive(Debug, Default)]
 pub(super) struct HealthTracker {
     failures: AtomicU64,
-    /// Whether an operation timed out. Further callers do not wait for the writer until it responds.
+    /// Whether an operation timed out. While this is `true`, new claims fail immediately instead of waiting for the
+    /// writer thread.
     stalled: AtomicBool,
     failure: Mutex<Option<OngoingFailure>>,
 }
 
-/// A failure that has not ended yet.
+/// A failure that has not ended yet, with its latest reason.
 #[derive(Debug)]
 struct OngoingFailure {
     reason: Arc<str>,
-    /// Reasons that were logged for this failure.
+    /// Reasons that were already logged for this failure.
     logged: Vec<Arc<str>>,
 }
 
-/// Change of the failure state by a failed operation.
+/// How a failed operation changes the state of the store. Determines what the caller logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureChange {
-    /// A failure started.
+    /// A failure started with this operation.
     Started,
-    /// The failure continues for a reason that was not logged yet.
+    /// The failure continues, with a reason that was not logged yet.
     NewReason,
-    /// The failure continues, and there is nothing to log.
+    /// The failure continues. Its reason was already logged, or [`MAX_REASONS`] were.
     Repeated,
 }
 
 impl HealthTracker {
-    /// Records a failed operation.
+    /// Records a failed operation. The caller logs the error as the returned [`FailureChange`] requires.
     pub(super) fn operation_failed(&self, error: &StoreError) -> FailureChange {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let reason = &error.reason;
@@ -70,26 +72,26 @@ impl HealthTracker {
         FailureChange::NewReason
     }
 
-    /// Ends the failure, because the store works again.
+    /// Ends the failure, because the store works again. The caller logs the end of the failure.
     pub(super) fn store_recovered(&self) {
         self.stalled.store(false, Ordering::Relaxed);
         *self.failure.lock() = None;
     }
 
-    /// Records that an operation timed out, and returns the error for its caller.
+    /// Records that an operation timed out, and returns the error for its caller. Logs the start of the stall.
     pub(super) fn writer_stalled(&self) -> StoreError {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let was_stalled = self.stalled.swap(true, Ordering::Relaxed);
         if !was_stalled && self.failure.lock().is_none() {
             tracing::error!(
                 reason = STALLED,
-                "idempotency store failed, rejecting requests whose key is not in memory until it works again"
+                "idempotency store failed, rejecting requests whose idempotency key is not in memory until it responds"
             );
         }
         StoreError::known(STALLED)
     }
 
-    /// Records that the writer responds.
+    /// Records that the writer thread responds. Logs the end of a stall.
     pub(super) fn writer_responded(&self) {
         if self.stalled.load(Ordering::Relaxed)
             && self.stalled.swap(false, Ordering::Relaxed)
@@ -99,7 +101,7 @@ impl HealthTracker {
         }
     }
 
-    /// Fails if the last operation timed out and the writer has not responded since.
+    /// Fails if an operation timed out and the writer thread has not responded since.
     pub(super) fn check_writer(&self) -> Result<(), StoreError> {
         if self.stalled.load(Ordering::Relaxed) {
             return Err(StoreError::known(STALLED));
@@ -139,7 +141,7 @@ mod tests {
             assert_eq!(degraded(&tracker).as_deref(), Some("damaged"));
             assert_eq!(tracker.operation_failed(&full), FailureChange::Repeated);
             assert_eq!(degraded(&tracker).as_deref(), Some("full"));
-            // A poisoned engine keeps the reason of the write that failed.
+            // The error of a poisoned engine does not replace the reason of the write that failed.
             assert_eq!(
                 tracker.operation_failed(&StoreError::new(POISONED)),
                 FailureChange::Repeated

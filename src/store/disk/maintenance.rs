@@ -1,5 +1,5 @@
-//! Maintenance by the writer thread: resolving claims at start, dropping expired records, evicting responses and
-//! compacting the database.
+//! Maintenance of the disk store by its writer thread. The thread resolves claims at start, drops expired records,
+//! evicts responses and compacts the database.
 
 use std::collections::{HashMap, HashSet};
 use std::thread::{self, JoinHandle};
@@ -14,50 +14,53 @@ use crate::idempotency::{ClientHash, Fingerprint, RecordState, ScopeHash, StoreE
 use crate::store::capacity::ClientCounts;
 use crate::store::log_evictions;
 
-/// Upper bound of the records that are dropped or checked for eviction in one batch.
+/// Maximum number of idempotency records that one batch drops or checks for eviction.
 const CHUNK: usize = 1_000;
 
-/// Interval between two maintenance runs.
+/// Interval between two maintenance runs, unless a backlog of expired records exists.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Minimum size of the dropped records for a compaction, in bytes.
+/// A compaction starts only if the records dropped since the last one have at least this size, in bytes.
 const COMPACT_BYTES: u64 = 32 << 20;
 
-/// Minimum time between two log messages about evictions, or about a damaged index.
+/// Minimum time between two log messages about evicted responses, and between two about a damaged expiry index.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Progress of maintenance.
+/// Progress of maintenance in the expiry index, and times of the last runs.
 #[derive(Default)]
 pub(super) struct Maintenance {
-    /// The last expired record that was dropped. The expiry index has no entry before it.
+    /// The last expired record that was dropped. The expiry index has no entry before this record. `None` after the
+    /// engine was opened.
     swept: Option<ExpiryKey>,
-    /// The last record that was checked for eviction. No record before it in the expiry index has a response.
+    /// The last record that was checked for eviction. No record before it in the expiry index has a response. `None` if
+    /// the next check starts at the beginning of the index.
     evicted: Option<ExpiryKey>,
-    /// Whether the last run stopped at [`CHUNK`] records, so that more may have expired.
+    /// Whether the last run stopped at [`CHUNK`] records. The next run then starts without a pause, because more
+    /// records can have expired.
     has_backlog: bool,
-    /// Size of the records dropped since the last compaction, in bytes.
+    /// Size of the records that were dropped since the last compaction, in bytes.
     dropped: u64,
-    /// Time of the last run. `None` if a run is due.
+    /// Time of the last maintenance run. `None` makes the next run due immediately.
     last: Option<Instant>,
     evictions_logged: Option<Instant>,
     unreadable_logged: Option<Instant>,
     compaction: Option<JoinHandle<()>>,
 }
 
-/// Result of one eviction batch.
+/// Result of a scan of up to [`CHUNK`] records for eviction.
 struct EvictionStep {
-    /// Number of evicted responses.
+    /// Number of responses that were evicted.
     responses: u64,
-    /// The last record that was checked.
+    /// The last record that was checked. `None` if the next scan starts at the beginning of the expiry index.
     last: Option<ExpiryKey>,
-    /// Whether the end of the expiry index was reached.
+    /// Whether the scan reached the end of the expiry index.
     at_end: bool,
-    /// Error that ended the scan of the expiry index early.
+    /// Read error that ended the scan of the expiry index early. `None` if there was no error.
     unreadable: Option<StoreError>,
 }
 
 impl Maintenance {
-    /// Returns how long the writer may wait for an operation before it runs maintenance.
+    /// Returns how long the writer thread waits for an operation before it runs maintenance.
     pub(super) fn pause(&self) -> Duration {
         if self.has_backlog {
             Duration::ZERO
@@ -66,12 +69,12 @@ impl Maintenance {
         }
     }
 
-    /// Returns the last expired record that was dropped. The expiry index has no entry before it.
+    /// Returns the last expired record that was dropped. The expiry index has no entry before this record.
     pub(super) fn swept(&self) -> Option<ExpiryKey> {
         self.swept
     }
 
-    /// Makes maintenance run after the next batch.
+    /// Makes maintenance due, so that it runs after the next batch.
     pub(super) fn make_due(&mut self) {
         self.last = None;
     }
@@ -87,10 +90,12 @@ impl Maintenance {
 }
 
 impl Writer {
-    /// Resolves the claims that no execution holds, counts the keys of each client, and starts to use the engine.
+    /// Resolves the claims on disk that belong to no execution, counts the idempotency keys of each client, and starts
+    /// to use `engine`.
     ///
-    /// Orphaned claims are removed, and all others become unknown. The caller must empty the inbox first, because the
-    /// claim of a completion in it would be recorded as unknown.
+    /// An orphaned claim is removed. Every other claim without an execution becomes a record with an unknown outcome.
+    /// The caller must empty the inbox first. Otherwise an execution whose completion is still in the inbox could be
+    /// recorded as unknown.
     pub(super) fn resolve_claims(&mut self, engine: Engine) -> Result<(), StoreError> {
         let now = self.shared.store_clock.now();
         let mut totals = self.totals;
@@ -129,10 +134,10 @@ impl Writer {
                 changes.put_scope(scope, counted.saturating_sub(keys));
             }
         }
-        // The batch is written even if it has no claims: it shows that the engine can write.
+        // The batch is written even if no claim changes, because it shows that the engine can write.
         totals.batches += 1;
         let totals = changes.commit(totals, &self.shared.store_clock, Durability::Disk)?;
-        // Counted after the commit, so that the index contains the records of resolved claims.
+        // The keys are counted after the commit, so that the expiry index contains the records of resolved claims.
         let unreadable = engine.count_clients(&mut clients).err();
         self.clients = clients;
         if let Some(error) = unreadable {
@@ -148,7 +153,7 @@ impl Writer {
         if unknown > 0 {
             tracing::warn!(
                 keys = unknown,
-                "executions interrupted when the store was last used, their outcome is unknown"
+                "idempotency store found executions that a crash or kill interrupted, their outcome is unknown"
             );
         }
         Ok(())
@@ -160,9 +165,9 @@ impl Writer {
         }
     }
 
-    /// Drops expired records, evicts responses if the store exceeds `max_bytes`, allocates the reserve, and starts a
-    /// compaction if enough space can be freed. A failed write closes the engine. Records that cannot be read are left
-    /// unchanged, and the error is logged.
+    /// Runs maintenance. Drops expired records, evicts responses if the store exceeds `max_bytes`, reserves disk space,
+    /// and starts a compaction if enough space can be freed. A failed write closes the engine. A read error is logged,
+    /// and the affected records stay unchanged.
     pub(super) fn maintain(&mut self) {
         self.maintenance.last = Some(Instant::now());
         let written = self.sweep().and_then(|_| self.evict_responses());
@@ -174,7 +179,7 @@ impl Writer {
         self.compact_if_worthwhile();
     }
 
-    /// Logs that the expiry index cannot be read, at most once a minute.
+    /// Logs at most once a minute that the expiry index cannot be read.
     fn log_unreadable(&mut self, error: &StoreError) {
         let logged = &mut self.maintenance.unreadable_logged;
         if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
@@ -182,13 +187,13 @@ impl Writer {
             tracing::error!(
                 %error,
                 path = %self.dir.path().display(),
-                "expiry index damaged, expired keys and old responses are not removed, restore the store directory \
-                 from a backup"
+                "expiry index of the idempotency store is damaged, expired idempotency keys and old responses are not \
+                 removed, restore the store directory from a backup"
             );
         }
     }
 
-    /// Drops all expired records.
+    /// Drops all expired records. A failed write closes the engine.
     #[cfg(test)]
     pub(super) fn sweep_all(&mut self) {
         loop {
@@ -200,7 +205,8 @@ impl Writer {
         }
     }
 
-    /// Drops up to [`CHUNK`] expired records and returns how many it dropped. Fails only if a write fails.
+    /// Drops up to [`CHUNK`] expired records and returns how many it dropped. Fails only if a write fails. A read error
+    /// is logged.
     fn sweep(&mut self) -> Result<usize, StoreError> {
         self.maintenance.has_backlog = false;
         let EngineState::Open(engine) = &self.state else {
@@ -213,12 +219,13 @@ impl Writer {
         let mut dropped = 0;
         let mut unreadable = None;
         let mut last = self.maintenance.swept;
-        // Starts after the last dropped record. Otherwise the engine would read all removed entries again.
+        // The scan starts after the last dropped record, so that the engine does not read all removed entries again.
         for entry in engine.expiries(last) {
             let (key, entry) = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
-                    // The iterator of the engine would skip more than the damaged block, so the scan ends here.
+                    // The scan ends at a damaged block, because the iterator of the engine would skip more than this
+                    // block.
                     unreadable = Some(error);
                     break;
                 }
@@ -230,7 +237,8 @@ impl Writer {
             totals.remove(entry.state, entry.weight);
             totals.keys = totals.keys.saturating_sub(1);
             *freed.entry(key.id.scope).or_default() += 1;
-            // If the commit fails, the engine is reopened, and the keys of clients are counted again.
+            // The key count of the client is changed before the commit. If the commit fails, the engine is reopened,
+            // and the idempotency keys of all clients are counted again.
             self.clients.remove(ClientHash(entry.client));
             self.shared.recent.invalidate(&key.id);
             dropped += 1;
@@ -238,7 +246,8 @@ impl Writer {
         }
         if dropped > 0 {
             for (&scope, &keys) in &freed {
-                // If the count cannot be read, it stays too high, and the scope is full early.
+                // A read error is ignored. The number of idempotency keys of the scope then stays too high, so the
+                // scope reaches `max_keys_per_scope` early.
                 if let Ok(counted) = engine.keys_of(scope) {
                     changes.put_scope(scope, counted.saturating_sub(keys));
                 }
@@ -255,10 +264,12 @@ impl Writer {
         Ok(dropped)
     }
 
-    /// Evicts responses until the records fit into `max_bytes`, beginning with the records that expire first.
+    /// Evicts responses until the size of all records is at most `max_bytes`. The records that expire first lose their
+    /// response first.
     fn evict_responses(&mut self) -> Result<(), StoreError> {
         let mut ends = 0;
-        // Reaches the end of the index at most twice: once from the last position, and once from the beginning.
+        // The loop reaches the end of the expiry index at most twice: once from the last position, and once from the
+        // beginning.
         while self.totals.bytes > self.capacity.max_bytes && ends < 2 {
             let EngineState::Open(engine) = &self.state else {
                 return Ok(());
@@ -281,7 +292,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Evicts responses of up to [`CHUNK`] records after the last position. Returns the totals if any record changed.
+    /// Evicts responses of up to [`CHUNK`] records after the last checked record. Returns the new totals, or `None` if
+    /// no response was evicted.
     fn evict_chunk(
         &self,
         engine: &Engine,
@@ -326,7 +338,8 @@ impl Writer {
             step.responses += 1;
         }
         if step.at_end {
-            // A record with a shorter TTL can have been added before the last position.
+            // The next scan starts at the beginning, because records with a shorter TTL can have been added before the
+            // last checked record.
             step.last = None;
         }
         if step.responses == 0 {
@@ -336,7 +349,7 @@ impl Writer {
         Ok((step, Some(totals)))
     }
 
-    /// Counts evicted responses, and logs their total at most once a minute.
+    /// Adds evicted responses to the statistics, and logs the total at most once a minute.
     fn log_evictions(&mut self, responses: u64) {
         let evictions = self.shared.stats.evicted(responses);
         let logged = &mut self.maintenance.evictions_logged;
@@ -346,7 +359,8 @@ impl Writer {
         }
     }
 
-    /// Starts a compaction in the background if the dropped records are large enough.
+    /// Starts a compaction in a background thread if the dropped records have at least [`COMPACT_BYTES`] and a quarter
+    /// of the size of all records.
     fn compact_if_worthwhile(&mut self) {
         let EngineState::Open(engine) = &self.state else {
             return;
@@ -359,13 +373,21 @@ impl Writer {
         let compaction = engine.compaction();
         let compacting = move || {
             if let Err(error) = compaction() {
-                tracing::warn!(%error, "compaction of idempotency store failed");
+                tracing::warn!(
+                    %error,
+                    "compaction of the idempotency store failed, disk space of removed records is not freed until the \
+                     next compaction"
+                );
             }
         };
         let name = "tidegate-compact".into();
         match thread::Builder::new().name(name).spawn(compacting) {
             Ok(thread) => self.maintenance.compaction = Some(thread),
-            Err(error) => tracing::warn!(%error, "compaction thread not started"),
+            Err(error) => tracing::warn!(
+                %error,
+                "cannot start compaction thread of the idempotency store, disk space of removed records is not freed \
+                 until the next compaction"
+            ),
         }
     }
 }
@@ -412,7 +434,8 @@ mod tests {
         let mut writer = Writer::open(dir, capacity, shared).unwrap();
         writer.totals.bytes = 1_000;
         writer.totals.completed = 1;
-        // The totals claim more bytes than there are records, so eviction ends at the end of the index.
+        // The totals contain more bytes than the records have, so the eviction cannot reach `max_bytes`. It must stop
+        // at the end of the expiry index.
         writer.maintain();
         writer.close_failed_engine(StoreError::new("failure of a test"));
         writer.maintain();

@@ -1,4 +1,4 @@
-//! Encoding of records and claims on disk.
+//! Encoding of idempotency records and claims on disk.
 
 use std::sync::Arc;
 
@@ -11,48 +11,49 @@ use crate::idempotency::{
 };
 use crate::store::encoding::{DecodeError, EncodedResponse, open, seal};
 
-/// A record on disk.
+/// An idempotency record on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DiskRecord {
-    /// Never in progress: an execution in flight is stored as a [`StoredClaim`].
+    /// State of the record. It is never `InProgress`, because an execution in flight is stored as a [`StoredClaim`].
     pub(super) state: RecordState,
-    /// The stored response, if the state is completed.
+    /// The stored response if `state` is `Completed`, otherwise `None`.
     pub(super) response: Option<Arc<StoredResponse>>,
     pub(super) fingerprint: Fingerprint,
-    /// Client that sent the request.
+    /// Client that sent the request. The idempotency key of this record counts towards the client's share of
+    /// `max_keys`.
     pub(super) client: ClientHash,
-    /// Time at which the record reached its state.
+    /// Time of the store clock at which the record reached its state.
     pub(super) since: Timestamp,
-    /// Time at which the record expires.
+    /// Time of the store clock at which the record expires.
     pub(super) expires: Timestamp,
 }
 
-/// A record without its response.
+/// An idempotency record without its response, for lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
     pub(super) state: RecordState,
     pub(super) fingerprint: Fingerprint,
-    /// Time at which the record reached its state.
+    /// Time of the store clock at which the record reached its state.
     pub(super) since: Timestamp,
-    /// Time at which the record expires.
+    /// Time of the store clock at which the record expires.
     pub(super) expires: Timestamp,
-    /// Summary of the stored response, if the record is completed.
+    /// Status and size of the stored response if `state` is `Completed`, otherwise `None`.
     pub(super) response: Option<ResponseSummary>,
 }
 
-/// A claim on disk. It is replaced with a record when its execution ends.
+/// A claim of an idempotency key on disk. When the execution ends, the claim is replaced with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredClaim {
     pub(super) fingerprint: [u8; 32],
     /// Hash of the client that sent the request.
     pub(super) client: u64,
-    /// Time of the claim, as a [`Timestamp`].
+    /// Time of the claim, in milliseconds of the store clock (see [`Timestamp`]).
     pub(super) since: u64,
-    /// TTL of the record of the claim, in milliseconds.
+    /// How long the record of this claim is valid after the execution has ended, in milliseconds.
     pub(super) ttl: u64,
 }
 
-/// Numeric codes of states in records and in the expiry index.
+/// Encoding of a [`RecordState`] as a number, in records and in the expiry index.
 pub(super) mod state_code {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -61,7 +62,7 @@ pub(super) mod state_code {
 
     #[expect(
         clippy::trivially_copy_pass_by_ref,
-        reason = "serde calls it with a reference"
+        reason = "serde passes the state by reference"
     )]
     pub(in super::super) fn serialize<S: Serializer>(
         state: &RecordState,
@@ -71,7 +72,7 @@ pub(super) mod state_code {
             RecordState::Completed => 0,
             RecordState::Unknown => 1,
             RecordState::Tombstone => 2,
-            // Never written: a record is not in progress. The code is invalid when decoded.
+            // A record is never in progress, so this code is never written. `deserialize` rejects it.
             RecordState::InProgress => u8::MAX,
         })
     }
@@ -83,12 +84,14 @@ pub(super) mod state_code {
             0 => Ok(RecordState::Completed),
             1 => Ok(RecordState::Unknown),
             2 => Ok(RecordState::Tombstone),
-            code => Err(D::Error::custom(format_args!("invalid state code {code}"))),
+            code => Err(D::Error::custom(format_args!(
+                "invalid code {code} of a record state"
+            ))),
         }
     }
 }
 
-/// A record in its stored form.
+/// An idempotency record as it is serialized. The fields are those of [`DiskRecord`].
 #[derive(Serialize, Deserialize)]
 struct EncodedRecord<'a> {
     #[serde(with = "state_code")]
@@ -106,7 +109,7 @@ impl DiskRecord {
         RecordView::ended(self.state, &self.fingerprint, self.expires)
     }
 
-    /// Converts the record back into the outcome of its execution.
+    /// Returns the outcome of the execution that the record describes.
     pub(super) fn into_outcome(self) -> ExecutionOutcome {
         match (self.state, self.response) {
             (RecordState::Completed, Some(response)) => ExecutionOutcome::Completed(response),
@@ -115,7 +118,8 @@ impl DiskRecord {
         }
     }
 
-    /// Encodes the value for storage under the key `name`. The checksum covers the key.
+    /// Encodes the record as the value of the engine key `name`. The checksum includes `name`, so a value under a wrong
+    /// key is detected.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
         let sealed = |response: Option<EncodedResponse<'_>>| {
             let written = EncodedRecord {
@@ -134,12 +138,12 @@ impl DiskRecord {
         }
     }
 
-    /// Decodes the record stored under the key `name`.
+    /// Decodes a record from `bytes`, the value of the engine key `name`. Fails if the checksum does not match.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         let written: EncodedRecord<'_> = open(name, bytes)?;
         if (written.state == RecordState::Completed) != written.response.is_some() {
             return Err(DecodeError::Malformed(
-                "the state does not match the presence of a response".into(),
+                "a completed record has no response, or another record has one".into(),
             ));
         }
         let response = written.response.map(EncodedResponse::read).transpose()?;
@@ -155,7 +159,7 @@ impl DiskRecord {
 }
 
 impl RecordHead {
-    /// Decodes the record stored under the key `name` without copying its response.
+    /// Decodes a record from `bytes`, the value of the engine key `name`, without copying its response.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         let written: EncodedRecord<'_> = open(name, bytes)?;
         let response = written.response.as_ref().map(EncodedResponse::summary);
@@ -170,12 +174,13 @@ impl RecordHead {
 }
 
 impl StoredClaim {
-    /// Encodes the value for storage under the key `name`. The checksum covers the key.
+    /// Encodes the claim as the value of the engine key `name`. The checksum includes `name`, so a value under a wrong
+    /// key is detected.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
         seal(name, self)
     }
 
-    /// Decodes the claim stored under the key `name`.
+    /// Decodes a claim from `bytes`, the value of the engine key `name`. Fails if the checksum does not match.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         open(name, bytes)
     }

@@ -1,9 +1,10 @@
 //! Reserved disk space for the responses of executions in flight.
 //!
-//! The reserve is a file with the size of one batch and one response. The store admits claims only while it exists.
-//! When a write fails, the writer deletes the file, so that executions in flight can still record their responses on a
-//! full disk. It creates the file again when there is space for it and for another batch. A check of the free space
-//! instead is not enough, because other programs can use the space before a response is recorded.
+//! The space is reserved by a file `reserve` with the size of one batch and one response. The store admits claims only
+//! while this file exists. When a write fails, the writer thread deletes the file, so that executions in flight can
+//! still record their responses on a full disk. The thread creates the file again when the disk has space for it and
+//! for another batch. It would not be enough to check the free space instead, because other programs can use the space
+//! before a response is recorded.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,18 +14,18 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use rustix::io::Errno;
 
-/// Bytes written at a time if the file system does not support `fallocate`.
+/// If the file system does not support `fallocate`, the file is written in chunks of this many bytes.
 const CHUNK: usize = 1 << 20;
 
-/// The reserve file.
+/// The file that reserves disk space.
 pub(super) struct Reserve {
     path: PathBuf,
-    /// Allocated disk space, in bytes. 0 if there is no file.
+    /// Disk space that the file reserves, in bytes. 0 if there is no file.
     held: u64,
 }
 
 impl Reserve {
-    /// Creates a reserve in the directory `dir`, without allocating space.
+    /// Creates a value for the reserve file in the directory `dir`. No space is reserved yet.
     pub(super) fn new(dir: &Path) -> Self {
         Self {
             path: dir.join("reserve"),
@@ -32,12 +33,12 @@ impl Reserve {
         }
     }
 
-    /// Returns whether at least `bytes` are allocated.
+    /// Returns whether the file reserves at least `bytes` of disk space.
     pub(super) fn holds(&self, bytes: u64) -> bool {
         self.held >= bytes
     }
 
-    /// Allocates `bytes` of disk space if `more` bytes are free in addition. After an error, nothing is allocated.
+    /// Reserves `bytes` of disk space if `more` bytes stay free on the disk. After an error, no space is reserved.
     pub(super) fn hold(&mut self, bytes: u64, more: u64) -> io::Result<()> {
         if self.holds(bytes) {
             return Ok(());
@@ -57,32 +58,37 @@ impl Reserve {
         held
     }
 
-    /// Deletes the file, which frees its disk space.
+    /// Deletes the reserve file, which frees its disk space. A failure is logged.
     pub(super) fn release(&mut self) {
         self.held = 0;
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, path = %self.path.display(), "reserve file not deleted");
+                tracing::warn!(
+                    %error,
+                    path = %self.path.display(),
+                    "cannot delete reserve file of the idempotency store, its disk space stays allocated"
+                );
             }
             _ => {}
         }
     }
 }
 
-/// Fails if the file system has no space for a file of `bytes`. Without this check, a failing allocation would fill the
-/// disk for a short time, and writes of other programs would fail.
+/// Fails if the file system has no space for `file` to grow to `bytes`. Without this check, a failing allocation would
+/// fill the disk for a short time. Writes of other programs would then fail.
 fn check_space(file: &File, bytes: u64) -> io::Result<()> {
     let space = fstatvfs(file)?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let own = file.metadata()?.blocks() * 512;
-    // A file system without a size limit, such as an unlimited tmpfs, reports 0 blocks.
+    // The check is skipped for a file system without a size limit, such as an unlimited tmpfs, because it reports 0
+    // blocks.
     if space.f_blocks > 0 && free.saturating_add(own) < bytes {
         return Err(Errno::NOSPC.into());
     }
     Ok(())
 }
 
-/// Allocates disk blocks for `bytes` of a file.
+/// Allocates disk blocks, so that `file` occupies `bytes` on disk.
 fn allocate(mut file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
@@ -112,7 +118,7 @@ mod tests {
         reserve.hold(3 << 20, 1 << 20).unwrap();
         assert!(reserve.holds(3 << 20) && !reserve.holds(4 << 20));
         let file = dir.path().join("reserve");
-        // The file system can round up, but the additional space is free again.
+        // The file system can round the size up, but the additional 1 MiB must be free again.
         let allocated = fs::metadata(&file).unwrap().blocks() * 512;
         assert!((3 << 20..4 << 20).contains(&allocated), "{allocated}");
         reserve.hold(4 << 20, 0).unwrap();

@@ -1,9 +1,10 @@
-//! The clock of the store. All times in records are times of this clock.
+//! The clock of the disk store. All times in idempotency records are times of this clock.
 //!
-//! The store clock advances with the boot clock (`CLOCK_BOOTTIME`), also while no process uses the store. So within one
+//! The store clock advances with the boot clock (`CLOCK_BOOTTIME`), even while no process uses the store. So within one
 //! boot, a step of the wall clock changes no expiry. Each batch stores a reading of all clocks, and the next process
-//! continues from it. After a reboot, only the wall clock shows how much time has passed. If it is behind the last
-//! reading, no time is counted. If it was set ahead after the last batch, records expire early by that step.
+//! continues from this reading. After a reboot, only the wall clock shows how much time has passed. If the wall clock
+//! is behind its last reading, the store clock does not advance. If the wall clock was set ahead after the last batch,
+//! records expire early by that step.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -16,30 +17,30 @@ use crate::clock::{BootId, Clock};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Timestamp(pub(super) u64);
 
-/// Simultaneous reading of all clocks, in milliseconds.
+/// Simultaneous reading of the store clock, the wall clock and the boot clock, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ClockReading {
     /// Time of the store clock.
     store_time: u64,
-    /// Wall clock, since 1970.
+    /// Time of the wall clock, since 1970.
     wall: u64,
-    /// Time since boot, including the time in which the system was suspended.
+    /// Time of the boot clock, which includes the time in which the system was suspended.
     since_boot: u64,
-    /// Id of the boot that `since_boot` counts from. `None` if the system provides no id.
+    /// Id of the boot at which `since_boot` was zero. `None` if the operating system provides no id.
     boot_id: Option<BootId>,
 }
 
-/// The clock of the store, derived from the boot clock.
+/// The store clock, derived from the boot clock.
 #[derive(Debug)]
 pub(super) struct StoreClock {
     pub(super) clock: Clock,
-    /// Store time minus time since boot, in milliseconds, modulo 2^64. It is constant within one boot, so restarts do
-    /// not accumulate rounding errors.
+    /// Time of the store clock minus time of the boot clock, in milliseconds, modulo 2^64. The difference is constant
+    /// within one boot, so restarts do not accumulate rounding errors.
     offset: AtomicU64,
 }
 
 impl StoreClock {
-    /// Creates the clock of a new store. It starts with the time of the wall clock.
+    /// Creates the store clock of a new store. It starts with the time of the wall clock.
     pub(super) fn new(clock: Clock) -> Self {
         let store_clock = Self {
             clock,
@@ -50,7 +51,7 @@ impl StoreClock {
         store_clock
     }
 
-    /// Continues the clock of a store whose last batch was written at `last`.
+    /// Continues the store clock from `last`, the reading in the last batch of an existing store.
     pub(super) fn resume(&self, last: &ClockReading) {
         let now = self.read();
         let is_same_boot = now.boot_id.is_some() && now.boot_id == last.boot_id;
@@ -62,7 +63,7 @@ impl StoreClock {
         self.set(last.store_time.saturating_add(elapsed), now.since_boot);
     }
 
-    /// Sets the store time at the boot time `since_boot` to `store_time`.
+    /// Sets the store clock so that it shows `store_time` when the boot clock shows `since_boot`.
     fn set(&self, store_time: u64, since_boot: u64) {
         let offset = store_time.wrapping_sub(since_boot);
         self.offset.store(offset, Ordering::Relaxed);
@@ -149,7 +150,7 @@ mod tests {
         DiskRecords::open(dir.path(), StoreCapacity::default(), clock.clone()).unwrap()
     }
 
-    /// Claims the key and ends its execution with an unknown outcome.
+    /// Claims an idempotency key and ends its execution with an unknown outcome.
     async fn record_unknown(records: &DiskRecords) {
         match records.claim(&request()).await.unwrap() {
             Claim::Won(permit) => records
@@ -160,7 +161,7 @@ mod tests {
         }
     }
 
-    /// Returns whether the key has a record, or else claims it.
+    /// Returns whether the idempotency key still has a record. If it has none, this call claims the key.
     async fn is_known(records: &DiskRecords) -> bool {
         match records.claim(&request()).await.unwrap() {
             Claim::Unknown => true,
@@ -169,7 +170,8 @@ mod tests {
         }
     }
 
-    /// Records an unknown outcome in a first process, and returns whether a second process still knows the key.
+    /// Records an unknown outcome in a first process and lets `between` change the clock. Returns whether a second
+    /// process still has the record.
     async fn is_known_after(between: impl FnOnce(Clock) -> Clock) -> bool {
         let dir = TempDir::new().unwrap();
         let clock = booted_machine();
@@ -224,8 +226,8 @@ mod tests {
         assert!(!is_known(&records).await);
     }
 
-    // Across a reboot, elapsed time is measured with the wall clock. The next two tests document the effect of its
-    // steps.
+    // Across a reboot, elapsed time is measured with the wall clock. The next two tests document the effect of wall
+    // clock steps.
 
     #[tokio::test]
     async fn a_wall_clock_set_back_before_a_reboot_prolongs_a_key_by_the_time_until_the_restart() {
@@ -239,7 +241,7 @@ mod tests {
             rebooted.advance(HOUR * 24);
             rebooted
         };
-        // A day after the reboot, the wall clock is still behind the last reading, so no time is counted.
+        // A day after the reboot, the wall clock is still behind its last reading, so the store clock has not advanced.
         assert!(is_known_after(and_a_day_later).await);
         let dir = TempDir::new().unwrap();
         let clock = booted_machine();
@@ -277,7 +279,7 @@ mod tests {
         for _ in 0..100 {
             clock.advance(Duration::from_micros(1_700));
             let next = StoreClock::new(clock.restart_process());
-            // Simulates the time that the engine needs to open.
+            // Simulates how long the engine takes to open.
             clock.advance(Duration::from_micros(2_600));
             next.resume(&last);
             assert_eq!(next.now(), first.now());

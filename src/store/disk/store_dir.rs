@@ -1,9 +1,10 @@
-//! The directory of a disk store, with its lock and its identity.
+//! The directory of a disk store, with its lock file and its identity file.
 //!
-//! A process holds the file `lock` while it uses the directory. The file `identity` contains the format of the
-//! directory and the secret of the hashes that name records. The format is checked before the engine opens any file. A
-//! directory of another format is rejected, because there is no conversion. A directory that has records and no
-//! identity is rejected too: with a new secret, every used key would look like a new one.
+//! A process locks the file `lock` while it uses the directory. The file `identity` contains the format of the
+//! directory and the secret key of the hashes under which records are stored. The format is checked before the engine
+//! opens any file. A directory of another format is rejected, because there is no conversion. A directory that has
+//! records but no file `identity` is rejected too. A new secret would give every used idempotency key a new hash, so
+//! its request could be executed again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -15,13 +16,13 @@ use thiserror::Error;
 
 use crate::idempotency::Secret;
 
-/// The format that this version writes and reads.
+/// The format of the store directory that this version writes and reads.
 const FORMAT: u32 = 2;
 
-/// Name of the storage engine in `identity`.
+/// Name of the storage engine in the file `identity`.
 const ENGINE: &str = "fjall-3";
 
-/// A locked store directory. Dropping this unlocks the directory.
+/// A locked store directory. Dropping the value unlocks the directory.
 #[derive(Debug)]
 pub(super) struct StoreDir {
     path: PathBuf,
@@ -34,16 +35,17 @@ pub(super) struct StoreDir {
 pub enum StoreDirError {
     /// The directory cannot be created, read or written.
     #[error(
-        "cannot use the store directory {path}: {cause}; make it readable and writable for the user of the \
-         gateway, or set `store.path` to another directory"
+        "cannot use the store directory {path}: {cause}; make the directory readable and writable for the user that \
+         runs Tidegate, or set `store.path` to another directory"
     )]
     Io {
         /// Path of the store directory.
         path: PathBuf,
-        /// Error of the system. It is part of the message and not its source, so that the message ends with the remedy.
+        /// Error of the operating system. It is in the middle of the message and not its source, so that the message
+        /// ends with the remedy.
         cause: io::Error,
     },
-    /// Another process uses the directory.
+    /// Another process has locked the directory.
     #[error(
         "the store directory {path} is in use by process {holder}; stop that process, or set `store.path` to \
          another directory"
@@ -51,30 +53,31 @@ pub enum StoreDirError {
     InUse {
         /// Path of the store directory.
         path: PathBuf,
-        /// Process id from the lock file. Empty if it is not written yet.
+        /// Process id from the file `lock`. Empty if that process has not written its id yet.
         holder: String,
     },
-    /// Another version of the gateway wrote the directory in another format.
+    /// The directory has a format that this version of the gateway does not support.
     #[error(
-        "the store directory {path} has format {format}, and this version requires format {FORMAT}; run the \
-         version that wrote it until its keys have expired and then move the directory away, or move it away now \
-         to start without its keys: keys that were used before can then execute again"
+        "the store directory {path} has format {format}, but this version of Tidegate requires format {FORMAT}; run \
+         the version that wrote the directory until its idempotency keys have expired, and then move the directory \
+         away; or move it away now to start with an empty store: requests that were executed before can then be \
+         executed again"
     )]
     OtherFormat {
         /// Path of the store directory.
         path: PathBuf,
-        /// Format of the directory.
+        /// Number of the format, from the file `identity`.
         format: u32,
     },
     /// A file of the directory is missing or damaged.
     #[error(
-        "the store directory {path} is damaged: {what}; restore it from a backup, or move it away to start \
-         without its keys"
+        "the store directory {path} is damaged: {what}; restore the directory from a backup, or move it away to start \
+         with an empty store: requests that were executed before can then be executed again"
     )]
     Damaged {
         /// Path of the store directory.
         path: PathBuf,
-        /// Description of the damage.
+        /// Which file is missing or damaged, and how.
         what: String,
     },
 }
@@ -86,21 +89,22 @@ struct Identity {
     secret: String,
 }
 
-/// The member of `identity` that all formats have.
+/// The field of the file `identity` that all formats have.
 #[derive(Deserialize)]
 struct IdentityFormat {
     format: u32,
 }
 
 impl StoreDir {
-    /// Locks the directory at `path` and reads its identity. Creates both if they do not exist.
+    /// Locks the directory at `path` and reads its file `identity`. Creates the directory and the file if they do not
+    /// exist.
     pub(super) fn open(path: &Path) -> Result<Self, StoreDirError> {
         let path = path.to_owned();
         let io = |cause| StoreDirError::Io {
             path: path.clone(),
             cause,
         };
-        // Stored responses can contain secrets, so only the owner has access.
+        // Stored responses can contain secrets, so only the owner has access to the directory.
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700);
         private.create(&path).map_err(io)?;
@@ -112,7 +116,7 @@ impl StoreDir {
                 if path.join("records").exists() {
                     return Err(StoreDirError::Damaged {
                         path,
-                        what: "the directory has records and no file `identity`".into(),
+                        what: "the directory has idempotency records but no file `identity`".into(),
                     });
                 }
                 let secret = Secret::random();
@@ -128,7 +132,7 @@ impl StoreDir {
         })
     }
 
-    /// Returns the secret of the hashes that name records.
+    /// Returns the secret key of the hashes under which idempotency records are stored.
     pub(super) fn secret(&self) -> Secret {
         self.secret
     }
@@ -137,13 +141,13 @@ impl StoreDir {
         &self.path
     }
 
-    /// Returns the path of the engine's files.
+    /// Returns the path of the subdirectory with the files of the storage engine.
     pub(super) fn records(&self) -> PathBuf {
         self.path.join("records")
     }
 }
 
-/// Locks the file `lock` and writes the process id into it.
+/// Locks the file `lock` and writes the process id into it. Fails if another process has locked it.
 fn lock(path: &Path) -> Result<File, StoreDirError> {
     let io = |cause| StoreDirError::Io {
         path: path.to_owned(),
@@ -182,23 +186,30 @@ fn read_identity(path: &Path, bytes: &[u8]) -> Result<Secret, StoreDirError> {
         let path = path.to_owned();
         return Err(StoreDirError::OtherFormat { path, format });
     }
-    let identity: Identity = serde_json::from_slice(bytes)
-        .map_err(|error| damaged(format!("the file `identity` cannot be parsed ({error})")))?;
+    let identity: Identity = serde_json::from_slice(bytes).map_err(|error| {
+        damaged(format!(
+            "the file `identity` cannot be parsed as JSON ({error})"
+        ))
+    })?;
     if identity.engine != ENGINE {
         return Err(damaged(format!(
-            "the file `identity` names the engine `{}` instead of `{ENGINE}`",
+            "the file `identity` names the storage engine `{}` instead of `{ENGINE}`",
             identity.engine
         )));
     }
     let mut secret = [0; 32];
     match blake3::Hash::from_hex(&identity.secret) {
         Ok(bytes) => secret.copy_from_slice(bytes.as_bytes()),
-        Err(_) => return Err(damaged("the file `identity` has no valid secret".into())),
+        Err(_) => {
+            return Err(damaged(
+                "the file `identity` has no valid `secret` (64 hexadecimal digits)".into(),
+            ));
+        }
     }
     Ok(Secret::from_bytes(secret))
 }
 
-/// Writes the file `identity` atomically.
+/// Writes the file `identity`. After a power failure, the file is complete or does not exist.
 fn write_identity(path: &Path, secret: &Secret) -> io::Result<()> {
     let identity = Identity {
         format: FORMAT,
@@ -211,7 +222,7 @@ fn write_identity(path: &Path, secret: &Secret) -> io::Result<()> {
     replace(&path.join("identity"), &text)
 }
 
-/// Replaces the content of a file atomically: after a power failure the file has the old or the new content.
+/// Replaces the content of `file` atomically: after a power failure, the file has either the old or the new content.
 pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
     let new = file.with_extension("new");
     let mut options = OpenOptions::new();
@@ -226,7 +237,8 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
             file.sync_all()
         });
     if let Err(error) = written {
-        // The incomplete file would occupy space on a full disk.
+        // The incomplete file is deleted, because it would occupy space on a full disk. An error is ignored: the next
+        // call overwrites the file.
         drop(fs::remove_file(&new));
         return Err(error);
     }
@@ -279,25 +291,25 @@ mod tests {
         for (content, expected) in [
             (
                 text.replace("\"format\": 2", "\"format\": 3"),
-                "has format 3, and this version requires format 2; run the version that wrote it",
+                "has format 3, but this version of Tidegate requires format 2; run the version that wrote",
             ),
             (
                 text.replace("\"format\": 2", "\"format\": 1"),
-                "has format 1, and this version requires format 2; run the version that wrote it",
+                "has format 1, but this version of Tidegate requires format 2; run the version that wrote",
             ),
             (
                 r#"{ "format": 1 }"#.into(),
-                "has format 1, and this version requires format 2; run the version that wrote it",
+                "has format 1, but this version of Tidegate requires format 2; run the version that wrote",
             ),
             (
                 text.replace("fjall-3", "fjall-9"),
-                "names the engine `fjall-9`",
+                "names the storage engine `fjall-9`",
             ),
             (text[..text.len() / 2].to_owned(), "cannot be parsed"),
             (String::new(), "cannot be parsed"),
             (
                 text.replace("\"secret\": \"", "\"secret\": \"zz"),
-                "has no valid secret",
+                "has no valid `secret`",
             ),
         ] {
             fs::write(&identity, content).unwrap();
@@ -307,7 +319,7 @@ mod tests {
         }
         fs::remove_file(&identity).unwrap();
         fs::create_dir(dir.path().join("records")).unwrap();
-        assert!(error(dir.path()).contains("has records and no file `identity`"));
+        assert!(error(dir.path()).contains("records but no file `identity`"));
     }
 
     #[test]

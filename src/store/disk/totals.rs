@@ -1,8 +1,8 @@
-//! Totals of the store, and the number of acknowledged batches.
+//! Totals of the disk store, and the number of acknowledged batches.
 //!
-//! The totals are written with every batch, so they always match the records. The number of acknowledged batches is in
-//! a separate file, which is written after each sync and never before it. If the engine opens with fewer batches, it
-//! has lost acknowledged records, and the store is rejected.
+//! The totals are part of every batch, so they always match the idempotency records. The number of acknowledged batches
+//! is in a separate file, which is written after each sync and never before it. If the engine opens with fewer batches
+//! than this file states, acknowledged records are lost. The gateway then rejects the store directory.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,26 +15,27 @@ use serde::{Deserialize, Serialize};
 use super::store_clock::ClockReading;
 use crate::idempotency::{RecordCounts, RecordState};
 
-/// Totals of the records on disk, stored in the engine.
+/// Totals of the idempotency records on disk. They are stored in the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoreTotals {
     /// Number of synced batches since the store was created.
     pub(super) batches: u64,
-    /// Number of keys, including those in progress.
+    /// Number of idempotency keys, including those whose execution is in flight.
     pub(super) keys: u64,
     pub(super) completed: u64,
     pub(super) unknown: u64,
     pub(super) tombstones: u64,
-    /// Size of the completed records, in bytes. Other records have no response to evict and are not included.
+    /// Size of the completed records, in bytes. Other records are not included, because they have no response to evict.
     pub(super) bytes: u64,
-    /// Clocks at the last commit. `None` before the first one.
+    /// Reading of the clocks at the last commit. `None` before the first commit.
     pub(super) clocks: Option<ClockReading>,
 }
 
-/// Offset of the resync flag in the file `acknowledged`, after the number of batches and its complement.
+/// Offset of the resync flag in the file `acknowledged`. Before it are the number of batches (8 bytes) and its
+/// complement (8 bytes).
 const NEEDS_RESYNC_AT: u64 = 16;
 
-/// Copy of the totals for metrics, with the number of evictions. Readers do not need the writer.
+/// Copy of the totals for the metrics, with the number of evicted responses. Threads read it without the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct StoreStats {
     completed: AtomicU64,
@@ -44,12 +45,12 @@ pub(super) struct StoreStats {
     evictions: AtomicU64,
 }
 
-/// The file `acknowledged`, with the number of acknowledged batches.
+/// The file `acknowledged`. It contains the number of acknowledged batches and the resync flag.
 #[derive(Debug)]
 pub(super) struct AcknowledgedBatches(File);
 
 impl StoreTotals {
-    /// Adds a record of this state and size in bytes.
+    /// Adds a record of this state and of this encoded size in bytes.
     pub(super) fn add(&mut self, state: RecordState, weight: u64) {
         if let Some(count) = self.of(state) {
             *count += 1;
@@ -59,7 +60,7 @@ impl StoreTotals {
         }
     }
 
-    /// Subtracts a record of this state and size in bytes.
+    /// Subtracts a record of this state and of this encoded size in bytes.
     pub(super) fn remove(&mut self, state: RecordState, weight: u64) {
         if let Some(count) = self.of(state) {
             *count = count.saturating_sub(1);
@@ -69,7 +70,8 @@ impl StoreTotals {
         }
     }
 
-    /// Returns the number of records in a state, or `None` for claims in progress, which are not records.
+    /// Returns a reference to the number of records in `state`. Returns `None` for `InProgress`, because executions in
+    /// flight have a claim and no record.
     fn of(&mut self, state: RecordState) -> Option<&mut u64> {
         match state {
             RecordState::Completed => Some(&mut self.completed),
@@ -81,7 +83,7 @@ impl StoreTotals {
 }
 
 impl StoreStats {
-    /// Copies the totals.
+    /// Copies the totals, so that the metrics can be read without the writer thread.
     pub(super) fn publish(&self, totals: &StoreTotals) {
         self.completed.store(totals.completed, Ordering::Relaxed);
         self.unknown.store(totals.unknown, Ordering::Relaxed);
@@ -89,7 +91,7 @@ impl StoreStats {
         self.bytes.store(totals.bytes, Ordering::Relaxed);
     }
 
-    /// Adds evicted responses. Returns the total since the store was opened.
+    /// Adds `responses` to the number of evicted responses. Returns the number since the store was opened.
     pub(super) fn evicted(&self, responses: u64) -> u64 {
         self.evictions.fetch_add(responses, Ordering::Relaxed) + responses
     }
@@ -107,8 +109,8 @@ impl StoreStats {
 }
 
 impl AcknowledgedBatches {
-    /// Opens the file in the directory `dir` and returns it with its number. An incomplete number counts as 0, because
-    /// the file is not synced and can be older than the engine after a power failure.
+    /// Opens the file `acknowledged` in the directory `dir` and returns it with the number of batches. A missing,
+    /// incomplete or damaged number counts as 0, because the file is not synced and a power failure can damage it.
     pub(super) fn open(dir: &Path) -> io::Result<(Self, u64)> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -122,7 +124,7 @@ impl AcknowledgedBatches {
         Ok((Self(file), count))
     }
 
-    /// Returns whether the engine failed in the last process and was not resynced.
+    /// Returns whether the engine failed in an earlier process and was not resynced since.
     pub(super) fn needs_resync(&self) -> io::Result<bool> {
         let mut flag = [0];
         match self.0.read_exact_at(&mut flag, NEEDS_RESYNC_AT) {
@@ -132,8 +134,8 @@ impl AcknowledgedBatches {
         }
     }
 
-    /// Writes whether the engine failed and has to be resynced. The flag is not synced to disk: a resync rewrites pages
-    /// of the page cache, and a reboot empties it.
+    /// Writes whether the engine has to be resynced because it failed. The flag itself is not synced. It is needed only
+    /// until a reboot, because a resync rewrites pages of the page cache, and a reboot empties the cache.
     pub(super) fn set_needs_resync(&self, needs_resync: bool) -> io::Result<()> {
         self.0
             .write_all_at(&[u8::from(needs_resync)], NEEDS_RESYNC_AT)
@@ -148,7 +150,7 @@ impl AcknowledgedBatches {
     }
 }
 
-/// Decodes a number followed by its complement. Returns 0 if they do not match.
+/// Decodes a number that is followed by its complement. Returns 0 if they do not match.
 fn read(bytes: [u8; 16]) -> u64 {
     let (count, complement) = bytes.split_at(8);
     let number = |half: &[u8]| half.try_into().map_or(0, u64::from_le_bytes);

@@ -1,4 +1,4 @@
-//! The writer thread: the only thread that changes the store.
+//! The writer thread of the disk store. No other thread changes idempotency records on disk.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -20,33 +20,34 @@ use super::{DiskOpenError, DiskStoreState, WriterHandle};
 use crate::idempotency::{Claim, ClaimRequest, ClaimToken, ExecutionOutcome, RecordId, StoreError};
 use crate::store::capacity::{ClientCounts, StoreCapacity};
 
-/// Upper bound of the operations in a batch.
+/// Maximum number of operations in a batch.
 const BATCH_OPS: usize = 1_024;
 
-/// Size of the responses in a batch, in bytes, from which it accepts no further operation.
+/// When the responses in a batch reach this size in bytes, the batch accepts no further operation.
 pub(super) const BATCH_BYTES: usize = 8 << 20;
 
-/// Channel for the result of an operation.
+/// Channel through which the caller of an operation receives the result.
 pub(super) type Ack<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// An operation of the writer.
+/// An operation that a caller sends to the writer thread.
 pub(super) enum Op {
-    /// Claim a key.
+    /// Claim an idempotency key, so that the caller can execute the request.
     Claim(ClaimRequest, Ack<Claim>),
-    /// End a claim.
+    /// End a claim and record the outcome of its execution.
     End(ClaimEnd),
-    /// Remove a record whose outcome is unknown.
+    /// Remove a record whose outcome is unknown, so that its idempotency key can be used again. The result is `false`
+    /// if there is no such record.
     Free(RecordId, Ack<bool>),
-    /// Drop expired records.
+    /// Drop all expired records.
     #[cfg(test)]
     Sweep(Ack<()>),
 }
 
-/// The end of a claim with the outcome of its execution.
+/// Outcome of the execution of a claim. The writer thread replaces the claim with a record of this outcome.
 pub(super) struct ClaimEnd {
     pub(super) token: ClaimToken,
     pub(super) outcome: ExecutionOutcome,
-    /// Receives the result when the end is durable. `None` if the permit was dropped.
+    /// Receives the result when the outcome is durable. `None` if the permit was dropped: then no caller waits.
     pub(super) ack: Option<Ack<()>>,
 }
 
@@ -57,37 +58,39 @@ pub(super) struct Writer {
     pub(super) shared: Arc<DiskStoreState>,
     pub(super) state: EngineState,
     pub(super) totals: StoreTotals,
-    /// Number of keys of each client, counted again whenever the engine is opened.
+    /// Number of idempotency keys of each client. The keys are counted again whenever the engine is opened.
     pub(super) clients: ClientCounts,
     pub(super) acknowledged: AcknowledgedBatches,
-    /// Whether the last write to `acknowledged` failed.
+    /// Whether the last write to the file `acknowledged` failed.
     acknowledged_fails: bool,
     pub(super) maintenance: Maintenance,
-    /// Claims that may be on disk although no execution holds them. They are removed when the engine is reopened.
+    /// Claims that can be on disk although no execution belongs to them. They are removed when the engine is reopened.
     pub(super) orphaned_claims: HashSet<RecordId>,
-    /// Completions that wait for a failed engine. They have no timeout, because their requests were executed. Their
-    /// number is bounded by the executions in flight at the time of the failure.
+    /// Completions (outcomes of executed requests) that wait until a failed engine is reopened. They have no timeout,
+    /// because their requests were executed. There are at most as many as executions were in flight when the engine
+    /// failed.
     pub(super) waiting_completions: VecDeque<ClaimEnd>,
-    /// Whether a write failed since the files of the engine were last resynced.
+    /// Whether a write to the engine failed since its files were last resynced.
     pub(super) needs_resync: bool,
     pub(super) reserve: Reserve,
     pub(super) admission: ClaimAdmission,
     pub(super) backoff: ReopenBackoff,
-    /// Number of the last granted claim.
+    /// Number of the last granted claim. Claims are numbered from 1.
     pub(super) last_claim: u64,
-    /// Operation that has to wait for the current batch or for the removal of expired records.
+    /// Operation that has to wait until the current batch is committed or expired records are removed.
     postponed: Option<Op>,
 }
 
 /// The open engine, or the reason why it is closed.
 pub(super) enum EngineState {
     Open(Engine),
-    /// The engine failed for this reason. The next attempt to reopen it is at this time.
+    /// The engine failed with this error. The next attempt to reopen it is at this time.
     Failed(StoreError, Instant),
 }
 
 impl Writer {
-    /// Opens the engine. Executions that were in flight when it was last used are recorded as unknown.
+    /// Opens the storage engine in `dir`. Executions that were in flight when the last process ended are recorded with
+    /// an unknown outcome.
     pub(super) fn open(
         dir: StoreDir,
         capacity: StoreCapacity,
@@ -103,7 +106,7 @@ impl Writer {
         if needs_resync && count > 0 {
             resync(&dir.records()).map_err(|error| unusable(StoreError::new(error)))?;
         }
-        // On a full disk, the engine needs the space of the old reserve to open.
+        // The reserve file is deleted first, because the engine needs its space to open on a full disk.
         let mut reserve = Reserve::new(dir.path());
         reserve.release();
         let engine = Engine::open(&dir.records(), count > 0).map_err(unusable)?;
@@ -111,7 +114,8 @@ impl Writer {
         if totals.batches < count {
             let lost = count - totals.batches;
             return Err(unusable(StoreError::new(format_args!(
-                "the last {lost} of {count} acknowledged batches are missing, so used keys could execute again"
+                "the last {lost} of {count} acknowledged batches are missing, so requests that were executed before \
+                 could be executed again"
             ))));
         }
         if let Some(clocks) = &totals.clocks {
@@ -121,7 +125,10 @@ impl Writer {
             dir,
             capacity,
             shared,
-            state: EngineState::Failed(StoreError::new("not open yet"), Instant::now()),
+            state: EngineState::Failed(
+                StoreError::new("the storage engine is not open yet"),
+                Instant::now(),
+            ),
             totals,
             clients: ClientCounts::default(),
             acknowledged,
@@ -137,7 +144,7 @@ impl Writer {
             postponed: None,
         };
         if let Err(reason) = writer.resolve_claims(engine) {
-            // The failed batch can be in the page cache and not on disk, so the next process has to resync the files.
+            // The failed batch can be in the page cache but not on disk, so the next process has to resync the files.
             writer.set_needs_resync(true);
             let path = writer.dir.path().display().to_string();
             let reason = reason.to_string();
@@ -148,19 +155,20 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Executes operations until all handles are dropped, and then closes the engine.
+    /// Executes operations until all handles of the store are dropped, and then closes the engine.
     pub(super) fn run(mut self, inbox: &Receiver<Op>, owner: &Weak<WriterHandle>) {
         while self.run_once(inbox, owner) {}
         self.record_waiting_completions(inbox, owner);
         self.close();
     }
 
-    /// Executes one batch of operations, or maintenance if none arrives in time. Returns `false` when all handles are
-    /// dropped.
+    /// Executes one batch of operations. If no operation arrives within the pause, runs maintenance instead. Returns
+    /// `false` when all handles of the store are dropped.
     pub(super) fn run_once(&mut self, inbox: &Receiver<Op>, owner: &Weak<WriterHandle>) -> bool {
         self.shared.health.writer_responded();
         self.reopen_if_due(inbox);
-        // The postponed operation goes first, because the batch can postpone another one.
+        // The postponed operation is first, because the batch can postpone another one and there is only one slot for
+        // it.
         let first = self.postponed.take();
         let first = match first.or_else(|| self.next_completion()) {
             Some(op) => Some(op),
@@ -177,7 +185,8 @@ impl Writer {
         true
     }
 
-    /// Takes a completion that waits for the engine, if the engine is open.
+    /// Takes a completion (outcome of an executed request) that waited for a failed engine, if the engine is open
+    /// again.
     fn next_completion(&mut self) -> Option<Op> {
         match self.state {
             EngineState::Open(_) => self.waiting_completions.pop_front().map(Op::End),
@@ -185,12 +194,12 @@ impl Writer {
         }
     }
 
-    /// Takes the postponed operation or one from the inbox, without waiting.
+    /// Takes the postponed operation or else one from the inbox. Returns `None` immediately if there is neither.
     pub(super) fn next_pending(&mut self, inbox: &Receiver<Op>) -> Option<Op> {
         self.postponed.take().or_else(|| inbox.try_recv().ok())
     }
 
-    /// Returns how long the writer may wait for an operation.
+    /// Returns how long the writer thread waits for an operation before it runs maintenance or reopens the engine.
     pub(super) fn pause(&self) -> Duration {
         let pause = self.maintenance.pause();
         match &self.state {
@@ -201,19 +210,23 @@ impl Writer {
         }
     }
 
-    /// Syncs the engine and stops lookups.
+    /// Ends lookups by the admin API and syncs the engine.
     fn close(&mut self) {
         self.shared.lookup.set(None);
         if let EngineState::Open(engine) = &self.state
             && let Err(reason) = engine.sync()
         {
-            tracing::error!(%reason, "idempotency store not synced at shutdown");
+            tracing::error!(
+                %reason,
+                path = %self.dir.path().display(),
+                "sync of the idempotency store failed at shutdown, the next start rewrites its files"
+            );
             self.set_needs_resync(true);
         }
     }
 
-    /// Executes `first` and further pending operations in one batch. Waiting completions come before the operations in
-    /// the inbox.
+    /// Executes `first` and further pending operations in one batch. Completions that waited for a failed engine come
+    /// before the operations in the inbox.
     pub(super) fn execute_batch(
         &mut self,
         first: Op,
@@ -282,7 +295,7 @@ impl Writer {
                 written.replies.send(&self.shared, &mut self.admission);
             }
             Err(reason) => {
-                // `known` marks the error as logged, so that it is not logged again for each request of the batch.
+                // `known` marks the error as logged, so that the requests of the batch do not log it again.
                 let logged = StoreError::known(&reason);
                 let unwritten = written.replies.fail(&self.shared, &logged);
                 self.orphaned_claims.extend(unwritten.orphaned_claims);
@@ -293,13 +306,15 @@ impl Writer {
             }
         }
         if needs_sweep {
-            // Drops a chunk of expired records, which is enough to retry the postponed claim.
+            // The batch postponed a claim because the store is full. Maintenance drops expired records, and then the
+            // claim is tried again.
             self.maintain();
         }
         self.maintain_if_due();
     }
 
-    /// Adopts the totals of a committed batch, and writes the number of acknowledged batches.
+    /// Adopts the totals of a committed batch. If the batch was synced, writes the new number of batches to the file
+    /// `acknowledged`.
     pub(super) fn acknowledge(&mut self, totals: StoreTotals) {
         if totals.batches != self.totals.batches {
             let written = self.acknowledged.write(totals.batches);
@@ -309,23 +324,28 @@ impl Writer {
         self.shared.stats.publish(&totals);
     }
 
-    /// Logs the first of consecutive failed writes to the file `acknowledged`. Records are not affected, but a later
-    /// loss of batches may not be detected.
+    /// Logs a failed write to the file `acknowledged`, but only the first of consecutive failures. The idempotency
+    /// records are not affected. But at the next start, a loss of batches can go undetected.
     pub(super) fn log_acknowledged(&mut self, written: io::Result<()>) {
         let failed_before = std::mem::replace(&mut self.acknowledged_fails, written.is_err());
         if let Err(error) = written
             && !failed_before
         {
             let path = self.dir.path().display();
-            tracing::warn!(%error, %path, "number of acknowledged batches not written");
+            tracing::warn!(
+                %error,
+                %path,
+                "cannot write file `acknowledged` of the idempotency store, a loss of records can go undetected at the \
+                 next start"
+            );
         }
     }
 }
 
-/// Sends the result of an operation, unless its permit was dropped.
+/// Sends the result of an operation to its caller. Does nothing if no caller waits because the permit was dropped.
 pub(super) fn send_reply<T>(ack: Option<Ack<T>>, outcome: Result<T, StoreError>) {
     if let Some(ack) = ack {
-        // An error means that the caller no longer waits. The operation stays executed.
+        // A send error is ignored: the caller no longer waits, and the operation stays executed.
         drop(ack.send(outcome));
     }
 }

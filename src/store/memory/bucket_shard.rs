@@ -1,12 +1,12 @@
-//! A shard of the bucket table, with its eviction.
+//! A shard of the table of rate limit buckets. It evicts full buckets.
 //!
-//! A heap finds full buckets without a scan. It has one entry per tracked bucket: a time before which the bucket is not
-//! full. A charge delays the time at which a bucket is full and does not change the heap. The entry is corrected when
-//! it reaches the top. The time moves back only once, for a restored bucket whose quota was raised since. Its entry is
-//! then corrected immediately.
+//! A heap finds full buckets without a scan. The heap has one entry per tracked bucket: a time before which the bucket
+//! is certainly not full. A charge delays the time at which a bucket is full, but does not change the heap. The
+//! outdated entry is corrected when it reaches the top of the heap. The time becomes earlier only for a restored bucket
+//! whose quota was raised since the snapshot. The entry of such a bucket is corrected immediately.
 //!
-//! A bucket that is not tracked has the state of its shared bucket, even if there is capacity to track it. So a request
-//! is decided first, and the shard evicts buckets only for a request that is admitted.
+//! A bucket that is not tracked has the state of its shared bucket, even if the shard has capacity to track it. So a
+//! request is decided first. The shard evicts buckets only after the request was admitted.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -15,29 +15,33 @@ use super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
 use crate::throttle::{BucketKey, LimitId};
 
-/// Number of full buckets evicted for each new one, so that the shard shrinks while it is used.
+/// Number of full buckets that are evicted for each new bucket. It is more than one, so that the shard shrinks while it
+/// is used.
 const EVICTED_PER_INSERT: usize = 2;
 
-/// A shard of the bucket table.
+/// A shard of the table of rate limit buckets.
 pub(super) struct BucketShard {
-    /// Time at which each tracked bucket is full.
+    /// Tracked buckets, with the time at which each is full.
     buckets: HashMap<BucketKey, Moment, BuildIdentityHasher>,
     /// Maximum number of tracked buckets.
     capacity: usize,
-    /// For each tracked bucket, a time before which the bucket is not full. Earliest first.
+    /// One entry per tracked bucket: a time before which the bucket is certainly not full. The earliest entry is on
+    /// top.
     refills: BinaryHeap<Reverse<(Moment, BucketKey)>>,
-    /// Shared buckets of each limit, allocated at their first use. The value is the time at which a bucket is full.
+    /// Shared buckets of each rate limit, allocated when the first one is used. A value is the time at which a shared
+    /// bucket is full.
     shared: HashMap<LimitId, Box<[Moment]>>,
-    /// Number of shared buckets per limit.
+    /// Number of shared buckets of each rate limit.
     shared_buckets: usize,
 }
 
 impl BucketShard {
-    /// Creates a shard that tracks up to `capacity` buckets and has `shared_buckets` shared ones per limit.
+    /// Creates a shard that tracks up to `capacity` buckets and has `shared_buckets` shared buckets per rate limit.
     pub(super) fn new(capacity: usize, shared_buckets: usize) -> Self {
         Self {
-            // Allocated in advance: the system provides pages only when they are used, and a growing table needs memory
-            // for both copies. 25 % larger than necessary: removed entries would make a nearly full table grow.
+            // The table is allocated at its final size, because a growing table needs memory for two copies. Unused
+            // pages of it cost no memory. It is 25 % larger than `capacity`, because removed entries would make a
+            // nearly full table grow.
             buckets: HashMap::with_capacity_and_hasher(
                 capacity + capacity / 4,
                 BuildIdentityHasher,
@@ -54,7 +58,7 @@ impl BucketShard {
         self.buckets.len()
     }
 
-    /// Returns the time at which `bucket` is full.
+    /// Returns the time at which `bucket` is full. If the bucket is not tracked, this is the time of its shared bucket.
     pub(super) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> Moment {
         if let Some(&full_at) = self.buckets.get(&bucket) {
             return full_at;
@@ -65,12 +69,12 @@ impl BucketShard {
         }
     }
 
-    /// Returns whether `bucket` is tracked.
+    /// Returns whether `bucket` has an entry of its own in this shard.
     pub(super) fn tracks(&self, bucket: BucketKey) -> bool {
         self.buckets.contains_key(&bucket)
     }
 
-    /// Returns every tracked bucket that is not full at `now`, with the nanoseconds until it is.
+    /// Returns every tracked bucket that is not full at `now`, with the nanoseconds until it is full.
     pub(super) fn drained(&self, now: Moment) -> impl Iterator<Item = (BucketKey, u64)> {
         self.buckets.iter().filter_map(move |(&bucket, full_at)| {
             let left = full_at.as_nanos().saturating_sub(now.as_nanos());
@@ -78,14 +82,16 @@ impl BucketShard {
         })
     }
 
-    /// Tracks `bucket` with the given time if there is capacity and it is not tracked yet.
+    /// Tracks `bucket`, which is full at `full_at`. Does nothing if the shard has no capacity or already tracks the
+    /// bucket.
     pub(super) fn restore(&mut self, bucket: BucketKey, full_at: Moment) {
         if self.len() < self.capacity && !self.tracks(bucket) {
             self.track(bucket, full_at);
         }
     }
 
-    /// Sets the time at which `bucket` is full. A bucket that cannot be tracked changes its shared bucket instead.
+    /// Sets the time at which `bucket` is full. If the bucket cannot be tracked, sets the time of its shared bucket
+    /// instead.
     pub(super) fn put(&mut self, limit: LimitId, bucket: BucketKey, full_at: Moment, now: Moment) {
         if let Some(state) = self.buckets.get_mut(&bucket) {
             let before = std::mem::replace(state, full_at);
@@ -117,17 +123,18 @@ impl BucketShard {
             .shared
             .entry(limit)
             .or_insert_with(|| vec![Moment::default(); self.shared_buckets].into());
-        // `full_at` can be earlier: this bucket may have been tracked when it was read, and then been evicted for
-        // another bucket of the same request.
+        // The later time is stored, because `full_at` can be earlier than that of the shared bucket. This happens if
+        // `bucket` was tracked when the request was decided, and was then evicted for another bucket of the same
+        // request.
         shared[index] = shared[index].max(full_at);
     }
 
     fn shared_index(&self, bucket: BucketKey) -> usize {
         let index = bucket.low % self.shared_buckets as u64;
-        usize::try_from(index).expect("less than a usize")
+        usize::try_from(index).expect("the index of a shared bucket fits into a usize")
     }
 
-    /// Lowers the time of `bucket` in the heap to `full_at`. Scans the heap.
+    /// Lowers the time in the heap entry of `bucket` to `full_at`. Takes linear time, because it scans the heap.
     fn lower_refill(&mut self, bucket: BucketKey, full_at: Moment) {
         let mut entries = std::mem::take(&mut self.refills).into_vec();
         for Reverse((no_earlier, other)) in &mut entries {
@@ -138,7 +145,7 @@ impl BucketShard {
         self.refills = entries.into();
     }
 
-    /// Evicts one bucket that is full at `now`. Returns whether there was one.
+    /// Evicts one bucket that is full at `now`. Returns `false` if no bucket is full.
     fn evict_full(&mut self, now: Moment) -> bool {
         while let Some(&Reverse((no_earlier, bucket))) = self.refills.peek() {
             if no_earlier > now {
@@ -167,7 +174,7 @@ mod tests {
     const LIMIT: LimitId = LimitId(0);
     const OTHER: LimitId = LimitId(1);
 
-    /// Creates a shard that tracks up to `capacity` buckets and has four shared ones per limit.
+    /// Creates a shard that tracks up to `capacity` buckets and has four shared buckets per rate limit.
     fn shard(capacity: usize) -> BucketShard {
         BucketShard::new(capacity, 4)
     }
@@ -182,7 +189,8 @@ mod tests {
             self.full_at(LIMIT, bucket).as_nanos()
         }
 
-        /// Returns whether heap and table have the same buckets, each once, and no entry of the heap is too late.
+        /// Returns whether the shard is consistent. The heap and the table must have the same buckets, each once. No
+        /// heap entry can be later than the time at which its bucket is full.
         fn is_consistent(&self) -> bool {
             let mut entries: Vec<_> = self.refills.iter().map(|entry| entry.0).collect();
             entries.sort_unstable_by_key(|&(_, bucket)| bucket);
@@ -198,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Returns a bucket. With four shared buckets, `low` modulo 4 selects its shared bucket.
+    /// Returns a bucket key. In a shard with four shared buckets, `low` modulo 4 selects the shared bucket of this key.
     fn bucket(high: u64, low: u64) -> BucketKey {
         BucketKey { high, low }
     }
@@ -280,7 +288,7 @@ mod tests {
         shard.charge(second, full_at, 100);
         assert!(shard.tracks(second));
         assert_eq!(shard.nanos(second), 910);
-        // The shared bucket does not change.
+        // The charge to the tracked bucket has not changed the shared bucket.
         assert_eq!(shard.nanos(bucket(3, 0)), 900);
     }
 
@@ -293,8 +301,8 @@ mod tests {
     }
 
     proptest! {
-        /// After any charges and lowered refill times, heap and table are consistent, the capacity is not exceeded, and
-        /// no bucket is full too early.
+        /// After any sequence of charges and lowered refill times, the heap and the table are consistent. The shard
+        /// does not exceed its capacity, and no bucket is full too early.
         #[test]
         fn random_charges_keep_a_shard_consistent(
             capacity in 0_usize..6,

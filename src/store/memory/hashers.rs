@@ -1,14 +1,14 @@
-//! Cheap hashers for hash map keys that are already hashes or counters.
+//! Fast hashers for the keys of hash maps that are already hashes or are consecutive numbers.
 //!
-//! A keyed hash is used as its own hash value. Clients cannot choose it, because they do not know the secret. Numbers
-//! of a counter are spread by one multiplication.
+//! A keyed hash is used as its own hash value. Clients cannot choose this hash, because they do not know its secret
+//! key. Consecutive numbers are spread by one multiplication.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use crate::idempotency::{ClientHash, RecordId, ScopeHash};
 use crate::throttle::BucketKey;
 
-/// Builds hashers that return the one `u64` written to them.
+/// Builds hashers for hash map keys that are already hashes. Such a hasher returns the one `u64` that is written to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::store) struct BuildIdentityHasher;
 
@@ -38,7 +38,7 @@ impl Hasher for IdentityHasher {
 }
 
 /// Builds hashers that spread consecutive numbers by Fibonacci hashing. Clients cannot choose these numbers, so the
-/// hash needs no secret.
+/// hash needs no secret key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BuildFibonacciHasher;
 
@@ -63,7 +63,7 @@ impl Hasher for FibonacciHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // 2⁶⁴ divided by the golden ratio.
+        // The multiplier is 2⁶⁴ divided by the golden ratio.
         self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
@@ -88,7 +88,8 @@ impl Hash for ClientHash {
 
 impl Hash for RecordId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Uses both parts, because one scope can have many keys, and one key can be in many scopes.
+        // The hash uses both parts of the id, because one scope can have many idempotency keys, and one key can be in
+        // many scopes.
         state.write_u64(first_half(&self.key.0) ^ first_half(&self.scope.0));
     }
 }

@@ -1,13 +1,14 @@
-//! Idempotency records in memory: a table of all keys, and a moka cache that owns the responses.
+//! Idempotency records in memory: a table of all idempotency keys, and a moka cache that owns the responses.
 //!
-//! The table holds a few dozen bytes per key and is bounded by `max_keys`. The cache is bounded by the size of the
-//! responses and evicts the oldest. The table has weak references to responses. A completed record becomes a tombstone
-//! when its response is evicted. Keys and responses are separate, because evicting a key could lead to a second
-//! execution. Replays do not call the cache: a call costs time and would change the order of eviction to last use.
+//! The table needs a few dozen bytes per key and is bounded by `max_keys`. The cache is bounded by `max_bytes`, the
+//! size of the responses, and evicts the oldest ones. The table has only weak references to responses. When a response
+//! is evicted, its completed record becomes a tombstone, which is a record without a response. Keys and responses are
+//! separate, because evicting a key with its response could lead to a second execution. A replay does not call the
+//! cache. A call costs time, and it would change the order of eviction from oldest to least recently used.
 //!
-//! All records of a scope are in one shard of the table, so the keys of a scope are counted under the lock of the
-//! shard. moka is never called under that lock, because any call can evict, and an eviction locks a shard. The expiry
-//! of moka is not used, because it takes effect only at the next call of the cache, and records must expire on time.
+//! All records of a scope are in one shard of the table, so the keys of a scope are counted while its shard is locked.
+//! moka is never called while a shard is locked: any call can evict, and an eviction locks a shard. The expiry of moka
+//! is not used, because it takes effect only at the next call of the cache. Records must expire on time.
 
 mod counts;
 mod shard;
@@ -34,47 +35,47 @@ use crate::idempotency::{
 use crate::store::capacity::{Full, StoreCapacity};
 use crate::store::log_evictions;
 
-/// Number of shards of the table.
+/// Number of shards of the record table.
 const SHARDS: usize = 64;
 
-/// Approximate memory of a cache entry besides its response, in bytes.
+/// Approximate memory of an entry in the response cache besides its response, in bytes.
 const CACHE_OVERHEAD: usize = 160;
 
-/// Size of a response, in bytes, from which its insertion makes the cache evict immediately. Otherwise the cache evicts
-/// after some dozens of insertions.
+/// When a response of at least this size in bytes is inserted, the cache evicts immediately. After smaller responses,
+/// moka evicts only once in some dozens of insertions.
 const LARGE_RESPONSE: usize = 64 << 10;
 
-/// Typical size of a response with its headers, in bytes.
+/// Typical size of a response with its headers, in bytes. Used to estimate the number of cache entries.
 const USUAL_RESPONSE: u64 = 1 << 10;
 
-/// Upper bound of the cache slots that are allocated in advance.
+/// Maximum number of cache slots that are allocated in advance.
 const MAX_PREALLOCATED: usize = 1 << 16;
 
-/// Number of expired records that each claim drops, so that the table shrinks while it is used.
+/// Number of expired records that each claim drops. It is more than one, so that the table shrinks while it is used.
 const DROPPED_PER_CLAIM: usize = 2;
 
-/// Upper bound of the expired records that are dropped while a shard is locked.
+/// Maximum number of expired records that are dropped each time a shard is locked.
 const MAX_DROPPED_PER_LOCK: usize = 1_024;
 
-/// Minimum time between two log messages about evictions.
+/// Minimum time between two log messages about evicted responses.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The memory store of idempotency records. Clones share the store.
 #[derive(Clone, Debug)]
 pub struct MemoryRecords(Arc<RecordTable>);
 
-/// The shards of the table, with the cache of responses.
+/// The shards of the record table, with the cache of responses.
 struct RecordTable {
     shards: Box<[Mutex<RecordShard>]>,
     counts: KeyCounts,
-    /// Responses, by the number of their claim.
+    /// Responses of completed records. The cache key is the number of the claim.
     responses: Cache<u64, CachedResponse, BuildFibonacciHasher>,
     clock: Clock,
     /// Number of the next claim.
     next_number: AtomicU64,
-    /// Number of evicted responses.
+    /// Number of responses that were evicted since the store was created.
     evictions: AtomicU64,
-    /// Time at which evictions were last logged, in nanoseconds. 0 if they never were.
+    /// Time at which evictions were last logged, in nanoseconds plus 1. It is 0 if they were never logged.
     evictions_logged: AtomicU64,
 }
 
@@ -84,8 +85,8 @@ struct CachedResponse {
     response: Arc<StoredResponse>,
 }
 
-/// Returns the number of cache slots to allocate in advance. An unused slot costs no memory, and preallocated slots are
-/// not moved when the cache grows.
+/// Returns the number of cache slots to allocate in advance. An unused slot costs no memory, because its page is not
+/// touched. Preallocated slots need not be moved when the cache grows.
 fn expected_responses(capacity: &StoreCapacity) -> usize {
     let responses = usize::try_from(capacity.max_bytes / USUAL_RESPONSE).unwrap_or(usize::MAX);
     responses.min(capacity.max_keys).min(MAX_PREALLOCATED)
@@ -113,7 +114,7 @@ impl MemoryRecords {
                         let weight = stored.response.weight() + CACHE_OVERHEAD;
                         u32::try_from(weight).unwrap_or(u32::MAX)
                     })
-                    // The default policy of moka can discard a new response. LRU always stores it.
+                    // LRU is used, because the default policy of moka can discard a new response instead of storing it.
                     .eviction_policy(moka::policy::EvictionPolicy::lru())
                     .eviction_listener(evicted)
                     .build_with_hasher(BuildFibonacciHasher),
@@ -125,7 +126,7 @@ impl MemoryRecords {
         }))
     }
 
-    /// Claims a key without waiting. See [`Records::claim`].
+    /// Claims an idempotency key without waiting. See [`Records::claim`].
     pub fn claim_now(&self, request: &ClaimRequest) -> Claim {
         let (table, now) = (&self.0, request.at);
         let mut shard = table.shard(request.id.scope);
@@ -148,7 +149,8 @@ impl MemoryRecords {
                 }
                 Err(Availability::New) => match table.counts.add(request.client) {
                     Ok(()) => break table.grant(&mut shard, request, &mut dropped.numbers),
-                    // `min_wait` is set below, after the lock of this shard is released.
+                    // The real `min_wait` is set below, because it needs the other shards, and this shard must be
+                    // unlocked first.
                     Err(Full::Client(limit)) => Claim::ClientFull {
                         limit,
                         min_wait: Duration::ZERO,
@@ -156,7 +158,7 @@ impl MemoryRecords {
                     Err(Full::Store) => Claim::StoreFull,
                 },
             };
-            // The counts can include expired records. If some are dropped, the claim is tried again.
+            // The counts can include expired records of this shard. If any are dropped, the claim is tried again.
             let more = shard.drop_expired(now, MAX_DROPPED_PER_LOCK);
             if more.clients.is_empty() {
                 break full;
@@ -167,7 +169,7 @@ impl MemoryRecords {
         drop(shard);
         table.remove_responses(dropped.numbers);
         match claim {
-            // The counts can also include expired records of other shards.
+            // The counts can include expired records of other shards too. If any are dropped, the claim is tried again.
             Claim::StoreFull | Claim::ClientFull { .. } if table.sweep(now) => {
                 self.claim_now(request)
             }
@@ -182,14 +184,15 @@ impl MemoryRecords {
 
 impl RecordTable {
     fn shard(&self, scope: ScopeHash) -> MutexGuard<'_, RecordShard> {
-        // Uses the upper bits of the hash, because the maps in the shards use the lower ones.
+        // The index uses the upper bits of the hash, because the hash maps in the shards use the lower ones.
         let hash = BuildIdentityHasher.hash_one(scope) >> 32;
-        let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
+        let index =
+            usize::try_from(hash % SHARDS as u64).expect("the index of a shard fits into a usize");
         self.shards[index].lock()
     }
 
-    /// Stores a claim. If it replaces a record, the key now counts for the client of `request`. Otherwise the caller
-    /// has counted the key.
+    /// Stores a claim. If it replaces a record, the idempotency key is moved from the key count of the old client to
+    /// that of the new one. If it replaces none, the caller has already counted the key.
     fn grant(
         self: &Arc<Self>,
         shard: &mut RecordShard,
@@ -209,7 +212,7 @@ impl RecordTable {
         Claim::Won(Permit::new(token, on_abandon))
     }
 
-    /// Ends a claim and passes the outcome to its waiters.
+    /// Ends a claim, and passes the outcome to the duplicate requests that wait for it.
     fn end(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
         let Some((state, response)) = outcome.record() else {
             self.release(token, outcome);
@@ -233,7 +236,8 @@ impl RecordTable {
             execution.end(outcome);
         }
         if let Some(response) = response {
-            // The record exists already, so an immediate eviction can turn it into a tombstone.
+            // The record is stored before its response is inserted, because the insertion can evict the response
+            // immediately. The eviction then turns the record into a tombstone.
             let is_large = response.weight() >= LARGE_RESPONSE;
             let id = token.request.id;
             self.responses
@@ -244,7 +248,7 @@ impl RecordTable {
         }
     }
 
-    /// Ends a claim without a record, so that its key is free.
+    /// Ends a claim without a record, so that its idempotency key can be claimed again.
     fn release(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
         let execution = self.shard(token.request.id.scope).release(token);
         if let Some(execution) = execution {
@@ -253,7 +257,7 @@ impl RecordTable {
         }
     }
 
-    /// Removes the responses of these claims from the cache.
+    /// Removes the responses of the claims with these numbers from the cache.
     fn remove_responses(&self, expired: impl IntoIterator<Item = u64>) {
         for number in expired {
             self.responses.invalidate(&number);
@@ -272,14 +276,14 @@ impl RecordTable {
         any
     }
 
-    /// Returns how long until the first record of any shard expires.
+    /// Returns how long it takes until the first record of any shard expires. Zero if there are no records.
     fn next_expiry(&self, now: Moment) -> Duration {
         let shards = self.shards.iter();
         let next = shards.filter_map(|shard| shard.lock().next_expiry(now));
         next.min().unwrap_or_default()
     }
 
-    /// Turns a completed record into a tombstone after its response was evicted.
+    /// Turns the completed record of claim `number` into a tombstone, because its response was evicted.
     fn evicted(&self, id: RecordId, number: u64) {
         self.shard(id.scope).make_tombstone(id, number);
         let evictions = self.evictions.fetch_add(1, Ordering::Relaxed) + 1;
@@ -289,9 +293,9 @@ impl RecordTable {
     }
 }
 
-/// Returns whether `interval` has passed since this function last returned `true` for `last`.
+/// Returns whether `interval` has passed since the last call for `last` that returned `true`.
 fn is_due(last: &AtomicU64, now: Moment, interval: Duration) -> bool {
-    // 0 means that the function never returned `true`, so times start at 1.
+    // Times are stored plus 1, because 0 means that no call has returned `true` yet.
     let now = now.as_nanos().saturating_add(1);
     let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
     last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {

@@ -20,7 +20,7 @@ fn limit(id: u16, interval: Duration, burst: u32) -> Limit {
     }
 }
 
-/// Returns a random bucket. Random buckets are as evenly distributed as keyed hashes.
+/// Returns a random bucket key. Random keys are distributed as evenly as the keyed hashes of real clients.
 fn bucket(random: &mut fastrand::Rng) -> BucketKey {
     BucketKey {
         high: random.u64(..),
@@ -138,7 +138,8 @@ fn an_untracked_client_is_limited_by_its_shared_bucket() {
     assert_eq!(admitted, 3);
 }
 
-/// A request can evict one of its own full buckets for another one. The charge to the evicted bucket must not be lost.
+/// A request with several charges can evict one of its own full buckets for another one. The charge to the evicted
+/// bucket must not be lost.
 #[test]
 fn a_bucket_evicted_by_its_own_request_is_still_charged() {
     let mut random = fastrand::Rng::with_seed(3);
@@ -157,7 +158,7 @@ fn a_bucket_evicted_by_its_own_request_is_still_charged() {
     }
 }
 
-/// The two buckets of a request are in one shard or in two, depending on their hashes.
+/// The two buckets of a request are in one shard or in two, depending on their hashes. Both cases must occur.
 #[test]
 fn several_buckets_are_charged_together_in_one_shard_and_in_two() {
     let (second, minute) = (

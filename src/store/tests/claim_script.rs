@@ -177,7 +177,7 @@ impl<'a> ScriptComparison<'a> {
                 let record = self.records.get(&id);
                 let unknown = record.is_some_and(|record| record.is_unknown(now));
                 let freed = self.gateways[gateway].free_unknown(id).await.unwrap();
-                assert_eq!(freed, unknown);
+                assert_eq!(freed, unknown, "{record:?} at {now:?}");
                 if freed {
                     self.records.remove(&id);
                 }

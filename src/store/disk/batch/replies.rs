@@ -1,4 +1,4 @@
-//! Replies to the operations of a batch, sent after its commit succeeded or failed.
+//! Replies to the operations of a batch. They are sent after its commit has succeeded or failed.
 
 use std::sync::Arc;
 
@@ -7,33 +7,33 @@ use super::super::writer::{Ack, ClaimEnd, send_reply};
 use super::super::{DiskStoreState, RecentResponse, Timestamp};
 use crate::idempotency::{Claim, ExecutionOutcome, Permit, RecordId, StoreError};
 
-/// Replies that wait for the commit of a batch.
+/// Replies that are sent after the commit of a batch.
 #[derive(Default)]
 pub(in super::super) struct PendingReplies {
-    /// Claims that were granted.
+    /// Claims that the batch grants. Each caller receives its permit after the commit.
     pub(super) won: Vec<(Ack<Claim>, Permit)>,
     pub(super) ended: Vec<PendingEnd>,
     pub(super) freed: Vec<(RecordId, Ack<bool>)>,
 }
 
-/// The end of a claim that is part of the batch.
+/// The outcome of an execution that the batch records.
 pub(super) struct PendingEnd {
     pub(super) end: ClaimEnd,
-    /// Time at which the record of the claim expires.
+    /// Time of the store clock at which the record of the execution expires.
     pub(super) expires: Timestamp,
 }
 
-/// Operations of a failed batch that the writer repeats when the store works again.
+/// Operations of a failed batch that have to be repeated when the engine is open again.
 #[derive(Default)]
 pub(in super::super) struct Unwritten {
-    /// Claims that no execution holds. They are removed if they are on disk.
+    /// Claims to which no execution belongs. They are removed if the failed batch reached the disk.
     pub(in super::super) orphaned_claims: Vec<RecordId>,
-    /// Completions that are to be recorded.
+    /// Completions (outcomes of executed requests) that still have to be recorded.
     pub(in super::super) completions: Vec<ClaimEnd>,
 }
 
 impl PendingReplies {
-    /// Sends the results of all operations. Called after a successful commit.
+    /// Sends the results of all operations after a successful commit, and adds the responses to the cache.
     pub(in super::super) fn send(self, shared: &DiskStoreState, admission: &mut ClaimAdmission) {
         for PendingEnd { end, expires } in self.ended {
             let ClaimEnd {
@@ -54,7 +54,8 @@ impl PendingReplies {
             admission.execution_recorded(token.number);
         }
         for (ack, permit) in self.won {
-            // If the caller no longer waits, the permit is dropped, which releases the claim.
+            // A send error is ignored: the caller no longer waits. The error drops the permit, which releases the
+            // claim.
             drop(ack.send(Ok(Claim::Won(permit))));
         }
         for (_, ack) in self.freed {
@@ -62,8 +63,8 @@ impl PendingReplies {
         }
     }
 
-    /// Sends the error `reason` to all operations except completions, which are returned with orphaned claims. Called
-    /// after a failed commit, when the batch may or may not be on disk.
+    /// Sends the error `reason` to the callers of all operations except completions. Returns the completions and the
+    /// orphaned claims. Called after a failed commit, when it is unknown whether the batch is on disk.
     pub(in super::super) fn fail(self, shared: &DiskStoreState, reason: &StoreError) -> Unwritten {
         let now = shared.store_clock.clock.now();
         let mut unwritten = Unwritten::default();

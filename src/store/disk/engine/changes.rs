@@ -1,4 +1,4 @@
-//! Atomic changes to the database, with a choice of durability.
+//! Atomic changes to the fjall database, with a choice of durability.
 
 use fjall::PersistMode;
 use rustix::io::Errno;
@@ -10,20 +10,21 @@ use super::{Engine, EngineResult, ExpiryEntry, ExpiryKey, TOTALS, engine_error};
 use crate::failpoint::fails;
 use crate::idempotency::{RecordId, ScopeHash, StoreError};
 
-/// Changes that are committed together or not at all.
+/// Changes to the database that are committed together or not at all.
 pub(in super::super) struct Changes<'a> {
     pub(super) engine: &'a Engine,
     pub(super) batch: fjall::OwnedWriteBatch,
 }
 
-/// Durability of a commit.
+/// How durable a commit is: which failures its changes survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum Durability {
-    /// Buffered in the process: lost if the process crashes.
+    /// The change is buffered in the process. It is lost if the process crashes.
     Engine,
-    /// Written to the page cache: lost in a power failure.
+    /// The change is in the page cache of the operating system. It survives a crash of the process, but not a power
+    /// failure.
     System,
-    /// Synced to disk.
+    /// The change is synced to disk. It survives a power failure.
     Disk,
 }
 
@@ -38,7 +39,7 @@ impl Changes<'_> {
         self.batch.remove(&self.engine.claims, id.to_bytes());
     }
 
-    /// Writes a record and its index entry. Returns the size of the record in bytes.
+    /// Writes an idempotency record and its entry in the expiry index. Returns the encoded size of the record in bytes.
     pub(in super::super) fn put_record(&mut self, id: RecordId, record: &DiskRecord) -> u64 {
         let name = id.to_bytes();
         let bytes = record.encode(&name);
@@ -54,21 +55,21 @@ impl Changes<'_> {
             expires: record.expires,
             id,
         };
-        let entry = postcard::to_allocvec(&entry).expect("numbers can be encoded");
+        let entry = postcard::to_allocvec(&entry).expect("a struct of numbers can be encoded");
         self.batch.insert(&self.engine.records, name, bytes);
         self.batch
             .insert(&self.engine.expiries, key.to_bytes(), entry);
         weight
     }
 
-    /// Removes a record and its index entry.
+    /// Removes an idempotency record and its entry in the expiry index.
     pub(in super::super) fn remove_record(&mut self, key: ExpiryKey) {
         self.batch.remove(&self.engine.records, key.id.to_bytes());
         self.remove_expiry(key);
     }
 
-    /// Removes only the index entry of a record. The caller overwrites the record with one that expires at another
-    /// time.
+    /// Removes only the entry of a record in the expiry index. The caller must overwrite the record with one that
+    /// expires at another time.
     pub(in super::super) fn remove_expiry(&mut self, key: ExpiryKey) {
         self.batch.remove(&self.engine.expiries, key.to_bytes());
     }
@@ -82,8 +83,8 @@ impl Changes<'_> {
         }
     }
 
-    /// Commits the changes together with `totals` and the current time. Returns the totals with that time. After an
-    /// error, the changes may or may not be stored.
+    /// Commits the changes together with `totals` and a reading of the clocks. Returns the totals with this reading.
+    /// After an error, it is unknown whether the changes are stored.
     pub(in super::super) fn commit(
         mut self,
         totals: StoreTotals,
@@ -94,7 +95,7 @@ impl Changes<'_> {
             clocks: Some(store_clock.read()),
             ..totals
         };
-        let encoded = postcard::to_allocvec(&totals).expect("numbers can be encoded");
+        let encoded = postcard::to_allocvec(&totals).expect("a struct of numbers can be encoded");
         self.batch.insert(&self.engine.meta, TOTALS, encoded);
         let mode = match durability {
             Durability::Engine => None,
@@ -105,17 +106,19 @@ impl Changes<'_> {
             return Err(StoreError::new(Errno::IO));
         }
         if fails!("store-sync") {
-            // Simulates a failed `fdatasync`: the batch is in the page cache and may not be on disk.
+            // Simulates a failed `fdatasync`: the batch is in the page cache, but it can be missing on disk.
             let mode = Some(PersistMode::Buffer);
             self.batch.durability(mode).commit().map_err(engine_error)?;
             return Err(StoreError::new(Errno::IO));
         }
-        // Tests configure this failpoint to sleep. It simulates a disk that does not respond.
+        // Tests configure this failpoint to sleep, which simulates a disk that does not respond. It never fails, so its
+        // result is ignored.
         let _ = fails!("store-stall");
         self.engine.wait_for_flush()?;
         self.batch.durability(mode).commit().map_err(engine_error)?;
         if durability == Durability::Disk {
-            // A sync that this batch depends on can have failed in a background thread.
+            // The workers are checked after the commit, because a background thread can have failed to sync a file that
+            // the batch needs.
             self.engine.check_workers()?;
         }
         Ok(totals)

@@ -1,11 +1,13 @@
-//! Checks of files that fjall does not verify itself, made before fjall opens them.
+//! Checks of files that fjall does not verify itself. They run before fjall opens the files.
 //!
-//! fjall deletes a keyspace whose file `current` is missing, and does not verify the checksum of the table list of a
-//! keyspace. In both cases, used keys would look like new ones. The layout of these files is private to fjall and its
-//! crate lsm-tree. `Cargo.toml` therefore requires one exact version of fjall, and with it lsm-tree 3.1. Compare the
-//! layout before an update. A separate checksum file would have to be written whenever fjall changes a table list.
+//! fjall deletes a keyspace whose file `current` is missing, and does not verify the checksum of a keyspace's table
+//! list. In both cases, records of used idempotency keys would be missing, and their requests could be executed again.
 //!
-//! Tables are not checked here: fjall verifies each block that it reads.
+//! The layout of these files is private to fjall and its crate lsm-tree. Therefore `Cargo.toml` requires one exact
+//! version of fjall, and with it lsm-tree 3.1. Compare the layout before an update. A checksum file of our own is no
+//! alternative: it would have to be written whenever fjall changes a table list.
+//!
+//! Table files are not checked here, because fjall verifies each block that it reads.
 
 use std::fs;
 use std::io;
@@ -14,10 +16,11 @@ use std::path::Path;
 use super::EngineResult;
 use crate::idempotency::StoreError;
 
-/// Number of keyspaces: five of the store, and one in which fjall stores their names.
+/// Number of keyspaces: five of the disk store, and one in which fjall stores their names.
 const KEYSPACES: usize = 6;
 
-/// Counts the journals. There is more than one only if the process died shortly after it started a new journal.
+/// Returns the number of journals in `path`. There is more than one only if the process died shortly after fjall
+/// started a new journal.
 pub(super) fn journals(path: &Path) -> EngineResult<usize> {
     let mut journals = 0;
     for entry in fs::read_dir(path).map_err(StoreError::new)? {
@@ -41,25 +44,29 @@ pub(super) fn check_keyspaces(path: &Path) -> EngineResult<()> {
     }
     if found < KEYSPACES {
         return Err(StoreError::new(format_args!(
-            "found only {found} of {KEYSPACES} keyspaces"
+            "the storage engine has only {found} of {KEYSPACES} keyspaces"
         )));
     }
     Ok(())
 }
 
-/// Fails if the table list of a keyspace is damaged. The file `current` has 25 bytes: the number of the list (8), its
-/// xxh3 checksum (16) and the type of the checksum (1), which is 0.
+/// Fails if the table list of a keyspace is damaged. The file `current` has 25 bytes. These are the number of the list
+/// (8), its xxh3 checksum (16) and the type of the checksum (1), which must be 0.
 fn check_tables(keyspace: &Path) -> io::Result<()> {
     let current = fs::read(keyspace.join("current"))?;
     let Ok(current): Result<[u8; 25], _> = current.try_into() else {
-        return Err(io::Error::other("the file `current` is damaged"));
+        return Err(io::Error::other(
+            "the file `current` does not have 25 bytes",
+        ));
     };
     let (number, sum) = current.split_at(8);
     let number = u64::from_le_bytes(number.try_into().unwrap_or_default());
     let list = fs::read(keyspace.join(format!("v{number}")))?;
     let actual = xxhash_rust::xxh3::xxh3_128(&list).to_le_bytes();
     if sum[..16] != actual || sum[16] != 0 {
-        return Err(io::Error::other("the table list is damaged"));
+        return Err(io::Error::other(
+            "the checksum of the table list does not match",
+        ));
     }
     Ok(())
 }

@@ -1,22 +1,23 @@
 //! Rewrites and syncs the files of the database after a failed sync.
 //!
-//! After a failed `fsync`, the kernel can mark pages as clean although they never reached the disk. The engine still
-//! reads these pages from the page cache. After a power failure they are missing, and with them everything that was
-//! appended later, because a journal is read only up to its first gap. Therefore all files except tables are rewritten
-//! in place and synced before the database is reopened. Tables are safe: the engine syncs a table before it adds it to
+//! After a failed `fsync`, the kernel can mark pages as clean although they never reached the disk. fjall still reads
+//! these pages from the page cache, but after a power failure they are missing. Later journal entries are then lost
+//! too, because a journal is read only up to its first gap. Therefore all files except tables are rewritten in place
+//! and synced before the database is reopened. Table files are safe: fjall syncs such a file before it adds the file to
 //! the table list, and never changes it.
 //!
-//! The alternative, a new journal and new tables, needs disk space for a copy, which a full disk does not have.
+//! A new journal and new table files would be an alternative. But they need disk space for a copy, which a full disk
+//! does not have.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// Bytes read and written at a time.
+/// Number of bytes that are read and written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Rewrites and syncs all files under `path` that are not tables, and syncs the directories.
+/// Rewrites and syncs all files under `path` except table files, and syncs the directories.
 pub(in super::super) fn resync(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -29,8 +30,8 @@ pub(in super::super) fn resync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Rewrites a file in place, up to its last non-zero byte. The zeros after it are allocated space that the journal has
-/// not used yet.
+/// Rewrites a file in place, up to its last non-zero byte. The zeros after this byte are space that fjall allocated for
+/// the journal and has not used yet.
 fn rewrite(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut chunk = vec![0; CHUNK];
@@ -55,7 +56,7 @@ fn rewrite(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Reads from `start` up to `end` or to the end of `chunk`.
+/// Reads the bytes from `start` to `end` into `chunk`, but at most [`CHUNK`] bytes. Returns the bytes that were read.
 fn read_chunk<'a>(file: &File, chunk: &'a mut [u8], start: u64, end: u64) -> io::Result<&'a [u8]> {
     let size = usize::try_from(end - start).map_or(CHUNK, |size| size.min(CHUNK));
     file.read_exact_at(&mut chunk[..size], start)?;
@@ -90,7 +91,7 @@ mod tests {
             let file = OpenOptions::new().write(true).open(path).unwrap();
             file.set_modified(old).unwrap();
         }
-        // Extends the journal by space that is allocated and not used.
+        // Extends the journal by space that is allocated but not used.
         let journal = OpenOptions::new().write(true).open(&files[0].0).unwrap();
         journal.set_len(64 << 20).unwrap();
         journal.set_modified(old).unwrap();

@@ -1,8 +1,9 @@
-//! Random histories of a store within one boot, compared with a model of its keys.
+//! Test of the store clock with random histories within one boot, compared with a model of the idempotency keys.
 //!
 //! The model uses only the boot clock: a key can be claimed again exactly when its TTL has passed since its execution
-//! ended. A process ends by a drain or by a kill. After a kill, the history continues with a copy of the directory that
-//! was made while the store was open, because the page cache survives a killed process.
+//! ended. A process ends by a drain or by a kill. After a kill, the history continues with a copy of the store
+//! directory that was made while the store was open. The copy represents the page cache, which survives a killed
+//! process.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -26,17 +27,17 @@ const KEYS: usize = 4;
 const HISTORIES: u64 = 12;
 const STEPS: usize = 120;
 
-/// State of a key in the model.
+/// State of an idempotency key in the model.
 #[derive(Debug, Default)]
 enum ModelKey {
     #[default]
     Unused,
     InFlight(Permit),
-    /// The execution ended, possibly with an unknown outcome, at this time since boot.
+    /// The execution ended at this time since boot. Its outcome can be unknown.
     Ended(Duration),
 }
 
-/// Number of times that each case occurred in all histories.
+/// Number of times that each case occurred in all histories together.
 #[derive(Debug, Default)]
 struct CaseCounts {
     replayed: usize,
@@ -52,7 +53,7 @@ struct StoreHistory {
     random: Rng,
     clock: Clock,
     dir: TempDir,
-    /// `None` while no process runs.
+    /// The open store. `None` while no process runs.
     records: Option<DiskRecords>,
     keys: [ModelKey; KEYS],
     events: Vec<String>,
@@ -122,7 +123,7 @@ impl StoreHistory {
         }
     }
 
-    /// Completes an execution in flight, if there is one.
+    /// Completes one execution in flight, if there is any.
     async fn complete(&mut self) {
         let in_flight = |key: &&mut ModelKey| matches!(key, ModelKey::InFlight(_));
         let Some(key) = self.keys.iter_mut().find(in_flight) else {
@@ -184,7 +185,8 @@ impl StoreHistory {
         self.restart(cases);
         for key in &mut self.keys {
             if matches!(key, ModelKey::InFlight(_)) {
-                // The restart records the execution as unknown. Dropping the permit writes to the old directory.
+                // The restart has recorded the outcome as unknown. The dropped permit writes to the old directory and
+                // has no effect.
                 *key = ModelKey::Ended(self.clock.since_boot());
             }
         }
@@ -250,8 +252,9 @@ fn name(claim: &Claim) -> &'static str {
     }
 }
 
-/// Copies the directory of an open store. The number of acknowledged batches is copied first, because the engine can
-/// write further batches during the copy.
+/// Copies the directory of an open store. The file `acknowledged` is copied before the engine, because the store writes
+/// further batches during the copy. In the opposite order, the copied file could contain more batches than the copied
+/// engine, which would look like lost batches.
 fn copy_dir(from: &Path, to: &Path) {
     let mut entries: Vec<_> = fs::read_dir(from).unwrap().map(Result::unwrap).collect();
     entries.sort_by_key(|entry| entry.file_name() != "acknowledged");

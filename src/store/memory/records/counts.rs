@@ -1,8 +1,8 @@
-//! Number of keys in the store, in total and per client.
+//! Number of idempotency keys in the memory store, in total and per client.
 //!
-//! The keys of a client can be in any shard of the record table. So they are counted in separate shards, chosen by
-//! client. The lock of a count is always taken after the lock of a record shard, and held for a few instructions.
-//! Replays do not take it.
+//! The keys of a client can be in any shard of the record table. So they are counted in separate shards, which the hash
+//! of the client selects. The lock of such a shard is always taken after the lock of a record shard, and held for a few
+//! instructions. A replay does not take it.
 
 use std::fmt;
 use std::hash::BuildHasher as _;
@@ -15,7 +15,7 @@ use super::SHARDS;
 use crate::idempotency::ClientHash;
 use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
-/// Number of keys, in total and per client.
+/// Number of idempotency keys, in total and per client.
 pub(super) struct KeyCounts {
     capacity: StoreCapacity,
     keys: AtomicUsize,
@@ -32,13 +32,15 @@ impl KeyCounts {
     }
 
     fn of(&self, client: ClientHash) -> MutexGuard<'_, ClientCounts> {
-        // Uses the upper bits of the hash, because the maps in the shards use the lower ones.
+        // The index uses the upper bits of the hash, because the hash maps in the shards use the lower ones.
         let hash = BuildIdentityHasher.hash_one(client) >> 32;
-        let index = usize::try_from(hash % SHARDS as u64).expect("less than a usize");
+        let index =
+            usize::try_from(hash % SHARDS as u64).expect("the index of a shard fits into a usize");
         self.clients[index].lock()
     }
 
-    /// Counts a new key of a client. Fails if the store is full or the client holds its share.
+    /// Adds a new idempotency key of a client. Fails if the store has `max_keys` keys, or if it is nearly full and the
+    /// client exceeds its share.
     pub(super) fn add(&self, client: ClientHash) -> Result<(), Full> {
         let mut clients = self.of(client);
         let held = clients.held(client);
@@ -55,10 +57,10 @@ impl KeyCounts {
         Ok(())
     }
 
-    /// Subtracts one key for each entry of `clients`.
+    /// Subtracts one idempotency key for each entry of `clients`. A client can be in the list several times.
     pub(super) fn remove(&self, clients: &[ClientHash]) {
         if clients.is_empty() {
-            // In this usual case, a write to the total would only cause contention between workers.
+            // This case is frequent. A write of the unchanged total would cause contention between worker threads.
             return;
         }
         self.keys.fetch_sub(clients.len(), Ordering::Relaxed);
@@ -67,7 +69,7 @@ impl KeyCounts {
         }
     }
 
-    /// Moves one key from the count of client `from` to the count of client `to`.
+    /// Moves one idempotency key from the count of client `from` to the count of client `to`.
     pub(super) fn transfer(&self, from: ClientHash, to: ClientHash) {
         self.of(from).remove(from);
         self.of(to).add(to);
@@ -110,7 +112,7 @@ mod tests {
         assert_eq!(counts.add(client), Err(Full::Client(10)));
         counts.remove(&[client]);
         counts.add(client).unwrap();
-        // After one of its keys moves to another client, the client can add one more.
+        // One idempotency key moves to another client, so this client can add another one.
         counts.transfer(client, ClientHash(2));
         counts.add(client).unwrap();
         assert!(counts.add(client).is_err());

@@ -1,4 +1,4 @@
-//! A shard of the record table. All records of a scope are in the same shard.
+//! A shard of the table of idempotency records. All records of a scope are in the same shard.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -16,57 +16,57 @@ use crate::idempotency::{
     RecordCounts, RecordId, RecordInfo, RecordState, ScopeHash, StoredResponse,
 };
 
-/// A shard of the record table.
+/// A shard of the table of idempotency records.
 #[derive(Default)]
 pub(super) struct RecordShard {
     records: HashMap<RecordId, MemoryRecord, BuildIdentityHasher>,
-    /// Number of keys per scope.
+    /// Number of idempotency keys of each scope.
     scopes: HashMap<ScopeHash, u32, BuildIdentityHasher>,
-    /// Times at which records expire, earliest first. If a record was replaced, its entry has the number of an earlier
-    /// claim and is skipped.
+    /// Times at which records expire, with the number of their claim. The earliest time is on top. If a record was
+    /// replaced, the claim number in its old entry does not match, and the entry is skipped.
     expiries: BinaryHeap<Reverse<(Moment, RecordId, u64)>>,
     counts: StateCounts,
 }
 
-/// Number of records per state.
+/// Number of records in each state.
 #[derive(Default)]
 struct StateCounts([u64; RecordState::ALL.len()]);
 
-/// The record of a key.
+/// The record of an idempotency key.
 enum MemoryRecord {
-    /// Boxed, because few executions are in flight at the same time and all other records are smaller.
+    /// Boxed to keep the enum small: few executions are in flight at the same time, and ended records need less memory.
     InFlight(Box<InFlightExecution>),
     Ended(EndedRecord),
 }
 
-/// A record of an execution that has ended.
+/// The record of an execution that has ended.
 #[derive(Debug)]
 pub(super) struct EndedRecord {
-    /// Never in progress.
+    /// State of the record. It is never `InProgress`.
     pub(super) state: RecordState,
-    /// Number of the claim whose execution ended.
+    /// Number of the claim whose execution ended. Each claim of the store has its own number.
     pub(super) number: u64,
     pub(super) fingerprint: Fingerprint,
-    /// Client for which the key counts.
+    /// Client whose number of idempotency keys includes this record.
     pub(super) client: ClientHash,
     /// Time at which the execution ended.
     pub(super) since: Moment,
     /// Time at which the record expires.
     pub(super) expires: Moment,
-    /// Response of a completed record. Dangling after its eviction.
+    /// Weak reference to the response of a completed record. It cannot be upgraded after the response was evicted.
     pub(super) response: Weak<StoredResponse>,
 }
 
-/// Expired records that were dropped.
+/// Expired records that were dropped from the table.
 #[derive(Default)]
 pub(super) struct DroppedRecords {
-    /// Client of each record.
+    /// The client of each dropped record, so that the caller can subtract its idempotency key.
     pub(super) clients: SmallVec<[ClientHash; 2]>,
-    /// Number of the claim of each record, which is the cache key of its response.
+    /// The claim number of each dropped record, which is the cache key of its response.
     pub(super) numbers: ClaimNumbers,
 }
 
-/// A list of claim numbers.
+/// Numbers of claims. Most lists have at most two entries and need no allocation.
 pub(super) type ClaimNumbers = SmallVec<[u64; 2]>;
 
 impl StateCounts {
@@ -90,7 +90,7 @@ impl MemoryRecord {
         }
     }
 
-    /// Returns the information for a lookup, or `None` if the record has expired.
+    /// Returns the description of the record for the admin API, or `None` if the record has expired.
     fn summary(&self, id: RecordId, now: Moment) -> Option<RecordInfo> {
         match self {
             Self::InFlight(execution) => Some(RecordInfo {
@@ -115,8 +115,8 @@ impl MemoryRecord {
 }
 
 impl RecordShard {
-    /// Returns the result of a claim if the key has a record that decides it. Otherwise returns the [`Availability`] to
-    /// claim.
+    /// Returns the result of a claim if the idempotency key has a record that decides it. If the key can be claimed,
+    /// fails with the [`Availability`] of the key.
     pub(super) fn decide(
         &mut self,
         request: &ClaimRequest,
@@ -138,18 +138,18 @@ impl RecordShard {
         }
     }
 
-    /// Returns the number of keys of a scope.
+    /// Returns the number of idempotency keys of a scope, or 0 if the scope has none.
     pub(super) fn keys_of(&self, scope: ScopeHash) -> u32 {
         self.scopes.get(&scope).copied().unwrap_or(0)
     }
 
-    /// Returns the time until the next record of this shard expires.
+    /// Returns how long it takes until the next record of this shard expires. `None` if no record can expire.
     pub(super) fn next_expiry(&self, now: Moment) -> Option<Duration> {
         let Reverse((expires, ..)) = self.expiries.peek()?;
         Some(expires.since(now))
     }
 
-    /// Adds an execution in flight. Returns the ended record that it replaces, if any.
+    /// Adds an execution in flight. Returns the ended record that the execution replaces, if there was one.
     pub(super) fn begin(&mut self, execution: InFlightExecution) -> Option<EndedRecord> {
         let id = execution.token.request.id;
         *self.counts.of(RecordState::InProgress) += 1;
@@ -167,7 +167,7 @@ impl RecordShard {
         }
     }
 
-    /// Ends an execution with a record. Returns the execution if the claim still exists.
+    /// Replaces an execution in flight with a record. Returns the execution, or `None` if its claim no longer exists.
     pub(super) fn end_with_record(
         &mut self,
         token: &ClaimToken,
@@ -192,7 +192,7 @@ impl RecordShard {
         }
     }
 
-    /// Ends an execution and removes its record. Returns the execution if the claim still exists.
+    /// Ends an execution in flight without a record. Returns the execution, or `None` if its claim no longer exists.
     pub(super) fn release(&mut self, token: &ClaimToken) -> Option<InFlightExecution> {
         let is_same_claim = |record: &MemoryRecord| match record {
             MemoryRecord::InFlight(execution) => execution.token.number == token.number,
@@ -204,7 +204,8 @@ impl RecordShard {
         }
     }
 
-    /// Turns the completed record of claim `number` into a tombstone.
+    /// Turns the completed record of claim `number` into a tombstone. Does nothing if another claim has replaced the
+    /// record.
     pub(super) fn make_tombstone(&mut self, id: RecordId, number: u64) {
         if let Some(MemoryRecord::Ended(ended)) = self.records.get_mut(&id)
             && ended.number == number
@@ -217,7 +218,8 @@ impl RecordShard {
         }
     }
 
-    /// Removes a record whose outcome is unknown, and returns its client.
+    /// Removes the record `id` and returns its client. Returns `None` and removes nothing unless the outcome of the
+    /// record is unknown.
     pub(super) fn free_unknown(&mut self, id: RecordId) -> Option<ClientHash> {
         match self.remove_if(id, |record| record.state() == RecordState::Unknown)? {
             MemoryRecord::Ended(ended) => Some(ended.client),
@@ -225,7 +227,7 @@ impl RecordShard {
         }
     }
 
-    /// Drops up to `most` expired records.
+    /// Drops up to `most` expired records, earliest first.
     pub(super) fn drop_expired(&mut self, now: Moment, most: usize) -> DroppedRecords {
         let mut dropped = DroppedRecords::default();
         while dropped.numbers.len() < most
@@ -267,7 +269,7 @@ impl RecordShard {
         Some(record)
     }
 
-    /// Returns the records of `key` in all scopes of this shard.
+    /// Returns the records of the idempotency key `key` in all scopes of this shard. Expired records are skipped.
     pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<RecordInfo> {
         let records = self.records.iter().filter(|(id, _)| id.key == key);
         records
@@ -275,12 +277,13 @@ impl RecordShard {
             .collect()
     }
 
-    /// Returns the record with this id, unless it has expired.
+    /// Returns the record `id`. Returns `None` if it does not exist or has expired.
     pub(super) fn get(&self, id: RecordId, now: Moment) -> Option<RecordInfo> {
         self.records.get(&id)?.summary(id, now)
     }
 
-    /// Returns the response of a completed record, unless it has expired or was evicted.
+    /// Returns the response of the record `id`. Returns `None` if the record has no response or has expired, or the
+    /// response was evicted.
     pub(super) fn response(&self, id: RecordId, now: Moment) -> Option<Arc<StoredResponse>> {
         match self.records.get(&id)? {
             MemoryRecord::Ended(ended) if ended.expires > now => ended.response.upgrade(),
@@ -288,7 +291,7 @@ impl RecordShard {
         }
     }
 
-    /// Adds the counts of this shard to `counts`.
+    /// Adds the number of records in each state of this shard to `counts`.
     pub(super) fn count_into(&self, counts: &mut RecordCounts) {
         let StateCounts([in_progress, completed, unknown, tombstones]) = self.counts;
         counts.in_progress += in_progress;
