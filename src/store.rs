@@ -1,6 +1,6 @@
-//! Stores of buckets and records: in memory, on disk and in Redis.
+//! Stores of rate limit buckets and idempotency records: in memory, on disk and in Redis.
 //!
-//! `throttle` and `idempotency` define the traits. This module implements them.
+//! The modules `throttle` and `idempotency` define the traits of these stores. This module implements the traits.
 
 mod capacity;
 pub(crate) mod disk;
@@ -26,17 +26,17 @@ use memory::records::MemoryRecords;
 pub use capacity::StoreCapacity;
 pub(crate) use health::{Health, Part};
 
-/// The store of buckets that the configuration selects.
+/// The store of rate limit buckets that the configuration selects.
 #[derive(Clone, Debug)]
 pub(crate) enum BucketStore {
-    /// In memory, with or without periodic snapshots on disk.
+    /// The buckets are in memory. With `store.backend = "disk"` the gateway also writes snapshots of them to disk.
     Memory(Arc<MemoryBuckets>),
-    /// In Redis, shared by a fleet of gateways. Each clone has its own connection.
+    /// The buckets are in Redis, and all gateways of a fleet share them. Each clone has its own connection.
     Redis(RedisBuckets),
 }
 
 impl BucketStore {
-    /// Returns the buckets in the memory of this gateway. With Redis, they are used while Redis does not respond.
+    /// Returns the buckets in the memory of this gateway. With Redis, they decide only while Redis does not respond.
     pub(crate) fn local(&self) -> &MemoryBuckets {
         match self {
             Self::Memory(buckets) => buckets,
@@ -49,7 +49,8 @@ impl Buckets for BucketStore {
     async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> ChargeResult {
         match self {
             Self::Memory(buckets) => buckets.charge(enforced, watched).await,
-            // Boxed, because this future is large: unboxed, it would also enlarge requests that use memory.
+            // This future is boxed because it is large. Unboxed, it would also enlarge the futures of requests that do
+            // not use Redis.
             Self::Redis(buckets) => Box::pin(buckets.charge(enforced, watched)).await,
         }
     }
@@ -65,16 +66,16 @@ impl Buckets for BucketStore {
 /// The store of idempotency records that the configuration selects.
 #[derive(Clone, Debug)]
 pub enum RecordStore {
-    /// In memory. A restart of the process loses all records.
+    /// The records are in memory. A restart of the process loses all of them.
     Memory(MemoryRecords),
-    /// On disk. Acknowledged records survive a crash.
+    /// The records are on disk. Records whose write was acknowledged survive a crash.
     Disk(DiskRecords),
-    /// In Redis, shared by a fleet of gateways.
+    /// The records are in Redis, and all gateways of a fleet share them.
     Redis(RedisRecords),
 }
 
-/// Awaits a call of the selected store. The future of a Redis call is boxed, because it is large: unboxed, it would
-/// also enlarge requests that use another store.
+/// Awaits a call of the selected record store. The future of a Redis call is boxed because it is large. Unboxed, it
+/// would also enlarge the futures of requests that use another store.
 macro_rules! call {
     ($store:expr, $records:ident => $call:expr) => {
         match $store {
@@ -86,12 +87,12 @@ macro_rules! call {
 }
 
 impl RecordStore {
-    /// Returns whether other gateways use the same store.
+    /// Returns whether other gateways use the same record store, which is true only with Redis.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Redis(_))
     }
 
-    /// Returns the health of each part of the store that can fail. With Redis, limits are a part too.
+    /// Returns the health of each part of the store that can fail. With Redis, the rate limits are a part too.
     pub fn health(&self) -> Vec<Health> {
         match self {
             Self::Memory(_) => Vec::new(),
@@ -100,7 +101,7 @@ impl RecordStore {
         }
     }
 
-    /// Counts all records of the store, by state. In Redis this reads every record, so do not call it often.
+    /// Counts all idempotency records of the store, by state. With Redis this call reads every record, so it is slow.
     pub async fn count(&self) -> Result<RecordCounts, StoreError> {
         match self {
             Self::Memory(_) | Self::Disk(_) => Ok(self.counts()),
@@ -152,7 +153,7 @@ impl Records for RecordStore {
     }
 }
 
-/// Logs the number of evictions so far. The caller limits how often.
+/// Logs how many stored responses the store has evicted since startup. The caller limits the frequency of the log.
 fn log_evictions(evictions: u64) {
     tracing::warn!(
         evictions,

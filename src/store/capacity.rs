@@ -1,9 +1,9 @@
-//! The capacity of a store in memory or on disk, and the share of it that one client may hold.
+//! The maximum number of idempotency keys in a store in memory or on disk, and the share of it for one client.
 //!
-//! The bound per scope does not stop a caller that invents credentials, because each credential has its own scope. The
-//! share is counted per client, which is the address that limits count and cannot be invented. The share applies only
-//! while the store is nearly full, so that a single client can use most of it. In Redis, `maxmemory` bounds the store
-//! and `max_keys_per_client` bounds a client.
+//! The configured maximum per scope does not stop a caller that invents credentials, because each credential has its
+//! own scope. The share is therefore computed per client. A client is an IPv4 address or IPv6 network, which a caller
+//! cannot invent. The share applies only while the store is nearly full, so a single client can use most of the store.
+//! In Redis, `maxmemory` bounds all records, and `max_keys_per_client` bounds the keys of one client.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,31 +11,32 @@ use std::collections::hash_map::Entry;
 use super::memory::BuildIdentityHasher;
 use crate::idempotency::ClientHash;
 
-/// Bounds of a store in memory or on disk.
+/// Maximum size of an idempotency store in memory or on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreCapacity {
-    /// Maximum number of keys in the store.
+    /// Maximum number of idempotency keys in the store.
     pub max_keys: usize,
     /// Maximum size of all stored responses, in bytes.
     pub max_bytes: u64,
 }
 
-/// Why a store rejects a new key.
+/// Why a store rejects a new idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// The client holds more keys than its share. The value is the share, in keys.
+    /// The client has more idempotency keys than its share. The value is the share, in keys.
     Client(u64),
-    /// The store holds `max_keys` keys.
+    /// The store has `max_keys` idempotency keys.
     Store,
 }
 
-/// Number of keys that each client holds. A client without keys has no entry.
+/// Number of idempotency keys in the store for each client. A client without keys has no entry.
 #[derive(Debug, Default)]
 pub(super) struct ClientCounts(HashMap<ClientHash, u64, BuildIdentityHasher>);
 
 impl StoreCapacity {
-    /// Decides whether a client that holds `held` of the `keys` in the store may claim a new key. The share of a client
-    /// is 10 % of `max_keys`, and at least one key. It applies while the store holds more than 80 % of `max_keys`.
+    /// Rejects a new idempotency key if the store or the client has too many. `keys` is the number of keys in the
+    /// store, and `held` the number of those that the client has. The share of a client is 10 % of `max_keys`, and at
+    /// least one key. The share applies while the store has more than 80 % of `max_keys`.
     pub(super) fn admit(&self, keys: u64, held: u64) -> Result<(), Full> {
         let max_keys = self.max_keys as u64;
         let share = (max_keys / 10).max(1);
@@ -59,17 +60,17 @@ impl Default for StoreCapacity {
 }
 
 impl ClientCounts {
-    /// Returns the number of keys of a client.
+    /// Returns the number of idempotency keys of `client`; 0 if it has none.
     pub(super) fn held(&self, client: ClientHash) -> u64 {
         self.0.get(&client).copied().unwrap_or(0)
     }
 
-    /// Adds one key to the count of a client.
+    /// Adds one idempotency key to the key count of `client`.
     pub(super) fn add(&mut self, client: ClientHash) {
         *self.0.entry(client).or_default() += 1;
     }
 
-    /// Subtracts one key from the count of a client.
+    /// Subtracts one idempotency key from the key count of `client`. Has no effect if the count is 0.
     pub(super) fn remove(&mut self, client: ClientHash) {
         if let Entry::Occupied(mut held) = self.0.entry(client) {
             *held.get_mut() -= 1;
@@ -113,7 +114,7 @@ mod tests {
             );
             assert_eq!(capacity.admit(threshold + 1, 2), share, "{max_keys}");
         }
-        // No overflow.
+        // The computation of the share does not overflow with the largest possible numbers.
         assert_eq!(
             capacity(usize::MAX).admit(u64::MAX / 5 * 4 - 5, u64::MAX),
             Ok(())

@@ -1,8 +1,8 @@
-//! Encoding of stored values, on disk and in Redis.
+//! Encoding of idempotency records and stored responses, on disk and in Redis.
 //!
-//! An encoded value consists of a format version, the value, and a checksum over both and over the name of the value.
-//! A value that is damaged, has another name or has another version is an error. It is never decoded as a response, and
-//! never treated as absent.
+//! An encoded value consists of a format version, the value, and a checksum. The checksum covers the version, the value
+//! and the name under which the value is stored. Decoding fails if the value is damaged, was stored under another name,
+//! or has another version. Such a value is never sent as a response, and never treated as absent.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::idempotency::{ResponseSummary, StoredResponse};
 
-/// The format version that this gateway writes, and the only one that it reads.
+/// The format version that this gateway writes. It reads no other version.
 pub(in crate::store) const VERSION: u8 = 2;
 
 /// Length of the checksum, in bytes.
@@ -20,17 +20,17 @@ const CHECKSUM: usize = 8;
 #[derive(Debug, Error)]
 pub(in crate::store) enum DecodeError {
     #[error(
-        "format {0} is not supported, this version of the gateway reads format {VERSION}; run the version that wrote \
-         the value until the value has expired"
+        "the stored value has format {0}, but this version of the gateway reads only format {VERSION}; run the \
+         gateway version that wrote the value until the value has expired"
     )]
     OtherVersion(u8),
-    #[error("checksum mismatch")]
+    #[error("the stored value is damaged: its checksum does not match")]
     Checksum,
-    #[error("malformed value: {0}")]
+    #[error("the stored value is damaged: {0}")]
     Malformed(String),
 }
 
-/// The serialized form of a stored response.
+/// The serialized form of a stored response, without version and checksum.
 #[derive(Serialize, Deserialize)]
 pub(in crate::store) struct EncodedResponse<'a> {
     status: u16,
@@ -41,7 +41,7 @@ pub(in crate::store) struct EncodedResponse<'a> {
 }
 
 impl EncodedResponse<'_> {
-    /// Calls `write` with the serialized form of `response`, and returns its result.
+    /// Passes the serialized form of `response` to `write`, and returns the result of `write`.
     pub(in crate::store) fn of<T>(
         response: &StoredResponse,
         write: impl FnOnce(EncodedResponse<'_>) -> T,
@@ -56,12 +56,12 @@ impl EncodedResponse<'_> {
         })
     }
 
-    /// Returns status and body length of the response without copying it.
+    /// Returns status and body length of the response without copying the body. Fails if the status is not valid.
     pub(in crate::store) fn summary(&self) -> Result<ResponseSummary, DecodeError> {
         summary(self.status, self.body.len())
     }
 
-    /// Converts the serialized form to a response.
+    /// Converts the serialized form to a response. Fails if the status or a header field is not valid.
     pub(in crate::store) fn read(self) -> Result<StoredResponse, DecodeError> {
         let malformed = |error: &dyn std::fmt::Display| DecodeError::Malformed(error.to_string());
         let mut headers = HeaderMap::with_capacity(self.headers.len());
@@ -76,12 +76,12 @@ impl EncodedResponse<'_> {
     }
 }
 
-/// Returns status and body length of a sealed response from its first bytes, or `None` if the bytes end before the
-/// body. Does not verify the checksum, which is at the end.
+/// Parses status and body length of a response from the first bytes of its encoding. Returns `None` if `bytes` ends
+/// before the body. The checksum is not verified, because it follows the body.
 pub(in crate::store) fn summary_of_start(
     bytes: &[u8],
 ) -> Result<Option<ResponseSummary>, DecodeError> {
-    /// The fields of [`EncodedResponse`] up to the length of its body.
+    /// The fields of [`EncodedResponse`], with the length of the body instead of the body.
     type Start<'a> = (u16, Vec<(&'a str, &'a [u8])>, usize);
     match bytes.split_first() {
         Some((&version, _)) if version != VERSION => Err(DecodeError::OtherVersion(version)),
@@ -100,7 +100,7 @@ fn summary(status: u16, body_bytes: usize) -> Result<ResponseSummary, DecodeErro
     Ok(ResponseSummary { status, body_bytes })
 }
 
-/// Encodes a value to be stored under `name`, with version and checksum.
+/// Encodes `value` with version and checksum. Only [`open`] with the same `name` decodes the result.
 pub(in crate::store) fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
     let mut bytes = postcard::to_extend(value, vec![VERSION])
         .expect("postcard encodes numbers, strings and bytes");
@@ -109,7 +109,7 @@ pub(in crate::store) fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a value that is stored under `name`, and verifies its version and checksum.
+/// Decodes a value that [`seal`] encoded for `name`. Fails if its version or its checksum differs.
 pub(in crate::store) fn open<'a, T: Deserialize<'a>>(
     name: &[u8],
     bytes: &'a [u8],
@@ -168,13 +168,13 @@ mod tests {
             let mut bytes = EncodedResponse::of(&response, |written| seal(b"k", &written));
             bytes.truncate(bytes.len() - CHECKSUM);
             bytes[0] = version;
-            // The checksum is valid, as if the other version had written the value.
+            // The test appends a valid checksum, so only the version can cause the error.
             bytes.extend_from_slice(&checksum(b"k", &bytes));
             let opened = open::<EncodedResponse<'_>>(b"k", &bytes).err().unwrap();
             let summary = summary_of_start(&bytes).unwrap_err();
             for error in [opened, summary] {
                 let message = error.to_string();
-                let expected = format!("format {version} is not supported, this version");
+                let expected = format!("the stored value has format {version}, but this version");
                 assert!(message.starts_with(&expected), "{message}");
             }
         }

@@ -1,7 +1,7 @@
-//! Executions in flight in this process, and those whose outcome could not be stored.
+//! Executions in flight in this process, and executions whose outcome could not be stored.
 //!
-//! The disk and Redis stores check this table before any I/O. So a duplicate on the same gateway waits without I/O.
-//! The memory store needs no such table, because its records are in memory.
+//! The disk and Redis stores look up each idempotency key in this table before any I/O. So a duplicate request on the
+//! same gateway waits without I/O. The memory store does not use this table, because its records are already in memory.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ use crate::idempotency::{
 
 const SHARDS: usize = 32;
 
-/// Executions in flight in this process.
+/// Executions of this process that are in flight or lost, by the id of their idempotency record.
 pub(in crate::store) struct InFlightTable {
     shards: Box<[Mutex<HashMap<RecordId, InFlightEntry>>]>,
     shard_hasher: RandomState,
@@ -26,13 +26,14 @@ pub(in crate::store) struct InFlightTable {
 
 enum InFlightEntry {
     Running(Box<InFlightExecution>),
-    /// The claim is stored, but its outcome could not be stored. The key is unknown until the store works again.
+    /// The store has the claim, but could not store the outcome. The idempotency key has the state unknown until the
+    /// store works again.
     Lost(LostExecution),
 }
 
 /// An execution whose outcome could not be stored.
 struct LostExecution {
-    /// Number of its claim.
+    /// Number of the claim of this execution.
     number: u64,
     fingerprint: Fingerprint,
     since: Moment,
@@ -49,7 +50,8 @@ impl InFlightEntry {
         }
     }
 
-    /// Returns whether this is the claim of `token`, and not a later claim of the same key.
+    /// Returns whether this entry belongs to the claim of `token`, and not to a later claim of the same idempotency
+    /// key.
     fn is_of(&self, token: &ClaimToken) -> bool {
         match self {
             Self::Running(execution) => execution.token.number == token.number,
@@ -74,7 +76,8 @@ impl InFlightTable {
         self.shards[index].lock()
     }
 
-    /// Returns the result of a claim on a key whose execution is in flight or lost, or `None` for any other key.
+    /// Returns the result of a claim if the execution of the same idempotency key is in flight or lost, otherwise
+    /// `None`.
     pub(in crate::store) fn check(&self, request: &ClaimRequest) -> Option<Claim> {
         let mut shard = self.shard(request.id);
         let entry = shard.get_mut(&request.id)?;
@@ -83,20 +86,22 @@ impl InFlightTable {
                 (ClaimDecision::InFlight, InFlightEntry::Running(execution)) => {
                     Claim::InFlight(execution.join())
                 }
-                // With `on_unknown = "release"`, a lost execution rejects too: the new claim could not be stored.
+                // A lost execution rejects the claim even with `on_unknown = "release"`, because the store could not
+                // store a new claim.
                 (decision, _) => decision.rejection(),
             },
         )
     }
 
-    /// Adds an execution.
+    /// Adds an execution to the table. The caller has stored its claim.
     pub(in crate::store) fn begin(&self, execution: InFlightExecution) {
         let id = execution.token.request.id;
         let entry = InFlightEntry::Running(Box::new(execution));
         self.shard(id).insert(id, entry);
     }
 
-    /// Removes an execution and passes `outcome` to its waiters. Has no effect on a later claim of the same key.
+    /// Removes the execution of `token` and passes `outcome` to the requests that wait for it. Has no effect on a later
+    /// claim of the same idempotency key.
     pub(in crate::store) fn end(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
         let id = token.request.id;
         let entry = match self.shard(id).entry(id) {
@@ -108,8 +113,8 @@ impl InFlightTable {
         }
     }
 
-    /// Marks the key of an execution as unknown, because its outcome cannot be stored. Has no effect if the execution
-    /// has already ended.
+    /// Changes the execution of `token` from in flight to lost, because its outcome cannot be stored. Has no effect if
+    /// the execution has already ended.
     pub(in crate::store) fn lose(&self, token: &ClaimToken, now: Moment) {
         let request = &token.request;
         let lost = InFlightEntry::Lost(LostExecution {
@@ -126,13 +131,13 @@ impl InFlightTable {
         }
     }
 
-    /// Returns whether an execution of `id` is in flight.
+    /// Returns whether an execution with the record id `id` is in flight.
     pub(in crate::store) fn is_running(&self, id: RecordId) -> bool {
         matches!(self.shard(id).get(&id), Some(InFlightEntry::Running(_)))
     }
 
-    /// Removes the lost executions whose outcome has been stored since. Those in `claimed` stay: the store still has
-    /// their claims.
+    /// Removes all lost executions except those in `claimed`. The store still has a claim for each id in `claimed`, so
+    /// their outcomes are still unknown.
     pub(in crate::store) fn clear_lost(&self, claimed: &HashSet<RecordId>) {
         for shard in &self.shards {
             shard.lock().retain(|id, entry| {
@@ -141,7 +146,7 @@ impl InFlightTable {
         }
     }
 
-    /// Counts the executions in flight.
+    /// Returns the number of executions in flight, without the lost ones.
     pub(in crate::store) fn len(&self) -> u64 {
         let running = |entry: &&InFlightEntry| matches!(entry, InFlightEntry::Running(_));
         let counts = self
@@ -151,7 +156,7 @@ impl InFlightTable {
         counts.sum()
     }
 
-    /// Returns the executions of `key` in `scope`, or in all scopes if `None`.
+    /// Returns the executions with the idempotency key `key` in `scope`, or in all scopes if `scope` is `None`.
     pub(in crate::store) fn find(
         &self,
         key: KeyHash,
@@ -226,7 +231,7 @@ mod tests {
         assert!(in_flight.check(&late.request).is_some());
         in_flight.end(&late, ExecutionOutcome::Unknown);
         assert!(in_flight.check(&late.request).is_none());
-        // An execution that has ended cannot be lost.
+        // `lose` has no effect on an execution that has ended.
         in_flight.lose(&late, Moment::default());
         assert!(in_flight.check(&late.request).is_none());
     }

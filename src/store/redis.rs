@@ -1,15 +1,16 @@
-//! Buckets and records in Redis or Valkey, shared by a fleet of gateways.
+//! Rate limit buckets and idempotency records in Redis or Valkey, shared by a fleet of gateways.
 //!
-//! Every operation that must be atomic is a script, and all scripts use the clock of Redis, so the clocks of gateways
-//! need not agree. A request with limits needs one round trip, however many limits it has. A request with a key needs
-//! one round trip to claim the key and one to store the record.
+//! Every operation that must be atomic is a Lua script. All scripts use the clock of Redis, so the clocks of the
+//! gateways can differ. A request with rate limits needs one round trip, however many limits it has. A request with an
+//! idempotency key needs one round trip to claim the key, and one to store the record.
 //!
-//! Every call has a deadline. A circuit breaker stops calls to a Redis that fails, and the [monitor](health) closes
-//! it after a successful probe. While it is open, the `on_store_error` of each limit decides, and requests with an
-//! idempotency key are rejected.
+//! Every call has a deadline. A circuit breaker stops calls to a Redis that fails, and the [monitor](health) closes the
+//! breaker after a successful probe. While the breaker is open, `on_store_error` of each rate limit applies, and
+//! requests with an idempotency key are rejected.
 //!
-//! On a cluster the records of one scope are in one slot, so that a claim is atomic there too. The buckets of one
-//! request can be in several slots. One script per slot charges them, and rejected requests are refunded.
+//! On a cluster the records of one scope are in one slot, because a script can use the keys of one slot only. The
+//! buckets of one request can be in several slots. One script per slot charges them. If one of these scripts rejects
+//! the request, the charges of the others are refunded.
 
 pub(crate) mod buckets;
 mod client;
@@ -41,13 +42,14 @@ use crate::store::{Health, Part};
 
 pub(crate) use health::UnusableServer;
 
-/// Longest wait for the first probe at startup. After it, the gateway starts without Redis.
+/// Longest wait for the first probe at startup. If the probe takes longer, the gateway starts without Redis.
 const FIRST_PROBE: Duration = Duration::from_secs(2);
 
-/// Longest wait for tracked tasks at shutdown.
+/// Longest wait at shutdown for background tasks that write to Redis.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
-/// A Redis server or cluster with its monitor thread. Clones share both. Dropping the last clone stops the thread.
+/// A Redis server or cluster, and the thread that monitors it. Clones share server and thread. The drop of the last
+/// clone stops the thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Redis(Arc<MonitoredRedis>);
 
@@ -58,45 +60,48 @@ struct MonitoredRedis {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Why the gateway cannot start with the configured Redis. An unreachable Redis is not an error: the gateway starts
-/// without it.
+/// Why the gateway cannot start with the configured Redis. An unreachable Redis does not cause this error, because the
+/// gateway starts without it.
 #[derive(Debug, Error)]
 pub enum RedisOpenError {
-    /// The file of CA certificates cannot be read.
-    #[error("cannot read the CA certificates of `store.ca_file` in {path}")]
+    /// The file of `store.ca_file` cannot be read.
+    #[error("cannot read the CA certificates in {path}, the file of `store.ca_file`")]
     Certificates {
-        /// The path of the file.
+        /// Path of the file of `store.ca_file`.
         path: String,
-        /// The error of the file system.
+        /// The error that reading the file returned.
         #[source]
         error: io::Error,
     },
-    /// The Redis library rejects the settings.
-    #[error("cannot create a Redis client from the settings in [store]")]
+    /// The Redis library cannot use the settings in `[store]`, for example the CA certificates.
+    #[error("the Redis client rejects the settings in [store]; correct `url` or `ca_file`")]
     Settings(#[source] redis::RedisError),
-    /// A server responds, but cannot be used.
-    #[error("the Redis at {nodes} cannot be used: {reason}")]
+    /// A server responds, but the gateway cannot use it.
+    #[error("the gateway cannot use the Redis at {nodes}: {reason}")]
     UnusableServer {
-        /// The configured addresses.
+        /// The addresses in `store.url`.
         nodes: String,
-        /// The reason, with a remedy.
+        /// Why the gateway cannot use the server, and how to correct it.
         reason: UnusableServer,
     },
-    /// The monitor thread cannot be started.
-    #[error("cannot start the monitor thread of the Redis store")]
+    /// The operating system cannot create the monitor thread or its event loop.
+    #[error(
+        "cannot start the thread that monitors Redis; check the limits on threads and open files of this process"
+    )]
     Thread(#[source] io::Error),
 }
 
 impl Redis {
-    /// Starts the monitor of the Redis in `settings`, and waits up to 2 s for the first probe. If `keyed`, Redis also
-    /// stores idempotency records.
+    /// Starts the monitor thread of the Redis in `settings`, and waits up to 2 s for its first probe. `keyed` states
+    /// whether Redis also stores idempotency records.
     pub(crate) fn open(
         settings: RedisSettings,
         keyed: bool,
         clock: Clock,
     ) -> Result<Self, RedisOpenError> {
         let nodes = settings.nodes.to_string();
-        // Created before the runtime: an error here must not drop the runtime, which panics inside another runtime.
+        // The endpoint is created before the runtime. If it failed later, the error would drop the runtime, and that
+        // drop panics inside another runtime.
         let endpoint = Endpoint::new(&settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -117,7 +122,8 @@ impl Redis {
                         () = ended.cancelled() => {}
                     }
                     ends.tracked.close();
-                    // The lease of a claim that has not ended by then expires, and its key becomes unknown.
+                    // The timeout is ignored. The lease of a claim that has not ended by then expires, and its
+                    // idempotency key becomes unknown.
                     let _ = tokio::time::timeout(SHUTDOWN, ends.tracked.wait()).await;
                 });
                 runtime.shutdown_background();
@@ -134,32 +140,33 @@ impl Redis {
         }
     }
 
-    /// Returns the hash keys, which are derived from the secret of the fleet.
+    /// Returns the source of the keys for keyed hashes. They are derived from the secret of the fleet.
     pub(crate) fn hash_keys(&self) -> HashKeySource {
         self.0.state.hash_keys()
     }
 
-    /// Returns the records in this Redis.
+    /// Creates the store of idempotency records in this Redis, and starts its background tasks.
     pub(crate) fn records(&self) -> RedisRecords {
         RedisRecords::new(self.clone())
     }
 
-    /// Returns the health of limits and records.
+    /// Returns the health of the rate limits and of the idempotency records, in this order.
     pub(crate) fn health(&self) -> [Health; 2] {
         [Part::Limits, Part::Records].map(|part| self.0.state.breaker(part).health())
     }
 
-    /// Returns the buckets in this Redis. While Redis does not respond, up to `max_clients` buckets are in memory.
+    /// Creates the store of rate limit buckets in this Redis. Up to `max_clients` buckets in memory replace it while
+    /// Redis does not respond.
     pub(crate) fn buckets(&self, max_clients: usize) -> RedisBuckets {
         RedisBuckets::new(self, max_clients)
     }
 
-    /// Stops the monitor, and waits up to 2 s for tracked tasks.
+    /// Stops the monitor thread, and waits up to 2 s for background tasks that write to Redis.
     pub(crate) fn close(&self) {
         self.0.close();
     }
 
-    /// Returns a client with its own connection.
+    /// Creates a client with its own connection, for the calls of `part`.
     fn client(&self, part: Part) -> RedisClient {
         RedisClient::new(Arc::clone(&self.0.state), part)
     }
@@ -169,12 +176,13 @@ impl MonitoredRedis {
     fn close(&self) {
         self.done.cancel();
         let thread = self.thread.lock().take();
-        // The monitor thread can drop the last clone, and must not wait for itself.
+        // The join is skipped on the monitor thread itself: that thread can drop the last clone, and a thread cannot
+        // join itself.
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
         {
-            tracing::error!("Redis monitor thread panicked");
+            tracing::error!("thread that monitors Redis panicked");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Tests that every store passes.
+//! Tests of the stores of idempotency records and rate limit buckets.
 //!
-//! - Records, all stores: `behaviours` tests each guarantee, `history` compares random histories with a model.
-//! - Records in Redis: `claim_script` compares the claim script with the function that decides for the other stores,
-//!   and `two_gateways` has two gateways on one server.
+//! - Records, all stores: `behaviours` tests each guarantee, and `history` compares random histories with a model.
+//! - Records in Redis: `claim_script` compares the claim script with the function that decides for the other stores.
+//!   `two_gateways` has two gateways on one server.
 //! - Records on disk: `disk_damage`, `disk_space` and `full_disk`.
-//! - Buckets: `buckets` tests all stores, and `properties` the one in memory.
+//! - Buckets: `buckets` tests all stores, and `properties` tests the store in memory.
 //!
 //! For a new store, add a variant to [`record_fixture::StoreKind`] and a line to the lists below.
 
@@ -27,7 +27,7 @@ pub(crate) mod redis;
 mod server;
 mod two_gateways;
 
-/// Generates a test of each behaviour for one store.
+/// Generates one test for each behaviour, all with the same store.
 macro_rules! on {
     ($store:ident, $kind:ident, [$($behaviour:ident,)*]) => {
         mod $store {
@@ -41,8 +41,8 @@ macro_rules! on {
     };
 }
 
-/// Generates the tests of `any` for all stores, and those of `bounded` for the stores with a `StoreCapacity`. The
-/// capacity of Redis is its `maxmemory`.
+/// Generates the tests of `any` for all stores, and those of `bounded` for the stores with a `StoreCapacity`. Redis has
+/// no `StoreCapacity`, because its `maxmemory` bounds the records.
 macro_rules! on_each_store {
     (any: $any:tt, bounded: $bounded:tt) => {
         mod any {

@@ -1,4 +1,4 @@
-//! `max_keys_per_client`: one client cannot fill Redis with keys.
+//! Tests of `max_keys_per_client`: one client cannot fill Redis with idempotency keys.
 
 use crate::gateways::{Gateway, Setup, is_problem};
 use crate::harness::{ClientResponse, eventually};
@@ -8,7 +8,8 @@ use crate::upstream_api::{Api, ApiResponse};
 /// `max_keys_per_client` in these tests.
 const MAX_KEYS: usize = 40;
 
-/// Sends a key from the address `source`. If `invented`, each key has its own `Authorization`.
+/// Sends a request with an idempotency key from the address `source`. With `invented`, each request has its own
+/// `Authorization` header, and so its own scope.
 async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> ClientResponse {
     let client = gateway.client().from(source);
     let request = client.post("/pay").key(key).body("amount=1");
@@ -27,7 +28,8 @@ fn is_exhausted(response: &ClientResponse) -> bool {
         && response.retry_after() > 80_000
 }
 
-/// Sends more keys from one client than it may have to both gateways, and asserts that other clients are not affected.
+/// Sends more idempotency keys from one client than `max_keys_per_client` allows, to both gateways. Asserts that other
+/// clients are not affected.
 async fn assert_other_clients_can_claim(gateways: &[Gateway; 2], api: &Api, invented: bool) {
     for number in 1..=60 {
         let key = format!("{invented}-{number}");
@@ -87,7 +89,7 @@ async fn a_count_that_cannot_be_read_rejects_no_request() {
     gateway.execute("first").await;
     let counts = redis.command(&["KEYS", "tidegate:{*}:client"]).array();
     assert_eq!(counts.len(), 1);
-    // A value of another type makes every command on the count fail.
+    // The Redis key of the count gets a value of another type, so every command on the count fails.
     let count = counts.into_iter().next().unwrap().text();
     redis.command(&["SET", &count, "damaged"]);
     for number in 0..10 {
@@ -102,7 +104,7 @@ async fn a_count_that_cannot_be_read_rejects_no_request() {
 async fn without_the_bound_nothing_is_counted() {
     let (api, redis) = (Api::start(), RedisServer::start());
     let gateway = Setup::new(&api, &redis.url()).start();
-    // The monitor calls scripts too, so the calls of a request are counted again if a probe interferes.
+    // The calls are counted until no probe interferes, because the monitor calls scripts too.
     gateway.execute("first").await;
     let mut calls = 0;
     eventually("no probe interferes", async || {

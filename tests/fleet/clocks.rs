@@ -1,4 +1,5 @@
-//! Gateways whose clocks differ by five minutes. Only the clock of Redis matters.
+//! Tests of gateways whose clocks differ by five minutes. The clocks must have no effect, because scripts use the clock
+//! of Redis.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::upstream_api::{Api, Withheld};
 
 const APART: Duration = Duration::from_mins(5);
 
-/// The response to a limited request: whether it was admitted, `Retry-After`, and `RateLimit`.
+/// The response to a request with a rate limit: whether it was admitted, `Retry-After`, and `RateLimit`.
 type LimitResponse = (bool, u64, String);
 
 fn start_ahead(setup: &Setup) -> Gateway {
@@ -21,12 +22,13 @@ fn start_ahead(setup: &Setup) -> Gateway {
     setup.start_with_env(&variables)
 }
 
-/// Sends requests to the gateways in turn: the burst immediately, then one after each `Retry-After`.
+/// Sends requests to the gateways in turn. The requests of the burst follow immediately, and later ones after each
+/// `Retry-After`.
 async fn alternate(gateways: [&Gateway; 2]) -> Vec<LimitResponse> {
     let mut responses = Vec::new();
     let mut wait = 0;
     for number in 0..12 {
-        // After `Retry-After`, the next request is admitted.
+        // The test waits for `Retry-After` before every second request, which is then admitted.
         if number > 5 && number % 2 == 0 {
             tokio::time::sleep(Duration::from_secs(wait)).await;
         }
@@ -50,7 +52,7 @@ async fn two_gateways_with_different_clocks_admit_like_one() {
     let (two, one) = tokio::join!(alternate([&correct, &ahead]), alternate([&alone, &alone]));
     assert_eq!(two, one);
     let admitted: Vec<_> = two.iter().map(|(admitted, ..)| *admitted).collect();
-    // A burst of four, then one admission after each wait.
+    // The burst admits four requests. Then one request is admitted after each wait.
     let expected = [
         true, true, true, true, false, false, true, false, true, false, true, false,
     ];
@@ -86,7 +88,7 @@ async fn claims_and_records_expire_by_the_clock_of_redis() {
     let expiries: Vec<_> = left.filter(|it| *it > Duration::from_mins(1)).collect();
     assert!(expiries.len() >= 2, "{expiries:?}");
     for left in expiries {
-        // The expiry of a claim also includes its lease.
+        // The range exceeds the TTL of an hour, because the expiry of a claim also includes its lease.
         let hour = Duration::from_mins(59)..Duration::from_mins(62);
         assert!(hour.contains(&left), "{left:?}");
     }

@@ -1,4 +1,4 @@
-//! Connections to Redis: startup before Redis, replicas, TLS, ACL users, full memory.
+//! Tests of connections to Redis: startup before Redis, replicas, TLS, ACL users, full memory.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,11 +9,11 @@ use crate::harness::{Certificates, eventually};
 use crate::redis::RedisServer;
 use crate::upstream_api::{Api, ApiResponse, Withheld};
 
-/// Maximum time between the recovery of Redis and that of a gateway.
+/// Maximum time between the recovery of Redis and the recovery of a gateway.
 const RECOVERY: Duration = Duration::from_secs(2);
 
-/// Waits until requests with keys are executed, and asserts that this takes at most [`RECOVERY`]. Each attempt has a
-/// new key.
+/// Waits until requests with an idempotency key are executed, and asserts that this takes at most [`RECOVERY`]. Each
+/// attempt has a new key.
 async fn assert_recovery(gateway: &Gateway) {
     let began = Instant::now();
     let mut attempt = 0;
@@ -47,7 +47,7 @@ async fn a_gateway_can_start_before_its_redis() {
     for gateway in &gateways {
         assert_recovery(gateway).await;
     }
-    // The gateways now share records, although each started with its own secret.
+    // The gateways now share idempotency records, although each gateway started with its own secret.
     let first = gateways[0].execute("key").await;
     assert_eq!(gateways[1].replay("key").await, first);
     assert_eq!(api.times("key"), 1);
@@ -57,7 +57,8 @@ async fn a_gateway_can_start_before_its_redis() {
 async fn with_wait_replicas_a_request_is_sent_only_after_a_replica_has_the_claim() {
     let (api, redis) = (Api::start(), RedisServer::start());
     let replica = RedisServer::options().replica_of(&redis).start();
-    // WAIT counts a replica after its first report of its offset, which takes up to a second.
+    // The test waits for the replica, because WAIT counts a replica only after its first report of its offset. That
+    // takes up to a second.
     redis.command(&["SET", "something", "new"]);
     eventually("the replica reports its offset", async || {
         let replica = redis.info("replication", "slave0");
@@ -74,7 +75,7 @@ async fn with_wait_replicas_a_request_is_sent_only_after_a_replica_has_the_claim
         let rejected = gateway.pay(key).await;
         assert!(is_unavailable(&rejected), "{rejected:?}");
         assert_eq!(api.times(key), 0, "nothing was sent");
-        // A replay needs no replica.
+        // A replay is sent without confirmation by a replica.
         assert_eq!(gateway.replay("key").await, first);
     }
 
@@ -91,7 +92,7 @@ async fn with_wait_replicas_a_request_is_sent_only_after_a_replica_has_the_claim
     assert_eq!(api.times("later"), 1);
 }
 
-/// The minimal ACL rules of a gateway.
+/// The ACL rules with all permissions that a gateway needs, and no others.
 const RULES: &str = "on >s3cret ~tidegate:* &tidegate:* +@read +@write +@scripting +@pubsub \
                      +@connection -@dangerous +time +wait +info";
 
@@ -121,7 +122,7 @@ async fn a_gateway_uses_tls_and_an_acl_user() {
         assert!(!gateway.log().contains("s3cret"), "{}", gateway.log());
     }
 
-    // Without the CA certificate the gateway starts, but does not use Redis.
+    // Without the CA certificate the gateway starts, but it cannot use Redis.
     let without_ca = setup.start();
     without_ca.wait_for_log("certificate");
     let rejected = without_ca.pay("key").await;
@@ -187,7 +188,7 @@ async fn a_redis_without_memory_replays_and_rejects_new_keys() {
     assert_eq!(gateways[0].replay("new").await, new);
 }
 
-/// The gateway receives the secret of the fleet between the head and the body of a request.
+/// The head of the request arrives before the gateway has the secret of the fleet, and the body arrives after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_is_hashed_with_the_secret_of_the_fleet_when_the_request_is_complete() {
     let api = Api::start();
@@ -206,7 +207,7 @@ async fn a_key_is_hashed_with_the_secret_of_the_fleet_when_the_request_is_comple
     for gateway in [&before, &new] {
         assert_recovery(gateway).await;
     }
-    // The body arrives after the recovery.
+    // The rest of the body is sent after the gateway has recovered.
     stream.write_all(b"nt=1").unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();

@@ -1,4 +1,4 @@
-//! Many requests with the same key at two gateways: one execution, and the same response for all.
+//! Tests of many requests with the same idempotency key at two gateways: one execution, and the same response for all.
 
 use std::collections::HashMap;
 
@@ -7,20 +7,21 @@ use crate::harness::{ClientResponse, eventually};
 use crate::redis::{RedisCluster, RedisServer};
 use crate::upstream_api::{Api, ApiResponse, Withheld};
 
-/// Number of HTTP/2 streams of one connection.
+/// Number of concurrent HTTP/2 streams on one connection.
 const STREAMS: usize = 250;
 
-/// Number of keys and requests of a test.
+/// Number of idempotency keys and requests of a test.
 struct DuplicateLoad {
     keys: usize,
-    /// Number of keys that are in flight at the same time.
+    /// Number of idempotency keys that are in flight at the same time.
     concurrent_keys: usize,
-    /// Number of requests for each key.
+    /// Number of requests for each idempotency key.
     duplicates: usize,
 }
 
 impl DuplicateLoad {
-    /// Sends all requests, half to each gateway, and checks the responses.
+    /// Sends all requests, half of them to each gateway. Asserts that each idempotency key has one execution and one
+    /// response.
     async fn run(&self, api: &Api, gateways: &[Gateway; 2]) {
         let keys: Vec<_> = (0..self.keys).map(|key| format!("key-{key}")).collect();
         for (round, keys) in keys.chunks(self.concurrent_keys).enumerate() {
@@ -34,7 +35,7 @@ impl DuplicateLoad {
                 for response in &responses {
                     assert_eq!(ApiResponse::of(response).as_ref(), Some(&content), "{key}");
                 }
-                // Later requests get a replay at both gateways.
+                // A later request with the same idempotency key gets a replay from either gateway.
                 for gateway in gateways {
                     let late = gateway.pay_request(&key).header("Authorization", &key);
                     let late = late.send().await;
@@ -53,7 +54,8 @@ impl DuplicateLoad {
         assert_eq!(executed.iter().sum::<u64>(), self.keys as u64);
     }
 
-    /// Sends all requests for `keys`. The API responds when all duplicates wait. `done` keys were sent before.
+    /// Sends all requests for `keys`. The API responds when all duplicate requests wait. `done` is the number of
+    /// idempotency keys in earlier rounds.
     async fn send_concurrently(
         &self,
         api: &Api,
@@ -74,7 +76,7 @@ impl DuplicateLoad {
             for key in keys {
                 let (client, connection) = &connections[tasks.len() % connections.len()];
                 let mut stream = connection.open_stream();
-                // Each key has its own scope, so the keys are on all servers of a cluster.
+                // Each idempotency key has its own scope, so the records are distributed over all servers of a cluster.
                 let request = client.post("/pay").key(key).header("Authorization", key);
                 let request = request.body("amount=1");
                 let key = key.clone();
@@ -82,7 +84,8 @@ impl DuplicateLoad {
                     async move { (key, stream.send(request).await) },
                 ));
             }
-            // Changes which gateway receives a key first.
+            // The order of the connections alternates, so each gateway is the first to receive some of the idempotency
+            // keys.
             if number % 2 == 0 {
                 connections.rotate_left(1);
             }

@@ -1,4 +1,4 @@
-//! Faults of Redis while two gateways are under load.
+//! Tests of faults of Redis while two gateways are under load.
 
 mod fault_test;
 
@@ -9,7 +9,7 @@ use self::fault_test::FaultTest;
 use crate::redis::{Options, RedisCluster, RedisServer};
 use crate::slow_proxy::SlowProxy;
 
-/// Duration of a fault.
+/// Minimum duration of a fault.
 const FAULT: Duration = Duration::from_millis(1_500);
 
 fn durable() -> RedisServer {
@@ -87,7 +87,7 @@ async fn only_keys_that_redis_lost_execute_again() {
     );
     let observed = run.await;
     test.wait_for_logs("Redis restarted");
-    // A key executes twice only if its first execution was before the restart.
+    // A request can be executed twice only if its first execution was before the restart.
     let mut repeated = 0;
     for (key, responses) in &observed.results.responses {
         let times = test.api.times(key);
@@ -102,7 +102,7 @@ async fn only_keys_that_redis_lost_execute_again() {
     assert!(repeated > 0, "no lost key was sent again");
 }
 
-/// A failover, for gateways that still call the old primary.
+/// This test simulates a failover for gateways that still call the old primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gateways_recover_after_redis_is_a_replica_for_a_time() {
     let test = FaultTest::with(RedisServer::start());
@@ -134,7 +134,8 @@ async fn a_redis_too_slow_for_limits_still_serves_keys() {
     test.assert_executed_once(&observed).await;
 }
 
-/// Returns the index of the node with the most keys. The keys of all clients have one scope, and so are on one node.
+/// Returns the index of the node with the most Redis keys. All clients have the same scope, so all their records are on
+/// one node.
 fn busiest(cluster: &RedisCluster) -> usize {
     let sizes = cluster.nodes().iter();
     let sizes = sizes.map(|node| node.command(&["DBSIZE"]).int());

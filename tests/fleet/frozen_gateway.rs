@@ -1,4 +1,4 @@
-//! A gateway that freezes for longer than its lease, or crashes.
+//! Tests of a gateway that crashes, or is frozen for longer than the lease of its claims.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use crate::harness::{ClientResponse, eventually};
 use crate::redis::RedisServer;
 use crate::upstream_api::{Api, ApiResponse, Withheld};
 
-/// Duration of the lease.
+/// Duration of the lease of a claim.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// Maximum time until another gateway detects that the lease has expired.
+/// Maximum time until another gateway detects that a lease has expired.
 const DETECTION: Duration = Duration::from_secs(2);
 
-/// Configures gateways with short leases. There is no timeout for the body of a response, which would expire while the
-/// gateway is frozen.
+/// Configures gateways with short leases. No timeout for the body of an upstream response is set, because it would
+/// expire while the gateway is frozen.
 fn setup(api: &Api, redis: &RedisServer) -> Setup {
     Setup::new(api, &redis.url())
         .store("lease = \"2s\"")
@@ -29,8 +29,8 @@ fn send(gateway: &Arc<Gateway>) -> JoinHandle<ClientResponse> {
     tokio::spawn(async move { gateway.pay("key").await })
 }
 
-/// Freezes `gateway` after it has received the head of a response. Returns the request, and the earliest time of its
-/// claim.
+/// Sends a request, and freezes `gateway` after it has received the head of the upstream response. Returns the request,
+/// and a time just before its claim.
 async fn freeze_in_response(gateway: &Arc<Gateway>) -> (JoinHandle<ClientResponse>, Instant) {
     let began = Instant::now();
     let first = send(gateway);
@@ -39,8 +39,8 @@ async fn freeze_in_response(gateway: &Arc<Gateway>) -> (JoinHandle<ClientRespons
     (first, began)
 }
 
-/// Asserts that the key is in flight on other gateways until the lease of the claim at `claimed` expires, and then
-/// unknown.
+/// Asserts that other gateways treat the idempotency key as in flight until its lease expires, and then as unknown.
+/// `claimed` is the time of the claim.
 async fn assert_lease_expires(claimed: Instant, waiting: &Gateway, conflicting: &Gateway) {
     let rejected = conflicting.pay("key").await;
     assert!(is_in_flight(&rejected), "{rejected:?}");
@@ -64,7 +64,7 @@ async fn a_frozen_gateway_cannot_replace_the_record_of_a_later_execution() {
     let (first, claimed) = freeze_in_response(&frozen).await;
     assert_lease_expires(claimed, &other, &conflicting).await;
 
-    // The next request executes the key again.
+    // The next request with the same idempotency key is executed again, because of `on_unknown = "release"`.
     api.hold(Withheld::Nothing);
     let second = other.pay("key").await;
     assert!(!second.is_replay(), "{second:?}");
@@ -117,7 +117,7 @@ async fn the_key_of_a_crashed_gateway_is_unknown_when_its_lease_expires() {
     let began = Instant::now();
     let first = tokio::spawn(crashed.pay_request("key").try_send());
     eventually("the execution has begun", async || api.times("key") == 1).await;
-    // This request waits before the crash.
+    // This duplicate request already waits when the gateway crashes.
     let waiting = send(&other);
     eventually("a request waits", async || {
         other.outcomes("waited").await == 1

@@ -9,10 +9,10 @@ use tempfile::TempDir;
 use crate::harness::{Client, ClientRequest, ClientResponse, Process, eventually};
 use crate::upstream_api::{Api, ApiResponse};
 
-/// Longest startup of a gateway, with or without its Redis.
+/// How long the startup of a gateway can take, with or without its Redis.
 const STARTUP: Duration = Duration::from_secs(3);
 
-/// Configuration of a gateway. Requests to `/pay` can have a key, and all others are limited.
+/// Configuration of a gateway. Requests to `/pay` can have an idempotency key. All others have a rate limit.
 #[derive(Clone)]
 pub(crate) struct Setup {
     store: String,
@@ -31,12 +31,12 @@ pub(crate) struct Gateway {
 }
 
 impl Setup {
-    /// Configures a gateway in front of `api` with the Redis at the URL `redis`.
+    /// Creates the configuration of a gateway in front of `api`, with the Redis at the URL `redis`.
     pub(crate) fn new(api: &Api, redis: &str) -> Self {
         Self::with_url(api, &format!("{redis:?}"))
     }
 
-    /// Configures a gateway in front of `api` with the cluster of `nodes`.
+    /// Creates the configuration of a gateway in front of `api`, with the Redis cluster of `nodes`.
     pub(crate) fn on_cluster(api: &Api, nodes: &[String]) -> Self {
         Self::with_url(api, &format!("{nodes:?}"))
     }
@@ -51,37 +51,37 @@ impl Setup {
         }
     }
 
-    /// Adds a line to `[store]`.
+    /// Adds a line to the section `[store]` of the configuration.
     pub(crate) fn store(mut self, line: &str) -> Self {
         self.store = format!("{}\n{line}", self.store);
         self
     }
 
-    /// Adds a line to `[server]`.
+    /// Adds a line to the section `[server]` of the configuration.
     pub(crate) fn server(mut self, line: &str) -> Self {
         self.server = format!("{}\n{line}", self.server);
         self
     }
 
-    /// Adds a line to `[upstream.api]`.
+    /// Adds a line to the section `[upstream.api]` of the configuration.
     pub(crate) fn upstream(mut self, line: &str) -> Self {
         self.upstream = format!("{}\n{line}", self.upstream);
         self
     }
 
-    /// Sets the limit. The default is never reached.
+    /// Sets the rate limit. The default limit is so high that no test reaches it.
     pub(crate) fn limit(mut self, lines: &str) -> Self {
         lines.clone_into(&mut self.limit);
         self
     }
 
-    /// Sets the `idempotency` table of `/pay`, such as `on_unknown = "release"`.
+    /// Sets the `idempotency` table of the route `/pay`, such as `on_unknown = "release"`.
     pub(crate) fn keyed(mut self, settings: &str) -> Self {
         self.idempotency = Some(settings.to_owned());
         self
     }
 
-    /// Disables idempotency keys.
+    /// Disables idempotency keys on all routes.
     pub(crate) fn keyless(mut self) -> Self {
         self.idempotency = None;
         self
@@ -107,7 +107,7 @@ impl Setup {
         )
     }
 
-    /// Runs `tidegate serve` with these environment variables, and does not wait until it listens.
+    /// Runs `tidegate serve` with the environment variables `variables`. Does not wait until it listens.
     pub(crate) fn launch(&self, variables: &[(&str, &str)]) -> (Process, TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("tidegate.toml");
@@ -122,7 +122,7 @@ impl Setup {
         self.start_with_env(&[])
     }
 
-    /// Starts a gateway with these environment variables and waits until it listens.
+    /// Starts a gateway with the environment variables `variables`, and waits until it listens.
     pub(crate) fn start_with_env(&self, variables: &[(&str, &str)]) -> Gateway {
         let began = Instant::now();
         let (process, dir) = self.launch(variables);
@@ -143,7 +143,7 @@ impl Setup {
 }
 
 impl Gateway {
-    /// Returns a client of the gateway.
+    /// Returns an HTTP client that sends its requests to the gateway.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
@@ -153,29 +153,31 @@ impl Gateway {
         self.process.address()
     }
 
-    /// Returns a request to `/pay` with a key.
+    /// Creates a request to `/pay` with an idempotency key.
     pub(crate) fn pay_request(&self, key: &str) -> ClientRequest {
         self.client.post("/pay").key(key).body("amount=1")
     }
 
-    /// Sends a request to `/pay` with a key.
+    /// Sends a request to `/pay` with an idempotency key.
     pub(crate) async fn pay(&self, key: &str) -> ClientResponse {
         self.pay_request(key).send().await
     }
 
-    /// Sends a limited request without a key.
+    /// Sends a request that has a rate limit and no idempotency key.
     pub(crate) async fn get(&self) -> ClientResponse {
         self.client.get("/any").send().await
     }
 
-    /// Sends a new key, and returns the response of the API.
+    /// Sends a request with a new idempotency key, and returns the response of the API. Panics if the response is a
+    /// replay.
     pub(crate) async fn execute(&self, key: &str) -> ApiResponse {
         let response = self.pay(key).await;
         assert!(!response.is_replay(), "{response:?}");
         ApiResponse::of(&response).unwrap_or_else(|| panic!("{response:?}\n{}", self.log()))
     }
 
-    /// Sends a completed key, and returns the replayed response of the API.
+    /// Sends a request with a completed idempotency key, and returns the replayed response. Panics if it is not a
+    /// replay.
     pub(crate) async fn replay(&self, key: &str) -> ApiResponse {
         let response = self.pay(key).await;
         assert!(response.is_replay(), "{response:?}\n{}", self.log());
@@ -191,18 +193,18 @@ impl Gateway {
         values.sum()
     }
 
-    /// Returns the number of requests with a key that had this outcome.
+    /// Returns how many requests with an idempotency key had the outcome `outcome`, according to the metrics.
     pub(crate) async fn outcomes(&self, outcome: &str) -> u64 {
         let sample = format!("idempotency_requests_total{{route=\"keyed\",outcome=\"{outcome}\"}}");
         self.metric(&sample).await
     }
 
-    /// Returns the text of `/readyz`.
+    /// Returns the body of the response to `/readyz`.
     pub(crate) async fn readiness(&self) -> String {
         self.admin.get("/readyz").send().await.text()
     }
 
-    /// Waits until the gateway has received the heads of this many upstream responses.
+    /// Waits until the gateway has received the heads of `heads` upstream responses.
     pub(crate) async fn wait_for_heads(&self, heads: u64) {
         eventually("the gateway receives the head of a response", async || {
             self.metric("upstream_latency_seconds_count").await == heads
@@ -210,7 +212,7 @@ impl Gateway {
         .await;
     }
 
-    /// Returns the log so far.
+    /// Returns all lines that the gateway has logged so far.
     pub(crate) fn log(&self) -> String {
         self.process.lines().join("\n")
     }
@@ -220,23 +222,23 @@ impl Gateway {
         self.process.wait_for_line(part);
     }
 
-    /// Suspends the process. Its connections stay open.
+    /// Suspends the process with SIGSTOP. Its connections stay open.
     pub(crate) fn freeze(&self) {
         self.process.signal(Signal::STOP);
     }
 
-    /// Resumes the process.
+    /// Resumes the process with SIGCONT.
     pub(crate) fn thaw(&self) {
         self.process.signal(Signal::CONT);
     }
 
-    /// Shuts the gateway down with SIGTERM, and asserts that it succeeds.
+    /// Shuts the gateway down with SIGTERM, and asserts that it exits with status 0.
     pub(crate) fn stop(mut self) {
         self.process.signal(Signal::TERM);
         assert!(self.process.wait_for_exit().success(), "{}", self.log());
     }
 
-    /// Kills the process, as in a crash.
+    /// Kills the process with SIGKILL, as in a crash.
     pub(crate) fn kill(&mut self) {
         self.process.signal(Signal::KILL);
         self.process.wait_for_exit();
@@ -252,24 +254,24 @@ impl Drop for Gateway {
     }
 }
 
-/// Returns whether the response is a problem document of this type.
+/// Returns whether the response is a problem document of the type `kind`.
 pub(crate) fn is_problem(response: &ClientResponse, status: u16, kind: &str) -> bool {
     response.status == status
         && response.header("content-type") == "application/problem+json"
         && response.problem() == kind
 }
 
-/// Returns whether a request was rejected because the store is unavailable.
+/// Returns whether a request was rejected because the idempotency store is unavailable.
 pub(crate) fn is_unavailable(response: &ClientResponse) -> bool {
     is_problem(response, 503, "store-unavailable") && response.retry_after() >= 1
 }
 
-/// Returns whether a request was rejected because the outcome of its key is unknown.
+/// Returns whether a request was rejected because the outcome of its idempotency key is unknown.
 pub(crate) fn is_unknown(response: &ClientResponse) -> bool {
     is_problem(response, 409, "idempotency-outcome-unknown")
 }
 
-/// Returns whether a request was rejected because its key is in flight.
+/// Returns whether a request was rejected because a request with the same idempotency key is in flight.
 pub(crate) fn is_in_flight(response: &ClientResponse) -> bool {
     is_problem(response, 409, "idempotency-in-flight") && response.retry_after() >= 1
 }

@@ -1,4 +1,4 @@
-//! The parts of the harness in `tests/gateway` that these tests use.
+//! The parts of the test harness in `tests/gateway` that these tests use.
 #![allow(dead_code, reason = "`tests/gateway` uses the rest")]
 
 #[path = "../gateway/harness/certificates.rs"]
@@ -17,7 +17,7 @@ pub(crate) use client::{Client, ClientRequest, ClientResponse};
 pub(crate) use process::Process;
 pub(crate) use upstream::{Received, Reply, Upstream};
 
-/// Timeout of any expected event; far longer than a busy machine needs.
+/// How long any expected event can take. This is far longer than a busy machine needs.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits until `condition` is true, and returns how long that took.

@@ -1,4 +1,4 @@
-//! Continuous requests to two gateways, and their results.
+//! Clients that send requests continuously to two gateways, and the results of these requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::gateways::{Gateway, is_in_flight, is_unavailable, is_unknown};
 use crate::harness::ClientResponse;
 use crate::upstream_api::ApiResponse;
 
-/// Number of clients with keys and of clients without, at each gateway.
+/// Number of clients with idempotency keys at each gateway. The number of clients without keys is the same.
 const CLIENTS: usize = 2;
 
 /// Pause between two requests of a client.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// Clients that send requests to two gateways, some with keys and some without.
+/// Clients that send requests to two gateways, some with idempotency keys and some without.
 pub(crate) struct Load {
     traffic: Traffic,
     clients: JoinSet<()>,
@@ -32,16 +32,16 @@ struct Traffic {
     stop: CancellationToken,
 }
 
-/// Results of all requests.
+/// Results of all requests of the load.
 #[derive(Default)]
 pub(crate) struct LoadResults {
     pub(crate) plain: Vec<Sample>,
     pub(crate) keyed: Vec<Sample>,
-    /// Each response of the API to a key, with the time of its arrival.
+    /// For each idempotency key, all responses of the API, each with the time of its arrival.
     pub(crate) responses: HashMap<String, Vec<(Instant, ApiResponse)>>,
 }
 
-/// One request without its content.
+/// Time, duration and status of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) began: Instant,
@@ -50,7 +50,7 @@ pub(crate) struct Sample {
 }
 
 impl Load {
-    /// Starts the clients.
+    /// Starts clients with and without idempotency keys at both gateways.
     pub(crate) fn start(gateways: &Arc<[Gateway; 2]>) -> Self {
         let traffic = Traffic {
             gateways: Arc::clone(gateways),
@@ -68,7 +68,7 @@ impl Load {
         Self { traffic, clients }
     }
 
-    /// Stops the clients after their current requests, and returns the results.
+    /// Stops the clients after their current requests, and returns the results of all requests.
     pub(crate) async fn stop(mut self) -> LoadResults {
         self.traffic.stop.cancel();
         while let Some(ended) = self.clients.join_next().await {
@@ -91,7 +91,8 @@ impl Traffic {
         }
     }
 
-    /// Sends a new key to one gateway, the same key to the other, and then an earlier key.
+    /// Sends a new idempotency key to one gateway, the same key to the other gateway, and then an earlier key. Repeats
+    /// this until the load is stopped.
     async fn send_with_keys(self, home: usize, name: String) {
         let gateways = [&self.gateways[home], &self.gateways[1 - home]];
         let clients = gateways.map(Gateway::client);
@@ -126,7 +127,7 @@ impl LoadResults {
     }
 }
 
-/// Returns whether this is an expected rejection of a request with a key while the store fails.
+/// Returns whether `response` is a rejection that a request with an idempotency key can get while Redis fails.
 fn is_expected_rejection(response: &ClientResponse) -> bool {
     is_unavailable(response) || is_in_flight(response) || is_unknown(response)
 }

@@ -2,15 +2,15 @@
 //!
 //! Gateways, servers and sockets are real.
 //!
-//! - `duplicates`: many requests with the same key at two gateways
+//! - `duplicates`: many requests with the same idempotency key at two gateways
 //! - `frozen_gateway`: a gateway that freezes or crashes
 //! - `clocks`: a gateway whose clock is wrong
 //! - `faults`: faults of Redis under load
 //! - `connecting`: startup without Redis, replicas, TLS, ACL users
 //! - `unusable_redis`: a Redis that the gateway cannot use
-//! - `formats`: records that another version of the gateway wrote
+//! - `record_formats`: idempotency records that another version of the gateway wrote
 //! - `client_share`: `max_keys_per_client`
-//! - `test_servers`: tests of the servers that the other tests use
+//! - `support_tests`: tests of the Redis servers that the other tests use
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 

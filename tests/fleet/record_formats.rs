@@ -1,11 +1,11 @@
-//! Records in Redis that another version of the gateway wrote in another format.
+//! Tests with idempotency records in Redis that another version of the gateway wrote in another format.
 
 use crate::gateways::{Gateway, Setup, is_unavailable};
 use crate::harness::eventually;
 use crate::redis::{RedisServer, Reply};
 use crate::upstream_api::Api;
 
-/// The format that this version writes.
+/// The record format that this version of the gateway writes.
 const FORMAT: &str = "2";
 
 /// Returns all Redis keys that match `pattern`.
@@ -24,7 +24,8 @@ fn delete_all(redis: &RedisServer) {
     }
 }
 
-/// Writes records of format 1: a secret without a format, and the record of `old` with a fingerprint of 16 bytes.
+/// Writes records of format 1: a fleet secret without a format, and the record of the idempotency key `old` with a
+/// fingerprint of 16 bytes.
 async fn write_format_1(api: &Api, redis: &RedisServer) {
     let gateway = Setup::new(api, &redis.url()).start();
     gateway.execute("old").await;
@@ -36,7 +37,8 @@ async fn write_format_1(api: &Api, redis: &RedisServer) {
     assert_eq!(shortened, Reply::Int(0));
 }
 
-/// Asserts that keys are rejected, that limits are not degraded, and that one line of the log has the remedy.
+/// Asserts that requests with an idempotency key are rejected, that rate limits are not degraded, and that the log has
+/// the remedy.
 async fn assert_keys_rejected(gateway: &Gateway, api: &Api, format: u32) {
     let reason = format!("format {format}");
     gateway.wait_for_log(&reason);
@@ -60,7 +62,7 @@ async fn assert_keys_rejected(gateway: &Gateway, api: &Api, format: u32) {
     assert_eq!(reports, 1, "{log}");
 }
 
-/// Deletes the prefix, and asserts that the gateway uses it again without a restart.
+/// Deletes all Redis keys of the prefix, and asserts that the gateway uses the prefix again without a restart.
 async fn assert_recovery_after_delete(gateway: &Gateway, api: &Api, redis: &RedisServer) {
     delete_all(redis);
     eventually("the records are used", async || {
@@ -90,7 +92,7 @@ async fn records_of_a_later_format_are_not_used_until_they_are_deleted() {
     let gateway = setup.start();
     gateway.execute("old").await;
     redis.command(&["SET", "tidegate:{fleet}:format", "3"]);
-    // Both the running gateway and a new one detect the format.
+    // Both the running gateway and a new gateway must detect the other format.
     eventually("the format is checked again", async || {
         gateway.readiness().await != "ready\n"
     })

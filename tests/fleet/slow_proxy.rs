@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A proxy that forwards requests immediately and replies with a delay. It runs until it is dropped.
+/// A TCP proxy that forwards requests immediately and replies with a delay. It runs until it is dropped.
 pub(crate) struct SlowProxy {
     address: SocketAddr,
     millis: Arc<AtomicU64>,
@@ -17,7 +17,7 @@ pub(crate) struct SlowProxy {
 }
 
 impl SlowProxy {
-    /// Starts a proxy to the server on `port`, without a delay.
+    /// Starts a proxy to the server on `port`. Its delay is zero.
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -36,7 +36,7 @@ impl SlowProxy {
         }
     }
 
-    /// Sets the delay of replies.
+    /// Sets the delay of all later replies.
     pub(crate) fn set_delay(&self, delay: Duration) {
         let millis = u64::try_from(delay.as_millis()).unwrap();
         self.millis.store(millis, Ordering::SeqCst);
@@ -66,7 +66,7 @@ async fn forward(client: TcpStream, port: u16, delay: Arc<AtomicU64>) {
             }
         }
     };
-    // The first direction that ends closes both.
+    // When one direction ends, the proxy closes both connections.
     tokio::select! {
         _ = requests => {}
         () = replies => {}

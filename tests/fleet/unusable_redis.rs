@@ -1,13 +1,15 @@
-//! A Redis that the gateway cannot use. The gateway logs the reason, applies limits locally and rejects keys.
+//! Tests with a Redis that the gateway cannot use. The gateway logs the reason, applies rate limits locally, and
+//! rejects requests with an idempotency key.
 
 use crate::gateways::{Setup, is_unavailable};
 use crate::redis::{GarbageServer, Options, RedisCluster, RedisServer, SilentServer};
 use crate::upstream_api::Api;
 
-/// A limit that admits three requests.
+/// A rate limit that admits three requests and rejects all later requests of a test.
 const THREE_REQUESTS: &str = "rate = \"1/m\"\nburst = 2";
 
-/// Asserts that a gateway starts, logs and reports `reason`, applies limits locally, and rejects keys.
+/// Asserts that a gateway starts, and that it logs and reports `reason`. It must apply rate limits locally, and reject
+/// requests with an idempotency key.
 async fn assert_degraded(setup: impl FnOnce(&Api) -> Setup, reason: &str) {
     let api = Api::start();
     let gateway = setup(&api).limit(THREE_REQUESTS).start();
@@ -67,7 +69,7 @@ async fn a_user_without_permission_for_the_keys_degrades_the_store() {
     assert_degraded(setup, "the Redis user of `store.user` lacks a permission").await;
 }
 
-/// The user has all permissions but TIME, which the scripts call.
+/// The Redis user has all permissions except that for TIME, which the scripts call.
 #[tokio::test]
 async fn a_user_without_permission_for_a_command_of_the_scripts_degrades_the_store() {
     let rules = "on >s3cret ~* &* +@all -time";
@@ -165,7 +167,7 @@ async fn a_warning_is_logged_if_redis_can_lose_acknowledged_records() {
     }
 }
 
-/// The ACL rules of the README, with the additional permission that a cluster needs.
+/// These are the ACL rules of the README, with the additional permission that a cluster needs.
 #[tokio::test]
 async fn a_user_of_a_cluster_needs_permission_for_cluster_slots() {
     let rules = "on >s3cret ~tidegate:* &tidegate:* +@read +@write +@scripting +@pubsub +@connection -@dangerous \

@@ -1,4 +1,4 @@
-//! The upstream API. It counts executions, and each execution has a different response.
+//! An upstream API that counts executions. Each execution has a different response.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::harness::{ClientResponse, Received, Reply, Upstream};
 
-/// The header that carries the number of an execution.
+/// The header field with the number of an execution.
 const EXECUTION: &str = "x-execution";
 
 /// An API server that listens until it is dropped.
@@ -23,13 +23,13 @@ pub(crate) struct Api {
     withheld: watch::Sender<Withheld>,
 }
 
-/// The part of its responses that the API does not send yet.
+/// The part of its responses that the API does not send until the test permits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Withheld {
     Nothing,
-    /// The bodies. The heads are sent.
+    /// The API sends only the heads of its responses.
     Bodies,
-    /// The complete responses.
+    /// The API sends nothing.
     Responses,
 }
 
@@ -39,7 +39,7 @@ struct Executions {
     all: AtomicUsize,
 }
 
-/// A response of the API, without the parts that differ in a replay.
+/// A response of the API, without the header fields that differ in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiResponse {
     status: u16,
@@ -52,7 +52,7 @@ impl Api {
         Self::holding(Withheld::Nothing)
     }
 
-    /// Starts an API that withholds `withheld`.
+    /// Starts an API that does not send the part `withheld` of its responses.
     pub(crate) fn holding(withheld: Withheld) -> Self {
         let withheld = watch::Sender::new(withheld);
         let executions = Arc::<Executions>::default();
@@ -68,7 +68,7 @@ impl Api {
         }
     }
 
-    /// Withholds `withheld` from now on, and sends everything else.
+    /// Withholds only `withheld` from now on. Sends the parts that were withheld before.
     pub(crate) fn hold(&self, withheld: Withheld) {
         self.withheld.send_replace(withheld);
     }
@@ -77,17 +77,17 @@ impl Api {
         self.upstream.url()
     }
 
-    /// Returns the number of executions of a key, including those in flight.
+    /// Returns how many executions had the idempotency key `key`, including those in flight.
     pub(crate) fn times(&self, key: &str) -> usize {
         self.executions.by_key.lock().get(key).map_or(0, |it| *it)
     }
 
-    /// Returns the number of all executions, with or without a key.
+    /// Returns the number of all executions, with or without an idempotency key.
     pub(crate) fn count(&self) -> usize {
         self.executions.all.load(Ordering::SeqCst)
     }
 
-    /// Returns the keys that were executed more than once.
+    /// Returns the idempotency keys that had more than one execution.
     pub(crate) fn repeated(&self) -> Vec<String> {
         let by_key = self.executions.by_key.lock();
         let repeated = by_key.iter().filter(|(_, times)| **times > 1);
@@ -107,14 +107,14 @@ impl Executions {
 }
 
 async fn respond(received: Received, number: usize, mut gate: watch::Receiver<Withheld>) -> Reply {
-    // An error means that the API was dropped. Nothing is withheld then.
+    // An error is ignored: it means that the API was dropped, and then nothing is withheld.
     drop(gate.wait_for(|it| *it != Withheld::Responses).await);
     let key = received.header("idempotency-key");
     let (mut rest, body) = Channel::new(1);
     tokio::spawn(async move {
         drop(gate.wait_for(|it| *it == Withheld::Nothing).await);
         let content = format!("`{key}` was execution {number}");
-        // The gateway may have closed the connection.
+        // An error is ignored, because the gateway can have closed the connection.
         let _ = rest.send_data(Bytes::from(content)).await;
     });
     let mut reply = Response::new(body.boxed_unsync());
@@ -125,9 +125,9 @@ async fn respond(received: Received, number: usize, mut gate: watch::Receiver<Wi
 }
 
 impl ApiResponse {
-    /// Returns the response of the API in `response`, or `None` if the gateway generated the response.
+    /// Returns the response of the API that the gateway forwarded. Returns `None` if the gateway generated `response`.
     pub(crate) fn of(response: &ClientResponse) -> Option<Self> {
-        // These headers differ in a replay.
+        // These header fields are left out, because they differ in a replay.
         let same = |name: &str| !["idempotent-replayed", "x-request-id"].contains(&name);
         let headers = response.headers.iter();
         let headers = headers.filter(|(name, _)| same(name.as_str()));
@@ -140,7 +140,7 @@ impl ApiResponse {
         })
     }
 
-    /// Returns the number of the execution.
+    /// Returns the number of the execution that created this response.
     pub(crate) fn execution(&self) -> usize {
         let mut headers = self.headers.iter();
         let (_, number) = headers.find(|(name, _)| name == EXECUTION).unwrap();

@@ -1,15 +1,16 @@
-//! Buckets in Redis, shared by all gateways of a fleet.
+//! Rate limit buckets in Redis, shared by all gateways of a fleet.
 //!
 //! One script makes all charges of a request atomically, in one round trip and by the clock of Redis. On a cluster, one
-//! script runs for each slot that has buckets of the request, all at the same time. If one script rejects, the charges
-//! of the others are refunded. Until the refund, these charges can cause the rejection of another request, but no
-//! request is admitted beyond a quota. A client that disconnects before the refund has spent its tokens, as during a
-//! delay.
+//! script runs for each slot that has buckets of the request, all at the same time. If one script rejects the request,
+//! the charges of the other scripts are refunded. Until the refund, these charges can cause the rejection of another
+//! request, but no request is admitted beyond a quota. If the client disconnects before the refund starts, its tokens
+//! are not refunded.
 //!
-//! The gateway has two tables in memory. With [`Rejections`], it rejects a client that retries too early without a call
-//! to Redis. [`LocalFallback`] copies every bucket state that Redis returns to local buckets, and decides with them
-//! while Redis does not respond. So each gateway admits at most the quota in any interval, whether Redis responds or
-//! not. While Redis responds to all gateways, all of them together admit at most the quota.
+//! The gateway has two tables in memory. [`Rejections`] caches rejections. With it, the gateway rejects a client that
+//! retries too early without a call to Redis. [`LocalFallback`] copies every bucket state that Redis returns to local
+//! buckets, and decides with them while Redis does not respond. So each gateway admits at most the quota in any
+//! interval, whether Redis responds or not. While Redis responds to all gateways, all of them together admit at most
+//! the quota.
 
 mod calls;
 mod fallback;
@@ -35,13 +36,15 @@ use crate::store::memory::MemoryBuckets;
 use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{Buckets, Charge, ChargeOutcome, ChargeResult};
 
-/// Lifetime of a cached rejection by a cluster. The rejection may be due to a charge that is refunded later.
+/// How long a rejection by a cluster is cached. This is short, because the charge that caused the rejection can be
+/// refunded.
 const CLUSTER_REJECTION_TTL: Duration = Duration::from_secs(1);
 
-/// Lifetime of a cached rejection by a single server, because an operator may empty Redis or set its clock.
+/// How long a rejection by a single server is cached. This is bounded, because an operator can empty Redis or set its
+/// clock.
 const SERVER_REJECTION_TTL: Duration = Duration::from_secs(10);
 
-/// All buckets of a fleet. Each clone has its own connection and shares the rest.
+/// The rate limit buckets of a fleet. Each clone has its own connection and shares the rest.
 #[derive(Debug)]
 pub(crate) struct RedisBuckets {
     redis: Redis,
@@ -52,11 +55,12 @@ pub(crate) struct RedisBuckets {
     fallback: Arc<LocalFallback>,
 }
 
-/// The charges of a request: first the enforced ones, then those of shadow limits.
+/// The charges of a request: first the charges of enforced rate limits, then the charges of shadow limits, which reject
+/// no request.
 #[derive(Clone, Copy, Debug)]
 struct RequestCharges<'a> {
     all: &'a [Charge<'a>],
-    /// The number of enforced charges.
+    /// The number of enforced charges at the start of `all`.
     enforced: usize,
 }
 
@@ -70,11 +74,11 @@ impl<'a> RequestCharges<'a> {
     }
 }
 
-/// The reply of each group, or `None` if Redis did not respond.
+/// The reply for each group of charges, or `None` if Redis did not respond.
 type Replies = SmallVec<[Option<ChargeReply>; 1]>;
 
 impl RedisBuckets {
-    /// Returns the buckets in `redis`, with at most `max_clients` local buckets.
+    /// Creates the store of buckets in `redis`, with at most `max_clients` buckets in memory.
     pub(super) fn new(redis: &Redis, max_clients: usize) -> Self {
         let clock = redis.0.state.clock.clone();
         Self {
@@ -86,12 +90,12 @@ impl RedisBuckets {
         }
     }
 
-    /// Returns the local buckets, which decide while Redis does not respond.
+    /// Returns the buckets in memory, which decide while Redis does not respond.
     pub(crate) fn local(&self) -> &MemoryBuckets {
         &self.fallback.local
     }
 
-    /// Charges all groups. Reports to Redis what each bucket owes at least.
+    /// Charges all groups in Redis. Each call also reports the charges that this gateway made without Redis.
     async fn call(
         &self,
         charges: &RequestCharges<'_>,
@@ -109,8 +113,8 @@ impl RedisBuckets {
         }
     }
 
-    /// Updates the local buckets and the cached rejections with the states that Redis returned before and after the
-    /// charges. `seen` has the times of call and reply.
+    /// Updates the local buckets and the cached rejections with the bucket states in `replies`. `seen` has the time of
+    /// the call and the time of its reply.
     fn observe(
         &self,
         charges: &RequestCharges<'_>,
@@ -123,8 +127,8 @@ impl RedisBuckets {
             let (Some(before), Some(after)) = (before[index], after[index]) else {
                 continue;
             };
-            // Redis computed this debt at some time between the call and its reply. Locally the debt counts from the
-            // reply, so that the local bucket owes no less than the bucket in Redis.
+            // Redis computed this debt at some time between the call and its reply. The local bucket has the same debt
+            // from the reply on, so it never owes less than the bucket in Redis.
             let full_at = seen.replied.after(after.since(seen.called));
             let local = &self.fallback.local;
             local.observe(charge.limit.id, charge.bucket, full_at);
@@ -144,8 +148,8 @@ impl RedisBuckets {
         }
     }
 
-    /// Refunds the charges of a rejected request. The response waits for the refund, so that the refund precedes the
-    /// next request of the client. The refund continues if the client disconnects.
+    /// Refunds the charges of a rejected request. The response is sent after the refund, so the next request of the
+    /// client finds the tokens. The refund continues if the client disconnects.
     async fn refund(&self, charges: &RequestCharges<'_>, groups: &Groups, replies: &Replies) {
         let state = self.client.state();
         let mut calls: Vec<Call> = Vec::new();
@@ -163,7 +167,7 @@ impl RedisBuckets {
         let (done, finished) = oneshot::channel::<()>();
         let client = self.refunds.clone();
         state.spawn_tracked(async move {
-            // If a refund fails, the client has lost these tokens until the bucket has refilled.
+            // A failed refund is not repeated. The client gets these tokens back only as the bucket refills.
             join_all(calls.iter().map(|call| client.run::<u8>(call))).await;
             drop(done);
         });
@@ -182,7 +186,8 @@ impl Buckets for RedisBuckets {
         let state = self.client.state();
         let epoch = state.epoch();
         let called = state.clock.now();
-        // While the breaker is open, the `on_store_error` of each limit decides.
+        // While the circuit breaker is open, cached rejections are not used, because `on_store_error` of each rate
+        // limit decides.
         if !state.breaker(Part::Limits).is_open()
             && let Some(result) = self.rejections.lookup(&charges, epoch, called)
         {

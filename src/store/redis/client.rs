@@ -3,12 +3,12 @@
 //!
 //! All requests of a worker share one multiplexed connection. The connection runs on the runtime that uses the client,
 //! so no request crosses threads. Each clone of a store opens its own connection. Connecting takes several round trips,
-//! more than the deadline of a limit allows. A separate task therefore connects, and continues after the request timed
-//! out. All requests that arrive in the meantime wait for this attempt and share its failure.
+//! more than the timeout of a rate limit call allows. A separate task therefore connects, and continues after the
+//! request has timed out. All requests that arrive in the meantime wait for this task, and fail together if it fails.
 //!
-//! `redis::aio::ConnectionManager` is not used. It has no step between connecting and the first command, where this
-//! client checks the fleet secret. It supports no clusters, and it neither repeats a command nor reconnects after a
-//! timeout.
+//! `redis::aio::ConnectionManager` is not used for three reasons. It has no step between connecting and the first
+//! command, where this client checks the fleet secret. It does not support clusters. After a timeout, it neither
+//! repeats the command nor reconnects.
 
 use std::future::Future;
 use std::io;
@@ -43,15 +43,15 @@ pub(super) struct ClientState {
     pub(super) endpoint: Endpoint,
     limits: StoreBreaker,
     records: StoreBreaker,
-    /// Keys derived from the secret of the fleet; from a random secret until Redis has returned it.
+    /// Keys for hashes. They are derived from the secret of the fleet, or from a random secret until the first probe.
     hash_keys: Arc<RwLock<HashKeys>>,
-    /// Number of detected restarts or replacements of Redis. Connections of an earlier epoch are not used.
+    /// Number of detected restarts or replacements of Redis. Clients replace the connections of an earlier epoch.
     epoch: AtomicU64,
-    /// Wakes the monitor before its next probe is due.
+    /// Makes the monitor probe Redis before the next interval ends.
     pub(super) probe_requested: Notify,
-    /// The runtime of the monitor, for tasks that no request waits for.
+    /// The runtime of the monitor. It runs tasks that no request waits for.
     background: Handle,
-    /// Tasks that shutdown waits for.
+    /// Background tasks that shutdown waits for, up to 2 s.
     pub(super) tracked: TaskTracker,
 }
 
@@ -83,7 +83,7 @@ impl ClientState {
         }
     }
 
-    /// Returns the configured timeout of one call for `part`.
+    /// Returns `store.limits_timeout` or `store.records_timeout`.
     pub(super) fn timeout(&self, part: Part) -> Duration {
         match part {
             Part::Limits => self.settings.limits_timeout,
@@ -103,8 +103,8 @@ impl ClientState {
         *self.hash_keys.write() = secret.into();
     }
 
-    /// Returns the Redis key of a value that all gateways share. All these keys are in one slot, so one script can use
-    /// them.
+    /// Returns the Redis key of a value that all gateways share. All these Redis keys are in one slot, so one script
+    /// can use them.
     pub(super) fn fleet_key(&self, name: &str) -> String {
         format!("{}:{{fleet}}:{name}", self.settings.prefix)
     }
@@ -118,23 +118,23 @@ impl ClientState {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Wakes the monitor, which then probes Redis.
+    /// Makes the monitor probe Redis within 20 ms.
     pub(super) fn request_probe(&self) {
         self.probe_requested.notify_one();
     }
 
-    /// Runs `task` in the background. Shutdown waits up to 2 s for it.
+    /// Runs `task` on the runtime of the monitor. Shutdown waits up to 2 s for the end of the task.
     pub(super) fn spawn_tracked(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tracked.spawn_on(task, &self.background);
     }
 
-    /// Runs `task` in the background until shutdown.
+    /// Runs `task` on the runtime of the monitor. Shutdown cancels the task.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.background.spawn(task);
     }
 
-    /// Connects, and checks the fleet secret. Fails if the secret differs from the one that the monitor has read: the
-    /// monitor must probe that server first.
+    /// Connects, and checks the fleet secret. Fails if the secret differs from the one that the monitor has read. The
+    /// monitor must then probe the server before requests use it.
     async fn connect(&self) -> Result<RedisConnection, CallError> {
         let mut connection = self.endpoint.connect().await?;
         let mut get = redis::cmd("GET");
@@ -143,14 +143,14 @@ impl ClientState {
         let stored: Option<Vec<u8>> = with_timeout(self.timeout(Part::Records), stored).await?;
         if stored.as_deref() != Some(self.secret().as_bytes()) {
             self.request_probe();
-            let reason = "Redis has another fleet secret: it lost its data or was replaced";
+            let reason = "Redis has another fleet secret, so it lost its data or was replaced";
             return Err(CallError::ConnectionLost(reason.into()));
         }
         Ok(connection)
     }
 }
 
-/// Calls Redis for one part of the store. Clones share the connection.
+/// A client for the calls of one part of the store. Clones share the connection.
 #[derive(Clone, Debug)]
 pub(super) struct RedisClient {
     state: Arc<ClientState>,
@@ -158,7 +158,7 @@ pub(super) struct RedisClient {
     current: Arc<Mutex<Option<ConnectionAttempt>>>,
 }
 
-/// An attempt to connect and, when it has succeeded, its connection.
+/// A running attempt to connect, or its connection after the attempt has succeeded.
 #[derive(Clone, Debug)]
 struct ConnectionAttempt {
     epoch: u64,
@@ -166,7 +166,7 @@ struct ConnectionAttempt {
 }
 
 impl RedisClient {
-    /// Returns a client that connects on its first call.
+    /// Creates a client that connects on its first call.
     pub(super) fn new(state: Arc<ClientState>, part: Part) -> Self {
         Self {
             state,
@@ -175,7 +175,7 @@ impl RedisClient {
         }
     }
 
-    /// Returns a client of the same Redis and part with its own connection.
+    /// Creates a client for the same Redis and the same part, with its own connection.
     pub(super) fn with_own_connection(&self) -> Self {
         Self::new(Arc::clone(&self.state), self.part)
     }
@@ -184,7 +184,7 @@ impl RedisClient {
         &self.state
     }
 
-    /// Runs a script.
+    /// Runs a script that a request needs. Fails without a call while the circuit breaker is open.
     pub(super) async fn run<T: FromRedisValue>(&self, call: &Call) -> Result<T, CallError> {
         self.check()?;
         match self.run_within(self.timeout(), call, false).await {
@@ -198,7 +198,8 @@ impl RedisClient {
         }
     }
 
-    /// Runs a script on which no request depends. Counts a failure in the metrics, but does not open the breaker.
+    /// Runs a script on which no request depends, and returns `None` if it fails. The metrics count a failure, but the
+    /// circuit breaker does not.
     pub(super) async fn run_optional<T: FromRedisValue>(&self, call: &Call) -> Option<T> {
         self.check().ok()?;
         let reason = match self.run_within(self.timeout(), call, true).await {
@@ -209,11 +210,11 @@ impl RedisClient {
             Err(error) => error.to_string(),
         };
         self.breaker().count_failure();
-        tracing::debug!(reason, "optional Redis script failed");
+        tracing::debug!(reason, "Redis script failed, requests are not affected");
         None
     }
 
-    /// Returns a connection that has replied to a PING, for commands that are not scripts.
+    /// Returns a connection that has replied to a PING. The caller runs commands on it that are not scripts.
     pub(super) async fn connection(&self) -> Result<RedisConnection, CallError> {
         let mut ping = redis::pipe();
         ping.cmd("PING").ignore();
@@ -221,10 +222,10 @@ impl RedisClient {
         Ok(connection)
     }
 
-    /// Waits until `wanted` replicas have `record`, and returns the number of replicas that have it.
+    /// Waits until `wanted` replicas have `record`. Returns how many replicas have it, which is fewer after a timeout.
     ///
-    /// WAIT covers only writes on its own connection, so this connection sets the expiry of `record` again. WAIT also
-    /// blocks later commands on its connection, so the connection is used for nothing else.
+    /// The command WAIT covers only writes on its own connection, so this connection first sets the expiry of `record`
+    /// again. WAIT also blocks later commands on its connection, so no other call uses the connection.
     pub(super) async fn wait_for_replicas(
         &self,
         record: &str,
@@ -233,23 +234,26 @@ impl RedisClient {
         let within = self.timeout();
         let millis = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         let mut pipeline = redis::pipe();
-        // On a cluster, the key of the first command selects the server for both.
+        // On a cluster, the Redis key of the first command selects the server for both commands.
         pipeline.add_command(CONFIRM.call(&[record]).with_text());
         pipeline.cmd("WAIT").arg(wanted.get()).arg(millis);
-        // WAIT alone can take `within`.
+        // The timeout is twice `within`, because WAIT alone can take `within`.
         let (_, (exists, have)) = self.query::<(bool, u32)>(&pipeline, within * 2).await?;
         if exists {
             Ok(have)
         } else {
-            Err(CallError::Failed("the record is no longer in Redis".into()))
+            Err(CallError::Failed(
+                "the idempotency record is no longer in Redis: it expired, or Redis lost its data"
+                    .into(),
+            ))
         }
     }
 
-    /// Runs a script. Repeats it once on a new connection if the connection is lost, because servers close idle
+    /// Runs a script. Repeats the script once on a new connection if the connection is lost, because servers close idle
     /// connections.
     ///
-    /// So every script may run twice. A repeated charge costs the client tokens. The other scripts detect that they
-    /// have already run.
+    /// Redis can therefore run a script twice. A repeated charge takes tokens from the client twice. All other scripts
+    /// detect that they have already run.
     async fn run_within(
         &self,
         within: Duration,
@@ -260,7 +264,8 @@ impl RedisClient {
         let late = |_| CallError::Timeout(within);
         let mut retried = false;
         loop {
-            // With an open connection, the call needs one timer and not two.
+            // An open connection is used without a timeout, because it is ready. The call then needs one timer instead
+            // of two.
             let connected = match self.connect().now_or_never() {
                 Some(connected) => connected,
                 None => timeout_at(deadline, self.connect()).await.map_err(late)?,
@@ -268,7 +273,7 @@ impl RedisClient {
             let (used, mut connection) = connected?;
             let reply = timeout_at(deadline, call.run(&mut connection)).await;
             match reply.map_err(late).and_then(|reply| Ok(reply?)) {
-                // A slow optional script does not close the connection of the other requests.
+                // The connection stays open after the timeout of an optional script, because other requests use it.
                 Err(error @ CallError::Timeout(_)) if is_optional => return Err(error),
                 Err(error) if self.should_retry(&used, &error, &mut retried) => {}
                 done => return done,
@@ -276,8 +281,8 @@ impl RedisClient {
         }
     }
 
-    /// Runs commands, twice if the connection is lost. Each attempt has the timeout `within` after connecting. Returns
-    /// the connection too.
+    /// Runs commands, and repeats them once on a new connection if the connection is lost. Each attempt has the timeout
+    /// `within` after connecting. Also returns the connection.
     async fn query<T: FromRedisValue>(
         &self,
         commands: &Pipeline,
@@ -293,14 +298,15 @@ impl RedisClient {
             match reply.and_then(|reply: Result<T, RedisError>| Ok(reply?)) {
                 Ok(reply) => return Ok((connection, reply)),
                 Err(error) if self.should_retry(&used, &error, &mut retried) => {}
-                // A slow replica is not a failure of the server.
+                // This timeout is not reported to the circuit breaker, because a slow replica is not a failure of the
+                // server.
                 Err(error @ CallError::Timeout(_)) => return Err(error),
                 Err(error) => return Err(self.failed(error)),
             }
         }
     }
 
-    /// Returns the connection and the attempt that opened it.
+    /// Returns the connection, and the attempt to connect that opened it.
     async fn connect(&self) -> Result<(ConnectionAttempt, RedisConnection), CallError> {
         let used = self.current_attempt();
         let connected = match used.connection.peek() {
@@ -327,7 +333,8 @@ impl RedisClient {
         let attempt = tokio::spawn(async move {
             let connection = state.connect().await;
             if connection.is_err() {
-                // All requests that waited may have timed out. The next request starts a new attempt.
+                // The failed attempt is removed by its task, because all requests that waited for it can have timed
+                // out. The next request starts a new attempt.
                 slot.lock().take_if(|current| current.epoch == epoch);
             }
             connection
@@ -340,14 +347,14 @@ impl RedisClient {
             .clone()
     }
 
-    /// Drops a connection, unless another connection has replaced it.
+    /// Drops the connection `used`, unless another connection has already replaced it.
     fn discard(&self, used: &ConnectionAttempt) {
         let is_used = |current: &mut ConnectionAttempt| current.connection.ptr_eq(&used.connection);
         self.current.lock().take_if(is_used);
     }
 
-    /// Returns whether to repeat the call that failed with `error`. Drops the connection if it is lost or timed out:
-    /// after a timeout, the server may be gone without a TCP reset.
+    /// Returns whether to repeat the call that failed with `error`. Drops the connection if it is lost or if the call
+    /// timed out. After a timeout, the server can be gone without a TCP reset.
     fn should_retry(
         &self,
         used: &ConnectionAttempt,
@@ -359,13 +366,13 @@ impl RedisClient {
             self.discard(used);
         }
         if is_lost {
-            // Redis may have restarted without its data.
+            // The probe is requested because Redis can have restarted without its data.
             self.state.request_probe();
         }
         is_lost && !std::mem::replace(retried, true)
     }
 
-    /// Fails while the breaker is open.
+    /// Fails while the circuit breaker is open.
     fn check(&self) -> Result<(), CallError> {
         match self.breaker().degraded() {
             None => Ok(()),
@@ -373,11 +380,12 @@ impl RedisClient {
         }
     }
 
-    /// Reports `error` to the breaker, and returns it.
+    /// Reports `error` to the circuit breaker, and returns `error`.
     fn failed(&self, error: CallError) -> CallError {
         let breaker = self.breaker();
         let opened = match error {
-            // Without free memory, Redis can still replay records and end claims.
+            // The circuit breaker ignores this error: without free memory, Redis can still replay records and end
+            // claims.
             CallError::Full(_) if self.part == Part::Records => false,
             CallError::ConnectionLost(_) => breaker.failed(&error) | breaker.open(&error),
             _ => breaker.failed(&error),
@@ -404,7 +412,8 @@ mod tests {
     use super::super::script::CHARGE;
     use super::*;
 
-    /// Returns a client of a server that accepts connections and never replies. Connecting fails after 300 ms.
+    /// Creates a listener that accepts connections and never replies, and a client of it. Connecting fails after 300
+    /// ms.
     fn unresponsive() -> (TcpListener, RedisClient) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();

@@ -19,25 +19,26 @@ use redis::{
 use super::RedisOpenError;
 use super::settings::{Nodes, RedisNode, RedisSettings};
 
-/// A server of a connection. `Random` is the only server of a connection without a cluster.
+/// A server that a connection can address. Without a cluster, `Random` addresses the only server.
 pub(super) use redis::cluster_routing::SingleNodeRoutingInfo as ServerRoute;
 
 /// Maximum number of redirections that a call to a cluster follows.
 const REDIRECTIONS: u32 = 3;
 
-/// Shortest and longest pause after a redirection, in milliseconds. A cluster redirects while it moves keys.
+/// Shortest and longest pause after a redirection, in milliseconds. A cluster redirects calls while it moves Redis keys
+/// to another server.
 const REDIRECTION_PAUSE: (u64, u64) = (2, 16);
 
-/// Idle time before the first TCP keepalive probe, and interval between two probes.
+/// How long a connection is idle before the first TCP keepalive probe. The same time passes between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// The configured servers, with credentials and TLS.
+/// The addresses, credentials and TLS settings of the configured Redis servers.
 #[derive(Clone)]
 pub(super) struct Endpoint {
-    /// The only server, or the configured nodes of the cluster. Never empty.
+    /// The only server, or the cluster nodes in `store.url`. Never empty.
     nodes: Vec<redis::Client>,
     cluster: Option<ClusterClient>,
-    /// Timeout of connecting and of subscribing.
+    /// How long connecting can take, and how long subscribing can take.
     timeout: Duration,
 }
 
@@ -50,7 +51,8 @@ pub(super) enum RedisConnection {
 
 impl Endpoint {
     pub(super) fn new(settings: &RedisSettings) -> Result<Self, RedisOpenError> {
-        // The Redis library uses the default TLS provider of the process, which must be set because several are linked.
+        // An error is ignored: it means that a default TLS provider is already set. The Redis library needs this
+        // default, because several providers are linked.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let read = |path: &std::path::PathBuf| {
             std::fs::read(path).map_err(|error| RedisOpenError::Certificates {
@@ -81,10 +83,10 @@ impl Endpoint {
         })
     }
 
-    /// Opens a connection and subscribes to `channel`. The stream ends when the connection is lost.
+    /// Opens a connection and subscribes to `channel`. The returned stream ends when the connection is lost.
     pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
-        // Each node of a cluster delivers all messages. The choice is random, so that the next attempt probably avoids
-        // a node that is down.
+        // The node is chosen at random, because each node of a cluster delivers all messages. The next attempt then
+        // probably avoids a node that is down.
         let node = fastrand::choice(&self.nodes).expect("`nodes` is not empty");
         let subscribe = async {
             let mut subscription = node.get_async_pubsub().await?;
@@ -99,7 +101,7 @@ impl Endpoint {
             let connection = with_timeout(self.timeout, cluster.get_async_connection()).await;
             return connection.map(RedisConnection::Cluster);
         }
-        // Each call has its own deadline, so the connection needs no response timeout.
+        // The connection has no response timeout, because each call has its own deadline.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(None);
@@ -109,7 +111,7 @@ impl Endpoint {
 }
 
 impl RedisConnection {
-    /// Returns all primaries.
+    /// Returns all primaries of the cluster, or the only server without a cluster.
     pub(super) async fn servers(&mut self) -> Result<Vec<ServerRoute>, RedisError> {
         let Self::Cluster(connection) = self else {
             return Ok(vec![ServerRoute::Random]);
@@ -121,7 +123,7 @@ impl RedisConnection {
         primaries.sort();
         primaries.dedup();
         if primaries.is_empty() {
-            let reason = "CLUSTER SLOTS returned no servers";
+            let reason = "the cluster has no primary: CLUSTER SLOTS returned no servers";
             return Err((redis::ErrorKind::Client, reason).into());
         }
         let server = |(host, port)| ServerRoute::ByAddress { host, port };
@@ -145,7 +147,7 @@ impl RedisConnection {
     }
 }
 
-/// Fails with [`io::ErrorKind::TimedOut`] if `step` takes longer than `within`.
+/// Awaits `step`. Fails with [`io::ErrorKind::TimedOut`] if `step` takes longer than `within`.
 pub(super) async fn with_timeout<T>(
     within: Duration,
     step: impl Future<Output = Result<T, RedisError>>,
@@ -156,7 +158,8 @@ pub(super) async fn with_timeout<T>(
         .unwrap_or_else(late)
 }
 
-/// Returns host and port of the primary in an entry of CLUSTER SLOTS: the third element, after the first and last slot.
+/// Parses host and port of the primary from an entry of the reply to CLUSTER SLOTS. The primary is the third element,
+/// after the first and the last slot.
 fn primary(range: Value) -> Option<(String, u16)> {
     let Value::Array(range) = range else {
         return None;
@@ -218,7 +221,8 @@ fn cluster_client(
     builder.build()
 }
 
-/// Returns the address of `node` with its credentials.
+/// Returns the address, the credentials and the database of `node`. A user or password in `settings` overrides the one
+/// in the URL.
 fn connection_info(
     node: &RedisNode,
     settings: &RedisSettings,

@@ -1,8 +1,8 @@
-//! Health of Redis. A monitor probes Redis every second, and immediately after a failed call.
+//! Monitoring of Redis. A monitor thread probes Redis every second, and within 20 ms after a failed call.
 //!
 //! Only the monitor closes the [circuit breakers](StoreBreaker). Before it closes one, it checks that Redis accepts
-//! writes and evicts no keys. A probe also reads the run ID of each server, the secret of the fleet and the format of
-//! its records. The monitor has its own thread, so slow requests do not delay a probe.
+//! writes and evicts no idempotency records. A probe also reads the run ID of each server, the secret of the fleet and
+//! the format of its records. The monitor has its own thread, so slow requests do not delay a probe.
 
 mod breaker;
 mod probe;
@@ -22,7 +22,7 @@ use crate::store::Part;
 pub(super) use self::breaker::StoreBreaker;
 pub(crate) use self::probe::UnusableServer;
 
-/// Interval between two probes while all parts of the store work.
+/// Interval between two probes while Redis works for both rate limits and idempotency records.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval after the first failed probe, ±20 %. It doubles with each further failed probe.
@@ -34,13 +34,13 @@ const RETRY_LONGEST: Duration = Duration::from_millis(500);
 /// Pause before a probe that a failed call requests, so that requests cause at most 50 probes per second.
 const REQUESTED_PAUSE: Duration = Duration::from_millis(20);
 
-/// Probes Redis, and opens and closes the circuit breakers.
+/// Probes Redis, and opens and closes the circuit breakers of rate limits and idempotency records.
 pub(super) struct Monitor {
     state: Arc<ClientState>,
     /// Whether Redis stores idempotency records.
     keyed: bool,
     connection: Option<RedisConnection>,
-    /// Run IDs of the servers at the last probe; empty before the first one.
+    /// Run IDs of the servers at the last probe; empty before the first probe.
     runs: Vec<Arc<str>>,
 }
 
@@ -54,14 +54,14 @@ impl Monitor {
         }
     }
 
-    /// Probes Redis until the future is dropped. Sends the result of the first probe to `first`.
+    /// Probes Redis until this future is dropped. Sends the result of the first probe to `first`.
     pub(super) async fn run(mut self, first: SyncSender<Result<(), UnusableServer>>) {
         let mut first = Some(first);
         let mut retry = RETRY_FIRST;
         loop {
             let works = self.check().await;
             if let Some(first) = first.take() {
-                // The receiver stops waiting after 2 s, so sending can fail.
+                // A send error is ignored: the receiver stops waiting after 2 s.
                 let _ = first.try_send(works.clone().map(|_| ()));
             }
             let next = if matches!(works, Ok(true)) {
@@ -79,8 +79,8 @@ impl Monitor {
         }
     }
 
-    /// Probes Redis once, and opens or closes the breakers. Returns whether all parts of the store work, or an error if
-    /// the gateway cannot start with this Redis.
+    /// Probes Redis once, and opens or closes the circuit breakers. Returns whether Redis works for both rate limits
+    /// and idempotency records. Fails if the gateway must not start with this Redis.
     async fn check(&mut self) -> Result<bool, UnusableServer> {
         let state = Arc::clone(&self.state);
         let (limits, records) = (state.breaker(Part::Limits), state.breaker(Part::Records));
@@ -97,7 +97,7 @@ impl Monitor {
             limits.open(&unusable);
             records.open(&unusable);
             return match unusable {
-                // A failover may be in progress, so the gateway starts.
+                // A replica does not prevent the start of the gateway, because a failover can be in progress.
                 UnusableServer::Replica => Ok(false),
                 _ => Err(unusable),
             };
@@ -122,15 +122,17 @@ impl Monitor {
                 return Err(unusable);
             }
             _ if probe.secret.is_none() => {
-                records.open(&"Redis has no fleet secret and rejects the write of one");
+                records.open(&"Redis has no fleet secret, and rejects the write of a new secret");
                 false
             }
             _ if self.keyed && &*probe.format != FORMAT => {
-                // The gateway starts nevertheless: limits do not depend on records.
+                // Another record format does not prevent the start of the gateway, because rate limits do not depend on
+                // records.
                 records.open_permanently(&UnusableServer::Format(Arc::clone(&probe.format)));
                 false
             }
-            // A Redis without free memory still serves replays. A Redis that rejects all writes cannot store claims.
+            // The breaker closes even if Redis is out of memory, because replays still work. It stays open if Redis
+            // rejects all writes, because Redis then cannot store claims.
             (_, Ok(_) | Err(CallError::Full(_))) => records.close(),
             (_, Err(error)) => {
                 records.open(error);
@@ -140,7 +142,7 @@ impl Monitor {
         Ok(limits_work && records_work)
     }
 
-    /// Begins an epoch if a server was restarted or replaced, and adopts the secret of the fleet.
+    /// Begins an epoch if a server was restarted or replaced. Takes over the secret of the fleet if it changed.
     fn update_epoch(&mut self, probe: &Probe) {
         let run_id = |server: &ServerInfo| Arc::clone(&server.run_id);
         let mut runs: Vec<_> = probe.servers.iter().map(run_id).collect();
@@ -152,8 +154,8 @@ impl Monitor {
         } else if !new_runs.is_empty() {
             tracing::warn!(
                 runs = ?new_runs,
-                "Redis restarted or replaced by another server: limits and idempotency records that it did not persist \
-                 are lost, and a retry whose record is lost executes again"
+                "Redis restarted or replaced by another server: rate limit buckets and idempotency records that Redis \
+                 did not persist are lost, so a retry whose record is lost is executed again"
             );
             self.state.begin_epoch();
         }
@@ -165,7 +167,7 @@ impl Monitor {
         }
     }
 
-    /// Logs the servers after the first successful probe, and warns about their configuration.
+    /// Logs the Redis servers after the first successful probe, and warns about settings that can lose data.
     fn log_first_probe(&self, probe: &Probe) {
         let settings = &self.state.settings;
         let (nodes, servers) = (&settings.nodes, &probe.servers);
@@ -174,26 +176,28 @@ impl Monitor {
         }
         if !self.keyed && servers.iter().any(ServerInfo::evicts) {
             tracing::warn!(
-                "Redis can evict buckets when it is out of memory, and an evicted bucket is full again: set \
-                 `maxmemory-policy` of Redis to `noeviction`"
+                "Redis can evict rate limit buckets when it is out of memory, so clients can exceed their rate limit: \
+                 set `maxmemory-policy` of Redis to `noeviction`"
             );
         }
         if self.keyed && !servers.iter().all(ServerInfo::is_durable) {
             tracing::warn!(
-                "Redis can lose acknowledged idempotency records in a crash, and their requests can execute again: set \
-                 `appendonly` of Redis to `yes` and `appendfsync` to `always` to prevent this"
+                "Redis can lose acknowledged idempotency records in a crash, so their requests can be executed again: \
+                 set `appendonly` of Redis to `yes` and `appendfsync` to `always` to prevent this"
             );
         }
         if self.keyed && probe.denies_publish {
             let (user, prefix) = (settings.user_name().unwrap_or("default"), &settings.prefix);
             tracing::warn!(
-                "Redis user `{user}` has no permission to publish on `{prefix}:*`: duplicates that wait on another \
-                 gateway poll every 250 ms; to notify them, run `ACL SETUSER {user} &{prefix}:* +@pubsub`"
+                "Redis user `{user}` has no permission to publish on channels `{prefix}:*`: a duplicate request that \
+                 waits on another gateway gets its response up to 250 ms later; run \
+                 `ACL SETUSER {user} &{prefix}:* +@pubsub`"
             );
         }
     }
 
-    /// Probes Redis on the connection of the last probe, or on a new connection if the server has closed it.
+    /// Probes Redis on the connection of the last probe, or on a new connection if the server has closed that
+    /// connection.
     async fn probe(&mut self) -> Result<Probe, CallError> {
         let is_first = self.runs.is_empty();
         if let Some(mut connection) = self.connection.take() {

@@ -1,16 +1,16 @@
-//! Records in Redis: one execution for a key across the fleet.
+//! Idempotency records in Redis. A request with an idempotency key is executed once, whichever gateways receive it.
 //!
-//! Each claim has a unique token, and a lease on the clock of Redis. The gateway that made the claim renews the lease
-//! while the execution runs. If the gateway crashes, the lease expires and the key is unknown. A script that ends a
-//! claim passes the token, so a gateway that was frozen for longer than its lease cannot end the claim of another
-//! gateway. It can still complete its own unknown record.
+//! Each claim has a unique token, and a lease that expires by the clock of Redis. The gateway that made the claim
+//! renews the lease while the execution runs. If the gateway crashes, the lease expires and the key becomes unknown. A
+//! script that ends a claim passes the token. So a gateway that was frozen for longer than its lease cannot end the
+//! claim of another gateway. If no other gateway has claimed the key, the frozen gateway can still store its response.
 //!
-//! If the reply to a claim is lost, the gateway releases the claim by its token, because it has sent no request. If a
-//! response cannot be stored, the gateway retries until the lease expires. If the response is not stored by then, the
-//! client does not receive it.
+//! If the reply to a claim is lost, the gateway releases the claim by its token, because it has sent no request
+//! upstream. If a response cannot be stored, the gateway retries until the lease expires. If the response is not stored
+//! by then, the client does not receive it.
 //!
-//! The gateway has two tables in memory: its own executions with their waiters, and the executions on other gateways
-//! that its requests wait for.
+//! The gateway has two tables in memory. One has its own executions and the requests that wait for them. The other has
+//! the executions on other gateways that its requests wait for.
 
 mod calls;
 mod claims;
@@ -36,18 +36,18 @@ use crate::idempotency::{
 };
 use crate::store::{Health, Part};
 
-/// All records of a fleet. Each clone has its own connections.
+/// All idempotency records of a fleet. Each clone has its own connections.
 pub struct RedisRecords {
     client: RedisClient,
-    /// Redis client for WAIT, which blocks its connection.
+    /// Redis client for the command WAIT, which blocks its connection.
     replication: RedisClient,
     claims: Arc<GatewayClaims>,
-    /// Keeps the monitor thread running.
+    /// The monitor thread runs as long as this field exists.
     redis: Redis,
 }
 
 impl RedisRecords {
-    /// Returns the records in `redis`, and starts the tasks that renew leases and observe other gateways.
+    /// Creates the record store in `redis`. Starts tasks that renew leases and receive outcomes from other gateways.
     pub(super) fn new(redis: Redis) -> Self {
         let state = &redis.0.state;
         let claims = GatewayClaims::new(redis.client(Part::Records));
@@ -62,12 +62,12 @@ impl RedisRecords {
         }
     }
 
-    /// Returns the health of the Redis: of limits and of records.
+    /// Returns the health of the rate limits and of the idempotency records in Redis, in this order.
     pub fn health(&self) -> [Health; 2] {
         self.redis.health()
     }
 
-    /// Waits until Redis has received the outcomes of all dropped permits.
+    /// Waits until the outcomes of all dropped permits are stored in Redis, or cannot be stored.
     #[cfg(test)]
     pub(crate) async fn settled(&self) {
         while !self.claims.state().tracked.is_empty() {
@@ -75,7 +75,8 @@ impl RedisRecords {
         }
     }
 
-    /// Claims the key of `request` in Redis. The claim is `pending` until Redis has replied.
+    /// Claims the idempotency key of `request` in Redis. If this future is dropped before the reply, `pending` cancels
+    /// the claim.
     async fn claim_in_redis(
         &self,
         request: &ClaimRequest,
@@ -94,17 +95,17 @@ impl RedisRecords {
             counted,
             full.is_some(),
         );
-        // Computed before the call, so that the lease expires here no later than in Redis.
+        // The expiry is computed before the call, so the lease expires on this gateway no later than in Redis.
         let lease_ends = claims.state().clock.now().after(lease);
         let reply = match self.client.run::<ClaimReply>(&call).await {
             Ok(reply) => reply,
             Err(failure) => {
-                // After these errors Redis has certainly not stored the claim.
+                // After these two errors, Redis has certainly not stored the claim, so there is no claim to cancel.
                 pending.is_open =
                     !matches!(failure, CallError::Unavailable(_) | CallError::Full(_));
                 return match failure {
-                    CallError::Full(why) => {
-                        tracing::debug!(%why, "idempotency key rejected, Redis is out of memory");
+                    CallError::Full(reason) => {
+                        tracing::debug!(%reason, "cannot store idempotency key, Redis is out of memory");
                         Ok(Claim::StoreFull)
                     }
                     failure => Err(failure.into()),
@@ -137,11 +138,16 @@ impl RedisRecords {
                     .map_or(0, |most| most.get().into()),
                 min_wait: full.unwrap_or_default(),
             },
-            ClaimReply::Cancelled => return Err(StoreError::new("the claim was cancelled")),
+            ClaimReply::Cancelled => {
+                return Err(StoreError::new(
+                    "the claim of the idempotency key was cancelled before it arrived at Redis",
+                ));
+            }
         })
     }
 
-    /// Waits until `wait_replicas` replicas have the record of `id`. Returns immediately without `wait_replicas`.
+    /// Waits until `store.wait_replicas` replicas have the record of `id`. Fails if fewer have it after a timeout.
+    /// Returns immediately if `store.wait_replicas` is not set.
     async fn wait_for_replicas(&self, id: RecordId) -> Result<(), StoreError> {
         let Some(wanted) = self.claims.state().settings.wait_replicas else {
             return Ok(());
@@ -151,12 +157,13 @@ impl RedisRecords {
         match have? {
             have if have >= wanted.get() => Ok(()),
             have => Err(StoreError::new(format!(
-                "only {have} of {wanted} replicas have the record"
+                "only {have} of {wanted} replicas have the idempotency record; check the replicas, or lower \
+                 `store.wait_replicas`"
             ))),
         }
     }
 
-    /// Stores the record of an execution. Retries until it is stored or the lease has expired.
+    /// Stores the idempotency record of an execution. Retries until the record is stored or the lease has expired.
     async fn store_record(
         &self,
         token: &ClaimToken,
@@ -179,7 +186,8 @@ impl RedisRecords {
                     }
                 }
                 Ok(false) => {
-                    let reason = "another claim has taken the key, because the lease expired";
+                    let reason = "another request claimed the idempotency key after the lease of this \
+                                  claim expired; raise `store.lease`";
                     return Err(StoreError::new(reason));
                 }
                 Err(failure) => failure.into(),
@@ -202,7 +210,8 @@ impl Records for RedisRecords {
     }
 
     async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
-        // The permit is redeemed after Redis has the outcome. If this future is dropped earlier, the key is unknown.
+        // The permit is redeemed after Redis has the outcome. If this future is dropped earlier, the drop of the permit
+        // sets the idempotency key to unknown.
         let token = *permit.token();
         if outcome.is_executed() {
             let recorded = self.store_record(&token, &outcome).await;
@@ -221,9 +230,10 @@ impl Records for RedisRecords {
         if ended.is_ok() {
             self.claims.end(&token, outcome);
         } else {
-            // The waiters in this process receive the outcome without waiting for Redis.
+            // The requests of this process that wait for the outcome receive it without waiting for Redis.
             let unstored = match &outcome {
-                // Redis does not need the response, so it need not stay in memory until the lease expires.
+                // The copy for Redis has no response, because Redis does not store it. Otherwise the response could
+                // stay in memory until the lease expires.
                 ExecutionOutcome::Released(_) => ExecutionOutcome::Released(None),
                 other => other.clone(),
             };
@@ -245,7 +255,7 @@ impl Records for RedisRecords {
     ) -> Result<Vec<RecordInfo>, StoreError> {
         let names = self.claims.names();
         match scope {
-            // Scope and key determine the name of the record, so no scan is needed.
+            // Scope and key determine the Redis key of the record, so this lookup needs no SCAN.
             Some(scope) => {
                 let found = scan::read(&self.client, &names, RecordId { key, scope }).await?;
                 Ok(found.into_iter().collect())
@@ -259,7 +269,7 @@ impl Records for RedisRecords {
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
-        // The lease of a claim of this gateway may have expired while its execution runs.
+        // An execution in flight is not freed, although its lease can have expired in Redis.
         if self.claims.in_flight.is_running(id) {
             return Ok(false);
         }
@@ -286,7 +296,7 @@ impl Records for RedisRecords {
 }
 
 impl RedisRecords {
-    /// Counts all records in Redis, by state. Reads every record, so do not call it often.
+    /// Counts all records in Redis, by state. This call reads every record, so it is slow.
     pub async fn count(&self) -> Result<RecordCounts, StoreError> {
         scan::count(&self.client, &self.claims.names()).await
     }

@@ -1,8 +1,8 @@
-//! The scripts that run inside Redis.
+//! The Lua scripts that run inside Redis.
 //!
-//! Redis executes a script atomically. A call passes the hash of the script. If the server does not have the script,
-//! for example after a restart, the call is repeated with the text of the script. `redis::Script` is not used: it
-//! copies each key and argument into its own vector before it writes the command.
+//! Redis executes a script atomically. A call passes the SHA-1 hash of the script. If the server does not have the
+//! script, for example after a restart, the call is repeated with the text of the script. `redis::Script` is not used,
+//! because it copies each Redis key and argument into its own vector before it writes the command.
 
 use std::sync::OnceLock;
 
@@ -16,7 +16,7 @@ pub(super) struct Script {
     hash: OnceLock<String>,
 }
 
-/// A call of a script, with its keys and arguments.
+/// A call of a script, with its Redis keys and arguments.
 #[derive(Debug)]
 pub(super) struct Call {
     script: &'static Script,
@@ -29,7 +29,7 @@ impl Script {
         Self { text, hash }
     }
 
-    /// Returns a call with `keys` and without arguments. On a cluster, all keys must be in one slot.
+    /// Creates a call with the Redis keys `keys` and no arguments. On a cluster, all keys must be in one slot.
     pub(super) fn call<N: ToRedisArgs>(&'static self, keys: &[N]) -> Call {
         let hash = || redis::Script::new(self.text).get_hash().to_owned();
         let mut command = redis::cmd("EVALSHA");
@@ -45,14 +45,13 @@ impl Script {
 }
 
 impl Call {
-    /// Adds an argument.
     #[must_use]
     pub(super) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
         self.command.arg(argument);
         self
     }
 
-    /// Runs the script on `connection`.
+    /// Runs the script on `connection`. Sends the text of the script if the server does not know its hash.
     pub(super) async fn run(
         &self,
         connection: &mut impl ConnectionLike,
@@ -65,11 +64,11 @@ impl Call {
         }
     }
 
-    /// Returns the call with the text of the script, for a server that may not have the script.
+    /// Returns the command that passes the text of the script instead of its hash.
     pub(super) fn with_text(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(self.script.text);
-        // The first two arguments are the command name and the hash.
+        // The loop skips the command name and the hash.
         for argument in self.command.args_iter().skip(2) {
             if let Arg::Simple(argument) = argument {
                 command.arg(argument);
@@ -79,28 +78,28 @@ impl Call {
     }
 }
 
-/// Checks that scripts can write. Stores the secret of the fleet and the record format if Redis has no secret, and
-/// returns the stored ones.
+/// Checks that scripts can write. Stores a fleet secret and a record format if Redis has no secret. Returns the secret
+/// and the format that Redis has.
 pub(super) static PROBE: Script = Script::new(include_str!("lua/probe.lua"));
-/// Charges the buckets of a request.
+/// Charges the rate limit buckets of a request.
 pub(super) static CHARGE: Script = Script::new(include_str!("lua/charge.lua"));
 /// Refunds the charges of a rejected request.
 pub(super) static REFUND: Script = Script::new(include_str!("lua/refund.lua"));
-/// Adds a key to the count of a client.
+/// Adds an idempotency key to the key count of a client.
 pub(super) static ADMIT: Script = Script::new(include_str!("lua/count_key.lua"));
-/// Changes the expiry of a key in the count of a client, or removes the key.
+/// Changes the expiry of an idempotency key in the key count of a client, or removes the key from the count.
 pub(super) static RECOUNT: Script = Script::new(include_str!("lua/update_key_count.lua"));
 /// Claims an idempotency key.
 pub(super) static CLAIM: Script = Script::new(include_str!("lua/claim.lua"));
-/// Ends a claim and stores its record.
+/// Ends the claim of an idempotency key and stores its record.
 pub(super) static SETTLE: Script = Script::new(include_str!("lua/end_claim.lua"));
-/// Ends a claim without a record.
+/// Ends the claim of an idempotency key and deletes its record.
 pub(super) static RELEASE: Script = Script::new(include_str!("lua/release_claim.lua"));
-/// Extends the lease of a claim.
+/// Extends the lease of a claim of an idempotency key.
 pub(super) static RENEW: Script = Script::new(include_str!("lua/renew_lease.lua"));
-/// Reads a record.
+/// Reads an idempotency record.
 pub(super) static READ: Script = Script::new(include_str!("lua/read_record.lua"));
-/// Sets the expiry of a record to its current value, so that WAIT on the same connection covers the record.
+/// Writes the expiry of an idempotency record again, so that WAIT on the same connection covers the record.
 pub(super) static CONFIRM: Script = Script::new(include_str!("lua/touch_record.lua"));
-/// Frees a key whose outcome is unknown.
+/// Deletes the record of an idempotency key whose outcome is unknown.
 pub(super) static FREE: Script = Script::new(include_str!("lua/free_unknown.lua"));

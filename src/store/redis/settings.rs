@@ -1,4 +1,4 @@
-//! Settings of the Redis store: addresses, credentials, timeouts and bounds.
+//! Settings of the Redis store: addresses, credentials, timeouts and maximum sizes.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -6,43 +6,44 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Default timeout of the call that charges the limits of a request.
+/// Default of `store.limits_timeout`: the timeout of the call that charges the rate limits of a request.
 pub(crate) const LIMITS_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Default timeout of one operation on a record.
+/// Default of `store.records_timeout`: the timeout of one operation on an idempotency record.
 pub(crate) const RECORDS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Default prefix of all keys in Redis.
+/// Default prefix of all Redis keys.
 pub(crate) const PREFIX: &str = "tidegate";
 
-/// `[store]` of the configuration, with `backend = "redis"`.
+/// The section `[store]` of the configuration with `backend = "redis"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RedisSettings {
-    /// Address of the server, or of nodes of the cluster.
+    /// Address of the server, or addresses of cluster nodes.
     pub nodes: Nodes,
-    /// Prefix of all keys in Redis. Gateways with the same prefix are one fleet.
+    /// Prefix of all Redis keys. Gateways with the same prefix are one fleet.
     pub prefix: Arc<str>,
-    /// The Redis user; overrides the user in the URLs.
+    /// The Redis user. It overrides the user in the URLs.
     pub user: Option<Arc<str>>,
-    /// The password of the user; overrides the password in the URLs.
+    /// The password of the Redis user. It overrides the password in the URLs.
     pub password: Option<Password>,
-    /// File of CA certificates to trust instead of those of the system, in PEM; only with TLS.
+    /// PEM file of the CA certificates to trust instead of those of the system. Used only with TLS.
     pub ca_file: Option<PathBuf>,
-    /// Timeout of the call that charges the limits of a request.
+    /// Timeout of the call that charges the rate limits of a request.
     pub limits_timeout: Duration,
-    /// Timeout of one operation on a record.
+    /// Timeout of one operation on an idempotency record.
     pub records_timeout: Duration,
-    /// Time after which a claim expires unless its gateway renews it. The key of an expired claim is unknown. The lease
-    /// is longer than any execution that the timeouts of the upstreams allow.
+    /// How long a claim is valid unless its gateway renews it. The idempotency key of an expired claim becomes unknown.
+    /// The lease is longer than any execution that the timeouts of the upstreams allow.
     pub lease: Duration,
-    /// Number of replicas that must have a claim before the request is sent, and a record before its response is sent.
+    /// Number of replicas that must have a claim before the request is sent upstream, and a record before the response
+    /// is sent to the client. With `None`, the gateway does not wait for replicas.
     pub wait_replicas: Option<NonZeroU32>,
-    /// Maximum number of idempotency keys of one client; `None` for no bound.
+    /// Maximum number of idempotency keys of one client, or `None` for no maximum.
     pub max_keys_per_client: Option<NonZeroU32>,
 }
 
 impl RedisSettings {
-    /// Returns the name of the Redis user, if one is configured.
+    /// Returns the configured name of the Redis user, or `None` for the default user.
     pub(super) fn user_name(&self) -> Option<&str> {
         let node = self
             .nodes
@@ -52,7 +53,7 @@ impl RedisSettings {
         self.user.as_deref().or(node)
     }
 
-    /// Returns settings for a local server, with long timeouts because other tests may use the machine.
+    /// Creates settings for a server on this machine. The timeouts are long, because other tests can load the machine.
     #[cfg(test)]
     pub(super) fn for_test(port: u16) -> Self {
         Self {
@@ -77,27 +78,27 @@ impl RedisSettings {
     }
 }
 
-/// Addresses of Redis.
+/// Addresses of a Redis server or cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Nodes {
     /// A single server, not in cluster mode.
     Single(RedisNode),
-    /// Nodes of a cluster, from which the client discovers the others. Never empty, and either all or none use TLS.
+    /// Nodes of a cluster. The client discovers further nodes from them. Never empty, and either all or none use TLS.
     Cluster(Vec<RedisNode>),
 }
 
 /// Address and credentials of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RedisNode {
-    /// Host name or IP address, without brackets.
+    /// Host name or IP address. An IPv6 address has no brackets.
     pub host: Arc<str>,
     /// TCP port.
     pub port: u16,
     /// Whether connections use TLS.
     pub tls: bool,
-    /// Database number; 0 on a cluster.
+    /// Number of the Redis database; 0 on a cluster.
     pub database: u32,
-    /// The user in the URL.
+    /// The Redis user in the URL.
     pub user: Option<Arc<str>>,
     /// The password in the URL.
     pub password: Option<Password>,
@@ -108,7 +109,7 @@ pub(crate) struct RedisNode {
 pub(crate) struct Password(Arc<str>);
 
 impl Password {
-    /// Returns the password. Only for authentication to Redis.
+    /// Returns the password in plain text, for authentication to Redis.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -138,7 +139,7 @@ impl fmt::Display for RedisNode {
 }
 
 impl Nodes {
-    /// Returns all configured nodes.
+    /// Returns the configured nodes. A single server is one node.
     pub(crate) fn all(&self) -> &[RedisNode] {
         match self {
             Self::Single(node) => std::slice::from_ref(node),

@@ -1,4 +1,4 @@
-//! The guarantees of a store of records, one test for each.
+//! The guarantees of a store of idempotency records, with one test for each.
 
 mod client_share;
 
@@ -113,7 +113,7 @@ pub(crate) async fn another_request_with_a_used_key_is_a_mismatch_in_every_state
             assert!(matches!(claim, Claim::Mismatch(_)), "{key}: {claim:?}");
         }
     }
-    // The records are unchanged.
+    // The rejected claims have not changed the records.
     assert!(matches!(
         fixture.claim(claim_request(1)).await,
         Claim::InFlight(_)
@@ -171,7 +171,7 @@ pub(crate) async fn a_released_key_can_be_claimed_again_and_waiters_receive_its_
         other => panic!("{other:?}"),
     }
     assert_eq!(fixture.counts().await, RecordCounts::default());
-    // Another request can claim the key.
+    // The idempotency key is free, so another request can claim it.
     let mut other = claim_request(1);
     other.fingerprint = OTHER_REQUEST;
     drop(fixture.win(other).await);
@@ -291,7 +291,7 @@ pub(crate) async fn records_expire_after_their_ttl_except_those_in_progress(kind
     ));
     let outcome = ExecutionOutcome::Completed(numbered_response(1));
     fixture.records.end(in_flight, outcome).await.unwrap();
-    // The TTL starts at the completion.
+    // The TTL of a record starts when its execution completes.
     fixture.advance(fixture.almost_ttl());
     assert!(matches!(
         fixture.claim(claim_request(1)).await,
@@ -319,14 +319,14 @@ pub(crate) async fn a_full_scope_rejects_new_keys(kind: StoreKind) {
         Claim::ScopeFull { min_wait } => assert!(min_wait <= TTL / 2, "{min_wait:?}"),
         other => panic!("{other:?}"),
     }
-    // Its existing keys and those of other scopes can be claimed.
+    // The maximum of a scope rejects neither the existing idempotency keys of the scope nor the keys of other scopes.
     assert!(matches!(fixture.claim(three(1, 1)).await, Claim::Replay(_)));
     assert!(matches!(
         fixture.claim(three(2, 1)).await,
         Claim::InFlight(_)
     ));
     fixture.run(three(4, 2), &numbered_response(4)).await;
-    // After a key is released or expires, a new key can be claimed.
+    // After an idempotency key of the scope is released or expires, a new key can be claimed.
     drop(in_flight);
     fixture.settle().await;
     fixture.run(three(5, 1), &numbered_response(5)).await;
@@ -369,7 +369,7 @@ pub(crate) async fn a_full_store_rejects_new_keys_until_some_expire(kind: StoreK
         ..StoreCapacity::default()
     };
     let fixture = RecordFixture::with_capacity(kind, capacity);
-    // Each key belongs to another client, so that no client exceeds its share.
+    // Each idempotency key belongs to another client, so no client exceeds its share of the store.
     let of_client = |key: u16, scope| ClaimRequest {
         client: ClientHash(key.into()),
         ..in_scope(claim_request(key), key, scope)
@@ -415,10 +415,10 @@ pub(crate) async fn responses_beyond_max_bytes_become_tombstones(kind: StoreKind
             .await;
     }
     let in_flight = fixture.win(claim_request(RESPONSES)).await;
-    // Eviction can happen some time after the claim.
+    // The test waits, because the store can evict responses some time after the claim.
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     let counts = loop {
-        // The memory store evicts during calls.
+        // A claim in each iteration is necessary, because the memory store evicts only during calls.
         fixture.claim(claim_request(RESPONSES)).await;
         let counts = fixture.counts().await;
         if counts.bytes <= capacity.max_bytes && counts.tombstones > 0 {
@@ -540,7 +540,7 @@ pub(crate) async fn a_cancelled_claim_leaves_its_key_free(kind: StoreKind) {
     let fixture = Arc::new(RecordFixture::new(kind));
     for key in 0..50 {
         let (claimed, racing) = (Arc::clone(&fixture), claim_request(key));
-        // Cancelled after zero to four polls.
+        // The claim is cancelled after zero to four polls of its future.
         let task = tokio::spawn(async move { claimed.records.claim(&racing).await.map(drop) });
         for _ in 0..key % 5 {
             tokio::task::yield_now().await;
@@ -548,7 +548,7 @@ pub(crate) async fn a_cancelled_claim_leaves_its_key_free(kind: StoreKind) {
         task.abort();
         drop(task.await);
     }
-    // The store releases the cancelled claims, and then every key is free.
+    // After the store has released the cancelled claims, every idempotency key can be claimed.
     for key in 0..50 {
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         loop {

@@ -1,4 +1,5 @@
-//! Tests of stores of buckets. `behaviours` runs on every store, the other modules test the buckets in Redis.
+//! Tests of stores of rate limit buckets. `behaviours` runs on every store. The other modules test the buckets in
+//! Redis.
 
 mod behaviours;
 mod fixture;
@@ -6,7 +7,7 @@ mod outages;
 mod redis_buckets;
 mod traces;
 
-/// Generates a test of each behaviour for each store.
+/// Generates one test for each behaviour and each store.
 macro_rules! on_each_store {
     ($($behaviour:ident,)*) => {
         on_each_store!(@ memory, Memory, $($behaviour,)*);

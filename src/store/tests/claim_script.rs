@@ -1,11 +1,13 @@
 //! Compares the claim script of Redis with the function `decide_claim`, which decides for all other stores.
 //!
-//! The test runs random histories of three gateways on a real server. It computes the record of each key as the scripts
-//! should have stored it, and passes the record to `decide_claim` for every claim. Each claim uses a gateway that does not
-//! execute the key: otherwise the table of executions in flight would decide instead of the script. So leases can
-//! expire while their executions run, and a claim can replace one whose execution is still in flight.
+//! The test runs random histories of three gateways on a real server. It computes the idempotency record that the
+//! scripts should have stored, and passes this record to `decide_claim` for every claim. Each claim uses a gateway that
+//! has no execution of the same idempotency key. Otherwise the table of executions in flight would decide instead of
+//! the script. So leases can expire while their executions run, and a claim can replace one whose execution is still in
+//! flight.
 //!
-//! `history` compares all stores with an independent model. It covers neither leases nor the bound of a scope.
+//! The module `history` compares all stores with an independent model. It covers neither leases nor the maximum number
+//! of keys in a scope.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -28,12 +30,12 @@ use super::history::cases;
 use super::record_fixture::{StoreKind, TTL, claim_request, id, numbered_response};
 use super::server::StoreServer;
 
-/// Longer than the TTL of a record, and not a multiple of it.
+/// Duration of a lease. It is longer than the TTL of a record, and not a multiple of it.
 const LEASE: Duration = Duration::from_mins(100);
 
 const GATEWAYS: usize = 3;
 
-/// Maximum number of keys of the scope. The histories use three.
+/// Maximum number of idempotency keys of the scope. It is smaller than the three keys in the histories.
 const MAX_KEYS: u32 = 2;
 
 #[derive(Clone, Debug)]
@@ -43,11 +45,11 @@ enum ClaimEvent {
         fingerprint: Fingerprint,
         on_unknown: OnUnknown,
     },
-    /// An execution ends.
+    /// An execution ends. The number selects one of the executions in flight.
     End(usize, Ending),
-    /// An operator frees a key.
+    /// An operator frees the idempotency key with this number, if its outcome is unknown.
     Free(u16),
-    /// Time passes.
+    /// The clocks of the test and of Redis advance.
     Pass(Duration),
 }
 
@@ -61,7 +63,7 @@ enum Ending {
 
 fn any_event() -> impl Strategy<Value = ClaimEvent> {
     let fingerprint = (0_u8..5, 0_u8..5).prop_map(|(request, credentials)| Fingerprint {
-        // Equal in most cases, so that few claims are mismatches.
+        // The division makes the fingerprints equal in most cases, so that few claims are mismatches.
         request: [request / 4; 16],
         credentials: [credentials / 4; 16],
     });
@@ -72,7 +74,8 @@ fn any_event() -> impl Strategy<Value = ClaimEvent> {
         1 => Just(Ending::Released),
         2 => Just(Ending::Unknown),
     ];
-    // Often a multiple of ten, so that leases and records also expire exactly at the time of a claim.
+    // Durations are often multiples of ten minutes, so that leases and records also expire exactly at the time of a
+    // claim.
     let minutes = prop_oneof![1_u64..=70, (1_u64..=7).prop_map(|tens| 10 * tens)];
     prop_oneof![
         12 => (0_u16..3, fingerprint, on_unknown).prop_map(
@@ -84,14 +87,14 @@ fn any_event() -> impl Strategy<Value = ClaimEvent> {
     ]
 }
 
-/// A record as the scripts should have stored it.
+/// An idempotency record as the scripts should have stored it.
 #[derive(Clone, Copy, Debug)]
 struct ExpectedRecord {
     state: RecordState,
     fingerprint: Fingerprint,
     lease_ends: Option<Moment>,
     expires: Moment,
-    /// The number of its claim.
+    /// The number of the claim that wrote this record.
     claim: usize,
 }
 
@@ -128,7 +131,7 @@ struct ScriptComparison<'a> {
 impl<'a> ScriptComparison<'a> {
     fn new(server: &'a StoreServer) -> Self {
         let clock = Clock::virtual_from(std::time::SystemTime::now());
-        // Renewals use real time, so no lease is renewed in this test.
+        // No lease is renewed in this test, because the test takes less real time than a renewal interval.
         let settings = RedisSettings {
             lease: LEASE,
             ..server.settings()
@@ -184,13 +187,14 @@ impl<'a> ScriptComparison<'a> {
             }
             ClaimEvent::Pass(time) => {
                 self.clock.advance(time);
-                // Redis expires a key after the millisecond of its expiry.
+                // The server advances 2 ms further, because Redis expires a record in the millisecond after its expiry.
                 self.server.advance(time + Duration::from_millis(2));
             }
         }
     }
 
-    /// Returns a gateway that does not execute the key, so that the script decides.
+    /// Returns a gateway that has no execution of `id`, so that the script decides. Returns `None` if all gateways have
+    /// one.
     fn idle_gateway(&self, id: RecordId) -> Option<usize> {
         let executes = |gateway| {
             let mut executions = self.executions.iter();
@@ -218,7 +222,7 @@ impl<'a> ScriptComparison<'a> {
             {
                 let expiries = self.records.values().map(|record| record.expires);
                 let next = expiries.min().unwrap().since(claim_request.at);
-                // Real time passes on the server.
+                // The wait can be shorter by up to 30 s, because real time passes on the server.
                 assert!(
                     min_wait <= next && min_wait + Duration::from_secs(30) >= next,
                     "{min_wait:?} instead of {next:?} for {:?}",
@@ -255,7 +259,7 @@ impl<'a> ScriptComparison<'a> {
         }
     }
 
-    /// Ends an execution. Another claim may have replaced its claim.
+    /// Ends an execution. Another claim can have replaced its claim in the meantime.
     async fn end(&mut self, execution: RunningExecution, ending: Ending) {
         let RunningExecution {
             gateway,
@@ -287,7 +291,7 @@ impl<'a> ScriptComparison<'a> {
             state,
             fingerprint: claim_request.fingerprint,
             lease_ends: None,
-            // The script also stores the record if that of the claim has expired.
+            // The script stores the record even if the record of the claim has expired.
             expires: now.after(TTL),
             claim,
         };
@@ -295,7 +299,7 @@ impl<'a> ScriptComparison<'a> {
     }
 }
 
-/// Runs a history and checks each claim.
+/// Runs a history on a server and compares the result of each claim with `decide_claim`.
 fn check(server: &StoreServer, events: &[ClaimEvent]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

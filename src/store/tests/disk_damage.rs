@@ -1,7 +1,8 @@
-//! Damaged files of the store on disk: flipped bytes, holes, truncated and missing files.
+//! Tests of the store on disk with damaged files: flipped bytes, holes, truncated and missing files.
 //!
-//! Whatever the damage, the store never treats a used key as new. Either it reports the damage and does not open, or it
-//! opens and every record is intact or unreadable. `tests/crash/damage.rs` has the tests that need a process.
+//! Whatever the damage, the store never treats a used idempotency key as new. If it detects the damage when it opens,
+//! it fails with an error. Otherwise it opens, and every record is either intact or unreadable. `tests/crash/damage.rs`
+//! has the tests that need a process.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,20 +23,20 @@ mod files;
 
 use files::{Damage, copy, used, write_sparsely};
 
-/// Timeout for the engine to write a table on a busy machine.
+/// How long the storage engine can take to write a table on a busy machine.
 const TABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// With this number and size, some records are in tables and some only in the journal.
+/// Number of records. With this number and body size, some records are in tables and some only in the journal.
 const RECORDS: u16 = 2_000;
 const BODY: usize = 11 << 10;
 
 /// Number of damaged offsets in each file, in addition to its first and last byte.
 const RANDOM_OFFSETS: u64 = 1;
 
-/// The effect of damage on a store.
+/// The effect of a damaged file on a store.
 #[derive(Debug, PartialEq, Eq)]
 enum DamageEffect {
-    /// The store does not open, and returns an error.
+    /// The store fails to open, with an error.
     NotOpened,
     /// The store opens, and this number of records cannot be read.
     Opened { unreadable: u16 },
@@ -59,7 +60,7 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// Returns the files of a store with `RECORDS` records.
+/// Creates the files of a store with `RECORDS` records.
 fn filled_store() -> TempDir {
     let home = TempDir::new().unwrap();
     let store = DiskRecords::open(home.path(), capacity(), clock()).unwrap();
@@ -116,9 +117,9 @@ fn damages(used: u64, random: &mut fastrand::Rng) -> Vec<Damage> {
     all
 }
 
-/// Opens the store in `home` and claims every key. Fails if a used key is treated as new.
+/// Opens the store in `home` and claims every idempotency key. Fails if a used key is treated as new.
 fn examine(home: &Path) -> Result<DamageEffect, String> {
-    // A supervisor restarts the gateway immediately, so the store is opened again after a failure.
+    // After a failure the store is opened again, because a supervisor restarts a gateway immediately.
     let opened = match open(home)? {
         Err(_) => open(home)?,
         opened => opened,
@@ -178,7 +179,7 @@ fn damage_to_any_file_never_makes_a_used_key_new() {
             let home = TempDir::new().unwrap();
             copy(left.path(), home.path());
             let damaged = home.path().join(name);
-            // Replaces the hard link with a separate file.
+            // The hard link is replaced with a separate file, so that the original stays undamaged.
             fs::remove_file(&damaged).unwrap();
             write_sparsely(&damaged, &content);
             damage.apply(&damaged);
@@ -217,13 +218,13 @@ fn a_store_without_one_of_its_keyspaces_does_not_open() {
     }
 }
 
-/// The directory of the index by expiry: the engine numbers its keyspaces in the order of their creation.
+/// The directory of the index by expiry. The storage engine numbers its keyspaces in the order of their creation.
 const EXPIRIES: &str = "records/keyspaces/3/tables";
 
 #[tokio::test]
 async fn a_damaged_index_of_expiries_rejects_no_request() {
     let home = TempDir::new().unwrap();
-    // More than a journal can hold, so that the engine writes the index to a table.
+    // These records are larger than a journal, so the storage engine writes the index to a table.
     let store = DiskRecords::open(home.path(), capacity(), clock()).unwrap();
     for key in 0..1_500 {
         let Ok(Claim::Won(mut permit)) = store.claim(&claim_request(key)).await else {
@@ -247,7 +248,7 @@ async fn a_damaged_index_of_expiries_rejects_no_request() {
         Damage::Flip(100).apply(table);
     }
 
-    // The responses exceed `max_bytes`, so that maintenance reads the index continuously.
+    // `max_bytes` is smaller than the stored responses, so that maintenance reads the index continuously.
     let small = StoreCapacity {
         max_bytes: 32 << 20,
         ..capacity()

@@ -1,7 +1,7 @@
-//! The store on disk frees the space of expired records, except that of the journal.
+//! Tests that the store on disk frees the space of expired records, except the space of the journal.
 //!
-//! The engine starts a new journal only after 64 MB, so 64 MB and a memtable can remain. The test therefore writes
-//! 200 MiB.
+//! The storage engine starts a new journal only after 64 MB, so 64 MB and a memtable can remain. The test writes 200
+//! MiB, so that the freed space is clearly larger.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,7 +18,7 @@ use crate::store::tests::record_fixture::{
 const RESPONSES: u16 = 3_200;
 const BODY: usize = 64 << 10;
 
-/// Timeout for the store to free the space of expired records.
+/// How long the store can take to free the space of expired records.
 const FREE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Returns the disk usage of a directory, in bytes.
@@ -29,7 +29,7 @@ fn space(dir: &Path) -> u64 {
     let sizes = entries.flatten().map(|entry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => space(&entry.path()),
         Ok(metadata) => metadata.blocks() * 512,
-        // The file was deleted in the meantime.
+        // An error means that the file was deleted in the meantime, so it uses no space.
         Err(_) => 0,
     });
     sizes.sum()

@@ -1,4 +1,5 @@
-//! A store on a disk that is too full for its maintenance. `tests/crash/full_disk.rs` tests gateways on a full disk.
+//! A test of a store on a disk that is too full for its maintenance. `tests/crash/full_disk.rs` tests gateways on a
+//! full disk.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,13 +15,13 @@ mod small_disk;
 
 use small_disk::SmallDisk;
 
-/// Timeout for the disk to fill up on a busy machine.
+/// How long the disk can take to fill up on a busy machine.
 const FILL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Timeout for the store to work again after it has space.
+/// How long the store can take to work again after the disk has free space.
 const RECOVERY: Duration = Duration::from_secs(5);
 
-/// To free the space of expired records, the store needs some space itself.
+/// Maintenance deletes expired records to free space, but the deletion needs some free space itself.
 #[tokio::test]
 async fn a_store_on_a_disk_too_full_for_maintenance_recovers_when_space_is_free() {
     let disk = SmallDisk::mount();
@@ -44,7 +45,7 @@ async fn a_store_on_a_disk_too_full_for_maintenance_recovers_when_space_is_free(
         store.end(permit, outcome).await.unwrap();
     }
 
-    // Enough space to delete expired records, but not enough to write the others to a table.
+    // The free space is enough to delete expired records, but not enough to write the others to a table.
     disk.fill();
     disk.free(2 << 20);
     clock.advance(TTL);

@@ -15,29 +15,29 @@ use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use super::record_fixture::{RecordFixture, StoreKind, TTL, claim_request, id, numbered_response};
 use super::server::StoreServer;
 
-/// An event of a history. A number selects one of the executions in flight.
+/// An event of a random history. A `usize` selects one of the executions in flight.
 #[derive(Clone, Debug)]
 enum HistoryEvent {
-    /// A request claims a key.
+    /// A request claims an idempotency key.
     Claim {
         key: u16,
         scope: u8,
         request: u8,
         on_unknown: OnUnknown,
     },
-    /// An execution is sent upstream.
+    /// The request of an execution is sent upstream.
     Send(usize),
-    /// An execution ends.
+    /// An execution ends in the given way.
     End(usize, ExecutionEnd),
-    /// An operator frees a key.
+    /// An operator frees an idempotency key, if its outcome is unknown.
     Free { key: u16, scope: u8 },
-    /// Time passes.
+    /// The clock of the store advances.
     Pass(Duration),
     /// The process crashes and restarts.
     Crash,
 }
 
-/// The end of an execution.
+/// How an execution ends.
 #[derive(Clone, Copy, Debug)]
 enum ExecutionEnd {
     Completed,
@@ -70,18 +70,19 @@ fn any_event() -> impl Strategy<Value = HistoryEvent> {
     ]
 }
 
-/// The record of a key in the model, with the first byte of its fingerprint.
+/// An idempotency record in the model. The first value is the first byte of the fingerprint.
 #[derive(Clone, Debug)]
 enum KnownRecord {
     InProgress(u8),
-    /// State, number of the response if completed, and expiry.
+    /// The execution has ended. The further values are the state, the number of the response if completed, and the
+    /// expiry.
     Ended(u8, RecordState, Option<u16>, Moment),
 }
 
 #[derive(Default)]
 struct RecordModel(HashMap<RecordId, KnownRecord>);
 
-/// The result that a claim must have.
+/// The result of a claim according to the model.
 #[derive(Debug, PartialEq, Eq)]
 enum ExpectedClaim {
     Won,
@@ -140,7 +141,8 @@ impl RecordModel {
         self.0.insert(claim_request.id, known);
     }
 
-    /// Applies a crash of the process.
+    /// Changes the model as a crash of the process at `now` changes the store. A store that is not `durable` loses all
+    /// records.
     fn crash(&mut self, durable: bool, now: Moment) {
         if !durable {
             self.0.clear();
@@ -167,14 +169,14 @@ fn counts(counts: &RecordCounts) -> [u64; 4] {
     RecordState::ALL.map(|state| counts.of(state))
 }
 
-/// A history that runs on a store and on the model.
+/// A store and a model that execute the same history.
 struct HistoryRun {
     kind: StoreKind,
     fixture: RecordFixture,
     model: RecordModel,
     in_flight: Vec<Permit>,
     waiting: Vec<(RecordId, Waiter)>,
-    /// Number of responses so far, so that no two are equal.
+    /// Number of responses so far. It makes each response different.
     responses: u16,
 }
 
@@ -214,7 +216,7 @@ impl HistoryRun {
                 }
             }
             HistoryEvent::Pass(time) => self.fixture.advance(time),
-            // `two_gateways` tests crashes with Redis.
+            // This event is skipped with Redis, because `two_gateways` tests crashes there.
             HistoryEvent::Crash if self.kind.is_shared() => {}
             HistoryEvent::Crash => {
                 self.waiting.clear();
@@ -321,7 +323,7 @@ impl HistoryRun {
         self.check_waiters(claim_request.id, number).await;
     }
 
-    /// Checks that the waiters for `id` receive its outcome.
+    /// Checks that the requests that wait for the execution of `id` receive its outcome.
     async fn check_waiters(&mut self, id: RecordId, number: u16) {
         let (waiters, others) = std::mem::take(&mut self.waiting)
             .into_iter()
@@ -355,12 +357,12 @@ impl HistoryRun {
     }
 }
 
-/// Runs a history on a new store.
+/// Runs a history on a new store, and compares it with the model after each event.
 fn check(kind: StoreKind, events: &[HistoryEvent]) {
     check_on(RecordFixture::new(kind), events);
 }
 
-/// Runs a history and compares the store with the model after each event.
+/// Runs a history on the store in `fixture`, and compares it with the model after each event.
 fn check_on(fixture: RecordFixture, events: &[HistoryEvent]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -409,7 +411,7 @@ proptest! {
     }
 }
 
-/// Runs histories on one server, each with its own prefix.
+/// Runs random histories on one Redis server. Each history has its own prefix of Redis keys.
 fn check_on_server(kind: StoreKind) {
     let server = Arc::new(StoreServer::start(kind));
     let mut runner = TestRunner::new(cases(40));
@@ -428,7 +430,8 @@ fn histories_in_redis_match_the_model() {
     check_on_server(StoreKind::Redis);
 }
 
-/// In the model a record expires at its TTL. In Redis it expires in the following millisecond.
+/// This history is fixed, because the model and Redis differ here: Redis expires a record in the millisecond after its
+/// TTL.
 #[test]
 fn a_record_in_redis_expires_at_its_ttl() {
     let server = Arc::new(StoreServer::start(StoreKind::Redis));

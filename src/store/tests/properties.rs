@@ -1,7 +1,10 @@
-//! Properties of buckets in memory that hold for every quota, every state and every order of events.
+//! Properties of rate limit buckets in memory that hold for every quota, every state and every order of events.
 //!
-//! `decisions` tests single decisions, `traces` compares histories with a model that counts tokens instead of time,
-//! `full_table` has more clients than the store can track, and `threads` has several threads charge the same buckets.
+//! - `decisions` tests single decisions.
+//! - `traces` compares histories with a model that counts tokens instead of time.
+//! - `full_table` has more clients than the store can track.
+//! - `threads` has several threads that charge the same buckets.
+//!
 //! Failing cases are stored in `tests/regressions`.
 
 mod decisions;
@@ -21,7 +24,7 @@ use crate::throttle::{
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-/// Returns a configuration with `cases` cases that stores failing cases.
+/// Creates a configuration that runs `cases` cases and stores failing cases in `tests/regressions`.
 fn cases(cases: u32) -> ProptestConfig {
     let regressions = FileFailurePersistence::Direct("tests/regressions/properties.txt");
     ProptestConfig {
@@ -31,7 +34,7 @@ fn cases(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Any valid quota: intervals from a nanosecond to a year, bursts from 0 to 2³¹−1.
+/// Generates any valid quota, with intervals from a nanosecond to a year and bursts from 0 to 2³¹−1.
 fn any_quota() -> impl Strategy<Value = Quota> {
     let count = (0_u32..32).prop_flat_map(|bits| 1..=u32::MAX >> (31 - bits));
     let period = (0_u32..55).prop_flat_map(|bits| 1..=1_u64 << bits);
@@ -42,7 +45,7 @@ fn any_quota() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// A quota whose bucket a short trace can empty and refill many times.
+/// Generates a quota whose bucket a short trace can empty and refill many times.
 fn small_quota(scale: u64) -> impl Strategy<Value = Quota> {
     (1_u64..40, 0_u32..6).prop_map(move |(interval, burst)| {
         Quota::new(
@@ -54,7 +57,7 @@ fn small_quota(scale: u64) -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Rejects, or delays by up to `longest` nanoseconds.
+/// Generates the behaviour of a rate limit: it rejects requests, or delays them by up to `longest` nanoseconds.
 fn any_exceed(longest: u64) -> impl Strategy<Value = Exceed> {
     prop_oneof![
         Just(Exceed::Reject),

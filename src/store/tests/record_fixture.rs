@@ -1,4 +1,4 @@
-//! A store of records for tests, with a virtual clock.
+//! A store of idempotency records for tests, with a virtual clock.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -21,10 +21,10 @@ use tempfile::TempDir;
 
 use super::server::StoreServer;
 
-/// TTL of records in these tests.
+/// TTL of idempotency records in these tests.
 pub(crate) const TTL: Duration = Duration::from_hours(1);
 
-/// Number of keys that a client may hold in [`RecordFixture::with_share`].
+/// Maximum number of idempotency keys of one client in [`RecordFixture::with_share`].
 pub(crate) const SHARE: u16 = 5;
 
 /// The store to test.
@@ -37,7 +37,7 @@ pub(crate) enum StoreKind {
 }
 
 impl StoreKind {
-    /// Returns whether records survive a crash of the process.
+    /// Returns whether the records of this store survive a crash of the process.
     pub(crate) fn is_durable(self) -> bool {
         match self {
             Self::Memory => false,
@@ -51,15 +51,15 @@ impl StoreKind {
     }
 }
 
-/// A store of records with its clock and its server or directory.
+/// A store of idempotency records with its clock and its server or directory.
 pub(crate) struct RecordFixture {
     pub(crate) kind: StoreKind,
     capacity: StoreCapacity,
     pub(crate) clock: Clock,
     pub(crate) records: RecordStore,
-    /// The directory of a store on disk. Dropped after the store.
+    /// The directory of a store on disk. This field is dropped after the store.
     dir: TempDir,
-    /// The server of a store in Redis.
+    /// The server of a store in Redis, or `None` for the other stores.
     server: Option<Arc<StoreServer>>,
 }
 
@@ -88,8 +88,8 @@ impl RecordFixture {
         }
     }
 
-    /// Returns a store in which a client may hold [`SHARE`] keys: other clients hold 33 of 40 keys, or
-    /// `max_keys_per_client` is set.
+    /// Creates a store in which a client can have at most [`SHARE`] idempotency keys. In Redis, `max_keys_per_client`
+    /// is set. In the other stores, other clients already have 33 of 40 keys.
     pub(crate) async fn with_share(kind: StoreKind) -> Self {
         if kind.is_shared() {
             let server = Arc::new(StoreServer::start(kind));
@@ -113,7 +113,7 @@ impl RecordFixture {
         fixture
     }
 
-    /// Returns a store on `server` with a new prefix.
+    /// Creates a store on `server` with a new prefix of Redis keys.
     pub(crate) fn on(server: Arc<StoreServer>) -> Self {
         let settings = server.settings();
         Self::with_settings(server, settings)
@@ -132,16 +132,16 @@ impl RecordFixture {
         }
     }
 
-    /// Advances the clock of the store, and of its server if it has one.
+    /// Advances the clock of the store, and the clock of its Redis server if it has one.
     pub(crate) fn advance(&self, time: Duration) {
         self.clock.advance(time);
         if let Some(server) = &self.server {
-            // Redis expires a key after the millisecond of its expiry, and the test can be faster than that.
+            // The server advances 2 ms further, because Redis expires a record in the millisecond after its expiry.
             server.advance(time + Duration::from_millis(2));
         }
     }
 
-    /// Returns how much the clock of the store can be ahead of the virtual clock, because real time passes on a server.
+    /// Returns how far the clock of the store can be ahead of the virtual clock, because real time passes on a server.
     pub(crate) fn slack(&self) -> Duration {
         if self.kind.is_shared() {
             Duration::from_secs(10)
@@ -150,12 +150,12 @@ impl RecordFixture {
         }
     }
 
-    /// Returns a time that is slightly shorter than the TTL.
+    /// Returns a duration that is slightly shorter than the TTL.
     pub(crate) fn almost_ttl(&self) -> Duration {
         TTL.saturating_sub(self.slack().max(Duration::from_millis(1)))
     }
 
-    /// Waits until the store has the outcomes of all dropped permits.
+    /// Waits until the outcomes of all dropped permits are in the store.
     pub(crate) async fn settle(&self) {
         if let RecordStore::Redis(records) = &self.records {
             records.settled().await;
@@ -172,7 +172,7 @@ impl RecordFixture {
         self.records.claim(&claim_request).await.unwrap()
     }
 
-    /// Simulates a crash with the executions `in_flight`, and a restart.
+    /// Simulates a crash of the process while the executions `in_flight` run, and a restart.
     pub(crate) fn crash(&mut self, in_flight: Vec<Permit>) {
         match &self.records {
             RecordStore::Memory(_) => {
@@ -180,7 +180,8 @@ impl RecordFixture {
                 self.records = RecordStore::Memory(records);
             }
             RecordStore::Disk(_) => {
-                // A killed process leaves the files as they are at this moment.
+                // The store is opened on a copy of the files, because a killed process leaves its files as they are at
+                // this moment.
                 let copy = TempDir::new().unwrap();
                 copy_all(self.dir(), copy.path());
                 self.records = on_disk(copy.path(), self.capacity, &self.clock);
@@ -199,7 +200,7 @@ impl RecordFixture {
         self.records.count().await.unwrap()
     }
 
-    /// Claims a key. Panics if the claim is not won.
+    /// Claims an idempotency key. Panics if the claim is not won.
     pub(crate) async fn win(&self, claim_request: ClaimRequest) -> Permit {
         match self.claim(claim_request).await {
             Claim::Won(permit) => permit,
@@ -207,7 +208,7 @@ impl RecordFixture {
         }
     }
 
-    /// Claims a key whose execution is in flight, and returns the waiter.
+    /// Claims an idempotency key whose execution is in flight, and returns the waiter. Panics on any other result.
     pub(crate) async fn wait(&self, claim_request: ClaimRequest) -> Waiter {
         match self.claim(claim_request).await {
             Claim::InFlight(waiting) => waiting,
@@ -215,7 +216,7 @@ impl RecordFixture {
         }
     }
 
-    /// Claims a key and completes it with `response`.
+    /// Claims an idempotency key and completes its execution with `response`.
     pub(crate) async fn run(&self, claim_request: ClaimRequest, response: &Arc<StoredResponse>) {
         let mut permit = self.win(claim_request).await;
         permit.mark_sent();
@@ -223,7 +224,7 @@ impl RecordFixture {
         self.records.end(permit, outcome).await.unwrap();
     }
 
-    /// Claims a key and ends it as unknown.
+    /// Claims an idempotency key and ends its execution with an unknown outcome.
     pub(crate) async fn lose(&self, claim_request: ClaimRequest) {
         let mut permit = self.win(claim_request).await;
         permit.mark_sent();
@@ -251,7 +252,7 @@ pub(crate) fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// Returns the ID of a key in a scope.
+/// Returns the record id of an idempotency key in a scope.
 pub(crate) fn id(key: u16, scope: u8) -> RecordId {
     let mut hash = [0; 16];
     hash[..2].copy_from_slice(&key.to_be_bytes());
@@ -261,7 +262,7 @@ pub(crate) fn id(key: u16, scope: u8) -> RecordId {
     }
 }
 
-/// Returns a claim on `key` in scope 1 by client 1.
+/// Creates a claim of the idempotency key `key` in scope 1 by client 1.
 pub(crate) fn claim_request(key: u16) -> ClaimRequest {
     ClaimRequest {
         at: Moment::default(),
@@ -279,12 +280,12 @@ pub(crate) fn claim_request(key: u16) -> ClaimRequest {
     }
 }
 
-/// Returns a response that differs for each number, with headers that are difficult to encode.
+/// Creates a response that differs for each number, with header fields that are difficult to encode.
 pub(crate) fn numbered_response(number: u16) -> Arc<StoredResponse> {
     sized_response(number, 100)
 }
 
-/// Returns a response with a body of `body` bytes.
+/// Creates a response that differs for each number, with a body of `body` bytes.
 pub(crate) fn sized_response(number: u16, body: usize) -> Arc<StoredResponse> {
     let mut headers = HeaderMap::new();
     headers.append(SET_COOKIE, HeaderValue::from_static("a=1; Path=/, b"));

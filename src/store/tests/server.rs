@@ -9,10 +9,11 @@ use crate::store::redis::settings::{Nodes, RedisNode, RedisSettings};
 use super::record_fixture::StoreKind;
 use super::redis::{RedisCluster, RedisServer};
 
-/// Longer than any test advances the clock. The tests of leases set their own.
+/// Duration of a lease. It is longer than any test advances the clock. The tests of leases set their own duration.
 const LEASE: Duration = Duration::from_hours(1_000);
 
-/// A Redis server or a cluster of three, with a clock that tests can advance. The number counts the stores on it.
+/// A Redis server, or a cluster of three. Tests can advance its clock. The number counts the stores that were created
+/// on it.
 pub(crate) enum StoreServer {
     Redis(RedisServer, AtomicU32),
     Cluster(RedisCluster, AtomicU32),
@@ -35,7 +36,7 @@ impl StoreServer {
         }
     }
 
-    /// Returns settings for a store with a new prefix.
+    /// Creates settings for a store with a new prefix of Redis keys.
     pub(crate) fn settings(&self) -> RedisSettings {
         let (nodes, stores) = match self {
             Self::Redis(server, stores) => (Nodes::Single(node(server)), stores),
@@ -50,7 +51,7 @@ impl StoreServer {
             user: None,
             password: None,
             ca_file: None,
-            // Long, because other tests may use the machine.
+            // The timeouts are long, because other tests can load the machine.
             limits_timeout: Duration::from_secs(5),
             records_timeout: Duration::from_secs(5),
             lease: LEASE,
@@ -67,7 +68,7 @@ impl StoreServer {
     }
 }
 
-/// Returns the address of `server`.
+/// Returns the address of `server` as a node in the settings.
 pub(crate) fn node(server: &RedisServer) -> RedisNode {
     RedisNode {
         host: Arc::from("127.0.0.1"),

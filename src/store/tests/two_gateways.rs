@@ -1,4 +1,4 @@
-//! Two gateways that share the records in one Redis.
+//! Tests of two gateways that share the idempotency records in one Redis.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::record_fixture::{StoreKind, claim_request, id, numbered_response};
 use super::redis::RedisServer;
 use super::server::{StoreServer, node};
 
-/// A short lease, for tests of renewals.
+/// Duration of a lease that is renewed during a test.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// Timeout of any expected event.
+/// How long any expected event can take.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Two gateways on one server.
+/// Two gateways on one Redis server.
 struct TwoGateways {
     settings: RedisSettings,
     gateways: [RedisRecords; 2],
@@ -62,7 +62,7 @@ impl TwoGateways {
     }
 }
 
-/// Starts another gateway.
+/// Starts another gateway with `settings`.
 fn join(settings: &RedisSettings) -> RedisRecords {
     let redis = Redis::open(settings.clone(), true, Clock::real()).unwrap();
     redis.records()
@@ -97,11 +97,11 @@ async fn assert_replay(
 ) {
     match gateway.claim(&claim_request).await.unwrap() {
         Claim::Replay(replayed) => assert_eq!(replayed, *expected),
-        other => panic!("no replay: {other:?}"),
+        other => panic!("the result of the claim is not a replay: {other:?}"),
     }
 }
 
-/// Claims a key repeatedly until it is no longer in flight, and returns the result.
+/// Claims an idempotency key repeatedly until its execution is no longer in flight, and returns the last result.
 async fn claim_after_end(gateway: &RedisRecords, claim_request: ClaimRequest) -> Claim {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
@@ -183,7 +183,7 @@ async fn a_waiter_never_receives_the_response_to_a_later_request_with_the_same_k
         a.end(permit, ExecutionOutcome::Released(None))
             .await
             .unwrap();
-        // Immediately, usually before the other gateway polls.
+        // The new claim follows immediately, so usually before the other gateway polls the record.
         let mut another = claim_request(key);
         another.fingerprint = Fingerprint {
             request: [8; 16],
@@ -215,7 +215,7 @@ async fn close_waits_until_redis_has_the_outcomes_of_dropped_permits() {
         },
     );
     drop((sent, unsent));
-    // `records` is still in use.
+    // `close` must work although `records` still exists.
     redis.close();
     let other = join(&settings);
     assert!(matches!(
@@ -268,7 +268,7 @@ async fn a_lease_is_renewed_while_its_execution_runs() {
 async fn the_key_of_a_crashed_gateway_is_unknown_when_its_lease_expires() {
     let fleet = TwoGateways::start();
     let [a, b] = &fleet.gateways;
-    // The lease is too long for a renewal in real time, so it expires as after a crash.
+    // The lease is too long for a renewal during this test, so it expires as after a crash of the gateway.
     let permit = win(a, claim_request(1)).await;
     let waiting = wait(b, claim_request(1)).await;
     fleet.server.advance(fleet.settings.lease);
@@ -279,7 +279,7 @@ async fn the_key_of_a_crashed_gateway_is_unknown_when_its_lease_expires() {
     ));
     let found = b.find(id(1, 1).key, None, 10).await.unwrap();
     assert_eq!(found[0].state, RecordState::Unknown);
-    // The claim can still store its outcome.
+    // The gateway with the expired claim can still store its outcome.
     a.end(permit, ExecutionOutcome::Completed(numbered_response(1)))
         .await
         .unwrap();
@@ -322,7 +322,7 @@ async fn a_claim_whose_reply_is_lost_is_cancelled_even_if_it_arrives_late() {
         ..settings
     });
     let [a, b] = &fleet.gateways;
-    // Opens the connection whose buffer then holds the claim.
+    // This claim opens a connection. While Redis is frozen, the buffer of this connection stores the next claim.
     drop(win(a, claim_request(9)).await);
     fleet.redis().freeze();
     a.claim(&claim_request(1)).await.unwrap_err();
@@ -366,7 +366,7 @@ async fn a_server_without_memory_rejects_new_keys_but_ends_claims_and_replays() 
     drop(win(b, claim_request(3)).await);
 }
 
-/// A server without free memory can still confirm that its replicas have a record.
+/// A Redis server without free memory can still confirm that its replicas have a record.
 #[tokio::test]
 async fn a_server_without_memory_still_confirms_replication() {
     let fleet = TwoGateways::start();
@@ -377,7 +377,8 @@ async fn a_server_without_memory_still_confirms_replication() {
         ..fleet.settings.clone()
     };
     let gateway = join(&settings);
-    // WAIT counts a replica after its first report of its offset, which takes up to a second.
+    // The claims are repeated, because WAIT counts a replica only after its first report of its offset. That takes up
+    // to a second.
     let (completed, tombstone) = loop {
         let claims = (
             gateway.claim(&claim_request(1)).await,
@@ -400,7 +401,7 @@ async fn a_server_without_memory_still_confirms_replication() {
         .unwrap();
     assert!(began.elapsed() < Duration::from_secs(4));
     assert_replay(&fleet.gateways[1], claim_request(1), &numbered_response(1)).await;
-    // The replica has both records.
+    // Both records must be on the replica.
     replica.command(&["REPLICAOF", "NO", "ONE"]);
     let records = replica.command(&["KEYS", "*:r:*"]).array();
     assert_eq!(records.len(), 2, "{records:?}");
@@ -420,7 +421,7 @@ async fn a_record_written_on_another_connection_must_be_replicated_before_the_re
     eventually(async || gateway.claim(&claim_request(9)).await.map(drop)).await;
     let permit = win(&gateway, claim_request(1)).await;
     replica.freeze();
-    // WAIT on a new connection without a write would succeed, which must not count as replicated.
+    // WAIT on a new connection without a write would succeed. The gateway must not treat the record as replicated then.
     close_connections(fleet.redis());
     let outcome = ExecutionOutcome::Completed(numbered_response(1));
     gateway.end(permit, outcome).await.unwrap_err();
@@ -428,7 +429,7 @@ async fn a_record_written_on_another_connection_must_be_replicated_before_the_re
     replica.thaw();
 }
 
-/// ACL rules without channels, the default of Redis 7.
+/// ACL rules that permit no channels, as is the default of Redis 7.
 const WITHOUT_CHANNELS: &str = "on >s3cret ~* resetchannels +@read +@write +@scripting +@pubsub \
                                 +@connection -@dangerous +time +wait +info";
 
@@ -516,7 +517,8 @@ async fn a_response_is_stored_when_redis_is_back_or_unknown_when_the_lease_expir
     a.end(late, outcome()).await.unwrap_err();
     assert!(matches!(ended(waiting).await, ExecutionOutcome::Unknown));
     fleet.redis().thaw();
-    // Redis now executes the calls that it received while frozen, so the outcome may be stored.
+    // Both results are correct: Redis now executes the calls that it received while frozen, so it can have stored the
+    // outcome.
     match claim_after_end(b, claim_request(2)).await {
         Claim::Unknown => {}
         Claim::Replay(replayed) => assert_eq!(replayed, numbered_response(1)),
@@ -536,7 +538,8 @@ async fn all_gateways_use_the_same_secret_also_after_redis_lost_its_data() {
         panic!("a single server was started");
     };
     redis.restart_empty();
-    // The first gateway to connect stores its secret. It may be the new one.
+    // All gateways must take over one secret. The first gateway that connects stores its own, which can be the new
+    // gateway.
     let third = open();
     let deadline = Instant::now() + EVENT_TIMEOUT;
     while secret(&first) != secret(&third) || secret(&second) != secret(&third) {
@@ -555,7 +558,7 @@ async fn a_redis_with_another_secret_is_not_used_before_it_is_probed() {
     let StoreServer::Redis(other, _) = &server else {
         panic!("a single server was started");
     };
-    // As if Redis had restarted empty, and another gateway had stored its secret.
+    // The test simulates that Redis restarted empty, and that another gateway stored its secret.
     let name = format!("{}:{{fleet}}:secret", settings.prefix);
     other.command(&[b"SET".as_slice(), name.as_bytes(), &[7; 32]]);
     other.command(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -567,7 +570,7 @@ async fn a_redis_with_another_secret_is_not_used_before_it_is_probed() {
     assert_eq!(redis.hash_keys().keys().secret.as_bytes(), &[7; 32]);
 }
 
-/// Makes the server close all connections, as it does with idle ones.
+/// Makes the server close all connections, as it does with idle connections.
 fn close_connections(server: &RedisServer) {
     let closed = server.command(&["CLIENT", "KILL", "TYPE", "normal"]).int();
     assert!(closed > 0, "there was no connection");
@@ -581,8 +584,8 @@ async fn every_closed_connection_is_replaced() {
         wait_replicas: NonZeroU32::new(1),
         ..fleet.settings.clone()
     });
-    // Calls may fail for a short time: WAIT counts a replica only after its first report, and the breaker opens if a
-    // connection is closed twice in a row.
+    // Calls are repeated, because they can fail for a short time. WAIT counts a replica only after its first report.
+    // The circuit breaker opens if a connection is closed twice in a row.
     let mut keys = 0..;
     for _ in 0..5 {
         eventually(async || {
@@ -605,7 +608,7 @@ async fn every_closed_connection_is_replaced() {
 async fn eventually(mut attempt: impl AsyncFnMut() -> Result<(), StoreError>) {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     while let Err(error) = attempt().await {
-        assert!(Instant::now() < deadline, "still fails: {error}");
+        assert!(Instant::now() < deadline, "the call still fails: {error}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Two gateways under load while their Redis has a fault, and checks that apply to every fault.
+//! Two gateways under load while their Redis has a fault, and the assertions that apply to every fault.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,38 +9,39 @@ use crate::load::{Load, LoadResults, p99};
 use crate::redis::{RedisCluster, RedisServer};
 use crate::upstream_api::Api;
 
-/// Duration of the load before the fault, for comparison.
+/// How long the load runs before the fault, for comparison.
 const BASELINE: Duration = Duration::from_secs(1);
 
-/// Duration of the load after the recovery.
+/// How long the load runs after the recovery.
 const AFTER: Duration = Duration::from_millis(500);
 
-/// Maximum time between the recovery of Redis and that of the gateways.
+/// Maximum time between the recovery of Redis and the recovery of the gateways.
 const RECOVERY: Duration = Duration::from_secs(2);
 
-/// Maximum increase of the 99th percentile without keys: the timeout of 50 ms, plus the delays of a busy machine.
+/// Maximum increase of the 99th percentile of requests without an idempotency key. It allows for the timeout of 50 ms,
+/// and for the delays of a busy machine.
 const P99_INCREASE: Duration = Duration::from_millis(150);
 
-/// Maximum duration of a request without a key.
+/// Maximum duration of a request without an idempotency key.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Maximum duration of a request with a key. A claim that cannot be ended lasts for its lease of 2 s, and a duplicate
-/// waits no longer than that.
+/// Maximum duration of a request with an idempotency key. A claim that cannot be ended lasts for its lease of 2 s. A
+/// duplicate request waits no longer than that.
 const LONGEST_KEYED: Duration = Duration::from_secs(5);
 
-/// Two gateways that share a Redis, and their upstream.
+/// Two gateways that share a Redis, and the API that is their upstream.
 pub(super) struct FaultTest<R> {
     pub(super) api: Api,
     pub(super) redis: R,
     pub(super) gateways: Arc<[Gateway; 2]>,
 }
 
-/// Results of the load, and the times of fault and recovery.
+/// Results of the load, and the times at which the fault began and ended.
 pub(super) struct FaultResults {
     pub(super) results: LoadResults,
-    /// Start of the fault.
+    /// When the fault began.
     fault: Instant,
-    /// End of the fault.
+    /// When the fault ended.
     pub(super) recovered: Instant,
 }
 
@@ -77,8 +78,9 @@ impl<R> FaultTest<R> {
         }
     }
 
-    /// Puts the gateways under load and causes `fault`. After `lasts`, and when both gateways have detected the fault,
-    /// ends it with `recover`. Checks durations, statuses and recovery.
+    /// Puts the gateways under load and causes `fault`. Ends the fault with `recover` after `lasts`, but not before
+    /// both gateways have detected it. With `lasts` of zero, ends the fault immediately. Asserts that durations,
+    /// statuses and recovery are as expected.
     pub(super) async fn run_with_fault(
         &self,
         fault: impl FnOnce(&R),
@@ -117,7 +119,8 @@ impl<R> FaultTest<R> {
         let failed = results.plain.iter().find(|it| !it.is_success());
         assert!(failed.is_none(), "{failed:?}");
         assert!(recovery < RECOVERY, "{recovery:?}");
-        // Earlier requests may be rejected, because the leases of their keys have to expire.
+        // Earlier requests are not checked. They can be rejected, because the leases of their claims have to expire
+        // first.
         let mut keyed = results.keyed.iter().filter(|it| it.began > ready);
         assert!(
             keyed.all(|it| it.status != 503),
@@ -130,7 +133,7 @@ impl<R> FaultTest<R> {
         }
     }
 
-    /// Waits until both gateways report that limits are degraded.
+    /// Waits until both gateways report on `/readyz` that rate limits are degraded.
     async fn wait_until_degraded(&self) {
         eventually("both gateways are degraded", async || {
             for gateway in &*self.gateways {
@@ -147,7 +150,7 @@ impl<R> FaultTest<R> {
         .await;
     }
 
-    /// Waits until both gateways are ready and execute requests with keys.
+    /// Waits until both gateways are ready and execute requests with an idempotency key. Returns how long this took.
     async fn wait_for_recovery(&self) -> Duration {
         let mut attempt = 0;
         eventually("both gateways recover", async || {
@@ -166,7 +169,7 @@ impl<R> FaultTest<R> {
         .await
     }
 
-    /// Asserts that no key was executed twice, and that each key has one response at both gateways.
+    /// Asserts that each idempotency key had at most one execution, and that both gateways replay the same response.
     pub(super) async fn assert_executed_once(&self, observed: &FaultResults) {
         assert_eq!(self.api.repeated(), Vec::<String>::new());
         let mut replayed = 0;
@@ -175,7 +178,7 @@ impl<R> FaultTest<R> {
             for (_, content) in responses {
                 assert_eq!(content, first, "{key}");
             }
-            // Checks the keys from around the fault again.
+            // Only idempotency keys that were sent shortly before or after the fault are sent again.
             let near = Duration::from_millis(300);
             if responses
                 .iter()
@@ -195,20 +198,21 @@ impl<R> FaultTest<R> {
         }
     }
 
-    /// Asserts that the gateways did not log degradations repeatedly, and nothing from the Redis library.
+    /// Asserts that the gateways logged few degradations, and no messages of the Redis library.
     pub(super) fn assert_few_messages(&self) {
         for gateway in &*self.gateways {
             let log = gateway.log();
             let count = |part: &str| log.lines().filter(|it| it.contains(part)).count();
-            // Once for limits and once for records. During the recovery, a breaker may open again.
+            // A fault causes one message for rate limits and one for records. During the recovery, a circuit breaker
+            // can open again.
             let (degraded, client) = (count("store degraded"), count(" redis::"));
             assert!(degraded <= 6 && client == 0, "{degraded}, {client}: {log}");
         }
     }
 
-    /// Asserts that both gateways logged the fault of limits and the recovery.
+    /// Asserts that both gateways logged the degradation and the recovery of rate limits.
     pub(super) fn assert_noticed(&self) {
-        self.wait_for_logs("Redis cannot be used for limits");
+        self.wait_for_logs("Redis cannot be used for rate limits");
         self.wait_for_logs("limits use Redis again");
     }
 }

@@ -1,4 +1,4 @@
-//! Clusters of three servers.
+//! Tests of the Redis clusters that other tests use. Each cluster has three servers.
 
 use std::time::Duration;
 

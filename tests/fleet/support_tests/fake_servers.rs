@@ -1,4 +1,4 @@
-//! Servers that are not Redis.
+//! Tests of the fake servers that other tests use instead of Redis.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;

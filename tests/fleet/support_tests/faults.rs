@@ -1,4 +1,4 @@
-//! Faults that a test can cause: restart, freeze, full memory, crash of the test.
+//! Tests of the faults that other tests cause: restart, freeze, full memory, crash of the test process.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -70,7 +70,7 @@ fn a_frozen_server_does_not_reply_until_it_is_thawed() {
     client.set_read_timeout(None).unwrap();
     client.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"+PONG\r\n");
-    // A frozen server can be killed.
+    // The test also kills a frozen server, which must succeed.
     server.freeze();
     server.kill();
 }
@@ -98,7 +98,7 @@ fn a_server_outlives_the_thread_that_started_it() {
     assert_eq!(server.info("server", "run_id"), run);
 }
 
-/// The killed process is this test itself. An environment variable makes it start a server and wait.
+/// The killed process is a second run of this test. An environment variable makes it start a server and wait.
 #[test]
 fn no_server_outlives_a_process_that_was_killed() {
     use std::io::{BufRead as _, BufReader};
@@ -109,7 +109,7 @@ fn no_server_outlives_a_process_that_was_killed() {
     if std::env::var_os(CHILD).is_some() {
         let server = RedisServer::start();
         eprintln!("port {}", server.port());
-        // Ends when the parent closes the pipe, in case it does not kill this process.
+        // The process waits until it is killed. If it is not killed, it ends when the parent closes the pipe.
         let _ = std::io::stdin().read(&mut [0]);
         return;
     }

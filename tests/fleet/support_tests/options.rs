@@ -1,4 +1,4 @@
-//! Options of servers: password, users, arguments, replica, TLS.
+//! Tests of the options of Redis servers: password, users, arguments, replica, TLS.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use crate::harness::Certificates;
 use crate::redis::{RedisServer, Reply};
 
-/// Sends `command` on a new connection, and returns the reply.
+/// Sends `command` on a new connection, and returns the reply of the server as text.
 async fn reply_to(server: &RedisServer, command: &str) -> String {
     let mut client = TcpStream::connect(("127.0.0.1", server.port()))
         .await

@@ -1,11 +1,11 @@
-//! Servers and commands whose clock is ahead or behind.
+//! Tests of Redis servers and commands whose clock is ahead or behind.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::redis::{RedisServer, Reply, shift_clock_ahead, shift_clock_back};
 
-/// Returns the time of a server, since 1970.
+/// Returns the time since 1970 by the clock of `server`.
 pub(super) fn time_of(server: &RedisServer) -> Duration {
     let [seconds, micros] = server.command(&["TIME"]).array().try_into().unwrap();
     let number = |reply: Reply| u64::try_from(reply.int()).unwrap();
@@ -16,12 +16,12 @@ fn now() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap()
 }
 
-/// Asserts that the clock that `read` returns is ahead of the real clock by `by`.
+/// Asserts that the clock that `read` returns is ahead of the real clock by `by`. The tolerance is 2 ms.
 fn assert_ahead(by: Duration, read: impl Fn() -> Duration) {
     let before = now();
     let seen = read();
     let after = now();
-    // The offset is a floating-point number, which is not exact.
+    // The comparison tolerates 2 ms, because the offset is a floating-point number and not exact.
     let slack = Duration::from_millis(2);
     assert!(
         seen + slack >= before + by && seen <= after + by + slack,
@@ -43,7 +43,7 @@ fn advancing_the_clock_changes_the_time_of_a_server() {
         server.advance(by);
         assert_ahead(ahead, || time_of(&server));
     }
-    // A restart does not reset the offset.
+    // A restart must not reset the offset of the clock.
     server.restart();
     assert_ahead(ahead, || time_of(&server));
 }
@@ -55,7 +55,7 @@ fn a_key_expires_at_its_expiry_and_not_before() {
         server.command(&["SET", "a", "1", "PX", "3600000"]);
         server.advance(Duration::from_mins(59));
         assert_eq!(server.command(&["EXISTS", "a"]), Reply::Int(1));
-        // Redis expires a key after the millisecond of its expiry.
+        // The clock advances 2 ms further, because Redis expires a key in the millisecond after its expiry.
         server.advance(Duration::from_mins(1) + Duration::from_millis(2));
         assert_eq!(server.command(&["EXISTS", "a"]), Reply::Int(0));
     }

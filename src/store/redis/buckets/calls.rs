@@ -1,15 +1,16 @@
-//! The script calls that charge and refund the buckets of a request, and their replies.
+//! The script calls that charge and refund the rate limit buckets of a request, and their replies.
 //!
 //! The name of a bucket includes its quota, so each quota of a limit has its own buckets. Otherwise, gateways with the
-//! old and the new quota would share a bucket while a change is rolled out. Its debt would mean a different number of
-//! tokens to each of them, and the quota that refills sooner would cancel debt of the other.
+//! old and the new quota would share a bucket while a change is rolled out. The same debt would mean different numbers
+//! of tokens to them, and the quota that refills sooner would cancel debt of the other.
 //!
 //! On a single server, one script charges all buckets of a request. A cluster spreads the buckets over slots, and a
-//! script can use keys of one slot only, so the buckets of each slot form a group. Names have no hash tag. A hash tag
-//! would put the load of a busy client on one server, and it cannot be chosen for buckets that all clients share.
+//! script can use the Redis keys of one slot only. So the buckets of each slot form a group. The names have no hash
+//! tag. A hash tag would put the load of a busy client on one server. Buckets that all clients share could not have
+//! such a tag.
 //!
-//! The scripts have no notion of a quota. A call passes what a charge adds to the debt of a bucket, and the most that
-//! the bucket may owe after it. The gateway decides by the reply, with the same [`decide`](crate::throttle::decide) as
+//! The scripts do not know the quota. A call passes what a charge adds to the debt of a bucket, and the maximum debt of
+//! the bucket after the charge. The gateway decides by the reply, with the same [`decide`](crate::throttle::decide) as
 //! for buckets in memory.
 
 use std::hash::Hasher as _;
@@ -25,24 +26,25 @@ use crate::store::redis::script::{CHARGE, Call, REFUND};
 use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{BucketKey, Charge, Exceed};
 
-/// Number of slots of a cluster.
+/// Number of hash slots of a Redis cluster.
 const SLOTS: u16 = 16_384;
 
-/// The longest debt, 136 years. A number in a script can hold it.
+/// Maximum debt that a call passes to a script: 136 years until a bucket is full. The scripts compute exactly with
+/// numbers of this size.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// The charges of a request that one script makes.
+/// The charges of a request that one script makes, because their buckets are in one slot.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// Indexes into the charges of the request, the enforced ones first.
+    /// Indexes into the charges of the request. The enforced charges come first.
     pub(super) indexes: SmallVec<[usize; USUAL_LIMITS]>,
-    /// The number of enforced charges.
+    /// The number of enforced charges in this group.
     pub(super) enforced: usize,
     /// The Redis keys of the buckets.
     pub(super) names: SmallVec<[String; USUAL_LIMITS]>,
 }
 
-/// The groups of a request; one on a single server.
+/// The groups of a request. A single server has one group.
 pub(super) type Groups = SmallVec<[Group; 1]>;
 
 /// The reply of the script that charges one group.
@@ -52,11 +54,11 @@ pub(super) struct ChargeReply {
     pub(super) admitted: bool,
     /// The time of the charge by the clock of Redis, in seconds and microseconds since 1970.
     pub(super) at: (u64, u64),
-    /// The time from the charge until each bucket would have been full without the charge.
+    /// How long after the charge each bucket would have been full without the charge.
     pub(super) owed: SmallVec<[Duration; USUAL_LIMITS]>,
 }
 
-/// Returns the groups of `charges`: one for each slot on a cluster, otherwise one.
+/// Divides `charges` into groups: one for each slot on a cluster, otherwise one.
 pub(super) fn groups(charges: &RequestCharges<'_>, prefix: &str, is_cluster: bool) -> Groups {
     let mut groups = Groups::new();
     let mut slots: SmallVec<[u16; USUAL_LIMITS]> = SmallVec::new();
@@ -78,8 +80,8 @@ pub(super) fn groups(charges: &RequestCharges<'_>, prefix: &str, is_cluster: boo
 }
 
 impl Group {
-    /// Returns the call that charges this group. Before the charge, Redis raises the debt of each bucket to at least
-    /// its entry in `owed`, which has one entry for each charge of the request.
+    /// Creates the call that charges this group. `owed` has one debt for each charge of the request. Before the charge,
+    /// Redis raises the debt of each bucket to at least this debt.
     pub(super) fn charge(&self, charges: &RequestCharges<'_>, owed: &[Duration]) -> Call {
         let mut call = CHARGE.call(&self.names).arg(self.enforced);
         for charge in self.indexes.iter().map(|&index| &charges.all[index]) {
@@ -92,7 +94,7 @@ impl Group {
         call
     }
 
-    /// Returns the call that refunds the enforced charges of this group.
+    /// Creates the call that refunds the enforced charges of this group.
     pub(super) fn refund(
         &self,
         charges: &RequestCharges<'_>,
@@ -100,7 +102,7 @@ impl Group {
         prefix: &str,
     ) -> Call {
         let (seconds, micros) = reply.at;
-        // The braces put the marker in the slot of the first bucket.
+        // The braces are a hash tag, which puts the marker in the slot of the first bucket.
         let name = &self.names[0];
         let marker = format!("{prefix}:back:{{{name}}}:{:032x}", fastrand::u128(..));
         let names: SmallVec<[&str; USUAL_LIMITS]> = std::iter::once(&marker)
@@ -119,7 +121,8 @@ fn with_time(call: Call, time: Duration) -> Call {
     call.arg(time.as_secs()).arg(time.subsec_nanos())
 }
 
-/// Returns the most that a bucket can owe after a charge.
+/// Returns the maximum debt of a bucket after `charge`. A debt is the time until the bucket is full. The maximum is the
+/// refill time, plus the longest delay if the rate limit delays requests.
 fn max_debt(charge: &Charge<'_>) -> Duration {
     let refill = charge.limit.quota.refill();
     match charge.limit.exceed {
@@ -128,17 +131,17 @@ fn max_debt(charge: &Charge<'_>) -> Duration {
     }
 }
 
-/// Returns the time that a charge adds to the debt of a bucket.
+/// Returns how much `charge` adds to the debt of a bucket, which is the time until the bucket is full.
 fn added_debt(charge: &Charge<'_>) -> Duration {
     let quota = charge.limit.quota;
     if charge.cost > quota.capacity() {
-        // No bucket holds this many tokens, so the charge must exceed the maximum debt.
+        // No bucket can have this many tokens. The returned debt exceeds the maximum, so the script rejects the charge.
         return max_debt(charge) + Duration::from_secs(1);
     }
     quota.interval() * charge.cost.get()
 }
 
-/// Returns `charge` with the bucket that belongs to its quota.
+/// Returns a copy of `charge` whose bucket belongs to its quota.
 ///
 /// Two quotas share a bucket only if their refill interval and their maximum debt are equal. The scripts treat such
 /// quotas alike.
@@ -147,7 +150,7 @@ pub(super) fn per_quota<'a>(charge: &Charge<'a>) -> Charge<'a> {
     quota.write(&charge.limit.quota.interval().as_nanos().to_le_bytes());
     quota.write(&max_debt(charge).as_nanos().to_le_bytes());
     let Hash128 { h1, h2 } = quota.finish128();
-    // The bucket is a keyed hash, so a collision is as unlikely as for any other bucket.
+    // The bucket key is a keyed hash, so two bucket keys collide after XOR as rarely as before.
     let bucket = BucketKey {
         high: charge.bucket.high ^ h1,
         low: charge.bucket.low ^ h2,
@@ -155,12 +158,12 @@ pub(super) fn per_quota<'a>(charge: &Charge<'a>) -> Charge<'a> {
     Charge { bucket, ..*charge }
 }
 
-/// Returns the name of a bucket in Redis.
+/// Returns the Redis key of a bucket.
 pub(super) fn name(prefix: &str, bucket: BucketKey) -> String {
     format!("{prefix}:b:{:016x}{:016x}", bucket.high, bucket.low)
 }
 
-/// Returns the slot of a name without braces.
+/// Returns the cluster slot of a Redis key. `name` must not contain braces, which would be a hash tag.
 fn slot(name: &[u8]) -> u16 {
     State::<XMODEM>::calculate(name) % SLOTS
 }
@@ -169,10 +172,12 @@ impl FromRedisValue for ChargeReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let numbers = Vec::<u64>::from_redis_value(value)?;
         let [admitted, seconds, micros, owed @ ..] = &numbers[..] else {
-            return Err("the reply to a charge has no time".into());
+            return Err("the reply of charge.lua has no time".into());
         };
         let owed = owed.chunks_exact(2).map(|pair| {
-            let nanos = u32::try_from(pair[1]).map_err(|_| "the nanoseconds exceed one second")?;
+            let nanos = u32::try_from(pair[1]).map_err(
+                |_| "the nanoseconds in the reply of charge.lua are not a 32-bit number",
+            )?;
             Ok(Duration::new(pair[0], nanos))
         });
         Ok(Self {
@@ -220,14 +225,14 @@ mod tests {
             assert!(!buckets[..index].contains(bucket), "{index}");
         }
         assert_eq!(of(1, 1, 3, Exceed::Reject), of(2, 2, 3, Exceed::Reject));
-        // The name must not depend on the architecture or version of the gateway.
+        // The expected name is a constant, because it must not depend on the architecture or version of the gateway.
         assert_eq!(
             name("gate", buckets[0]),
             "gate:b:c451ddef8f8bf9a100f7efc471e96c8e"
         );
     }
 
-    /// The expected slots are those of CLUSTER KEYSLOT.
+    /// The expected slots are the replies of Redis to CLUSTER KEYSLOT.
     #[test]
     fn the_slot_of_a_name_is_the_one_that_redis_computes() {
         let slots = [("foo", 12_182), ("123456789", 12_739), ("user1000", 3_443)];

@@ -1,13 +1,15 @@
-//! Decisions by the bucket states that Redis returned, and by local buckets if Redis returned none.
+//! Decisions on requests by the bucket states that Redis returned, and by local buckets for the states that it did not
+//! return.
 //!
-//! If Redis returns no state for a limit, `on_store_error` of the limit applies. The states of Redis and those of local
-//! buckets decide together, so that the wait of a rejection is the longest of all. If all of them admit, the local
+//! If Redis returns no state for a rate limit, `on_store_error` of the limit applies. The states of Redis and those of
+//! local buckets decide together, so the wait of a rejection is the longest of all. If all of them admit, the local
 //! buckets are charged, all or none. A rejected request costs nothing.
 //!
-//! The next request for the same bucket that reaches Redis reports the local debt, and Redis continues with the larger
-//! of both debts. So a gateway never admits more than the quota, however often Redis fails in between. The alternative,
-//! to report all local charges when Redis responds again, would decide requests before the report is complete. If two
-//! gateways charge one bucket without Redis, their debts do not add up: only the larger one counts.
+//! The debt of a bucket is the time until it is full. The next request for the same bucket that reaches Redis reports
+//! the local debt. Redis then continues with the larger of the reported debt and its own debt. So a gateway never
+//! admits more than the quota, however often Redis fails in between. The alternative is to report all local charges
+//! when Redis responds again. It would decide requests before the report is complete. If two gateways charge one bucket
+//! without Redis, their debts do not add up, because Redis uses only the larger one.
 
 use std::collections::HashMap;
 
@@ -22,13 +24,13 @@ use crate::throttle::{
     BucketKey, Charge, ChargeOutcome, ChargeResult, Decision, OnStoreError, decide,
 };
 
-/// Number of shards of the table of unreported charges, each with its own lock.
+/// Number of shards of the table of unreported charges. Each shard has its own lock.
 const SHARDS: usize = 64;
 
-/// For each bucket of a request the time at which it is full, or `None` if Redis did not return it.
+/// For each bucket of a request, the time at which the bucket is full, or `None` if Redis returned no state for it.
 pub(super) type States = SmallVec<[Option<Moment>; USUAL_LIMITS]>;
 
-/// Local buckets, and their charges that have not been reported to Redis.
+/// Buckets in memory, and their charges that have not been reported to Redis.
 #[derive(Debug)]
 pub(super) struct LocalFallback {
     pub(super) local: MemoryBuckets,
@@ -36,7 +38,7 @@ pub(super) struct LocalFallback {
     unreported: Box<[Mutex<Unreported>]>,
 }
 
-/// Buckets with unreported charges, and the time at which each is full.
+/// Buckets with unreported charges, and the time at which each of these buckets is full.
 type Unreported = HashMap<BucketKey, Moment, BuildIdentityHasher>;
 
 impl LocalFallback {
@@ -48,7 +50,7 @@ impl LocalFallback {
         }
     }
 
-    /// Decides all charges of a request. Also returns the states after the decision.
+    /// Decides all charges of a request. Also returns the bucket states after the decision.
     pub(super) fn decide_all(
         &self,
         charges: &RequestCharges<'_>,
@@ -61,7 +63,8 @@ impl LocalFallback {
         let mut exceeded = SmallVec::new();
         for (index, (charge, state)) in charges.watched().iter().zip(watched).enumerate() {
             let charge = std::slice::from_ref(charge);
-            // `on_store_error` does not apply to a shadow limit, which admits and rejects nothing.
+            // A shadow limit without a state is charged locally, because `on_store_error` does not apply to a limit
+            // that rejects nothing.
             let decision = match state {
                 Some(_) => self.decide(charge, std::slice::from_mut(state), now),
                 None => self.charge(charge),
@@ -73,8 +76,8 @@ impl LocalFallback {
         (ChargeResult { decision, exceeded }, after)
     }
 
-    /// Decides charges that are made together. If the decision admits, `states` become those after the charges. The
-    /// reading of a limit with `on_store_error = "open"` and without a state is that of a full bucket.
+    /// Decides charges that are made all or none. If the decision admits, `states` become the states after the charges.
+    /// A limit with `on_store_error = "open"` and without a state is reported as a full bucket.
     fn decide(
         &self,
         charges: &[Charge<'_>],
@@ -102,14 +105,15 @@ impl LocalFallback {
             full_at.push(state);
         }
 
-        // The decision on no charges, with the reading of a full bucket for each limit.
+        // This is the decision on no charges, but with the reading of a full bucket for each rate limit.
         let mut decision = decide(&[], &mut [], now);
         let full = |charge: &Charge<'_>| charge.limit.quota.read(Moment::default(), now);
         decision.readings = charges.iter().map(full).collect();
 
         counted.merge(&decide(&counted.charges, &mut full_at, now), &mut decision);
         if decision.is_admitted() && !local.charges.is_empty() {
-            // Another request may have charged them after their states were read, so this charge decides.
+            // The local charge decides again, because another request can have charged the local buckets in the
+            // meantime.
             local.merge(&self.charge(&local.charges), &mut decision);
         }
         if decision.is_admitted() {
@@ -124,7 +128,8 @@ impl LocalFallback {
 
     /// Makes all `charges` in the local buckets or none, and records them as unreported.
     ///
-    /// A charge beyond `max_clients` is not recorded: it is made in an overflow bucket, which several clients share.
+    /// A charge beyond `max_clients` buckets is not recorded, because an overflow bucket that several clients share
+    /// receives the charge.
     fn charge(&self, charges: &[Charge<'_>]) -> Decision {
         let decision = self.local.charge_now(charges);
         if decision.is_admitted() {
@@ -139,13 +144,15 @@ impl LocalFallback {
         decision
     }
 
-    /// Returns when `bucket` is full, or the start of the clock if all its charges have been reported.
+    /// Returns the time at which `bucket` is full according to its unreported charges. Returns the start of the clock
+    /// if all charges are reported.
     pub(super) fn unreported(&self, bucket: BucketKey) -> Moment {
         let shard = self.shard(bucket).lock();
         shard.get(&bucket).copied().unwrap_or_default()
     }
 
-    /// Records that Redis has received the debt of `bucket` up to `full_at`. A later charge stays unreported.
+    /// Records that Redis has received the debt of `bucket` up to `full_at`. If the local bucket is full later than
+    /// `full_at`, a newer charge is still unreported.
     pub(super) fn reported(&self, bucket: BucketKey, full_at: Moment) {
         let mut shard = self.shard(bucket).lock();
         if shard.get(&bucket).is_some_and(|&known| known <= full_at) {
@@ -153,15 +160,15 @@ impl LocalFallback {
         }
     }
 
-    /// Records that `bucket` was charged at `now` without Redis and is full at `full_at`.
+    /// Records that `bucket` was charged at `now` without Redis, and is full at `full_at`.
     ///
-    /// Full buckets are removed before a shard grows. All other buckets are also in the local table, so `max_clients`
-    /// bounds the size.
+    /// Buckets that are full by now are removed before a shard grows. All other buckets are also in the table of local
+    /// buckets, so `max_clients` bounds the size of this table.
     fn add(&self, bucket: BucketKey, full_at: Moment, now: Moment) {
         let mut shard = self.shard(bucket).lock();
         if shard.len() == shard.capacity() {
             shard.retain(|_, full_at| *full_at > now);
-            // Doubling the capacity keeps the cost of removals per charge constant.
+            // The capacity doubles, so that the average cost of these removals per charge is constant.
             let additional = shard.len();
             shard.reserve(additional);
         }
@@ -170,7 +177,7 @@ impl LocalFallback {
     }
 
     fn shard(&self, bucket: BucketKey) -> &Mutex<Unreported> {
-        // The low half selects the shard. The high half is the hash within the shard.
+        // The low half of the hash selects the shard, because the high half is the hash inside the shard.
         let shard = bucket.low % SHARDS as u64;
         &self.unreported[usize::try_from(shard).expect("SHARDS fits a usize")]
     }
@@ -189,7 +196,7 @@ impl<'a> Subset<'a> {
         self.indexes.push(index);
     }
 
-    /// Copies the readings of `decided` into `decision`, and the outcome if `decision` admits.
+    /// Copies the readings of `decided` into `decision`. Also copies the outcome, unless `decision` already rejects.
     fn merge(&self, decided: &Decision, decision: &mut Decision) {
         for (&index, reading) in self.indexes.iter().zip(&decided.readings) {
             decision.readings[index] = *reading;
@@ -271,7 +278,7 @@ mod tests {
         assert_eq!(fallback.unreported(bucket(u64::MAX)), at(u64::MAX));
     }
 
-    /// On a cluster, the server of one slot can respond while another times out.
+    /// This mix of states occurs on a cluster: the server of one slot can respond while that of another times out.
     #[test]
     fn a_rejection_waits_for_a_local_bucket_that_takes_longer_than_the_one_in_redis() {
         let fallback = fallback();
@@ -287,7 +294,7 @@ mod tests {
         let next: Vec<_> = decision.readings.iter().map(|it| it.next).collect();
         assert_eq!(next, [SECOND * 5, SECOND * 60]);
 
-        // The rejected request was not charged, so the local bucket admits after 60 s.
+        // The request that was rejected took no tokens, so the local bucket admits after 60 s.
         clock.advance(SECOND * 60);
         let mut states = [Some(Moment::default()), None];
         let decision = fallback.decide(&charges, &mut states, clock.now());

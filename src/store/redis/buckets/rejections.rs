@@ -1,22 +1,24 @@
-//! A cache of rejections, so that a client that retries too early is rejected without a call to Redis.
+//! A cache of rejections. It rejects a client that retries too early without a call to Redis.
 //!
-//! Charges only raise the debt of a bucket. So a bucket that rejects a charge cannot admit the same charge before a
-//! time that is known at the rejection. The cache has two bounds of the time at which the bucket is full, both on the
-//! monotonic clock of this gateway.
+//! Charges only raise the debt of a rate limit bucket, which is the time until the bucket is full. So a bucket that
+//! rejects a charge cannot admit the same charge before a time that is known at the rejection. The gateway knows only
+//! approximately when the bucket is full. The cache has a lower and an upper bound of that time, both on the monotonic
+//! clock of this gateway.
 //!
-//! - *No sooner* decides. It counts from before the call and is 0.1 % shorter than the figure of Redis, because the
-//!   clock of Redis may run faster. So the cache rejects no request that Redis would admit.
-//! - *No later* determines the `Retry-After` of the client, which must not be early.
+//! - The lower bound decides whether to reject. It is counted from before the call. Its wait is 0.1 % shorter than the
+//!   wait that Redis returned, because the clock of Redis can run faster. So the cache rejects no request that Redis
+//!   would admit.
+//! - The upper bound determines `Retry-After`, because a client that waits this long must not be rejected again.
 //!
-//! A request that arrives between the two bounds goes to Redis.
+//! A request that arrives between the lower and the upper bound is sent to Redis.
 //!
-//! *No later* is valid only while no other gateway charges the bucket. That is certain only for a bucket that rejects a
-//! cost of 1. A bucket that rejects a larger cost can have tokens for a smaller one. A limit that did not itself reject
-//! the request can be charged on other routes. So the cache decides only requests with one enforced limit at a cost
-//! of 1. Shadow limits have no `Retry-After`, so *no sooner* is enough for them.
+//! The upper bound is valid only while no other gateway charges the bucket. No gateway can charge a bucket that rejects
+//! a cost of 1. But a bucket that rejects a larger cost can have tokens for a smaller one. If a request has several
+//! limits, a limit that did not reject it can be charged on other routes. So the cache decides only requests with one
+//! enforced limit at a cost of 1. Shadow limits have no `Retry-After`, so they need only the lower bound.
 //!
-//! An entry is valid for one run of Redis: after a restart without its data, every bucket is full. An insertion into a
-//! full shard removes outdated entries, or all entries if most are current.
+//! An entry is valid for one run of Redis, because every bucket is full after a restart without data. An insertion into
+//! a full shard removes outdated entries. If more than half of the entries are current, it removes all entries.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -29,33 +31,33 @@ use crate::clock::Moment;
 use crate::store::memory::BuildIdentityHasher;
 use crate::throttle::{BucketKey, Charge, ChargeOutcome, ChargeResult, Decision, decide};
 
-/// Number of shards, each with its own lock.
+/// Number of shards of the cache. Each shard has its own lock.
 const SHARDS: usize = 64;
 
 /// Maximum number of buckets in each shard.
 const CAPACITY: usize = 1_024;
 
-/// The clocks may differ by one part in this many: 0.1 %.
+/// Divisor of the tolerated difference in clock speed. The clock of Redis can run faster by 1/1000, which is 0.1 %.
 const DRIFT: u32 = 1_000;
 
-/// Buckets that rejected a charge, with the debt that Redis returned.
+/// Rate limit buckets that rejected a charge, with the time until each bucket is full.
 #[derive(Debug)]
 pub(super) struct Rejections(Box<[Mutex<RejectionShard>]>);
 
 type RejectionShard = HashMap<BucketKey, Observation, BuildIdentityHasher>;
 
-/// The debt of a bucket in a reply of Redis.
+/// The state of a bucket in a reply of Redis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Observation {
-    /// The epoch of Redis at the time of the call.
+    /// The epoch of Redis at the time of the call. It changes when Redis is restarted or replaced.
     pub(super) epoch: u64,
-    /// Time just before the call.
+    /// When the call was sent, on the clock of this gateway.
     pub(super) called: Moment,
-    /// Time just after the reply.
+    /// When the reply arrived, on the clock of this gateway.
     pub(super) replied: Moment,
-    /// Expiry of this entry.
+    /// The cache ignores this entry from this time on.
     pub(super) until: Moment,
-    /// The time until the bucket is full, counted from the execution of the call.
+    /// How long after the execution of the call the bucket is full.
     pub(super) owed: Duration,
 }
 
@@ -75,9 +77,9 @@ impl Rejections {
         Self((0..SHARDS).map(|_| Mutex::default()).collect())
     }
 
-    /// Returns the decision on a request if the cache is certain of it, or `None` if Redis has to decide. The decision
-    /// is certain if every charge is rejected and at most one is enforced. A charge of a shadow limit that is not
-    /// rejected has to be made in Redis.
+    /// Returns the decision on a request, or `None` if Redis has to decide. The cache decides if it rejects every
+    /// charge and at most one charge is enforced. A charge of a shadow limit that the cache does not reject has to be
+    /// made in Redis.
     pub(super) fn lookup(
         &self,
         charges: &RequestCharges<'_>,
@@ -97,7 +99,7 @@ impl Rejections {
         })
     }
 
-    /// Returns the rejection of `charge` if both bounds reject it.
+    /// Returns the rejection of `charge`, or `None` if the cache cannot reject it. Its wait is that of the upper bound.
     fn reject(&self, charge: &Charge<'_>, epoch: u64, now: Moment) -> Option<Decision> {
         let known = self
             .shard(charge.bucket)
@@ -113,7 +115,7 @@ impl Rejections {
         rejected(known.no_later())
     }
 
-    /// Adds a bucket that rejected a charge. `seen` is its state before the charge.
+    /// Adds a bucket that rejected a charge. `seen` is the state of the bucket before the charge.
     pub(super) fn insert(&self, bucket: BucketKey, seen: Observation) {
         let mut shard = self.shard(bucket).lock();
         if shard
@@ -126,7 +128,8 @@ impl Rejections {
             shard.retain(|_, it| {
                 it.epoch >= seen.epoch && it.min_wait().min(it.until) > seen.replied
             });
-            // Otherwise each further insertion would scan the shard.
+            // The shard is emptied if more than half of its entries are current. Otherwise nearly every insertion would
+            // scan it.
             if shard.len() > CAPACITY / 2 {
                 shard.clear();
             }
@@ -134,7 +137,8 @@ impl Rejections {
         shard.insert(bucket, seen);
     }
 
-    /// Updates a cached bucket after a charge, so that later rejections have the new wait.
+    /// Updates the entry of `bucket` after a charge, so that later rejections have the new wait. Has no effect if the
+    /// bucket is not cached.
     pub(super) fn update(&self, bucket: BucketKey, seen: Observation) {
         let mut shard = self.shard(bucket).lock();
         let known = shard.get_mut(&bucket);
@@ -144,7 +148,7 @@ impl Rejections {
     }
 
     fn shard(&self, bucket: BucketKey) -> &Mutex<RejectionShard> {
-        // The low half selects the shard. The high half is the hash within the shard.
+        // The low half of the hash selects the shard, because the high half is the hash inside the shard.
         let shard = bucket.low % SHARDS as u64;
         &self.0[usize::try_from(shard).expect("SHARDS fits a usize")]
     }
@@ -161,7 +165,7 @@ mod tests {
         Moment::from_nanos(millis * 1_000_000)
     }
 
-    /// Returns an observation, with the times of call and reply in milliseconds.
+    /// Creates an observation. `called` and `replied` are in milliseconds.
     fn seen(owed: Duration, epoch: u64, called: u64, replied: u64) -> Observation {
         Observation {
             epoch,
@@ -179,7 +183,8 @@ mod tests {
         }
     }
 
-    /// Returns the cached wait of a request with one limit, which has one token per 10 s and no burst.
+    /// Returns the wait of a cached rejection, or `None` if the cache does not reject. The request has one limit with
+    /// one token per 10 s and no burst.
     fn wait(rejections: &Rejections, number: u64, epoch: u64, now: Moment) -> Option<Duration> {
         let quota = Quota::new(NonZeroU32::MIN, SECOND * 10, 0).unwrap();
         let charge = Charge {
@@ -202,7 +207,8 @@ mod tests {
         let rejections = Rejections::new();
         rejections.insert(bucket(1), seen(SECOND * 10, 0, 1_000, 1_400));
         assert_eq!(wait(&rejections, 1, 0, at(1_400)), Some(SECOND * 10));
-        // The bucket is full at some time between 11.0 s and 11.4 s, or 10 ms earlier by a faster clock.
+        // The bucket is full at some time between 11.0 s and 11.4 s. If the clock of Redis runs 0.1 % faster, the
+        // bucket is full 10 ms earlier.
         assert_eq!(
             wait(&rejections, 1, 0, at(10_989)),
             Some(SECOND * 411 / 1_000)
@@ -280,7 +286,7 @@ mod tests {
         }
         let held: usize = rejections.0.iter().map(|it| it.lock().len()).sum();
         assert!(held as u64 <= most, "{held}");
-        // The last insertion is cached, whichever entries were removed.
+        // The entry of the last insertion must exist, whichever entries were removed.
         assert!(wait(&rejections, most * 3 - 1, 0, at(1)).is_some());
     }
 }

@@ -1,5 +1,5 @@
-//! Compares the charge script with `decide` after each request, on a real server and by its clock. Tests the refund
-//! script.
+//! Tests of the scripts `charge.lua` and `refund.lua` on a real Redis server. After each request, the reply of the
+//! charge script is compared with the decision of `decide`.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -22,7 +22,8 @@ fn buckets(server: &RedisServer) -> RedisBuckets {
     redis.buckets(1_000)
 }
 
-/// A request: indexes of its enforced limits and of its shadow limits, its cost, and the wait before it.
+/// A random request. It has the indexes of its enforced limits and of its shadow limits, its cost, and the wait before
+/// it.
 #[derive(Clone, Debug)]
 struct ModelRequest {
     enforced: Vec<usize>,
@@ -74,7 +75,7 @@ fn request(limits: usize) -> impl Strategy<Value = ModelRequest> {
     })
 }
 
-/// The time at which each bucket is full, by the clock of Redis, computed with `decide`.
+/// The expected time at which each bucket is full, by the clock of Redis. `decide` computes it.
 #[derive(Default)]
 struct BucketModel(HashMap<BucketKey, Moment>);
 
@@ -103,7 +104,7 @@ impl BucketModel {
     }
 }
 
-/// Returns the unreported debts of a request whose buckets were never charged without Redis.
+/// Returns a local debt of zero for each charge, because the gateway has charged no bucket without Redis.
 fn nothing_owed(charges: &RequestCharges<'_>) -> Vec<Duration> {
     charges.all.iter().map(|_| Duration::ZERO).collect()
 }
@@ -160,7 +161,7 @@ fn the_charge_script_and_decide_agree_on_every_request() {
                 let full_at = model.0.get(&charge.bucket).copied().unwrap_or_default();
                 prop_assert_eq!(owed, full_at.since(now));
             }
-            // `decide` needs only the durations, so the clock may start at any time.
+            // The clock starts at a random time, because the decision must depend only on durations.
             let base = Moment::from_nanos(fastrand::u64(..1 << 60));
             let before = reply.owed.iter().map(|&owed| Some(base.after(owed)));
             let fallback = &buckets.fallback;
@@ -169,7 +170,7 @@ fn the_charge_script_and_decide_agree_on_every_request() {
             prop_assert_eq!(reply.admitted, expected.decision.is_admitted());
             prop_assert_eq!(&result, &expected);
 
-            // Redis stores a bucket until it is full, and at most 3 ms longer.
+            // Redis must store a bucket until it is full, and at most 3 ms longer.
             for (charge, name) in all.iter().zip(&groups[0].names) {
                 let full_at = model.0[&charge.bucket];
                 let expiry = server.command(&["PEXPIRETIME", name]).int();
@@ -186,7 +187,7 @@ fn the_charge_script_and_decide_agree_on_every_request() {
     outcome.unwrap();
 }
 
-/// A bucket in Redis that tests charge and refund.
+/// A Redis server with one bucket that tests charge and refund.
 struct RefundFixture {
     server: RedisServer,
     buckets: RedisBuckets,
@@ -237,7 +238,7 @@ impl RefundFixture {
         self.with(async |charges, groups| self.buckets.refund(charges, groups, replies).await);
     }
 
-    /// Sends a refund twice, as after a lost reply.
+    /// Sends the same refund twice, as a gateway does after a lost reply.
     fn refund_twice(&self, replies: &Replies) {
         self.with(async |charges, groups| {
             let call = groups[0].refund(charges, replies[0].as_ref().unwrap(), PREFIX);
@@ -248,7 +249,7 @@ impl RefundFixture {
         });
     }
 
-    /// Returns when the bucket is full, in nanoseconds since 1970; 0 if it is full now.
+    /// Returns when the bucket is full, in nanoseconds since 1970, or 0 if it is full now.
     fn full_at(&self) -> u128 {
         let name = calls::name(PREFIX, self.bucket);
         match self.server.command(&["GET", &name]) {
@@ -269,7 +270,7 @@ fn a_refund_restores_a_bucket_without_later_charges() {
     assert_eq!(fixture.full_at(), before);
     fixture.refund(&first);
     assert_eq!(fixture.full_at(), 0);
-    // A refund to a full bucket has no effect.
+    // A refund to a full bucket must have no effect.
     fixture.refund(&first);
     assert_eq!(fixture.full_at(), 0);
 }

@@ -1,10 +1,10 @@
-//! The circuit breaker of one part of the store.
+//! The circuit breaker for one part of the Redis store: rate limits or idempotency records.
 //!
-//! Limits and records each have one, because their timeouts and requirements differ. A Redis without free memory can
-//! still replay records. A Redis that replies in 100 ms is too slow for limits, but not for records. Requests only open
-//! a breaker. The [monitor](super::Monitor) closes it after a successful probe, so no request serves as a probe. The
-//! breaker of upstream servers has other rules (a failure ratio, half-open requests, retry times), and a store must not
-//! depend on `upstream`, so the two share no code.
+//! Each part has its own breaker, because timeouts and requirements differ. A Redis without free memory can still
+//! replay records. A Redis that replies in 100 ms is too slow for rate limits, but not for records. Requests only open
+//! a breaker. The [monitor](super::Monitor) closes it after a successful probe, so no request serves as a probe. This
+//! code is separate from the circuit breaker of upstream servers. That one has other rules (a failure ratio, half-open
+//! requests, retry times), and a store must not depend on `upstream`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use parking_lot::Mutex;
 use crate::store::redis::settings::Nodes;
 use crate::store::{Health, Part};
 
-/// Number of consecutive failures that open the breaker.
+/// Number of consecutive failed calls that open the circuit breaker.
 const FAILURES: u32 = 3;
 
-/// A breaker that opens within this time after it closed has relapsed.
+/// A circuit breaker that opens again within this time after it closed has relapsed, so it stays open longer.
 const RELAPSE_WINDOW: Duration = Duration::from_secs(10);
 
-/// Minimum open time after the first relapse. It doubles with each further relapse.
+/// Minimum time that the circuit breaker stays open after its first relapse. It doubles with each further relapse.
 const MIN_OPEN: Duration = Duration::from_millis(50);
 
-/// Upper bound of the minimum open time.
+/// Maximum of the doubled minimum open time.
 const LONGEST_MIN_OPEN: Duration = Duration::from_secs(1);
 
 /// Circuit breaker for the calls of one part of the store.
 #[derive(Debug)]
 pub(crate) struct StoreBreaker {
     part: Part,
-    /// The configured addresses, for the log.
+    /// The configured addresses of Redis, for the log.
     nodes: Arc<str>,
     open: AtomicBool,
     consecutive_failures: AtomicU32,
-    /// Number of failures since startup, for the metrics.
+    /// Number of failed calls since startup, for the metrics.
     all_failures: AtomicU64,
     history: Mutex<BreakerHistory>,
 }
 
 #[derive(Debug)]
 struct BreakerHistory {
-    /// Why the breaker is open; `None` if it is closed, or before the first probe.
+    /// Why the circuit breaker is open. `None` if it is closed, and before the first probe.
     reason: Option<Arc<str>>,
     opened: Instant,
     closed: Option<Instant>,
-    /// Number of consecutive relapses.
+    /// Number of consecutive relapses: the breaker opened again soon after it closed.
     relapses: u32,
 }
 
 impl StoreBreaker {
-    /// Returns a breaker that is open until the first successful probe.
+    /// Creates a circuit breaker that is open until the first successful probe.
     pub(crate) fn new(part: Part, nodes: &Nodes) -> Self {
         Self {
             part,
@@ -73,7 +73,7 @@ impl StoreBreaker {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Returns why the breaker is open, or `None` if it is closed.
+    /// Returns why the circuit breaker is open, or `None` if it is closed.
     pub(crate) fn degraded(&self) -> Option<Arc<str>> {
         let reason = || self.history.lock().reason.clone();
         let unknown = || "Redis has not responded since startup".into();
@@ -88,31 +88,31 @@ impl StoreBreaker {
         }
     }
 
-    /// Reports a successful call.
+    /// Reports a successful call, which resets the number of consecutive failures.
     pub(crate) fn succeeded(&self) {
-        // Read first: if every call wrote, the cache line would move between the workers.
+        // The counter is read first. If every call wrote it, its cache line would move between the worker threads.
         if self.consecutive_failures.load(Ordering::Relaxed) != 0 {
             self.consecutive_failures.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Counts a failure that does not open the breaker.
+    /// Counts a failed call in the metrics. It cannot open the circuit breaker.
     pub(crate) fn count_failure(&self) {
         self.all_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Reports a failed call. Returns whether the breaker opened.
+    /// Reports a failed call. Returns whether this call opened the circuit breaker.
     pub(crate) fn failed(&self, reason: &dyn fmt::Display) -> bool {
         self.count_failure();
         let failures = self.consecutive_failures.fetch_add(1, Ordering::Relaxed) + 1;
         failures >= FAILURES && self.open(reason)
     }
 
-    /// Opens the breaker. Returns whether it was closed.
+    /// Opens the circuit breaker. Returns whether it was closed before.
     pub(crate) fn open(&self, reason: &dyn fmt::Display) -> bool {
         let mut history = self.history.lock();
         let was_closed = !self.open.swap(true, Ordering::AcqRel);
-        // The breaker is open at startup, so the first reason is logged although the breaker does not change.
+        // The first reason is logged although the breaker is already open, because the breaker is open at startup.
         if was_closed || history.reason.is_none() {
             let reason: Arc<str> = reason.to_string().into();
             self.log_degraded(&reason);
@@ -125,7 +125,7 @@ impl StoreBreaker {
         was_closed
     }
 
-    /// Opens the breaker for a reason that only an operator can remove. Replaces any other reason.
+    /// Opens the circuit breaker for a reason that only an operator can correct. Replaces any other reason.
     pub(super) fn open_permanently(&self, reason: &dyn fmt::Display) {
         let mut history = self.history.lock();
         if history.reason.as_deref() != Some(&*reason.to_string()) {
@@ -135,7 +135,7 @@ impl StoreBreaker {
         self.open(reason);
     }
 
-    /// Closes the breaker, unless the minimum open time after a relapse has not passed. Returns whether it is closed.
+    /// Closes the circuit breaker, unless it must stay open longer after a relapse. Returns whether it is closed.
     pub(super) fn close(&self) -> bool {
         let mut history = self.history.lock();
         if !self.is_open() {
@@ -147,12 +147,16 @@ impl StoreBreaker {
         }
         self.consecutive_failures.store(0, Ordering::Relaxed);
         self.open.store(false, Ordering::Release);
-        // At the first close after startup there may have been no failure to report.
+        // The recovery is logged only after a logged failure. At startup there can have been none.
         if history.reason.take().is_some() {
             match self.part {
-                Part::Limits => tracing::info!("store recovered, limits use Redis again"),
+                Part::Limits => tracing::info!(
+                    "store recovered: circuit breaker closed, rate limits use Redis again"
+                ),
                 Part::Records => {
-                    tracing::info!("store recovered, idempotency records use Redis again");
+                    tracing::info!(
+                        "store recovered: circuit breaker closed, idempotency records use Redis again"
+                    );
                 }
             }
             history.closed = Some(Instant::now());
@@ -166,12 +170,13 @@ impl StoreBreaker {
             Part::Limits => tracing::error!(
                 nodes,
                 reason,
-                "store degraded: Redis cannot be used for limits, the `on_store_error` of each limit applies"
+                "store degraded: Redis cannot be used for rate limits, so `on_store_error` of each limit applies"
             ),
             Part::Records => tracing::error!(
                 nodes,
                 reason,
-                "store degraded: Redis cannot be used for idempotency records, requests with a key are rejected"
+                "store degraded: Redis cannot be used for idempotency records, so requests with an idempotency key \
+                 get 503"
             ),
         }
     }
@@ -246,7 +251,10 @@ mod tests {
         breaker.open(&"gone again");
         let since = Instant::now();
         while !breaker.close() {
-            assert!(since.elapsed() < LONGEST_MIN_OPEN * 20, "never closed");
+            assert!(
+                since.elapsed() < LONGEST_MIN_OPEN * 20,
+                "the circuit breaker never closes"
+            );
         }
         assert!(since.elapsed() >= MIN_OPEN, "{:?}", since.elapsed());
     }

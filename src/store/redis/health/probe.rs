@@ -1,5 +1,5 @@
-//! A probe of Redis. It reads INFO and the secret of the fleet, and checks that a script can write, as requests
-//! require.
+//! A probe of Redis. It reads INFO and the secret of the fleet. It also checks that a script can write, because
+//! requests require this.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,70 +17,72 @@ use crate::store::redis::error::{CallError, is_lost};
 use crate::store::redis::records::RecordNames;
 use crate::store::redis::script::PROBE;
 
-/// The oldest supported Redis version: the scripts use commands and flags that Redis 7.0 introduced.
+/// The oldest supported Redis version. The scripts use commands and flags that Redis 7.0 introduced.
 const OLDEST: (u32, u32) = (7, 0);
 
-/// The record format that this gateway uses, see `lua/claim.lua`. Format 1 had fingerprints of 16 bytes.
+/// The format of the idempotency records that this gateway writes, see `lua/claim.lua`. Format 1 had fingerprints of 16
+/// bytes.
 pub(super) const FORMAT: &str = "2";
 
-/// The format of a fleet that has stored no format.
+/// The record format of a fleet that has stored a secret but no format.
 const FORMAT_1: &str = "1";
 
-/// Expiry of the key that a probe writes, in milliseconds.
+/// Expiry of the Redis key that a probe writes, in milliseconds.
 const TEST_KEY_TTL: u32 = 10_000;
 
-/// The secret of the fleet and the record format, as stored in Redis.
+/// The secret of the fleet and the record format, as stored in Redis; `None` if Redis has no such value.
 type FleetValues = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// The result of a probe.
 pub(super) struct Probe {
-    /// The primaries: all servers that hold data of their own.
+    /// All primaries, which are the servers that accept writes. Without a cluster there is one server.
     pub(super) servers: Vec<ServerInfo>,
-    /// The secret of the fleet; `None` if Redis has none and rejected the write of ours.
+    /// The secret of the fleet. `None` if Redis has no secret and rejected the write of the secret of this gateway.
     pub(super) secret: Option<Secret>,
     /// The record format of the fleet.
     pub(super) format: Arc<str>,
-    /// Duration of a write, or the reason why it failed.
+    /// How long the write took, or why it failed.
     pub(super) write: Result<Duration, CallError>,
-    /// Whether the Redis user has no permission to publish on the channel of the fleet. Checked only in the first
-    /// probe.
+    /// Whether the Redis user lacks the permission to publish on the channel of the fleet. Only the first probe checks
+    /// this; later probes report `false`.
     pub(super) denies_publish: bool,
 }
 
-/// Properties of one server, from its INFO.
+/// Properties of one server, from its reply to INFO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerInfo {
-    /// Random ID that the server generates at each start.
+    /// Random ID of the server process. It changes at each start.
     pub(super) run_id: Arc<str>,
     version: Arc<str>,
-    /// The `maxmemory-policy` of the server.
+    /// The `maxmemory-policy` of the server, for example `noeviction`.
     eviction: Arc<str>,
     is_replica: bool,
     append_only: bool,
-    /// Whether the append-only file is synced before a write is acknowledged.
+    /// Whether the server syncs the append-only file to disk before it acknowledges a write.
     syncs_always: bool,
 }
 
-/// Why a server cannot be used. Every message ends with a remedy.
+/// Why the gateway cannot use a Redis server. Every message includes a remedy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum UnusableServer {
     /// The server is older than Redis 7.0.
     #[error(
-        "version {0} is too old for the scripts of the gateway; use Redis 7.0, Valkey 7.2 or later"
+        "version {0} of Redis is too old for the scripts of the gateway; use Redis 7.0, Valkey 7.2 or later"
     )]
     TooOld(Arc<str>),
-    /// The server evicts keys when it is out of memory.
+    /// The server evicts Redis keys when it is out of memory, so it could evict idempotency records.
     #[error(
         "the `maxmemory-policy` is `{0}`, so Redis would evict idempotency records when it is out of memory, and their \
-         requests could execute again; run `CONFIG SET maxmemory-policy noeviction` and add the setting to the \
+         requests could be executed again; run `CONFIG SET maxmemory-policy noeviction` and add the setting to the \
          configuration of Redis"
     )]
     Evicts(Arc<str>),
-    /// Another version of the gateway wrote the records in another format.
+    /// Another version of the gateway wrote the idempotency records in another format.
     #[error(
-        "the records are in format {0}, and this version uses format {FORMAT}; run the version that \
-         wrote them until its keys have expired, then set another `prefix` or database in [store], or delete all keys of \
-         the prefix while no gateway runs. If you do so earlier, keys that were used before can execute again"
+        "the idempotency records in Redis are in format {0}, but this version of the gateway uses format {FORMAT}; run \
+         the version that wrote them until the records have expired, then set another `prefix` or database in [store], \
+         or delete all Redis keys of the prefix while no gateway runs. If you do so earlier, retries of earlier \
+         requests can be executed again"
     )]
     Format(Arc<str>),
     /// The server is a replica and accepts no writes.
@@ -89,10 +91,11 @@ pub enum UnusableServer {
 }
 
 impl Probe {
-    /// Probes Redis on `connection`. Reads its configuration too if `is_first`.
+    /// Probes Redis on `connection`. With `is_first`, also checks the persistence settings and the permission to
+    /// publish.
     ///
-    /// Each step has the timeout of records. A cluster fails the probe if one of its servers fails: any request may
-    /// need keys of that server.
+    /// Each step has the timeout `store.records_timeout`. The probe of a cluster fails if one of its servers fails,
+    /// because any request can need Redis keys of that server.
     pub(super) async fn run(
         state: &ClientState,
         connection: &mut RedisConnection,
@@ -117,7 +120,7 @@ impl Probe {
         let ((secret, format), write) = match with_timeout(within, write.run(connection)).await {
             Ok(values) => (FleetValues::from_redis_value(values)?, Ok(began.elapsed())),
             Err(error) if is_lost(&error) => return Err(error),
-            // Without free memory, Redis rejects the script but still has its secret.
+            // The script failed, for example because Redis is out of memory. The values that MGET returned are used.
             Err(error) => (stored, Err(error.into())),
         };
         let secret = secret.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
@@ -133,7 +136,7 @@ impl Probe {
     }
 }
 
-/// Publishes an empty message, which gateways ignore, and returns whether Redis denies it.
+/// Publishes an empty message, which gateways ignore. Returns whether the Redis user lacks the permission for it.
 async fn denies_publish(state: &ClientState, connection: &mut RedisConnection) -> bool {
     let prefix = &state.settings.prefix;
     let mut publish = redis::cmd("PUBLISH");
@@ -157,13 +160,13 @@ impl ServerInfo {
             let mut command = redis::cmd("CONFIG");
             command.arg("GET").arg("appendfsync");
             let reply = with_timeout(within, connection.query_server(server, command)).await;
-            // The user may have no permission for CONFIG.
+            // An error counts as not synced, because the Redis user can lack the permission for CONFIG.
             info.syncs_always = reply.is_ok_and(contains_always);
         }
         Ok(info)
     }
 
-    /// Parses the reply to INFO. An absent field is empty.
+    /// Parses the reply to INFO. A field that is absent from the reply is empty.
     fn parse(info: &str) -> Self {
         let field = |name: &str| {
             info.lines()
@@ -173,7 +176,7 @@ impl ServerInfo {
         };
         Self {
             run_id: field("run_id").into(),
-            // In Valkey this is the Redis version that it is compatible with.
+            // Valkey reports the Redis version that it is compatible with in this field.
             version: field("redis_version").into(),
             eviction: field("maxmemory_policy").into(),
             is_replica: field("role") == "slave",
@@ -182,7 +185,7 @@ impl ServerInfo {
         }
     }
 
-    /// Fails if the server can be used neither for limits nor for records.
+    /// Fails if the gateway can use the server neither for rate limits nor for idempotency records.
     pub(super) fn check(&self) -> Result<(), UnusableServer> {
         if self.version() < OLDEST {
             return Err(UnusableServer::TooOld(Arc::clone(&self.version)));
@@ -193,7 +196,7 @@ impl ServerInfo {
         Ok(())
     }
 
-    /// Fails if the server cannot be used for idempotency records.
+    /// Fails if the gateway cannot use the server for idempotency records.
     pub(super) fn check_for_records(&self) -> Result<(), UnusableServer> {
         if self.evicts() {
             return Err(UnusableServer::Evicts(Arc::clone(&self.eviction)));
@@ -201,12 +204,13 @@ impl ServerInfo {
         Ok(())
     }
 
-    /// Returns whether the server evicts keys when it is out of memory.
+    /// Returns whether the server evicts Redis keys when it is out of memory.
     pub(super) fn evicts(&self) -> bool {
         &*self.eviction != "noeviction"
     }
 
-    /// Returns whether acknowledged writes survive a crash of the server.
+    /// Returns whether acknowledged writes survive a crash of the server: `appendonly` is on and `appendfsync` is
+    /// `always`.
     pub(super) fn is_durable(&self) -> bool {
         self.append_only && self.syncs_always
     }

@@ -1,5 +1,5 @@
--- Charges the buckets of one request. Enforced buckets are charged all or none, each bucket of a shadow limit by
--- itself.
+-- Charges the rate limit buckets of one request. Enforced buckets are charged all or none. Each bucket of a shadow
+-- limit is charged independently.
 --
 -- KEYS  the buckets, the enforced ones first
 -- ARGV  the number of enforced buckets; then for each bucket
@@ -7,15 +7,15 @@
 --         longest delay of a request
 --         the charge, in seconds and nanoseconds
 --       then, only if the gateway charged some of these buckets without Redis, for each bucket
---         the minimum debt, in seconds and nanoseconds
+--         the minimum debt before the charge, in seconds and nanoseconds
 --
--- Returns whether the enforced buckets were charged (1 or 0), the TIME in seconds and microseconds, and for each bucket
--- its debt before the charge, in seconds and nanoseconds.
+-- Returns whether the enforced buckets were charged (1 or 0), the reply of TIME in seconds and microseconds, and for
+-- each bucket its debt before the charge, in seconds and nanoseconds.
 --
 -- The value of a bucket is the time at which it is full, in nanoseconds since 1970. Its debt is the time until then. A
--- full bucket is not stored. Lua numbers are exact only up to 2^53, which is less than these times, so the script
--- computes with seconds and nanoseconds. The name of a bucket includes its quota, so all gateways pass the same maximum
--- for it.
+-- full bucket is not stored. The script computes with separate seconds and nanoseconds, because Lua numbers are exact
+-- only up to 2^53, which is less than these times. The Redis key of a bucket includes its quota, so all gateways pass
+-- the same maximum debt for it.
 
 local GIGA = 1000000000
 local call, sub = redis.call, string.sub
@@ -41,13 +41,13 @@ for i = 1, #KEYS do
   end
   local least_s, least_ns = tonumber(ARGV[4 * #KEYS + 2 * i]), tonumber(ARGV[4 * #KEYS + 2 * i + 1])
   if least_s and (least_s > s or (least_s == s and least_ns > ns)) then
-    -- Written even if the request is rejected, because the gateway reports this debt only once.
+    -- The reported debt is written even if the request is rejected, because the gateway reports it only once.
     s, ns = least_s, least_ns
     after_s[i], after_ns[i] = s, ns
   end
   if s > most_s or (s == most_s and ns > most_ns) then
-    -- No charge results in such a debt, so the clock was set back. Written even if the request is rejected: otherwise
-    -- the bucket would reject requests until the clock has caught up.
+    -- The debt is reduced to the maximum: a larger debt means that the clock of Redis was set back. It is written even
+    -- if the request is rejected. Otherwise the bucket would reject requests until the clock has caught up.
     s, ns = most_s, most_ns
     after_s[i], after_ns[i] = s, ns
   end
@@ -69,7 +69,7 @@ for i = 1, #KEYS do
   if after_s[i] then
     local s, ns = now_s + after_s[i], now_ns + after_ns[i]
     if ns >= GIGA then s, ns = s + 1, ns - GIGA end
-    -- The key expires in the first millisecond in which the bucket is full.
+    -- The Redis key expires in the first millisecond in which the bucket is full.
     local until_ms = s * 1000 + math.floor(ns / 1000000) + 1
     call('SET', KEYS[i], string.format('%d%09d', s, ns), 'PXAT', until_ms)
   end

@@ -1,5 +1,5 @@
--- Claims an idempotency key. The function `idempotency::claim::decide_claim` decides for the other stores. A test compares
--- both.
+-- Claims an idempotency key. For the other stores, the Rust function `idempotency::claim::decide_claim` makes the same
+-- decision. A test compares it with this script.
 --
 -- KEYS[1]  the record: a hash of
 --            s  the state: p in progress, c completed, u unknown, t tombstone
@@ -8,29 +8,29 @@
 --            t  start of the state, in ms since 1970
 --            l  in progress: expiry of the lease, in ms since 1970; the record is unknown from then on
 --            x  in progress: how long the record is stored after the lease, in ms
---            w  in progress: set if a request on another gateway waits
+--            w  in progress: set if a request on another gateway waits for the outcome
 --            c  the client that sent the request, 8 bytes; only if the keys of clients are counted
 --            a  completed: the response
--- KEYS[2]  sorted set of the keys of the scope, each with the expiry of its record, in ms since 1970
+-- KEYS[2]  sorted set of the idempotency keys of the scope, each with the expiry of its record, in ms since 1970
 -- KEYS[3]  marker that exists if this claim was cancelled before it arrived
 -- ARGV[1]  the fingerprint of the request
 -- ARGV[2]  the token of the claim
 -- ARGV[3]  duration of the lease, in ms
--- ARGV[4]  how long the record is stored, in ms
--- ARGV[5]  1 if an unknown key can be claimed again
--- ARGV[6]  maximum number of keys of the scope
--- ARGV[7]  the key, without its scope
+-- ARGV[4]  how long the record is stored after the lease, in ms
+-- ARGV[5]  1 if an idempotency key with the state unknown can be claimed again
+-- ARGV[6]  maximum number of idempotency keys of the scope
+-- ARGV[7]  the idempotency key, without its scope
 -- ARGV[8]  the client that sends the request, 8 bytes; empty if the keys of clients are not counted
--- ARGV[9]  1 if the client has the maximum number of keys
+-- ARGV[9]  1 if the client has the maximum number of idempotency keys
 --
 -- Returns the result of the claim and its details:
---   0  won, with the client of the record that the claim replaces, if any
---   1  replay, with the response
---   2  in flight, with the token of the other claim
---   3  mismatch, with 1 if only the credentials differ
---   4  unknown
---   5  tombstone
---   6  the scope is full, with the time until the first of its keys expires, in ms
+--   0  the claim is won; with the client of the record that the claim replaces, if any
+--   1  the response is replayed; with the response
+--   2  an execution is in flight; with the token of its claim
+--   3  the fingerprint differs; with 1 if only the credentials differ
+--   4  the outcome of an earlier execution is unknown
+--   5  an earlier execution completed, but its response is not stored (tombstone)
+--   6  the scope has the maximum number of keys; with the time until the first of them expires, in ms
 --   7  the claim was cancelled
 --   8  the client has the maximum number of keys
 
@@ -56,7 +56,8 @@ if state then
     return {0}
   end
   if state == 'p' and tonumber(lease_ends) > now then
-    -- The write fails when Redis is out of memory. The other gateway also polls, so it does not need the message.
+    -- An error is ignored, because the waiting gateway also polls the record. The write fails if Redis is out of
+    -- memory.
     redis.pcall('HSET', KEYS[1], 'w', '1')
     return {2, owner}
   end
@@ -70,7 +71,7 @@ if state then
     return {4}
   end
 else
-  -- Expired keys do not count.
+  -- Only idempotency keys that have not expired count against the maximum of the scope.
   local since = '(' .. format_ms(now)
   if redis.call('ZCOUNT', KEYS[2], since, '+inf') >= tonumber(ARGV[6]) then
     local first = redis.call('ZRANGEBYSCORE', KEYS[2], since, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
@@ -81,8 +82,8 @@ else
   end
 end
 
--- The first write allocates memory, so that Redis rejects the script when it is out of memory. After a first write that
--- allocates none, Redis would allow all others.
+-- The first write must allocate memory, so that Redis rejects the script if it is out of memory. After a first write
+-- that allocates none, Redis would allow all later writes of the script.
 local lease_end = now + tonumber(ARGV[3])
 local expiry = lease_end + tonumber(ARGV[4])
 redis.call('HSET', KEYS[1], 's', 'p', 'f', ARGV[1], 'o', ARGV[2], 't', format_ms(now), 'l', format_ms(lease_end), 'x', ARGV[4])
@@ -93,7 +94,7 @@ elseif client then
 end
 redis.call('PEXPIREAT', KEYS[1], format_ms(expiry))
 redis.call('ZADD', KEYS[2], format_ms(expiry), ARGV[7])
--- The set of keys expires with its last key. Each claim removes up to 8 expired keys.
+-- The sorted set expires together with its last idempotency key. Each claim removes up to 8 expired keys from the set.
 if redis.call('PEXPIREAT', KEYS[2], format_ms(expiry), 'NX') == 0 then
   redis.call('PEXPIREAT', KEYS[2], format_ms(expiry), 'GT')
 end

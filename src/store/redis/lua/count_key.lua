@@ -1,9 +1,9 @@
--- Adds a key to the count of a client, unless the client has the maximum number of keys.
+-- Adds an idempotency key to the key count of a client, unless the client has the maximum number of keys.
 --
--- KEYS[1]  sorted set of the keys of the client, each with the expiry of its record, in ms since 1970
--- ARGV[1]  the key: scope and key of the record
+-- KEYS[1]  sorted set of the idempotency keys of the client, each with the expiry of its record, in ms since 1970
+-- ARGV[1]  the entry of the set: scope and idempotency key of the record
 -- ARGV[2]  time until the record of a claim expires, in ms
--- ARGV[3]  maximum number of keys of the client
+-- ARGV[3]  maximum number of idempotency keys of the client
 --
 -- Returns
 --   0  if the set already has the key
@@ -27,7 +27,7 @@ if redis.call('ZCOUNT', KEYS[1], since, '+inf') >= tonumber(ARGV[3]) then
   return {2, tonumber(first[2]) - now}
 end
 
--- The first write allocates memory, so that Redis rejects the script when it is out of memory.
+-- The first write must allocate memory, so that Redis rejects the script if it is out of memory.
 local expiry = format_ms(now + tonumber(ARGV[2]))
 redis.call('ZADD', KEYS[1], expiry, ARGV[1])
 if redis.call('PEXPIREAT', KEYS[1], expiry, 'NX') == 0 then

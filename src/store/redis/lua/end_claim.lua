@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
--- Ends a claim and stores its record. Redis accepts the script when it is out of memory, because an executed request
--- must have a record.
+-- Ends the claim of an idempotency key and stores its record. The flag allow-oom lets the script write when Redis is
+-- out of memory, because an executed request must have a record.
 --
 -- KEYS[1]  the record, see claim.lua
--- KEYS[2]  sorted set of the keys of the scope
+-- KEYS[2]  sorted set of the idempotency keys of the scope
 -- ARGV[1]  the token of the claim
--- ARGV[2]  the state of the record: c completed, u unknown, t tombstone
+-- ARGV[2]  the new state of the record: c completed, u unknown, t tombstone
 -- ARGV[3]  how long the record is stored, in ms
 -- ARGV[4]  the fingerprint of the request
--- ARGV[5]  the key, without its scope
+-- ARGV[5]  the idempotency key, without its scope
 -- ARGV[6]  the channel that notifies requests waiting on other gateways
--- ARGV[7]  the message: scope and key of the record
+-- ARGV[7]  the message: scope and idempotency key of the record
 -- ARGV[8]  completed: the response
 -- ARGV[9]  the client that sent the request, 8 bytes; empty if the keys of clients are not counted
 --
--- Returns 1, also if the record was already stored; or 0 if another claim has the key.
+-- Returns 1 if the record is stored, also by an earlier call; or 0 if another claim has the idempotency key.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -32,13 +32,14 @@ if state then
   if state == ARGV[2] then
     return 1
   end
-  -- The claim whose outcome is unknown can still store it. Other records do not change.
+  -- Only a record in progress or unknown is replaced. A claim that became unknown can thus still store its outcome.
   if state ~= 'p' and state ~= 'u' then
     return 0
   end
 end
 
--- A record that Redis has lost in a restart is written too, because the request was executed.
+-- The record is also written if Redis has none, for example after a restart without data, because the request was
+-- executed.
 local expiry = now + tonumber(ARGV[3])
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 's', ARGV[2], 'f', ARGV[4], 'o', ARGV[1], 't', format_ms(now))
@@ -54,7 +55,8 @@ if redis.call('PEXPIREAT', KEYS[2], format_ms(expiry), 'NX') == 0 then
   redis.call('PEXPIREAT', KEYS[2], format_ms(expiry), 'GT')
 end
 if waited then
-  -- The Redis user may have no permission for the channel. The record is written, and other gateways poll it.
+  -- An error is ignored, because other gateways also poll the record. The Redis user can lack the permission to
+  -- publish.
   redis.pcall('PUBLISH', ARGV[6], ARGV[7])
 end
 return 1

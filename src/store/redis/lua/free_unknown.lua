@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Frees a key whose outcome is unknown.
+-- Deletes the record of an idempotency key whose outcome is unknown, so that the key can be claimed again.
 --
 -- KEYS[1]  the record, see claim.lua
--- KEYS[2]  sorted set of the keys of the scope
--- ARGV[1]  the key, without its scope
+-- KEYS[2]  sorted set of the idempotency keys of the scope
+-- ARGV[1]  the idempotency key, without its scope
 --
--- Returns 1 and the client whose count includes the key, if any; or 0 if the key is not unknown.
+-- Returns 1 and the client whose count includes the key, if any; or 0 if the outcome is not unknown.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

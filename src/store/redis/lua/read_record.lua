@@ -1,10 +1,10 @@
 #!lua flags=no-writes
--- Reads the record of a key.
+-- Reads an idempotency record.
 --
 -- KEYS[1]  the record, see claim.lua
 -- ARGV[1]  number of bytes of the response to return: 0 for none, -1 for all
 --
--- Returns an empty array if there is no record, or
+-- Returns an empty array if there is no record, otherwise
 --   the state; unknown if the lease of a claim has expired
 --   the token of the claim
 --   the fingerprint of the request

@@ -1,16 +1,16 @@
--- Refunds the charges that one script made, for a request that another script rejected.
+-- Refunds the charges that one call of charge.lua made, because another call rejected the same request.
 --
--- KEYS  a marker that exists if this refund was made; then the buckets
--- ARGV  the TIME of the charge, in seconds and microseconds; then for each bucket
+-- KEYS  a marker that exists if this refund was made; then the rate limit buckets
+-- ARGV  the reply of TIME at the charge, in seconds and microseconds; then for each bucket
 --         the charge, in seconds and nanoseconds
 --         its debt before the charge, in seconds and nanoseconds
 --
 -- Returns 1, or 0 if the refund was already made.
 --
--- A bucket without a later charge gets its earlier state back. From a bucket with a later charge, the script removes
--- only the rest of our charge, which shrinks by one second per second. Without our charge, the bucket could have been
--- full in the meantime, and a full bucket gains no tokens. A refund of the entire charge would then admit more than the
--- quota. The client regains the difference as the bucket refills.
+-- A bucket without a later charge gets its state before the charge back. From a bucket with a later charge, the script
+-- removes only the rest of the refunded charge, which shrinks by one second per second. Without the refunded charge,
+-- the bucket could have been full in the meantime, and a full bucket gains no tokens. A refund of the entire charge
+-- would then admit more than the quota. The client regains the difference as the bucket refills.
 
 local GIGA = 1000000000
 
@@ -20,7 +20,8 @@ local function normalize(s, ns)
   return s, ns
 end
 
--- A gateway that gets no reply repeats the call. A second refund would admit more than the quota.
+-- The refund is made only once, because a gateway repeats a call without a reply. A second refund would admit more than
+-- the quota.
 if not redis.call('SET', KEYS[1], '1', 'NX', 'PX', 60000) then
   return 0
 end

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Extends the lease of a claim.
+-- Extends the lease of a claim of an idempotency key.
 --
 -- KEYS[1]  the record, see claim.lua
--- KEYS[2]  sorted set of the keys of the scope
+-- KEYS[2]  sorted set of the idempotency keys of the scope
 -- ARGV[1]  the token of the claim
 -- ARGV[2]  duration of the lease from now, in ms
--- ARGV[3]  the key, without its scope
+-- ARGV[3]  the idempotency key, without its scope
 --
 -- Returns 1, or 0 if the claim no longer exists.
 

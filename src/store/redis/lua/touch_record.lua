@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Sets the expiry of a record to its current value, for the WAIT that follows on this connection.
+-- Writes the current expiry of an idempotency record again, so that the following WAIT on this connection covers it.
 --
 -- KEYS[1]  the record, see claim.lua
 --
 -- Returns 1, or 0 if the record does not exist.
 --
--- WAIT covers only writes on its own connection, and another connection may have written the record. A replica that has
--- this write has all earlier writes too. The write allocates no memory, so Redis accepts it when it is out of memory.
+-- WAIT covers only writes on its own connection, but another connection can have written the record. A replica that has
+-- this write also has all earlier writes. The write allocates no memory, so Redis accepts it even without free memory.
 
 local expiry = redis.call('PEXPIRETIME', KEYS[1])
 if expiry < 0 then

@@ -1,15 +1,17 @@
 #!lua flags=allow-oom
--- Changes the expiry of a key in the count of a client, or removes the key.
+-- Changes the expiry of an idempotency key in the key count of a client, or removes the key from the count.
 --
--- KEYS[1]  sorted set of the keys of the client, see admit.lua
--- ARGV[1]  the key: scope and key of the record
--- ARGV[2]  time until the record expires, in ms; 0 to remove the key
--- ARGV[3]  with 0: empty, or how long the record is stored, in ms, to remove the key only if it is that of a claim
+-- KEYS[1]  sorted set of the idempotency keys of the client, see count_key.lua
+-- ARGV[1]  the entry of the set: scope and idempotency key of the record
+-- ARGV[2]  time until the record expires, in ms; 0 to remove the entry
+-- ARGV[3]  if ARGV[2] is 0: empty to remove any entry; or how long a record is stored, in ms, to remove only the
+--          entry of a claim
 --
 -- Returns 1.
 --
--- A claim that is not won must not remove the key of a record that another request has stored in the meantime. The
--- expiry distinguishes them: that of a record is at most ARGV[3] from now, and that of a claim also includes the lease.
+-- A claim that is not won must not remove the entry of a record that another request has stored in the meantime. The
+-- expiry distinguishes the two. A record expires at most ARGV[3] from now. A claim expires later, because its expiry
+-- also includes the lease.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,4 +1,4 @@
-//! Calls of the scripts that read and change records, and their replies.
+//! Calls of the scripts that read and change idempotency records, and their replies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,17 @@ use crate::idempotency::{
 };
 use crate::store::encoding::{DecodeError, EncodedResponse, open, seal, summary_of_start};
 
-/// How long a cancelled claim can still arrive at Redis, in milliseconds.
+/// How long a cancelled claim can still arrive at Redis, in milliseconds. The marker that cancels it expires then.
 const LATE_CLAIM: u32 = 120_000;
 
-/// Number of bytes at the start of a response that usually include its status and headers.
+/// How many bytes to read from the start of a stored response. They usually include its status and headers.
 const RESPONSE_START: u32 = 4 << 10;
 
 /// The reply of the claim script.
 #[derive(Debug)]
 pub(super) enum ClaimReply {
-    /// The claim is won. The value is the client of the record that it replaces, if any.
+    /// The claim is won. The value is the client of the record that the claim replaces, or `None` if there was no such
+    /// record.
     Won(Option<ClientHash>),
     Replay(Vec<u8>),
     InFlight(OwnerToken),
@@ -34,14 +35,15 @@ pub(super) enum ClaimReply {
     ClientFull,
 }
 
-/// Reply of the script that frees a key: whether the key was unknown, and the client whose count includes it.
+/// The reply of the script that deletes an unknown record: whether the idempotency key was unknown, and the client in
+/// the record.
 #[derive(Debug)]
 pub(super) struct FreeReply {
     pub(super) was_unknown: bool,
     pub(super) client: Option<ClientHash>,
 }
 
-/// A record, as the script returns it.
+/// A record in Redis, as the read script returns it.
 #[derive(Debug)]
 pub(super) struct RedisRecord {
     pub(super) state: RecordState,
@@ -49,18 +51,18 @@ pub(super) struct RedisRecord {
     pub(super) fingerprint: Fingerprint,
     pub(super) age: Duration,
     pub(super) expires_in: Duration,
-    /// Size of the encoded response.
+    /// Size of the encoded response, in bytes.
     pub(super) response_bytes: u64,
-    /// The encoded response, or its start, if the call requested it.
+    /// The encoded response or its first bytes, or `None` if there is no response or the call did not request it.
     pub(super) response: Option<Vec<u8>>,
 }
 
-/// Reply of the script that reads a record; `None` if there is no record.
+/// The reply of the script that reads a record, or `None` if Redis has no such record.
 #[derive(Debug)]
 pub(super) struct ReadReply(pub(super) Option<RedisRecord>);
 
-/// Returns the call that claims a key. The record names the client if `counted`. If `client_is_full`, the call
-/// claims no new key.
+/// Creates the call that claims an idempotency key. `counted` states whether the record stores the client. With
+/// `client_is_full`, the claim of a key that has no record is rejected.
 pub(super) fn claim(
     names: &RecordNames<'_>,
     request: &ClaimRequest,
@@ -88,8 +90,8 @@ pub(super) fn claim(
         .arg(u8::from(client_is_full))
 }
 
-/// Returns the call that ends a claim with a record in `state`, with `response` if it is completed. The record names
-/// the client if `counted`.
+/// Creates the call that ends a claim with a record in `state`. A completed record has a `response`. `counted` states
+/// whether the record stores the client.
 pub(super) fn settle(
     names: &RecordNames<'_>,
     token: &ClaimToken,
@@ -115,8 +117,8 @@ pub(super) fn settle(
         .arg(client_field(token.request.client, counted))
 }
 
-/// Returns the call that ends a claim without a record. If Redis does not have the claim and `may_arrive_late`, the
-/// call also cancels a later arrival of the claim.
+/// Creates the call that ends a claim without a record. With `may_arrive_late`, a claim that is not yet in Redis is
+/// cancelled when it arrives.
 pub(super) fn release(
     names: &RecordNames<'_>,
     id: RecordId,
@@ -137,7 +139,7 @@ pub(super) fn release(
         .arg(if may_arrive_late { LATE_CLAIM } else { 0 })
 }
 
-/// Returns the call that extends the lease of a claim.
+/// Creates the call that extends the lease of a claim.
 pub(super) fn renew(
     names: &RecordNames<'_>,
     id: RecordId,
@@ -151,28 +153,28 @@ pub(super) fn renew(
         .arg(&id.key.0)
 }
 
-/// Returns the call that reads a record with its response.
+/// Creates the call that reads a record with its response.
 pub(super) fn read(names: &RecordNames<'_>, id: RecordId) -> Call {
     READ.call(&[names.record(id)]).arg(-1)
 }
 
-/// Returns the call that reads a record with the start of its response.
+/// Creates the call that reads a record with the first bytes of its response.
 pub(super) fn read_with_start(names: &RecordNames<'_>, id: RecordId) -> Call {
     READ.call(&[names.record(id)]).arg(RESPONSE_START)
 }
 
-/// Returns the call that reads a record without its response.
+/// Creates the call that reads a record without its response.
 pub(super) fn read_without_response(names: &RecordNames<'_>, id: RecordId) -> Call {
     READ.call(&[names.record(id)]).arg(0)
 }
 
-/// Returns the call that frees an unknown key.
+/// Creates the call that deletes the record of an unknown idempotency key.
 pub(super) fn free(names: &RecordNames<'_>, id: RecordId) -> Call {
     FREE.call(&[names.record(id), names.scope(id.scope)])
         .arg(&id.key.0)
 }
 
-/// Decodes the response of the record `id`.
+/// Decodes the response of the record `id`. Fails if the response is damaged or belongs to another record.
 pub(super) fn decode_response(
     id: RecordId,
     bytes: &[u8],
@@ -183,17 +185,19 @@ pub(super) fn decode_response(
     decode().map(Arc::new).map_err(undecodable)
 }
 
-/// Returns status and body length of a response from its first bytes, or `None` if the bytes end before the body.
+/// Parses status and body length of a response from its first bytes, or returns `None` if `bytes` ends before the body.
 pub(super) fn decode_start(bytes: &[u8]) -> Result<Option<ResponseSummary>, StoreError> {
     summary_of_start(bytes).map_err(undecodable)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]
 fn undecodable(error: DecodeError) -> StoreError {
-    StoreError::new(format!("stored record cannot be decoded: {error}"))
+    StoreError::new(format!(
+        "cannot decode the idempotency record in Redis: {error}"
+    ))
 }
 
-/// Returns the letter that stands for a state in the scripts.
+/// Returns the letter of a state in the field `s` of a record.
 fn letter(state: RecordState) -> &'static str {
     match state {
         RecordState::InProgress => "p",
@@ -203,7 +207,7 @@ fn letter(state: RecordState) -> &'static str {
     }
 }
 
-/// Returns the client as a record stores it; empty if the keys of clients are not counted.
+/// Returns the field `c` of a record: the client, or empty if the idempotency keys of clients are not counted.
 fn client_field(client: ClientHash, counted: bool) -> Vec<u8> {
     if counted {
         client.0.to_be_bytes().to_vec()
@@ -219,7 +223,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
 impl FromRedisValue for ClaimReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(parts) = value else {
-            return Err("the reply to a claim is not an array".into());
+            return Err("the reply of claim.lua is not an array".into());
         };
         let mut parts = parts.into_iter();
         let code = u8::from_redis_value(parts.next().unwrap_or(Value::Nil))?;
@@ -237,7 +241,7 @@ impl FromRedisValue for ClaimReply {
             6 => Self::ScopeFull(Duration::from_millis(u64::from_redis_value(detail)?)),
             7 => Self::Cancelled,
             8 => Self::ClientFull,
-            _ => return Err("the reply to a claim has an unknown code".into()),
+            _ => return Err("the reply of claim.lua has an unknown result code".into()),
         })
     }
 }
@@ -245,7 +249,7 @@ impl FromRedisValue for ClaimReply {
 impl FromRedisValue for ReadReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(parts) = value else {
-            return Err("the reply to a read is not an array".into());
+            return Err("the reply of read_record.lua is not an array".into());
         };
         if parts.is_empty() {
             return Ok(Self(None));
@@ -256,11 +260,13 @@ impl FromRedisValue for ReadReply {
         let state = RecordState::ALL
             .into_iter()
             .find(|&state| letter(state) == stored);
-        let state = state.ok_or_else(|| ParsingError::from("the record has an unknown state"))?;
+        let state = state
+            .ok_or_else(|| ParsingError::from("the idempotency record has an unknown state"))?;
         let owner = parse_owner(next())?;
         let fingerprint = Vec::<u8>::from_redis_value(next())?;
-        let fingerprint = <[u8; 32]>::try_from(fingerprint)
-            .map_err(|_| ParsingError::from("the fingerprint does not have 32 bytes"))?;
+        let fingerprint = <[u8; 32]>::try_from(fingerprint).map_err(|_| {
+            ParsingError::from("the fingerprint of the idempotency record is not 32 bytes long")
+        })?;
         let age = u64::from_redis_value(next())?;
         let left = i64::from_redis_value(next())?;
         let response_bytes = u64::from_redis_value(next())?;
@@ -279,7 +285,7 @@ impl FromRedisValue for ReadReply {
 impl FromRedisValue for FreeReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(parts) = value else {
-            return Err("the reply to a free is not an array".into());
+            return Err("the reply of free_unknown.lua is not an array".into());
         };
         let mut parts = parts.into_iter();
         let mut next = || parts.next().unwrap_or(Value::Nil);
@@ -290,20 +296,24 @@ impl FromRedisValue for FreeReply {
     }
 }
 
-/// Parses the client of a record; `None` if the keys of clients are not counted.
+/// Parses the client in a record. Returns `None` if the record has no client, because the idempotency keys of clients
+/// were not counted.
 fn parse_client(value: Value) -> Result<Option<ClientHash>, ParsingError> {
     let Some(bytes) = Option::<Vec<u8>>::from_redis_value(value)? else {
         return Ok(None);
     };
     let bytes = bytes.try_into();
-    let bytes = bytes.map_err(|_| ParsingError::from("the client does not have 8 bytes"))?;
+    let bytes = bytes.map_err(|_| {
+        ParsingError::from("the client of the idempotency record is not 8 bytes long")
+    })?;
     Ok(Some(ClientHash(u64::from_be_bytes(bytes))))
 }
 
 fn parse_owner(value: Value) -> Result<OwnerToken, ParsingError> {
     let bytes = Vec::<u8>::from_redis_value(value)?;
-    OwnerToken::from_bytes(&bytes)
-        .ok_or_else(|| ParsingError::from("the token does not have 16 bytes"))
+    OwnerToken::from_bytes(&bytes).ok_or_else(|| {
+        ParsingError::from("the claim token of the idempotency record is not 16 bytes long")
+    })
 }
 
 #[cfg(test)]
@@ -329,7 +339,7 @@ mod tests {
                 decode_response(id, &bytes).unwrap_err(),
                 decode_start(&bytes).unwrap_err(),
             ] {
-                let expected = format!("format {other} is not supported");
+                let expected = format!("the stored value has format {other}");
                 assert!(error.reason.contains(&expected), "{error}");
             }
         }

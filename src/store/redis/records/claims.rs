@@ -1,4 +1,4 @@
-//! The claims of this gateway in Redis.
+//! The claims of idempotency keys that this gateway made in Redis.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,18 +20,18 @@ use crate::idempotency::{
 };
 use crate::store::in_flight::InFlightTable;
 
-/// First pause between two attempts to end a claim. It doubles with each attempt.
+/// Pause after the first failed attempt to end a claim in Redis. It doubles with each further attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Longest pause between two attempts to end a claim.
+/// Longest pause between two attempts to end a claim in Redis.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The claims of this gateway, and the executions on other gateways that its requests wait for.
 pub(super) struct GatewayClaims {
     myself: Weak<GatewayClaims>,
-    /// Random number that identifies this gateway.
+    /// Random number that identifies this gateway process in the tokens of claims.
     gateway: u64,
-    /// Number of the next claim.
+    /// Number for the next claim of this gateway. Each claim gets another number.
     next_number: AtomicU64,
     pub(super) in_flight: InFlightTable,
     pub(super) leases: Leases,
@@ -40,18 +40,19 @@ pub(super) struct GatewayClaims {
     pub(super) background: RedisClient,
 }
 
-/// A claim whose reply is outstanding. Dropping it cancels the claim and removes its key from the count of the client.
+/// A claim whose reply from Redis is outstanding. Its drop cancels the claim, and removes the idempotency key from the
+/// count of the client.
 pub(super) struct PendingClaim<'a> {
     claims: &'a Arc<GatewayClaims>,
     id: RecordId,
     pub(super) number: u64,
-    /// Whether Redis may have stored the claim.
+    /// Whether Redis can have stored the claim, so that a drop must cancel it.
     pub(super) is_open: bool,
-    /// The key, if the count of the client may include it.
+    /// The idempotency key, if the key count of its client can include it; otherwise `None`.
     pub(super) counted: Option<CountedKey>,
 }
 
-/// Backoff between attempts to end a claim.
+/// The pauses between attempts to end a claim in Redis.
 pub(super) struct EndBackoff {
     pause: Duration,
 }
@@ -63,7 +64,7 @@ impl Default for EndBackoff {
 }
 
 impl EndBackoff {
-    /// Waits before the next attempt.
+    /// Waits before the next attempt, and doubles the next pause.
     pub(super) async fn pause(&mut self) {
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -71,7 +72,7 @@ impl EndBackoff {
 }
 
 impl GatewayClaims {
-    /// Creates an empty table. `background` is the Redis client for calls that no request waits for.
+    /// Creates a table without claims. `background` is the Redis client for calls that no request waits for.
     pub(super) fn new(background: RedisClient) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
             myself: Weak::clone(myself),
@@ -94,12 +95,13 @@ impl GatewayClaims {
         }
     }
 
-    /// Returns the maximum number of keys of one client, or `None` if they are not counted.
+    /// Returns the maximum number of idempotency keys of one client, or `None` if keys are not counted per client.
     pub(super) fn max_keys_per_client(&self) -> Option<NonZeroU32> {
         self.state().settings.max_keys_per_client
     }
 
-    /// Starts a task that removes a key from the count of `client`, because another client has replaced its record.
+    /// Starts a task that removes an idempotency key from the key count of `client`, because another client has
+    /// replaced its record.
     pub(super) fn spawn_uncount(self: &Arc<Self>, client: ClientHash, id: RecordId) {
         if self.max_keys_per_client().is_some() {
             let claims = Arc::clone(self);
@@ -111,7 +113,7 @@ impl GatewayClaims {
         }
     }
 
-    /// Returns the token of a claim of this gateway.
+    /// Returns the token of the claim `number` of this gateway.
     pub(super) fn owner(&self, number: u64) -> OwnerToken {
         OwnerToken {
             gateway: self.gateway,
@@ -119,7 +121,7 @@ impl GatewayClaims {
         }
     }
 
-    /// Assigns a number to a new claim.
+    /// Creates a claim of `id` with a new number.
     pub(super) fn pending(self: &Arc<Self>, id: RecordId) -> PendingClaim<'_> {
         PendingClaim {
             claims: self,
@@ -130,7 +132,7 @@ impl GatewayClaims {
         }
     }
 
-    /// Adds a claim that Redis has stored, and returns its permit.
+    /// Adds a claim that Redis has stored to the tables of this gateway, and returns its permit.
     pub(super) fn win(
         self: &Arc<Self>,
         request: &ClaimRequest,
@@ -148,7 +150,7 @@ impl GatewayClaims {
         Permit::new(token, on_abandon).with_lease_end(lease_ends)
     }
 
-    /// Removes an execution from all tables of this process and passes its outcome to the waiters.
+    /// Removes an execution from all tables of this process, and passes its outcome to the requests that wait for it.
     pub(super) fn end(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
         self.leases.remove(token);
         let owner = self.owner(token.number);
@@ -161,7 +163,7 @@ impl GatewayClaims {
         ends.is_none_or(|ends| self.state().clock.now() >= ends)
     }
 
-    /// Returns the script call that ends a claim.
+    /// Creates the script call that ends a claim with `outcome`.
     pub(super) fn end_call(&self, token: &ClaimToken, outcome: &ExecutionOutcome) -> Call {
         let (names, owner) = (self.names(), self.owner(token.number));
         match outcome.record() {
@@ -180,7 +182,7 @@ impl GatewayClaims {
         }
     }
 
-    /// Ends a claim in Redis, of a request that was not executed or whose outcome is unknown. Makes one attempt.
+    /// Ends a claim in Redis if the request was not executed or its outcome is unknown. Makes one attempt.
     pub(super) async fn end_in_redis(
         &self,
         redis: &RedisClient,
@@ -197,7 +199,7 @@ impl GatewayClaims {
         Ok(ended.map(|_| ())?)
     }
 
-    /// Ends a claim as [`end_in_redis`](Self::end_in_redis) does, with retries until the lease expires.
+    /// Ends a claim as [`end_in_redis`](Self::end_in_redis) does, but retries until the lease expires.
     pub(super) async fn end_with_retries(&self, token: &ClaimToken, outcome: &ExecutionOutcome) {
         let mut backoff = EndBackoff::default();
         let end = async || self.end_in_redis(&self.background, token, outcome).await;
@@ -237,7 +239,8 @@ impl Drop for PendingClaim<'_> {
             while is_open {
                 let call = calls::release(&claims.names(), id, owner, true);
                 let released = claims.background.run::<bool>(&call).await;
-                // If the claim is not cancelled by then, its lease expires and its key is unknown.
+                // Retries stop when the lease of the claim has expired, because the idempotency key is unknown from
+                // then on.
                 is_open = released.is_err() && claims.state().clock.now() < ends;
                 if is_open {
                     backoff.pause().await;
@@ -250,7 +253,6 @@ impl Drop for PendingClaim<'_> {
     }
 }
 
-/// Returns a random number that identifies this gateway.
 fn random_id() -> u64 {
     getrandom::u64().expect("the system provides random numbers")
 }

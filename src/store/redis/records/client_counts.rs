@@ -1,10 +1,10 @@
-//! Number of keys per client, for `max_keys_per_client`.
+//! Number of idempotency keys per client, for `store.max_keys_per_client`.
 //!
-//! The keys of a client belong to many scopes, and so to many slots of a cluster. Redis has them in a sorted set per
-//! client, whose slot differs from that of the record, so one script cannot change both. The gateway therefore adds a
-//! key to the set before it claims the key, and removes it if the claim is not won. A failed command on the set does
-//! not fail the request, so the count can be off by the number of requests in flight. An entry of the set expires with
-//! its record, also after a crash of the gateway.
+//! The idempotency keys of a client belong to many scopes, and so to many slots of a cluster. Redis has a sorted set of
+//! keys for each client. The slot of this set differs from that of the record, so one script cannot change both. The
+//! gateway therefore adds a key to the set before it claims the key, and removes it if the claim is not won. A failed
+//! command on the set does not fail the request. So the count can be wrong by the number of requests in flight. An
+//! entry of the set expires with its record, even if the gateway crashes.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::claims::{GatewayClaims, PendingClaim};
 use super::names::RecordNames;
 use crate::idempotency::{ClaimRequest, ClientHash, RecordId};
 
-/// A key that the count of its client may include.
+/// An idempotency key that the key count of its client can include.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CountedKey {
     client: ClientHash,
@@ -25,20 +25,21 @@ pub(super) struct CountedKey {
     ttl: Duration,
 }
 
-/// Reply of the script that adds a key to the count of a client.
+/// The reply of the script that adds an idempotency key to the key count of a client.
 #[derive(Debug)]
 enum CountReply {
-    /// The count already included the key.
+    /// The count already included the idempotency key.
     Known,
-    /// The count includes the key now.
+    /// The count includes the idempotency key now.
     New,
-    /// The client has `max_keys_per_client` keys. The value is the time until the first of them expires.
+    /// The client has `max_keys_per_client` keys, so the key was not added. The value is the time until the first key
+    /// of the client expires.
     Full(Duration),
 }
 
 impl GatewayClaims {
-    /// Adds the key of `request` to the count of its client. If the client has `max_keys_per_client` keys, returns the
-    /// time until one of them expires.
+    /// Adds the idempotency key of `request` to the key count of its client. If the client has `max_keys_per_client`
+    /// keys, returns the time until one of them expires, otherwise `None`.
     pub(super) async fn admit(
         &self,
         redis: &RedisClient,
@@ -52,7 +53,8 @@ impl GatewayClaims {
             .arg(&request.id.to_bytes())
             .arg(millis(settings.lease.saturating_add(request.settings.ttl)))
             .arg(most.get());
-        // Until the reply arrives, the count may include the key.
+        // The idempotency key is marked as counted before the reply, because Redis can have counted it even if the
+        // reply is lost.
         pending.counted = Some(CountedKey {
             client: request.client,
             id: request.id,
@@ -67,8 +69,8 @@ impl GatewayClaims {
         full
     }
 
-    /// Sets the expiry of a claimed key in the count to that of its record, in `ttl` from now. Removes the key if `ttl`
-    /// is `None`.
+    /// Sets the expiry of a claimed idempotency key in the key count of `client` to `ttl` from now. Removes the key
+    /// from the count if `ttl` is `None`.
     pub(super) async fn update_count(
         &self,
         redis: &RedisClient,
@@ -82,7 +84,8 @@ impl GatewayClaims {
         }
     }
 
-    /// Removes a key whose claim was not won from the count, unless another claim of the key has stored a record.
+    /// Removes an idempotency key whose claim was not won from the key count of its client. The key stays if another
+    /// claim has stored its record in the meantime.
     pub(super) async fn uncount(&self, counted: CountedKey) {
         let CountedKey { client, id, ttl } = counted;
         let call = recount(&self.names(), client, id).arg(0).arg(millis(ttl));
@@ -97,7 +100,7 @@ fn recount(names: &RecordNames<'_>, client: ClientHash, id: RecordId) -> Call {
 impl FromRedisValue for CountReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(parts) = value else {
-            return Err("the reply to a count is not an array".into());
+            return Err("the reply of count_key.lua is not an array".into());
         };
         let mut parts = parts.into_iter();
         let code = u8::from_redis_value(parts.next().unwrap_or(Value::Nil))?;
@@ -106,7 +109,7 @@ impl FromRedisValue for CountReply {
             0 => Self::Known,
             1 => Self::New,
             2 => Self::Full(Duration::from_millis(u64::from_redis_value(detail)?)),
-            _ => return Err("the reply to a count has an unknown code".into()),
+            _ => return Err("the reply of count_key.lua has an unknown result code".into()),
         })
     }
 }

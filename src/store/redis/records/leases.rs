@@ -1,4 +1,4 @@
-//! Leases of the claims of this gateway, which a task renews while their executions run.
+//! Leases of the claims of this gateway. A task renews each lease while the execution of its claim runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::claims::GatewayClaims;
 use crate::clock::Moment;
 use crate::idempotency::{ClaimToken, RecordId};
 
-/// Number of renewal rounds in the time of one lease.
+/// How often the task looks for leases to renew, per duration of one lease.
 const ROUNDS_PER_LEASE: u32 = 8;
 
-/// Maximum number of concurrent renewals.
+/// Maximum number of renewals that run at the same time.
 const BATCH: usize = 256;
 
 /// The leases of this gateway, by the number of the claim.
@@ -25,23 +25,22 @@ pub(super) struct Leases(Mutex<HashMap<u64, ClaimLease>>);
 #[derive(Clone, Copy, Debug)]
 struct ClaimLease {
     id: RecordId,
-    /// Expiry of the lease, no later than in Redis.
+    /// When the lease expires, on the clock of this gateway. In Redis it expires at this time or later.
     ends: Moment,
 }
 
 impl Leases {
-    /// Adds the lease of a claim.
     pub(super) fn insert(&self, token: &ClaimToken, ends: Moment) {
         let id = token.request.id;
         self.0.lock().insert(token.number, ClaimLease { id, ends });
     }
 
-    /// Removes the lease of a claim, which is then no longer renewed.
+    /// Removes the lease of a claim, so that it is no longer renewed.
     pub(super) fn remove(&self, token: &ClaimToken) {
         self.0.lock().remove(&token.number);
     }
 
-    /// Returns when the lease of a claim expires, or `None` if it was removed.
+    /// Returns when the lease of a claim expires, or `None` if the lease was removed.
     pub(super) fn ends(&self, token: &ClaimToken) -> Option<Moment> {
         self.0.lock().get(&token.number).map(|lease| lease.ends)
     }
@@ -52,7 +51,7 @@ impl Leases {
         }
     }
 
-    /// Returns the leases that expire before `moment`.
+    /// Returns number and record id of each claim whose lease expires before `moment`.
     fn ending_before(&self, moment: Moment) -> Vec<(u64, RecordId)> {
         let leases = self.0.lock();
         let ending = leases.iter().filter(|(_, lease)| lease.ends < moment);
@@ -69,7 +68,7 @@ pub(super) async fn renew(claims: std::sync::Weak<GatewayClaims>, lease: Duratio
         let Some(claims) = claims.upgrade() else {
             return;
         };
-        // A lease is renewed after a quarter of its time, so short executions need no renewal.
+        // A lease is renewed after a quarter of its duration, so short executions need no renewal.
         let due = claims.state().clock.now().after(lease * 3 / 4);
         let due = claims.leases.ending_before(due);
         for batch in due.chunks(BATCH) {
@@ -87,11 +86,20 @@ async fn renew_one(claims: &Arc<GatewayClaims>, number: u64, id: RecordId) {
     let call = calls::renew(&claims.names(), id, claims.owner(number), lease);
     match claims.background.run::<bool>(&call).await {
         Ok(true) => claims.leases.renewed(number, called.after(lease)),
-        // The script that ends the claim reports this to the request.
+        // The request is not informed here, because the script that ends its claim reports the loss.
         Ok(false) => {
-            tracing::debug!(key = %id.key, "lease renewal failed, claim no longer in Redis");
+            tracing::debug!(
+                key = %id.key,
+                "cannot renew lease of idempotency key, claim is no longer in Redis"
+            );
         }
-        // The next round tries again before the lease expires.
-        Err(error) => tracing::debug!(%error, "lease renewal failed"),
+        // There is no retry here, because the next round renews the lease before it expires.
+        Err(error) => {
+            tracing::debug!(
+                key = %id.key,
+                %error,
+                "cannot renew lease of idempotency key in Redis, will retry"
+            );
+        }
     }
 }

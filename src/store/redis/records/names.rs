@@ -1,33 +1,35 @@
-//! Names of Redis keys and channels for idempotency records.
+//! Names of the Redis keys and channels for idempotency records.
 //!
-//! All names of a scope contain the scope in braces, so a cluster puts them into one slot. One script can therefore
-//! read a record and count the keys of its scope. The keys of a client are counted in the slot of the client.
+//! A scope separates the idempotency keys of different callers. All Redis keys of a scope contain the scope in braces,
+//! so a cluster puts them into one slot. One script can therefore read a record and count the idempotency keys of its
+//! scope. The idempotency keys of a client are counted in another slot, which depends on the client.
 
 use crate::idempotency::{ClientHash, KeyHash, RecordId, ScopeHash};
 
-/// Names of the keys and channels of one fleet.
+/// Names of the Redis keys and channels of one fleet.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct RecordNames<'a> {
     pub(in super::super) prefix: &'a str,
 }
 
 impl RecordNames<'_> {
-    /// Returns the name of a record.
+    /// Returns the Redis key of an idempotency record.
     pub(super) fn record(&self, id: RecordId) -> String {
         format!("{}:{{{}}}:r:{}", self.prefix, id.scope, id.key)
     }
 
-    /// Returns the name of the sorted set of the keys of a scope.
+    /// Returns the Redis key of the sorted set of all idempotency keys of a scope.
     pub(super) fn scope(&self, scope: ScopeHash) -> String {
         format!("{}:{{{scope}}}:keys", self.prefix)
     }
 
-    /// Returns the name of the sorted set of the keys of a client, whose slot depends on the client only.
+    /// Returns the Redis key of the sorted set of all idempotency keys of a client. Its slot depends on the client
+    /// only.
     pub(super) fn client(&self, client: ClientHash) -> String {
         format!("{}:{{{:016x}}}:client", self.prefix, client.0)
     }
 
-    /// Returns the name of the marker that cancels the claim with the token `owner`.
+    /// Returns the Redis key of the marker that cancels the claim with the token `owner`.
     pub(super) fn cancellation(&self, scope: ScopeHash, owner: OwnerToken) -> String {
         format!(
             "{}:{{{scope}}}:x:{:016x}{:016x}",
@@ -35,12 +37,13 @@ impl RecordNames<'_> {
         )
     }
 
-    /// Returns the channel for messages about ended executions that other gateways wait for.
+    /// Returns the channel on which gateways announce that an execution has ended.
     pub(in super::super) fn channel(&self) -> String {
         format!("{}:ended", self.prefix)
     }
 
-    /// Returns the SCAN pattern for the records of `key`, or for all records if `None`.
+    /// Returns the SCAN pattern for the records of the idempotency key `key` in all scopes, or for all records if
+    /// `None`.
     pub(super) fn pattern(&self, key: Option<KeyHash>) -> String {
         match key {
             Some(key) => format!("{}:{{*}}:r:{key}", self.prefix),
@@ -48,7 +51,8 @@ impl RecordNames<'_> {
         }
     }
 
-    /// Returns the record with the name `name`, or `None` if it is not the name of a record.
+    /// Parses the Redis key of a record into the id of the record. Returns `None` if `name` is not the Redis key of a
+    /// record.
     pub(super) fn parse(&self, name: &[u8]) -> Option<RecordId> {
         let name = std::str::from_utf8(name).ok()?;
         let rest = name.strip_prefix(self.prefix)?.strip_prefix(":{")?;
@@ -61,7 +65,7 @@ impl RecordNames<'_> {
     }
 }
 
-/// A token that identifies a claim among all claims of all gateways.
+/// A token that identifies a claim among the claims of all gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OwnerToken {
     /// Random number of the gateway process.

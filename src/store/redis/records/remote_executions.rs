@@ -1,7 +1,7 @@
 //! Executions on other gateways that requests of this gateway wait for.
 //!
-//! A claim that finds an execution in flight sets a field in the record. The script that ends the execution then
-//! publishes a message. A message can be lost with a connection or with a gateway, and the Redis user may have no
+//! A claim that finds an execution in flight sets a field in its idempotency record. The script that ends the execution
+//! then publishes a message. A message can be lost with a connection or with a gateway, and the Redis user can lack the
 //! permission for the channel. So the gateway also polls these records every 250 ms.
 
 use std::collections::HashMap;
@@ -19,14 +19,14 @@ use super::names::OwnerToken;
 use crate::idempotency::{ExecutionOutcome, RecordId, RecordState, Waiter, Waiters};
 use crate::store::Part;
 
-/// Interval between two polls of all records that requests wait for.
+/// Interval between two polls of the records that requests wait for.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Pause between two attempts to subscribe.
+/// Pause after a subscription has failed or ended, before the next attempt to subscribe.
 const SUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Time without a message after which the gateway subscribes again. The connection may deliver no messages any more,
-/// for example after a failover.
+/// How long the gateway waits for a message before it subscribes again. A connection can stop delivering messages
+/// without an error, for example after a failover.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Executions on other gateways, with the requests of this gateway that wait for them.
@@ -40,7 +40,7 @@ struct RemoteExecution {
 }
 
 impl RemoteExecutions {
-    /// Adds a waiter for the execution of the claim `owner`.
+    /// Adds a waiter for the execution of the record `id` by the claim `owner`.
     pub(super) fn join(&self, id: RecordId, owner: OwnerToken) -> Waiter {
         let mut executions = self.0.lock();
         match executions.get(&id) {
@@ -50,7 +50,8 @@ impl RemoteExecutions {
                 let waiter = waiters.join();
                 let earlier = executions.insert(id, RemoteExecution { owner, waiters });
                 if let Some(earlier) = earlier {
-                    // A new claim was won, so the earlier one has ended without a record.
+                    // The earlier claim has ended without a record, because a new claim of the same idempotency key was
+                    // won.
                     earlier.waiters.end(ExecutionOutcome::Released(None));
                 }
                 waiter
@@ -58,7 +59,7 @@ impl RemoteExecutions {
         }
     }
 
-    /// Passes `outcome` to the waiters for the execution of the claim `owner`.
+    /// Passes `outcome` to the requests that wait for the execution of the claim `owner`.
     pub(super) fn end(&self, id: RecordId, owner: OwnerToken, outcome: &ExecutionOutcome) {
         let mut executions = self.0.lock();
         if executions
@@ -70,7 +71,7 @@ impl RemoteExecutions {
         }
     }
 
-    /// Returns the executions that still have waiters, and removes the others.
+    /// Returns the executions that requests still wait for, and removes the others.
     fn awaited(&self) -> Vec<(RecordId, OwnerToken)> {
         let mut executions = self.0.lock();
         executions.retain(|_, execution| !execution.waiters.is_empty());
@@ -100,7 +101,7 @@ pub(super) async fn poll(claims: Weak<GatewayClaims>) {
     }
 }
 
-/// Receives the messages about ended executions, until `claims` is dropped.
+/// Receives the messages about ended executions and reads their records, until `claims` is dropped.
 pub(super) async fn receive_messages(claims: Weak<GatewayClaims>) {
     loop {
         let Some(subscription) = subscribe(&claims).await else {
@@ -121,8 +122,8 @@ pub(super) async fn receive_messages(claims: Weak<GatewayClaims>) {
     }
 }
 
-/// Subscribes to the names of records whose execution has ended. Returns `Some(None)` if that fails, and `None` if
-/// `claims` is dropped.
+/// Subscribes to the ids of records whose execution has ended. Returns `Some(None)` if the subscription fails, and
+/// `None` if `claims` is dropped.
 async fn subscribe(claims: &Weak<GatewayClaims>) -> Option<Option<BoxStream<'static, [u8; 32]>>> {
     let claims = claims.upgrade()?;
     let state = claims.state();
@@ -132,7 +133,10 @@ async fn subscribe(claims: &Weak<GatewayClaims>) -> Option<Option<BoxStream<'sta
     let messages = match state.endpoint.subscribe(&claims.names().channel()).await {
         Ok(messages) => messages,
         Err(error) => {
-            tracing::debug!(%error, "subscription to Redis failed");
+            tracing::debug!(
+                %error,
+                "cannot subscribe to Redis channel, polling records every 250 ms"
+            );
             return Some(None);
         }
     };
@@ -143,16 +147,17 @@ async fn subscribe(claims: &Weak<GatewayClaims>) -> Option<Option<BoxStream<'sta
     Some(Some(names.boxed()))
 }
 
-/// Reads the record of `id`, and passes its outcome to the waiters if the execution has ended.
+/// Reads the record of `id`. If its execution has ended, passes the outcome to the requests that wait for it.
 async fn check(claims: &GatewayClaims, id: RecordId, owner: OwnerToken) {
     let call = calls::read(&claims.names(), id);
     let Ok(ReadReply(record)) = claims.background.run(&call).await else {
         return;
     };
     let outcome = match record {
-        // The execution ended without a record.
+        // Redis has no record, so the execution ended without one.
         None => ExecutionOutcome::Released(None),
-        // The record is that of a later claim, possibly for another request. The waiters must not receive its outcome.
+        // The record belongs to a later claim, possibly for another request. The waiting requests must not receive its
+        // outcome.
         Some(record) if record.owner != owner => ExecutionOutcome::Released(None),
         Some(record) => match (record.state, record.response) {
             (RecordState::InProgress, _) => return,
@@ -161,7 +166,11 @@ async fn check(claims: &GatewayClaims, id: RecordId, owner: OwnerToken) {
             {
                 Ok(response) => ExecutionOutcome::Completed(response),
                 Err(error) => {
-                    tracing::error!(%error, "stored response cannot be decoded");
+                    tracing::error!(
+                        key = %id.key,
+                        %error,
+                        "cannot decode response of idempotency key from Redis, duplicate requests are rejected"
+                    );
                     ExecutionOutcome::Tombstone
                 }
             },

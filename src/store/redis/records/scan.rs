@@ -1,7 +1,8 @@
-//! Reads and counts records for the admin endpoints.
+//! Reads and counts idempotency records for the admin endpoints.
 //!
-//! Redis has no list of all records, and maintaining one would cost every request. Operators query records rarely, so
-//! these functions SCAN all keys instead. Each SCAN call visits 500 keys, so that it does not delay other calls.
+//! Redis has no list of all records, because maintaining one would cost every request. Operators query records rarely,
+//! so these functions iterate over all Redis keys with SCAN. Each SCAN call visits 500 Redis keys, so that it does not
+//! delay other calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use crate::idempotency::{
     KeyHash, RecordCounts, RecordId, RecordInfo, RecordState, StoreError, StoredResponse,
 };
 
-/// Number of keys that one SCAN call visits.
+/// Number of Redis keys that one SCAN call visits.
 const SCAN_COUNT: usize = 500;
 
-/// Returns up to `most` records of `key`, in all scopes, without their responses.
+/// Returns up to `most` records of the idempotency key `key`, in all scopes and without their responses.
 pub(super) async fn find(
     client: &RedisClient,
     names: &RecordNames<'_>,
@@ -35,7 +36,8 @@ pub(super) async fn find(
             if found.len() == most {
                 return Ok(found.into_values().collect());
             }
-            // SCAN can return a name twice, and the record can have expired in the meantime.
+            // A record is read only once, because SCAN can return a name twice. A record that has expired since SCAN is
+            // skipped.
             if !found.contains_key(&id)
                 && let Some(info) = read(client, names, id).await?
             {
@@ -46,7 +48,7 @@ pub(super) async fn find(
     Ok(found.into_values().collect())
 }
 
-/// Reads one record, without its response.
+/// Reads one record without its response. Returns `None` if Redis has no such record.
 pub(super) async fn read(
     client: &RedisClient,
     names: &RecordNames<'_>,
@@ -60,7 +62,7 @@ pub(super) async fn read(
     let start = record.response.as_deref();
     let mut response = start.map_or(Ok(None), calls::decode_start)?;
     if start.is_some() && response.is_none() {
-        // The start does not include all headers.
+        // The first bytes do not include all headers, so the complete response is read.
         let complete = self::response(client, names, id).await?;
         response = complete.map(|response| (&*response).into());
     }
@@ -74,7 +76,7 @@ pub(super) async fn read(
     }))
 }
 
-/// Reads the response of a completed record.
+/// Reads the response of a record. Returns `None` if there is no record or no response.
 pub(super) async fn response(
     client: &RedisClient,
     names: &RecordNames<'_>,
@@ -116,12 +118,12 @@ pub(super) async fn count(
     Ok(counts)
 }
 
-/// An iteration over the names of all records, one server after the other.
+/// An iteration over the ids of all records, one Redis server after the other.
 struct RedisScan<'a> {
     connection: RedisConnection,
     names: &'a RecordNames<'a>,
     pattern: String,
-    /// The servers that are not finished. The last one is being scanned.
+    /// The servers that are not completely scanned. The last server in the list is scanned first.
     servers: Vec<ServerRoute>,
     cursor: u64,
 }
@@ -144,7 +146,7 @@ impl<'a> RedisScan<'a> {
         })
     }
 
-    /// Returns the next records, or `None` at the end.
+    /// Returns the ids of the next records, or `None` if all servers are scanned.
     async fn next(&mut self) -> Result<Option<Vec<RecordId>>, StoreError> {
         let Some(server) = self.servers.last() else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The share of a store that one client may hold, over all its scopes.
+//! Tests of the maximum number of idempotency keys that one client can have in a store, over all its scopes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::store::tests::record_fixture::{
 const CLIENT: ClientHash = ClientHash(1);
 const OTHER_CLIENT: ClientHash = ClientHash(2);
 
-/// Returns a claim of `client` on a key in its own scope, as with invented credentials.
+/// Creates a claim of `client` for an idempotency key. Each key has its own scope, as with invented credentials.
 fn request_of(client: ClientHash, key: u16) -> ClaimRequest {
     let scope = u8::try_from(key).unwrap();
     ClaimRequest {
@@ -24,7 +24,7 @@ fn request_of(client: ClientHash, key: u16) -> ClaimRequest {
     }
 }
 
-/// Asserts that `client` cannot claim the new key `key`.
+/// Asserts that the store rejects the new idempotency key `key` of `client`, because the client has too many keys.
 async fn assert_full(fixture: &RecordFixture, client: ClientHash, key: u16) {
     match fixture.claim(request_of(client, key)).await {
         Claim::ClientFull { limit, min_wait } => {
@@ -35,7 +35,7 @@ async fn assert_full(fixture: &RecordFixture, client: ClientHash, key: u16) {
     }
 }
 
-/// Claims and completes keys `1..=SHARE` of `client`.
+/// Claims and completes the idempotency keys `1..=SHARE` of `client`.
 async fn fill(fixture: &RecordFixture, client: ClientHash) {
     for key in 1..=SHARE {
         fixture
@@ -63,7 +63,7 @@ pub(crate) async fn a_client_that_holds_its_share_cannot_claim_a_new_key(kind: S
         .await;
     for _ in 0..3 {
         assert_full(&fixture, CLIENT, 6).await;
-        // Also in a scope that has keys.
+        // A new idempotency key is also rejected in a scope that already has keys of the client.
         let mut known_scope = request_of(CLIENT, 7);
         known_scope.id.scope = id(2, 2).scope;
         let claim = fixture.claim(known_scope).await;
@@ -79,7 +79,7 @@ pub(crate) async fn a_client_that_holds_its_share_cannot_claim_a_new_key(kind: S
     reused.fingerprint = OTHER_REQUEST;
     assert!(matches!(fixture.claim(reused).await, Claim::Mismatch(_)));
 
-    // Other clients replay these keys and claim their own.
+    // Other clients are not affected: they replay these idempotency keys and claim their own.
     let replayed = fixture.claim(request_of(OTHER_CLIENT, 2)).await;
     assert!(matches!(replayed, Claim::Replay(_)), "{replayed:?}");
     drop(fixture.win(request_of(OTHER_CLIENT, 6)).await);
@@ -238,7 +238,7 @@ pub(crate) async fn a_single_client_can_use_most_of_the_store(kind: StoreKind) {
         }
         other => panic!("{other:?}"),
     }
-    // Below 80 % there is no share.
+    // The store has less than 80 % of its maximum number of idempotency keys, so the share of a client does not apply.
     fixture.advance(TTL.saturating_sub(Duration::from_millis(80)));
     fixture
         .run(request_of(CLIENT, 100), &numbered_response(100))
@@ -282,7 +282,7 @@ async fn a_disk_store_counts_its_keys_again_when_it_is_opened() {
         fixture.crash(Vec::new());
     }
     drop(in_flight);
-    // The execution in flight became unknown and still counts.
+    // The execution in flight became unknown, and its idempotency key still counts against the share of the client.
     let claim = fixture.claim(request_of(CLIENT, SHARE)).await;
     assert!(matches!(claim, Claim::Unknown), "{claim:?}");
     assert_full(&fixture, CLIENT, SHARE + 1).await;

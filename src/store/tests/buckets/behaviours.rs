@@ -1,4 +1,4 @@
-//! The guarantees of a store of buckets, one test for each.
+//! The guarantees of a store of rate limit buckets, with one test for each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(crate) async fn a_burst_is_admitted_immediately_and_the_next_request_waits_f
         assert_eq!(decision.outcome, ADMITTED);
         assert_eq!(decision.readings[0].remaining, remaining);
     }
-    // Later rejections may come from the cache, and are the same.
+    // The cache can decide later rejections, and must decide them in the same way.
     for _ in 0..3 {
         let decision = request(&gateway, &[&bucket]).await;
         let (wait, by) = rejection(decision.outcome);
@@ -43,13 +43,13 @@ pub(crate) async fn a_client_that_waits_as_long_as_its_rejection_requires_is_adm
             sleep(wait).await;
         }
     }
-    // Each of the four waits is followed by an admission.
+    // There are at most four rejections, because each wait is followed by an admission.
     assert!(rejections <= 4, "{rejections}");
 }
 
 pub(crate) async fn limits_are_charged_only_if_all_of_them_admit(kind: BucketStoreKind) {
     let fixture = BucketFixture::new(kind);
-    // Two gateways, because the cached rejections of one must not hide an error.
+    // The test uses two gateways, because the cached rejections of one gateway could hide an error in Redis.
     let (gateway, other) = (fixture.gateway(), fixture.gateway());
     let (wide, tight) = (TestBucket::new(HOUR, 3), TestBucket::new(HOUR, 0));
     assert_eq!(request(&gateway, &[&wide, &tight]).await.outcome, ADMITTED);
@@ -84,7 +84,7 @@ pub(crate) async fn each_limit_that_rejects_has_its_own_wait(kind: BucketStoreKi
         assert_eq!(decision.rejecting()[..], [2, 3, 0]);
         let (wait, by) = rejection(decision.outcome);
         assert_eq!((by, decision.readings[2].next), (2, wait));
-        // `outflow` admits again when its slot is `max_delay` away.
+        // The rate limit `outflow` delays requests, so it admits again when its next slot is only `max_delay` away.
         for (index, hours) in [(0, 1), (1, 9), (2, 5), (3, 3)] {
             let (next, due) = (decision.readings[index].next, HOUR * hours);
             assert!(
@@ -105,7 +105,7 @@ pub(crate) async fn a_request_takes_as_many_tokens_as_it_costs(kind: BucketStore
     }
     let costly = gateway.charge(&[bucket.charge(2)], &[]).await.decision;
     assert!(rejection(costly.outcome).0 <= HOUR);
-    // The bucket that rejected a cost of 2 has one token left for a cost of 1.
+    // The bucket rejected a cost of 2, but still has one token for a cost of 1.
     assert_eq!(bucket.request(&gateway).await, ADMITTED);
     rejection(bucket.request(&gateway).await);
 }
@@ -133,7 +133,7 @@ pub(crate) async fn a_delaying_limit_assigns_slots_in_order(kind: BucketStoreKin
         let due = HOUR * slot;
         assert!(delay <= due && delay + began.elapsed() >= due, "{delay:?}");
     }
-    // The slot in three hours exceeds the maximum delay of two hours for one hour.
+    // The next slot is in three hours. It exceeds the maximum delay of two hours until one hour has passed.
     let (wait, _) = rejection(bucket.request(&gateway).await);
     assert!(wait <= HOUR && wait + began.elapsed() >= HOUR, "{wait:?}");
 }
@@ -152,10 +152,10 @@ pub(crate) async fn a_shadow_limit_is_charged_independently(kind: BucketStoreKin
         assert_eq!(result.decision.readings.len(), 1);
         exceeded.push(result.exceeded.to_vec());
     }
-    // The shadow limit also counts requests that the enforced limit rejects.
+    // A request that the enforced limit rejects is still charged to the shadow limit.
     let beyond = [vec![], vec![], vec![], vec![1], vec![1], vec![1]];
     assert_eq!(exceeded, beyond);
-    // Without an enforced limit, all requests are admitted.
+    // Without an enforced rate limit, all requests are admitted.
     let result = charge_all(&gateway, &[], &[&watched, &watched]).await;
     assert_eq!(result.decision.outcome, ADMITTED);
     assert_eq!(result.exceeded[..], [0, 1]);
@@ -173,7 +173,8 @@ pub(crate) async fn gateways_share_a_bucket(kind: BucketStoreKind) {
     }
 }
 
-/// With two limits: on a cluster their buckets are in different slots, and a rejection by one refunds the other.
+/// The test has two rate limits. On a cluster their buckets are in different slots, so a rejection by one refunds the
+/// other.
 pub(crate) async fn concurrent_clients_get_no_more_than_the_quota(kind: BucketStoreKind) {
     const INTERVAL: Duration = Duration::from_millis(5);
     const BURST: u32 = 10;
@@ -207,6 +208,6 @@ pub(crate) async fn concurrent_clients_get_no_more_than_the_quota(kind: BucketSt
         let most = u128::from(burst) + 1 + elapsed.as_nanos() / interval.as_nanos();
         assert!(admitted <= most, "{admitted} of {most} in {elapsed:?}");
     }
-    // More than the burst is admitted.
+    // The test is meaningful only if more requests than the burst were admitted.
     assert!(admitted > u128::from(BURST), "{admitted} in {elapsed:?}");
 }

@@ -1,4 +1,4 @@
-//! Stores of buckets for tests. Time is real, because the clock of Redis cannot be stopped.
+//! Stores of rate limit buckets for tests. The tests use real time, because the clock of Redis cannot be stopped.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::store::tests::redis::{RedisCluster, RedisServer};
 
-/// An interval so long that no bucket regains a token during a test.
+/// A refill interval that is so long that no bucket regains a token during a test.
 pub(crate) const HOUR: Duration = Duration::from_hours(1);
 
 pub(crate) const ADMITTED: ChargeOutcome = ChargeOutcome::Admitted {
@@ -32,14 +32,14 @@ pub(crate) enum BucketStoreKind {
     Cluster,
 }
 
-/// The store of the buckets. Concurrent tests share one server, because every limit has its own buckets.
+/// The store of the buckets. Concurrent tests can share one server, because every rate limit has its own buckets.
 enum BucketBackend {
     Memory(BucketStore),
     Redis(Arc<RedisServer>),
     Cluster(Arc<RedisCluster>),
 }
 
-/// A store of buckets that several gateways can use.
+/// A store of rate limit buckets that several gateways can use.
 pub(crate) struct BucketFixture(BucketBackend);
 
 impl BucketFixture {
@@ -58,7 +58,7 @@ impl BucketFixture {
         })
     }
 
-    /// Returns the buckets as another gateway uses them.
+    /// Creates the bucket store of another gateway, which shares the buckets with all gateways of this fixture.
     pub(crate) fn gateway(&self) -> BucketStore {
         match &self.0 {
             BucketBackend::Memory(buckets) => buckets.clone(),
@@ -71,7 +71,7 @@ impl BucketFixture {
     }
 }
 
-/// Returns the value that another test uses, or starts a new one.
+/// Returns the value that another test uses, or starts a new value if no test uses one.
 fn shared<T>(known: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
     let mut known = known.lock();
     known.upgrade().unwrap_or_else(|| {
@@ -81,22 +81,22 @@ fn shared<T>(known: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
     })
 }
 
-/// Returns the buckets of a gateway on `server`.
+/// Creates the bucket store of a gateway on `server`.
 pub(crate) fn gateway_of(server: &RedisServer) -> BucketStore {
     gateway_with_nodes(Nodes::Single(node(server.port())))
 }
 
-/// Returns the buckets of a gateway with short timeouts on `server`.
+/// Creates the bucket store of a gateway on `server`, with short timeouts.
 pub(crate) fn short_timeout_gateway_of(server: &RedisServer) -> BucketStore {
     short_timeout_gateway_at(server.port())
 }
 
-/// Returns the buckets of a gateway with short timeouts that connects to `port`.
+/// Creates the bucket store of a gateway that connects to `port`, with short timeouts.
 pub(crate) fn short_timeout_gateway_at(port: u16) -> BucketStore {
     gateway_with_settings(short_timeout_settings(port))
 }
 
-/// Settings of a gateway with timeouts near the defaults.
+/// Creates settings with timeouts near the defaults.
 pub(crate) fn short_timeout_settings(port: u16) -> RedisSettings {
     RedisSettings {
         limits_timeout: Duration::from_millis(100),
@@ -132,7 +132,7 @@ fn settings(nodes: Nodes) -> RedisSettings {
         user: None,
         password: None,
         ca_file: None,
-        // Far longer than the default, because other tests may use the machine.
+        // The timeouts are far longer than the defaults, because other tests can load the machine.
         limits_timeout: Duration::from_secs(5),
         records_timeout: Duration::from_secs(5),
         lease: Duration::from_mins(1),
@@ -141,7 +141,7 @@ fn settings(nodes: Nodes) -> RedisSettings {
     }
 }
 
-/// A limit with one bucket.
+/// A rate limit with one bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct TestBucket {
     pub(crate) limit: Limit,
@@ -149,7 +149,7 @@ pub(crate) struct TestBucket {
 }
 
 impl TestBucket {
-    /// Returns a full bucket of `burst + 1` tokens, with one token per `interval`.
+    /// Creates a full bucket of `burst + 1` tokens that regains one token per `interval`.
     pub(crate) fn new(interval: Duration, burst: u32) -> Self {
         let quota = Quota::new(NonZeroU32::MIN, interval, burst).unwrap();
         Self {
@@ -177,14 +177,15 @@ impl TestBucket {
         }
     }
 
-    /// Returns the same limit and bucket with another quota, as while a change is rolled out.
+    /// Returns the same rate limit and bucket with another quota. Gateways have different quotas while a change is
+    /// rolled out.
     pub(crate) fn with_quota(&self, interval: Duration, burst: u32) -> Self {
         let mut changed = self.clone();
         changed.limit.quota = Quota::new(NonZeroU32::MIN, interval, burst).unwrap();
         changed
     }
 
-    /// Decides a request that has only this limit and costs `cost` tokens.
+    /// Sends a request that has only this rate limit and costs `cost` tokens.
     pub(crate) async fn request_at_cost(&self, gateway: &BucketStore, cost: u32) -> ChargeOutcome {
         gateway
             .charge(&[self.charge(cost)], &[])
@@ -193,18 +194,18 @@ impl TestBucket {
             .outcome
     }
 
-    /// Decides a request that has only this limit and costs one token.
+    /// Sends a request that has only this rate limit and costs one token.
     pub(crate) async fn request(&self, gateway: &BucketStore) -> ChargeOutcome {
         request(gateway, &[self]).await.outcome
     }
 }
 
-/// Decides a request with these limits, all enforced.
+/// Sends a request with the rate limits of `buckets`, all enforced.
 pub(crate) async fn request(gateway: &BucketStore, buckets: &[&TestBucket]) -> Decision {
     charge_all(gateway, buckets, &[]).await.decision
 }
 
-/// Decides a request with enforced limits and shadow limits.
+/// Sends a request with enforced limits and shadow limits.
 pub(crate) async fn charge_all(
     gateway: &BucketStore,
     enforced: &[&TestBucket],
@@ -218,14 +219,15 @@ fn charges<'a>(buckets: &[&'a TestBucket]) -> Vec<Charge<'a>> {
     buckets.iter().map(|bucket| bucket.charge(1)).collect()
 }
 
-/// Returns the name of the only bucket in a server that no other test uses.
+/// Returns the Redis key of the only bucket on `server`. Panics if the server has several buckets.
 pub(crate) fn only_bucket(server: &RedisServer) -> String {
     let mut names = server.command(&["KEYS", "gate:b:*"]).array();
     assert_eq!(names.len(), 1, "{names:?}");
     names.remove(0).text()
 }
 
-/// Returns the wait of a rejected request, and the index of the limit that causes it.
+/// Returns the wait of a rejected request, and the index of the rate limit that causes it. Panics if the request was
+/// admitted.
 #[track_caller]
 pub(crate) fn rejection(outcome: ChargeOutcome) -> (Duration, usize) {
     match outcome {

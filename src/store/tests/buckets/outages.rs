@@ -1,4 +1,4 @@
-//! Decisions on limits while Redis does not respond.
+//! Tests of rate limit decisions while Redis does not respond.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -31,13 +31,13 @@ async fn a_known_bucket_is_not_full_again_in_an_outage() {
         assert_eq!(known.request(&gateway).await, ADMITTED);
     }
     server.kill();
-    // The gateway has the state that Redis returned: one token is left.
+    // The gateway decides by the last state that Redis returned, in which one token is left.
     let decision = request(&gateway, &[&known]).await;
     assert_eq!(decision.outcome, ADMITTED);
     assert_eq!(decision.readings[0].remaining, 0);
     let (wait, _) = rejection(known.request(&gateway).await);
     assert!(wait <= HOUR);
-    // A new client gets the quota, from this gateway.
+    // The gateway has no state of this bucket, so it admits the complete quota.
     assert_eq!(unknown.request(&gateway).await, ADMITTED);
     assert_eq!(unknown.request(&gateway).await, ADMITTED);
     rejection(unknown.request(&gateway).await);
@@ -135,7 +135,7 @@ async fn a_frozen_redis_delays_only_the_first_requests() {
     wait_for(&gateway, ADMITTED).await;
     let local = bucket(99, OnStoreError::Local);
     server.freeze();
-    // The first requests wait until the timeout. Then the breaker is open.
+    // The first requests wait until the timeout. Then the circuit breaker is open.
     for _ in 0..3 {
         wait_until_down(&gateway).await;
     }
@@ -168,7 +168,8 @@ async fn charges_made_while_redis_is_frozen_count_afterwards() {
         wait_for(&gateway, ADMITTED).await;
     }
     assert!(admitted <= 10, "{admitted}");
-    // The next request through this gateway reports them, and other gateways count them from then on.
+    // The next request through this gateway reports the local charges to Redis. From then on, they also apply to other
+    // gateways.
     rejection(bucket.request(&gateway).await);
     wait_for(&other, ADMITTED).await;
     rejection(bucket.request(&other).await);
@@ -205,7 +206,7 @@ async fn no_more_than_the_quota_is_admitted_while_redis_freezes_repeatedly() {
     server.thaw();
 }
 
-/// Starts a proxy to `server` whose connections take longer to open than the timeout of limits.
+/// Starts a proxy to `server`. A connection through it takes longer to open than the timeout of rate limit calls.
 fn slow_proxy(server: &RedisServer) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let (here, there) = (listener.local_addr().unwrap().port(), server.port());
@@ -219,7 +220,7 @@ fn slow_proxy(server: &RedisServer) -> u16 {
                 };
                 let (mut back, mut to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
                 std::thread::spawn(move || std::io::copy(&mut back, &mut to));
-                // The first end to close closes the connection.
+                // An error is ignored: when one side closes its connection, the proxy closes both connections.
                 let _ = std::io::copy(&mut &near, &mut &far);
                 let _ = far.shutdown(Shutdown::Both);
             });
@@ -238,12 +239,12 @@ async fn a_connection_that_opens_slower_than_the_timeout_of_limits_is_used() {
     rejection(bucket.request(&gateway_of(&server)).await);
 }
 
-/// Waits until the breaker of the gateway is open.
+/// Waits until the circuit breaker of the gateway is open.
 async fn wait_until_down(gateway: &BucketStore) {
     wait_for(gateway, ChargeOutcome::Unavailable).await;
 }
 
-/// Waits until a limit with `on_store_error = "closed"` has this outcome.
+/// Waits until a request with `on_store_error = "closed"` has this outcome.
 async fn wait_for(gateway: &BucketStore, outcome: ChargeOutcome) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while bucket(999, OnStoreError::Closed).request(gateway).await != outcome {

@@ -1,4 +1,5 @@
-//! Buckets in Redis: number of calls, stored values, cached rejections, and several quotas of one limit.
+//! Tests of rate limit buckets in Redis: number of calls, stored values, cached rejections, and several quotas of one
+//! limit.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,7 @@ async fn a_client_that_retries_too_early_is_rejected_without_a_call() {
     for _ in 0..100 {
         let (wait, _) = rejection(bucket.request(&gateway).await);
         let now = Instant::now();
-        // The wait must not be too short, or the client would be rejected again after it.
+        // The wait must not be too short. Otherwise the client would be rejected again after it.
         assert!(now + wait + Duration::from_millis(1) > due);
         if now + Duration::from_millis(50) > due {
             break;
@@ -69,7 +70,7 @@ async fn cached_rejections_do_not_survive_a_restart_of_redis_without_its_data() 
 async fn a_bucket_that_owes_more_than_possible_is_reduced_to_an_empty_one() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
-    // As if the clock had been a year ahead.
+    // The stored value is a year in the future, as if the clock of Redis had been a year ahead.
     let year = u128::from(
         server
             .command(&["TIME"])
@@ -90,7 +91,7 @@ async fn a_bucket_that_owes_more_than_possible_is_reduced_to_an_empty_one() {
         assert_eq!(decision.readings[0].remaining, 0);
         server.command(&["DEL", &name]);
     }
-    // A client that waits as long as its rejection requires is admitted.
+    // A client that waits as long as its rejection requires must be admitted.
     let bucket = TestBucket::new(Duration::from_millis(200), 3);
     let name = bucket_name(&server, &gateway, &bucket).await;
     server.command(&["SET", &name, &stored]);
@@ -99,7 +100,7 @@ async fn a_bucket_that_owes_more_than_possible_is_reduced_to_an_empty_one() {
     sleep(wait).await;
     assert_eq!(bucket.request(&gateway).await, ADMITTED);
     server.command(&["DEL", &name]);
-    // A value that is not a time counts as a full bucket.
+    // A value that is not a time must be treated as a full bucket.
     for write in [["SET", "soon"], ["RPUSH", "1"]] {
         let bucket = TestBucket::new(HOUR, 3);
         let name = bucket_name(&server, &gateway, &bucket).await;
@@ -110,7 +111,7 @@ async fn a_bucket_that_owes_more_than_possible_is_reduced_to_an_empty_one() {
     }
 }
 
-/// Charges a bucket once and returns its name in a server that has no other bucket.
+/// Charges a bucket once and returns its Redis key. The server must have no other bucket.
 async fn bucket_name(server: &RedisServer, gateway: &BucketStore, bucket: &TestBucket) -> String {
     assert_eq!(bucket.request(gateway).await, ADMITTED);
     only_bucket(server)
@@ -145,14 +146,14 @@ async fn a_bucket_of_a_yearly_limit_expires_when_it_is_full_and_not_later() {
     }
 }
 
-/// `docs/fleet.md` sizes Redis by this figure.
+/// The section of `docs/fleet.md` on the memory of Redis states this number.
 #[tokio::test]
 async fn a_bucket_takes_about_150_bytes() {
     const BUCKETS: u64 = 4_000;
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
     let used = || -> u64 { server.info("memory", "used_memory").parse().unwrap() };
-    // The first request opens a connection and loads the script, which take memory too.
+    // The first request is not measured, because it opens a connection and loads the script, which also take memory.
     TestBucket::new(HOUR, 0).request(&gateway).await;
     let before = used();
     for _ in 0..BUCKETS {
@@ -162,7 +163,8 @@ async fn a_bucket_takes_about_150_bytes() {
     assert!((100..=170).contains(&bytes), "{bytes}");
 }
 
-/// The buckets of both limits are emptied on other routes, and the gateway has cached the rejection of only one.
+/// Requests on other routes empty the buckets of both rate limits. The gateway has cached the rejection of only one
+/// limit.
 #[tokio::test]
 async fn a_rejection_by_two_limits_waits_for_the_one_whose_state_was_not_cached() {
     let server = RedisServer::start();
@@ -178,7 +180,8 @@ async fn a_rejection_by_two_limits_waits_for_the_one_whose_state_was_not_cached(
     assert!(wait > Duration::from_secs(50) && by == 1, "{wait:?}, {by}");
 }
 
-/// The cached state of a limit that did not reject is out of date once another gateway charges it.
+/// Another gateway charges a rate limit that did not reject the request, so the cached state of this limit is out of
+/// date.
 #[tokio::test]
 async fn a_rejection_by_two_limits_counts_what_another_gateway_charged_since() {
     let server = RedisServer::start();
@@ -195,7 +198,7 @@ async fn a_rejection_by_two_limits_counts_what_another_gateway_charged_since() {
     assert!(wait > Duration::from_secs(50) && by == 1, "{wait:?}, {by}");
 }
 
-/// A bucket that rejects a cost of 2 can still be charged 1 by another gateway.
+/// The bucket rejects a cost of 2, but another gateway can still charge a cost of 1.
 #[tokio::test]
 async fn a_rejection_of_a_larger_cost_counts_a_smaller_one_that_another_gateway_charged_since() {
     let server = RedisServer::start();

@@ -1,9 +1,9 @@
-//! Random traces of two gateways on one Redis, compared with the bound in the README.
+//! Random traces of two gateways on one Redis. They are compared with the maximum number of admissions in the README.
 //!
-//! A trace sends requests with one or two limits and several costs, changes the quotas of one gateway at a time,
-//! freezes Redis and restarts it without its data. Three properties hold for every bucket and quota:
+//! A trace sends requests with one or two rate limits and several costs. It also changes the quotas of one gateway at a
+//! time, freezes Redis, and restarts Redis without its data. Three properties hold for every bucket and quota:
 //!
-//! 1. Each gateway admits at most `burst + 1 + rate × t` in any interval, plus one burst for each restart.
+//! 1. Each gateway admits at most `burst + 1 + rate × t` in any interval of length `t`, plus one burst per restart.
 //! 2. Both gateways together admit no more than that in any interval in which Redis responds to both.
 //! 3. A client that waits as long as its rejection requires is admitted, by either gateway.
 
@@ -24,19 +24,19 @@ use crate::store::tests::redis::RedisServer;
 /// Duration of a trace.
 const TRACE: Duration = Duration::from_secs(7);
 
-/// Number of concurrent traces, each with its own Redis.
+/// Number of traces that run at the same time, each with its own Redis.
 const TRACES: u64 = 4;
 
-/// The longest wait that a trace spends on property 3.
+/// The longest wait after a rejection for which a trace checks property 3.
 const LONGEST_WAIT: Duration = Duration::from_millis(400);
 
-/// Timeout of a recovery on a busy machine.
+/// How long a recovery can take on a busy machine.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 const CLIENTS: usize = 2;
 const LIMITS: usize = 2;
 
-/// A gateway, and the index of the quota that it uses for each limit.
+/// A gateway, and the index of the quota that it uses for each rate limit.
 struct TraceGateway {
     redis: Redis,
     buckets: BucketStore,
@@ -53,14 +53,14 @@ impl TraceGateway {
         }
     }
 
-    /// Returns the number of failed calls, and whether the breaker is closed.
+    /// Returns the number of failed rate limit calls, and whether the circuit breaker is closed.
     fn health(&self) -> (u64, bool) {
         let [limits, _] = self.redis.health();
         (limits.failures, limits.degraded.is_none())
     }
 }
 
-/// A request. `gateway` and `client` are indexes, `limits` selects the limits.
+/// A request of a trace. `gateway` and `client` are indexes, and `limits` selects the limits.
 #[derive(Clone, Copy, Debug)]
 struct TraceRequest {
     gateway: usize,
@@ -76,7 +76,7 @@ struct TraceAdmission {
     ended: Instant,
     gateway: usize,
     cost: u32,
-    /// Number of the period without faults, in which Redis responded to both gateways; `None` during a fault.
+    /// Number of the period without faults in which Redis responded to both gateways; `None` during a fault.
     calm: Option<u64>,
     /// Number of restarts of Redis before the request and before its response.
     restarts: (u32, u32),
@@ -86,12 +86,12 @@ struct Trace {
     rng: Rng,
     server: RedisServer,
     gateways: [TraceGateway; 2],
-    /// For each client and limit the bucket with each of the two quotas.
+    /// For each client and rate limit, one bucket for each of the two quotas.
     buckets: [[[TestBucket; 2]; LIMITS]; CLIENTS],
     admissions: HashMap<(usize, usize, usize), Vec<TraceAdmission>>,
-    /// Failed calls of both gateways at the start of the period without faults; `None` during a fault.
+    /// Number of failed calls of each gateway at the start of the period without faults; `None` during a fault.
     calm: Option<[u64; 2]>,
-    /// Number of periods without faults.
+    /// Number of periods without faults so far.
     calms: u64,
     restarts: u32,
     waits: u32,
@@ -131,7 +131,7 @@ impl Trace {
         }
     }
 
-    /// Returns the number of the period without faults, or `None` if a call has failed since it began.
+    /// Returns the number of the current period without faults, or `None` if a call has failed since the period began.
     fn calm(&self) -> Option<u64> {
         let failures = [0, 1].map(|index| self.gateways[index].health().0);
         (self.calm == Some(failures)).then_some(self.calms)
@@ -191,7 +191,7 @@ impl Trace {
         }
     }
 
-    /// Waits as long as a rejection requires and sends the request again, through either gateway.
+    /// Waits as long as a rejection requires, and sends the request again through either gateway. Checks property 3.
     async fn wait_and_retry(&mut self, request: TraceRequest, wait: Duration) {
         let Some(calm) = self.calm() else { return };
         let other = 1 - request.gateway;
@@ -209,7 +209,7 @@ impl Trace {
         };
         sleep(wait).await;
         let outcome = self.send(retry).await;
-        // If a call has timed out, the gateway decided without Redis.
+        // The result is ignored if a call timed out, because the gateway then decided without Redis.
         if self.calm() == Some(calm) {
             self.waits += 1;
             assert!(
@@ -238,7 +238,8 @@ impl Trace {
         self.restarts += 1;
     }
 
-    /// Waits until Redis responds to both gateways and both have reported what they admitted without it.
+    /// Waits until Redis responds to both gateways, and until both have reported the charges that they made without
+    /// Redis.
     async fn recover(&mut self) {
         let deadline = Instant::now() + RECOVERY_TIMEOUT;
         loop {
@@ -305,7 +306,7 @@ impl Trace {
         self
     }
 
-    /// Checks properties 1 and 2 for every interval that begins and ends with an admission. Returns the number of
+    /// Checks properties 1 and 2 for every interval that begins and ends with an admission. Returns the total number of
     /// charges.
     fn check(&self) -> usize {
         for (&(client, limit, quota), admissions) in &self.admissions {

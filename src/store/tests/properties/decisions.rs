@@ -1,4 +1,4 @@
-//! Single decisions: the wait of a rejection, the delay of an admission, and `Retry-After` are exact.
+//! Tests of single decisions: the wait of a rejection, the delay of an admission, and `Retry-After` are exact.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,7 @@ use super::{admitted, any_exceed, any_quota, cases, charge, limit, nanos, virtua
 const BUCKET: BucketKey = BucketKey { high: 1, low: 2 };
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
-/// A limit, the debt of its bucket in nanoseconds, and a cost of at most its capacity.
+/// A rate limit, the debt of its bucket in nanoseconds, and a cost that does not exceed the capacity of the bucket.
 #[derive(Clone, Debug)]
 struct ChargeCase {
     limit: Limit,
@@ -91,7 +91,7 @@ proptest! {
             Exceed::Reject => prop_assert!(delay.is_zero()),
             Exceed::Delay { max } => prop_assert!(delay <= max),
         }
-        // A limit without delays would admit the request at its slot, and not before.
+        // Without delays, the rate limit would admit the request at the end of the delay, and not before.
         let strict = Limit { exceed: Exceed::Reject, ..limit };
         let charge = [super::charge(&strict, BUCKET, cost)];
         let decide_at = |at| decide(&charge, &mut state.clone(), at);

@@ -1,4 +1,5 @@
-//! More clients than the store can track: some may be rejected more often, none may be admitted more often.
+//! Tests with more clients than the store can track. Some clients can be rejected more often, but none is admitted more
+//! often.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::{cases, charge, limit, nanos, small_quota, virtual_clock};
 
 const CLIENTS: u64 = 12;
 
-/// Returns the bucket of a client. Clients with the same number modulo 4 share a shard, and so an overflow bucket.
+/// Returns the bucket of a client. Clients whose numbers are equal modulo 4 share a shard, and so an overflow bucket.
 fn bucket(limit: u64, client: u64) -> BucketKey {
     BucketKey {
         high: (limit * CLIENTS + client + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -34,7 +35,7 @@ proptest! {
             .zip(&quotas)
             .map(|(id, &quota)| limit(id, quota, Exceed::Reject))
             .collect();
-        // The credit that each client would have with its own buckets.
+        // The model computes the credit that each client would have with its own buckets.
         let full = || quotas.iter().map(|&quota| Credit::full(quota)).collect::<Vec<_>>();
         let mut credits: Vec<_> = (0..CLIENTS).map(|_| full()).collect();
         let mut admissions = vec![Vec::new(); credits.len()];
@@ -104,7 +105,7 @@ proptest! {
     }
 }
 
-/// Full buckets are evicted first, so clients that send continuously stay tracked while others send once.
+/// The store evicts full buckets first. So clients that send continuously stay tracked while others send once.
 #[test]
 fn clients_that_send_once_do_not_evict_buckets_with_debt() {
     let clock = virtual_clock();

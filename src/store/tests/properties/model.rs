@@ -1,14 +1,14 @@
-//! A model of a bucket that counts tokens.
+//! A model of a rate limit bucket that counts tokens.
 //!
-//! The gateway stores for each bucket the time at which it is full. The model has a credit that grows up to a maximum,
-//! as the textbook token bucket does. The credit is an exact integer: a token is `interval` units, and each nanosecond
-//! adds one unit. A negative credit stands for delayed requests that have reserved later slots.
+//! For each bucket, the gateway stores the time at which the bucket is full. The model instead has a credit that grows
+//! up to a maximum, as the textbook token bucket does. The credit is an exact integer. A token is `interval` units, and
+//! each nanosecond adds one unit. A negative credit means that delayed requests have already taken future tokens.
 
 use std::time::Duration;
 
 use crate::throttle::{Exceed, Limit, Quota};
 
-/// The credit of a bucket.
+/// The credit of a bucket, in units of which `interval` make one token.
 #[derive(Clone, Debug)]
 pub(crate) struct Credit {
     units: i128,
@@ -31,13 +31,13 @@ impl Credit {
         }
     }
 
-    /// Adds the units for the time until `now`.
+    /// Adds one unit for each nanosecond until `now`, up to the maximum.
     pub(crate) fn accrue(&mut self, quota: Quota, now: u64) {
         self.units = full(quota).min(self.units + i128::from(now - self.updated));
         self.updated = now;
     }
 
-    /// Decides a charge of `cost` tokens without making it.
+    /// Decides a charge of `cost` tokens, but does not make the charge.
     pub(crate) fn decide(&self, limit: &Limit, cost: u32) -> ModelDecision {
         let missing = i128::from(cost) * interval(limit.quota) - self.units;
         let max_delay = match limit.exceed {
@@ -59,7 +59,7 @@ impl Credit {
         self.units -= i128::from(cost) * interval(quota);
     }
 
-    /// Returns the number of tokens, and the nanoseconds until the next one.
+    /// Returns the number of complete tokens, and the nanoseconds until the next token.
     pub(crate) fn read(&self, quota: Quota) -> (u32, u64) {
         let whole = self.units.max(0) / interval(quota);
         let next = match full(quota) - self.units {
@@ -70,12 +70,12 @@ impl Credit {
     }
 }
 
-/// Returns whether every interval of time has at most `capacity` tokens plus one per `interval`.
+/// Returns whether every interval of time has at most `capacity` admitted tokens, plus one per `interval`.
 ///
-/// An admission is the time before it, the time after it, and its cost. The time of the decision is between the two and
-/// not known. The tokens of admissions that began at `from` or later and ended by `to` are at least those of all that
-/// ended by `to` minus those of all that began before `from`. Each is a sum over sorted times, so after sorting one
-/// pass finds the worst `from` for every `to`.
+/// An admission consists of the time before it, the time after it, and its cost. The decision was made at an unknown
+/// time between the two. An interval begins at `from` and ends at `to`. The function subtracts the tokens of all
+/// admissions that began before `from` from the tokens of all that ended by `to`. The interval certainly has at least
+/// this number of tokens. Both terms are sums over sorted times, so one pass finds the worst `from` for every `to`.
 pub(crate) fn keeps_quota(quota: Quota, admissions: &[(u64, u64, u32)]) -> bool {
     let mut began: Vec<_> = admissions.iter().map(|&(at, _, cost)| (at, cost)).collect();
     let mut ended: Vec<_> = admissions.iter().map(|&(_, at, cost)| (at, cost)).collect();
@@ -85,7 +85,8 @@ pub(crate) fn keeps_quota(quota: Quota, admissions: &[(u64, u64, u32)]) -> bool 
     let mut began = began.into_iter().peekable();
     let mut tokens_begun = 0_i128;
     let mut tokens_ended = 0_i128;
-    // The largest `from` minus the units of all that began before it: the start of the strictest interval.
+    // The maximum over all `from` of `from` minus the units of all admissions that began before `from`. It belongs to
+    // the strictest interval.
     let mut worst_from = i128::MIN;
     ended.into_iter().all(|(to, cost)| {
         while let Some((from, cost)) = began.next_if(|&(from, _)| from <= to) {
@@ -101,7 +102,7 @@ fn interval(quota: Quota) -> i128 {
     units(quota.interval())
 }
 
-/// Returns the units of a full bucket.
+/// Returns the credit of a full bucket, in units.
 fn full(quota: Quota) -> i128 {
     interval(quota) * i128::from(quota.capacity().get())
 }
@@ -122,7 +123,7 @@ fn one_token_too_many_is_detected() {
     assert!(!keeps(&[5, 5, 5]));
     assert!(!keeps(&[0, 30, 30, 39]));
     assert!(!keeps_quota(quota, &[(5, 5, 2), (14, 14, 1)]));
-    // Decided at some time between 5 and 15, possibly at 15.
+    // The second decision was made at some time between 5 and 15. It is correct only if it was made at 15.
     assert!(keeps_quota(quota, &[(5, 5, 2), (5, 15, 1)]));
     assert!(!keeps_quota(quota, &[(5, 5, 2), (5, 14, 1)]));
 }

@@ -1,4 +1,4 @@
-//! Several threads that charge the same buckets.
+//! Tests with several threads that charge the same buckets.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ use super::{admitted, cases, charge, limit, virtual_clock};
 
 const CLIENTS: u64 = 3;
 
-/// Admitted requests: client, and the times before and after the decision.
+/// Admitted requests. Each has the number of the client, and the times before and after the decision in nanoseconds.
 type Admissions = Vec<(u64, u64, u64)>;
 
-/// Buckets that several threads charge: one per client, and one that all clients share.
+/// Rate limit buckets that several threads charge: one per client, and one that all clients share.
 struct SharedBuckets {
     clock: Clock,
     buckets: MemoryBuckets,
@@ -36,7 +36,8 @@ impl SharedBuckets {
         }
     }
 
-    /// Sends a request of `client`, with its limits in either order.
+    /// Sends a request of `client`. With `reversed`, its two rate limits are in reverse order. Returns `None` if it is
+    /// rejected.
     fn call(&self, client: u64, reversed: bool) -> Option<(u64, u64, u64)> {
         let bucket = |name: u64| BucketKey {
             high: (name + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -55,7 +56,7 @@ impl SharedBuckets {
         admitted(&decision).then_some((client, before, after))
     }
 
-    /// Sends requests from `threads` threads until `driver` returns.
+    /// Sends requests from `threads` threads until `driver` returns. Returns the admitted requests.
     fn send_all(&self, threads: u64, driver: impl FnOnce()) -> Admissions {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -141,7 +142,7 @@ proptest! {
         prop_assert!(shared.keep_quotas(&admissions));
     }
 
-    /// All threads take as many tokens as they can.
+    /// All threads together take as many tokens as they can.
     #[test]
     fn all_threads_together_get_exactly_the_quota(
         threads in 1_usize..=64,
@@ -150,7 +151,7 @@ proptest! {
         jumps in prop::collection::vec(0_u64..5_000, 10),
     ) {
         let clock = virtual_clock();
-        // The clock advances less than the bucket can hold, so no token is lost.
+        // The clock advances by less time than the bucket needs to fill, so no token is lost.
         let quota = quota(interval, burst + 5_000);
         let generous = Quota::new(1.try_into().unwrap(), Duration::from_nanos(1), 1 << 30).unwrap();
         let shared = SharedBuckets::new(clock.clone(), quota, generous);

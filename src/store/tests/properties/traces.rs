@@ -1,4 +1,4 @@
-//! Compares histories of several clients and limits with the model.
+//! Compares random histories of several clients and limits with the model of a bucket.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,12 +19,12 @@ struct TimedRequest {
     /// Nanoseconds since the previous request.
     later: u64,
     client: u64,
-    /// Indexes of its limits, in order.
+    /// Indexes of the rate limits of the request, in the order in which the request has them.
     limits: Vec<usize>,
     cost: u32,
 }
 
-/// Limits, and requests that each have some of them.
+/// Generates some rate limits, and a trace of requests that each have some of these limits.
 fn any_trace() -> impl Strategy<Value = (Vec<Limit>, Vec<TimedRequest>)> {
     let scale = prop::sample::select(vec![1, 7, 1_000_003, 1_000_000_000]);
     scale.prop_flat_map(|scale| {
@@ -39,7 +39,8 @@ fn any_trace() -> impl Strategy<Value = (Vec<Limit>, Vec<TimedRequest>)> {
                 .iter()
                 .map(|limit| limit.quota.capacity().get())
                 .min();
-            // A multiple of the scale or a nanosecond off, so that requests often arrive exactly when a token does.
+            // The pause is a multiple of the scale, or differs by a nanosecond. So requests often arrive exactly when a
+            // token does.
             let later = (0_u64..30, 0_u64..3)
                 .prop_map(move |(steps, off)| (steps * scale + off).saturating_sub(1));
             let costs = 1..=smallest.unwrap_or(1);
@@ -58,7 +59,8 @@ fn any_trace() -> impl Strategy<Value = (Vec<Limit>, Vec<TimedRequest>)> {
     })
 }
 
-/// Returns the bucket of a limit: one per client for an even index, a global one for an odd index.
+/// Returns the bucket of a limit. A limit with an even index has one bucket per client, and one with an odd index has a
+/// global bucket.
 fn bucket(limit: usize, client: u64) -> BucketKey {
     let counted_by = if limit.is_multiple_of(2) {
         client
@@ -67,7 +69,7 @@ fn bucket(limit: usize, client: u64) -> BucketKey {
     };
     let name = limit as u64 * (CLIENTS + 1) + counted_by + 1;
     BucketKey {
-        // Distributes the buckets over the shards, as a keyed hash does.
+        // The multiplication distributes the buckets over the shards, as a keyed hash does.
         high: name.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         low: name,
     }
@@ -135,7 +137,7 @@ proptest! {
         }
     }
 
-    /// The admitted requests of a trace get the same decisions without the rejected requests.
+    /// If the rejected requests of a trace are left out, all admitted requests get the same decisions.
     #[test]
     fn a_rejected_request_changes_no_bucket((limits, steps) in any_trace()) {
         let clock = virtual_clock();
