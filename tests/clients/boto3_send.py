@@ -2,8 +2,9 @@
 
     boto3_send.py URL READ_TIMEOUT
 
-An event hook adds an idempotency key once per call, so that all attempts of the call have the same key. boto3 signs
-every attempt separately. `attempts` lists, for each attempt, its key and the headers that the signature changes.
+READ_TIMEOUT is in seconds, for each attempt. An event hook adds an idempotency key once per call, so that all attempts
+of the call have the same idempotency key. boto3 signs every attempt separately. In the report, `attempts` lists the
+idempotency key and the signed headers of each attempt.
 """
 
 import json
@@ -38,7 +39,7 @@ def main(url: str, timeout: float) -> dict:
             {name: text.decode() if isinstance(text, bytes) else text for name, text in texts.items()}
         )
 
-    # `before-call` is emitted once for a call, `before-send` for each attempt.
+    # boto3 emits `before-call` once for each call, and `before-send` once for each attempt.
     sqs.meta.events.register("before-call.sqs.SendMessage", add_key)
     sqs.meta.events.register("before-send.sqs.SendMessage", record)
     try:

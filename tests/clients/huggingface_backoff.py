@@ -2,8 +2,8 @@
 
     huggingface_backoff.py URL
 
-The first request drains the limits. `http_backoff` retries the second one after the time that the first member of the
-`RateLimit` field states, plus one second.
+The first request uses up the rate limits. The gateway rejects the second one. `http_backoff` retries it after the time
+that the first member of the `RateLimit` header field states, plus one second.
 """
 
 import json

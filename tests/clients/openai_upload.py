@@ -2,7 +2,8 @@
 
     openai_upload.py URL TIMEOUT
 
-The client encodes the form again for each attempt, with a new boundary. `types` lists the content type of each attempt.
+TIMEOUT is in seconds, for each attempt. The client encodes the multipart form again for each attempt, with a new
+boundary. In the report, `types` lists the content type of each attempt.
 """
 
 import json

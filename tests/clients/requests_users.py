@@ -1,10 +1,11 @@
-"""Sends the same order under the same idempotency key for two users of one machine, with requests and its extensions,
-and prints the exchanges as a JSON list.
+"""Sends the same order with the same idempotency key for two users of one machine, and prints a JSON list.
+
+Each element of the list describes one exchange: a request and its response. The script uses the library requests.
 
     requests_users.py oauth1|digest|cookies URL
 
-In each mode the first user sends the order twice, then the second user sends it once. With cookies, the first user
-sends another request between its orders.
+In each mode the first user sends the order twice, and then the second user sends it once. In the mode `cookies`, the
+first user sends another request between the two orders.
 """
 
 import json

@@ -1,9 +1,11 @@
-"""Calls an API behind a limit with the official client of openai or anthropic and prints a JSON report.
+"""Calls an API behind a rate limit with the official client of OpenAI or Anthropic, and prints a JSON report.
 
     retry_timing.py openai|anthropic URL RETRIES
 
-`rejected` has an entry per 429 that the client retries: `stated`, the value of Retry-After-Ms in seconds, and `waited`,
-the seconds from the 429 to the next request of the client. `error` is the client's message for a 429 without retries.
+The script calls the API until the client has received RETRIES responses with the status 429. In the report, `rejected`
+has an entry for each 429 that the client retries. `stated` is the value of Retry-After-Ms, converted to seconds.
+`waited` is the number of seconds from the 429 to the next request. `error` is the client's error message for a 429 if
+retries are switched off.
 """
 
 import importlib
@@ -15,7 +17,7 @@ import httpx2
 
 
 class Log:
-    """Times of the requests and of the rejections of one client."""
+    """Measures how long a client waits after each 429 before it sends its next request."""
 
     def __init__(self) -> None:
         self.rejected: list[dict] = []

@@ -2,8 +2,8 @@
 
     stripe_create.py URL TIMEOUT
 
-The client generates an idempotency key and retries the request with it, at most twice. This script does not set a
-key: the test shows what an application gets that only uses the client.
+TIMEOUT is in seconds, for each attempt. The client generates an idempotency key and uses it for at most two retries.
+The script does not set an idempotency key, like an application that uses the client without any options.
 """
 
 import json

@@ -2,8 +2,8 @@
 //
 //     stripe_errors.cjs HOST PORT
 //
-// It creates `customer` twice, behind a limit of one request. It creates `coupon` twice under one key, behind an API
-// that closes without a response. The client does not retry.
+// The script creates a customer twice, behind a rate limit that admits one request. Then it creates a coupon twice with
+// the same idempotency key, behind an API that closes the connection without a response. The client does not retry.
 
 const Stripe = require("stripe");
 

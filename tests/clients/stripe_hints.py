@@ -2,11 +2,13 @@
 
     stripe_hints.py RETRIED LOST REJECTED
 
-RETRIED  the script creates four customers behind a limit
-LOST     it creates a customer twice under one key, behind an API that closes without a response
-REJECTED it creates a customer behind a limit that is exhausted
+The arguments are the URLs of the gateways:
 
-The client retries a request up to four times, by its own rules.
+RETRIED   Its rate limit admits two requests per second. The script creates four customers.
+LOST      Its API closes connections without a response. The script creates a customer twice with one idempotency key.
+REJECTED  Its rate limit is exhausted. The script creates one customer.
+
+The client decides by its own rules whether to retry, and retries a request up to four times.
 """
 
 import json

@@ -1,4 +1,4 @@
-//! Lines of the access log, and truncated responses.
+//! Tests of the access log: the fields of its lines, escaping, and how truncated responses are logged and counted.
 
 use std::time::Duration;
 
@@ -10,23 +10,24 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::harness::{Process, TEST_TIMEOUT, Upstream, eventually, full};
 use crate::raw_http;
 
-/// Gateway process that writes its access log as JSON, or as text.
+/// Gateway process whose access log the tests read.
 struct LoggingGateway {
     process: Process,
     _directory: TempDir,
 }
 
 impl LoggingGateway {
-    /// Starts a gateway that forwards to `upstream`, with additional lines of configuration.
+    /// Starts a gateway that forwards to the URL `upstream`. `format` is the log format, `json` or `text`. `lines` are
+    /// additional lines of the configuration file.
     fn start(upstream: &str, format: &str, lines: &str) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("the directory is created");
         let path = directory.path().join("gateway.toml");
         let config = format!(
             "server = {{ listen = \"127.0.0.1:0\", workers = 1 }}\nadmin = {{ listen = \"127.0.0.1:0\" }}\n\
              upstream.api.servers = [\"{upstream}\"]\n{lines}"
         );
-        std::fs::write(&path, config).expect("a file");
-        let name = path.to_str().expect("a plain name");
+        std::fs::write(&path, config).expect("the file is written");
+        let name = path.to_str().expect("the path is UTF-8");
         let arguments = ["serve", "--config", name, "--log-format", format];
         Self {
             process: Process::start(&arguments),
@@ -34,7 +35,7 @@ impl LoggingGateway {
         }
     }
 
-    /// Waits until the access log has `count` lines for this path, and returns them.
+    /// Waits until the access log has at least `count` lines whose request path is `path`, and returns these lines.
     async fn lines(&self, path: &str, count: usize) -> Vec<Value> {
         let found = || -> Vec<Value> {
             let lines = self.process.lines().into_iter();
@@ -45,7 +46,10 @@ impl LoggingGateway {
                 })
                 .collect()
         };
-        eventually("the lines are written", || found().len() >= count).await;
+        eventually("the access log contains the expected lines", || {
+            found().len() >= count
+        })
+        .await;
         found()
     }
 
@@ -58,11 +62,13 @@ impl LoggingGateway {
         let line = metrics
             .lines()
             .find_map(|line| line.strip_prefix("tidegate_responses_truncated_total "));
-        line.expect("the counter").parse().expect("a number")
+        line.expect("the metric exists")
+            .parse()
+            .expect("the value is a number")
     }
 }
 
-/// Starts a server that sends `bytes` after each request and closes the connection.
+/// Starts an upstream server that sends `bytes` as its response to a request and then closes the connection.
 fn sending_and_closing(bytes: &'static str) -> raw_http::RawUpstream {
     raw_http::RawUpstream::scripted(move |connection| {
         if connection.request().is_some() {
@@ -91,7 +97,10 @@ const ROUTES: &str = r#"
 
 fn assert_absent(line: &Value, fields: &[&str]) {
     for field in fields {
-        assert!(line.get(field).is_none(), "{field}: {line}");
+        assert!(
+            line.get(field).is_none(),
+            "the access log line has the field {field}: {line}"
+        );
     }
 }
 
@@ -134,18 +143,18 @@ async fn a_proxied_request_has_all_fields() {
             line["duration_us"]
                 .as_u64()
                 .is_some_and(|micros| micros > 0),
-            "{line}"
+            "unexpected line of the access log: {line}"
         );
-        let time = line["time"].as_str().expect("a time");
-        // Example: 2026-11-17T05:42:08.123456Z.
+        let time = line["time"].as_str().expect("the field is a time");
+        // The time has microseconds, for example 2026-11-17T05:42:08.123456Z.
         assert_eq!(
             (time.len(), &time[10..11], &time[19..20]),
             (27, "T", "."),
             "{time}"
         );
         assert!(
-            time <= line["timestamp"].as_str().expect("a time"),
-            "{line}"
+            time <= line["timestamp"].as_str().expect("the field is a time"),
+            "unexpected line of the access log: {line}"
         );
         assert_absent(
             &line,
@@ -176,9 +185,13 @@ async fn a_rejection_names_the_limit_the_wait_and_the_keys() {
         let response = client.get(&path).header("x-tenant", tenant).send().await;
         assert_eq!(response.status, status);
         let line = gateway.line(&path).await;
-        let limits = line["limits"].as_str().expect("limits");
+        let limits = line["limits"]
+            .as_str()
+            .expect("the line has the field `limits`");
         let rest = limits.strip_prefix("device=127.0.0.1,all=global,tenant=");
-        let hash = rest.unwrap_or_else(|| panic!("{limits}")).to_owned();
+        let hash = rest
+            .unwrap_or_else(|| panic!("unexpected field `limits`: {limits}"))
+            .to_owned();
         assert!(hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit()));
         hashes.push(hash);
         if status == 200 {
@@ -187,9 +200,14 @@ async fn a_rejection_names_the_limit_the_wait_and_the_keys() {
         }
         assert_eq!(line["limit"], "device");
         assert_eq!(line["reason"], "rate-limited");
-        let wait = line["wait_ms"].as_u64().expect("a wait");
-        assert!((3_500_000..=3_600_000).contains(&wait), "{wait}");
-        assert!(wait <= response.retry_after() * 1_000, "{wait}");
+        let wait = line["wait_ms"]
+            .as_u64()
+            .expect("the line has the field `wait_ms`");
+        assert!((3_500_000..=3_600_000).contains(&wait), "wait_ms is {wait}");
+        assert!(
+            wait <= response.retry_after() * 1_000,
+            "wait_ms is {wait}, more than Retry-After"
+        );
         assert_absent(&line, &["attempts", "server"]);
     }
     assert_eq!(hashes[0], hashes[2]);
@@ -242,13 +260,13 @@ async fn a_malformed_request_is_logged_without_method_host_and_path() {
         .client()
         .connect()
         .await
-        .expect("a connection");
+        .expect("the connection is open");
     socket
         .write_all(b"BAD\r\n\r\n")
         .await
-        .expect("a connection");
+        .expect("the connection is open");
     let line = gateway.process.wait_for_line("\"reason\":\"bad-request\"");
-    let line: Value = serde_json::from_str(&line).expect("JSON");
+    let line: Value = serde_json::from_str(&line).expect("the text is JSON");
     assert_eq!(line["status"], 400, "{line}");
     assert_absent(&line, &["method", "host", "path", "protocol", "route"]);
 }
@@ -259,12 +277,15 @@ async fn keyed_requests_without_an_execution_are_logged_with_the_reason() {
     let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     let client = gateway.process.client();
     let first = tokio::spawn(client.post("/keyed/first").key("one").send());
-    eventually("upstream has the request", || upstream.count() == 1).await;
+    eventually("the upstream has received the request", || {
+        upstream.count() == 1
+    })
+    .await;
     let second = tokio::spawn(client.post("/keyed/first").key("one").send());
     tokio::time::sleep(Duration::from_millis(50)).await;
     permits.add_permits(1);
-    assert_eq!(first.await.expect("a response").status, 200);
-    assert!(second.await.expect("a response").is_replay());
+    assert_eq!(first.await.expect("a response arrives").status, 200);
+    assert!(second.await.expect("a response arrives").is_replay());
     assert!(
         client
             .post("/keyed/first")
@@ -308,10 +329,16 @@ async fn a_response_whose_client_disconnects_is_logged_and_counted_as_truncated(
         .client()
         .connect()
         .await
-        .expect("a connection");
+        .expect("the connection is open");
     let request = b"GET /one HTTP/1.1\r\nHost: a\r\n\r\n";
-    socket.write_all(request).await.expect("a connection");
-    socket.read_exact(&mut [0; 1_000]).await.expect("the start");
+    socket
+        .write_all(request)
+        .await
+        .expect("the connection is open");
+    socket
+        .read_exact(&mut [0; 1_000])
+        .await
+        .expect("the start of the response arrives");
     drop(socket);
     let line = gateway.line("/one").await;
     assert_eq!(line["truncated"], true, "{line}");
@@ -323,7 +350,10 @@ async fn a_response_whose_client_disconnects_is_logged_and_counted_as_truncated(
 
     let stream = gateway.process.client().h2().get("/two").try_send();
     let cut = tokio::time::timeout(Duration::from_millis(100), stream).await;
-    assert!(cut.is_err(), "64 MiB arrived in 100 ms");
+    assert!(
+        cut.is_err(),
+        "the client received 64 MiB in 100 ms, so its disconnect truncated nothing"
+    );
     let line = gateway.line("/two").await;
     assert_eq!(line["truncated"], true, "{line}");
     assert_eq!(gateway.truncated().await.to_string(), "2");
@@ -358,7 +388,7 @@ async fn complete_responses_are_not_truncated() {
     }
     for line in gateway.lines("/complete", 8).await {
         assert_absent(&line, &["truncated"]);
-        let bytes = match line["method"].as_str().expect("a method") {
+        let bytes = match line["method"].as_str().expect("the method is valid") {
             "HEAD" | "DELETE" => continue,
             _ => 1 << 20,
         };
@@ -395,14 +425,15 @@ async fn characters_of_a_request_cannot_change_how_a_line_is_displayed() {
                     .client()
                     .connect()
                     .await
-                    .expect("a connection");
+                    .expect("the connection is open");
                 socket
                     .write_all(head.as_bytes())
                     .await
-                    .expect("a connection");
+                    .expect("the connection is open");
                 let mut start = [0; 12];
                 let read = tokio::time::timeout(TEST_TIMEOUT, socket.read_exact(&mut start)).await;
-                read.expect("a response").expect("a response");
+                read.expect("a response arrives in time")
+                    .expect("the connection is not reset");
                 sent += 1;
             }
         }
@@ -413,9 +444,15 @@ async fn characters_of_a_request_cannot_change_how_a_line_is_displayed() {
                 .filter(|line| line.contains("tidegate::access"))
                 .count()
         };
-        eventually("all lines are written", || access() >= sent).await;
+        eventually("the access log has a line for each request", || {
+            access() >= sent
+        })
+        .await;
         for line in gateway.process.lines() {
-            assert!(!harmful.iter().any(|text| line.contains(text)), "{line:?}");
+            assert!(
+                !harmful.iter().any(|text| line.contains(text)),
+                "the line contains a control or formatting character: {line:?}"
+            );
         }
     }
 }

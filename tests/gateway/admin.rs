@@ -1,4 +1,4 @@
-//! Admin API: probes, metrics and access control.
+//! Tests of the admin API: liveness and readiness probes, metrics and access control.
 
 use crate::harness::{Gateway, Upstream};
 
@@ -14,7 +14,7 @@ async fn a_gateway_that_serves_is_alive_and_ready() {
         );
     }
     assert_eq!(gateway.admin().get("/else").send().await.status, 404);
-    // The gateway's own listener does not serve admin paths.
+    // The listener for client requests does not serve admin paths, so it forwards `/metrics` to the upstream.
     let response = gateway.client().get("/metrics").send().await;
     assert_eq!(response.json()["target"], "/metrics");
 }
@@ -48,7 +48,10 @@ async fn metrics_count_requests_and_rejections() {
         "tidegate_upstream_in_flight{upstream=\"api\"} 0",
         "tidegate_upstream_latency_seconds_count{upstream=\"api\"} 2",
     ] {
-        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        assert!(
+            text.lines().any(|found| found == line),
+            "the metrics do not contain {line:?}:\n{text}"
+        );
     }
     assert!(text.ends_with("# EOF\n"));
 }
@@ -104,7 +107,10 @@ async fn metric_labels_contain_configured_names_and_nothing_from_requests() {
     let (after, text) = series().await;
     assert_eq!(before, after);
     for part in ["odd", "ODD", "203.0.113"] {
-        assert!(!text.contains(part), "{part} in\n{text}");
+        assert!(
+            !text.contains(part),
+            "the metrics contain {part:?}:\n{text}"
+        );
     }
 }
 
@@ -158,7 +164,10 @@ async fn with_a_token_metrics_require_it_and_probes_do_not() {
     assert_eq!(admin.get("/livez").send().await.status, 200);
     assert_eq!(admin.get("/readyz").send().await.status, 200);
     let rejected = admin.get("/metrics").send().await.status;
-    assert!([401, 403].contains(&rejected), "{rejected}");
+    assert!(
+        [401, 403].contains(&rejected),
+        "unexpected status {rejected}"
+    );
     let request = admin
         .get("/metrics")
         .header("Authorization", "Bearer s3cret-s3cret");

@@ -1,4 +1,4 @@
-//! Admin API for idempotency keys: lookup and release.
+//! Tests of the admin API that looks up idempotency keys and deletes records whose outcome is unknown.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tidegate::internals::{clock, record_id, records};
 
 use crate::harness::{ClientResponse, Gateway, Upstream};
 
-/// Gateway whose store contains records as if requests had created them.
+/// Gateway with an admin API. The tests write idempotency records directly into its store, without sending requests.
 struct AdminApi {
     gateway: Gateway,
     _upstream: Upstream,
@@ -36,7 +36,7 @@ impl AdminApi {
         let shared = self.gateway.shared();
         let claim_request = ClaimRequest {
             at: clock(shared).now(),
-            id: record_id(shared, key, client.parse().expect("an address")),
+            id: record_id(shared, key, client.parse().expect("the address is valid")),
             client: ClientHash(1),
             fingerprint: Fingerprint {
                 request: [0xc4; 16],
@@ -45,7 +45,7 @@ impl AdminApi {
             settings: RecordSettings::default(),
         };
         let claim = records(shared).claim(&claim_request).await;
-        claim.expect("a store that works")
+        claim.expect("the store works")
     }
 
     async fn running(&self, key: &str, client: &str) -> Permit {
@@ -54,7 +54,7 @@ impl AdminApi {
                 permit.mark_sent();
                 permit
             }
-            other => panic!("{key} of {client}: {other:?}"),
+            other => panic!("the key {key} of {client} cannot be claimed: {other:?}"),
         }
     }
 
@@ -68,7 +68,7 @@ impl AdminApi {
             .header("content-type", "text/plain")
             .header("set-cookie", "session=private")
             .body(())
-            .expect("a response")
+            .expect("the response is valid")
             .into_parts();
         let response = Stored::of(&head, body, &[]);
         self.finished(key, client, ExecutionOutcome::Completed(Arc::new(response)))
@@ -78,7 +78,7 @@ impl AdminApi {
     async fn finished(&self, key: &str, client: &str, outcome: ExecutionOutcome) {
         let permit = self.running(key, client).await;
         let completed = records(self.gateway.shared()).end(permit, outcome).await;
-        completed.expect("a store that works");
+        completed.expect("the store works");
     }
 
     async fn get(&self, target: &str) -> ClientResponse {
@@ -94,12 +94,12 @@ impl AdminApi {
         self.gateway.admin().request("DELETE", &target).send().await
     }
 
-    /// Returns the record of a key that exists in only one scope.
+    /// Returns the idempotency record that the admin API shows for `target`. Panics unless exactly one record exists.
     async fn record(&self, target: &str) -> Value {
         let response = self.get(&format!("/keys/{target}")).await;
         assert_eq!(response.status, 200, "{}", response.text());
         let records = response.json()["records"].take();
-        let records = records.as_array().expect("a list");
+        let records = records.as_array().expect("the member is a list");
         assert_eq!(records.len(), 1, "{records:?}");
         records[0].clone()
     }
@@ -130,8 +130,10 @@ async fn a_record_can_be_looked_up_in_each_of_its_states() {
         assert_eq!(record["response_bytes"], bytes, "{key}");
         assert_eq!(record["fingerprint"], "c4c4c4c4");
         assert_eq!(record["scope"].as_str().map(str::len), Some(32));
-        let age = record["age_seconds"].as_f64().expect("a number");
-        assert!((0.0..60.0).contains(&age), "{age}");
+        let age = record["age_seconds"]
+            .as_f64()
+            .expect("the value is a number");
+        assert!((0.0..60.0).contains(&age), "age_seconds is {age}");
         match record["expires_in_seconds"].as_f64() {
             None => assert_eq!(state, "in_progress"),
             Some(seconds) => assert!((86_000.0..=86_400.0).contains(&seconds), "{seconds}"),
@@ -158,7 +160,11 @@ async fn a_stored_response_is_shown_only_with_body_true() {
         assert_eq!(response.json()["key"], "done");
         assert_eq!(response.header("cache-control"), "no-store");
         for private in ["Ann alone", "cookie", "session"] {
-            assert!(!response.text().contains(private), "{}", response.text());
+            assert!(
+                !response.text().contains(private),
+                "the response contains {private:?}: {}",
+                response.text()
+            );
         }
     }
     let record = admin_api.record("done?body=true").await;
@@ -180,7 +186,7 @@ async fn a_key_of_two_callers_has_two_records_and_scope_selects_one() {
     admin_api.unknown("shared", ANN).await;
     admin_api.unknown("shared", BOB).await;
     let both = admin_api.get("/keys/shared").await.json();
-    let records = both["records"].as_array().expect("a list");
+    let records = both["records"].as_array().expect("the member is a list");
     assert_eq!(records.len(), 2);
     let mut scopes: Vec<_> = records.iter().map(|record| &record["scope"]).collect();
     scopes.sort_by_key(ToString::to_string);
@@ -192,18 +198,21 @@ async fn a_key_of_two_callers_has_two_records_and_scope_selects_one() {
     let rejected = rejected.json();
     let mut named: Vec<_> = rejected["scopes"]
         .as_array()
-        .expect("a list")
+        .expect("the member is a list")
         .iter()
         .collect();
     named.sort_by_key(ToString::to_string);
     assert_eq!(named, scopes);
 
-    let one = format!("shared?scope={}", scopes[0].as_str().expect("text"));
+    let one = format!(
+        "shared?scope={}",
+        scopes[0].as_str().expect("the value is text")
+    );
     assert_eq!(admin_api.record(&one).await["scope"], *scopes[0]);
     assert_eq!(admin_api.free(&one).await.status, 204);
     assert_eq!(admin_api.free(&one).await.status, 404);
     assert_eq!(admin_api.record("shared").await["scope"], *scopes[1]);
-    // Only one record is left, so the scope is not needed.
+    // Only one record of this idempotency key is left, so the DELETE succeeds without the `scope` parameter.
     assert_eq!(admin_api.free("shared").await.status, 204);
     assert_eq!(admin_api.get("/keys/shared").await.status, 404);
 }
@@ -263,7 +272,10 @@ async fn an_invalid_key_returns_400_with_the_reason() {
             assert_eq!(response.status, 400, "{spelling}");
             assert_eq!(response.problem(), "idempotency-key-invalid");
             let detail = response.json()["detail"].to_string();
-            assert!(detail.contains(reason), "{spelling}: {detail}");
+            assert!(
+                detail.contains(reason),
+                "unexpected problem detail for the key {spelling}: {detail}"
+            );
             assert!(!response.has("x-injected"));
         }
     }
@@ -354,7 +366,10 @@ async fn other_methods_return_405_with_allow() {
     assert_eq!(rejected.header("content-type"), "application/problem+json");
     let allowed = rejected.header("allow");
     for method in ["GET", "DELETE"] {
-        assert!(allowed.contains(method), "{allowed}");
+        assert!(
+            allowed.contains(method),
+            "Allow does not contain {method}: {allowed}"
+        );
     }
 }
 
@@ -377,7 +392,10 @@ async fn record_metrics_count_by_state_and_contain_no_key() {
             .gateway
             .metric(&format!("idempotency_{series}"))
             .await;
-        assert!((found - count).abs() < 0.1, "{series} {found}");
+        assert!(
+            (found - count).abs() < 0.1,
+            "{series} is {found} instead of {count}"
+        );
     }
     assert!(admin_api.gateway.metric("idempotency_bytes").await >= 0.0);
     let text = admin_api
@@ -387,5 +405,8 @@ async fn record_metrics_count_by_state_and_contain_no_key() {
         .send()
         .await
         .text();
-    assert!(!text.contains("made-up") && !text.contains(ANN), "{text}");
+    assert!(
+        !text.contains("made-up") && !text.contains(ANN),
+        "the metrics contain an idempotency key or a client address:\n{text}"
+    );
 }

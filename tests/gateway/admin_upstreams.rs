@@ -1,16 +1,17 @@
-//! Admin API for upstreams: state of servers, and manual control of circuit breakers.
+//! Tests of the admin API for upstreams: the state of each server, and manual control of circuit breakers.
 
 use serde_json::{Value, json};
 
 use crate::harness::{ClientResponse, Gateway, TEST_TIMEOUT, Upstream, eventually};
 
-/// Opens or closes the circuit breaker of a server of `api`. `how` is `open` or `close`.
+/// Opens or closes the circuit breaker of `server`, a server of the upstream `api`. `how` is `open` or `close`.
 async fn set_circuit(gateway: &Gateway, server: &Upstream, how: &str) -> ClientResponse {
     let target = format!("/upstreams/api/servers/{}/{how}", server.address());
     gateway.admin().post(&target).send().await
 }
 
-/// Returns the name of a metric series of a server of `api`, with the labels in `more`.
+/// Returns the metric `name` with the labels of `server`, a server of the upstream `api`. `more` is empty or contains
+/// further labels, with a comma before each.
 fn series_of(server: &Upstream, name: &str, more: &str) -> String {
     let server = server.address();
     format!("{name}{{upstream=\"api\",server=\"{server}\"{more}}}")
@@ -50,7 +51,9 @@ async fn the_overview_lists_every_upstream_with_its_servers() {
     assert_eq!(overview.header("content-type"), "application/json");
     assert_eq!(overview.header("cache-control"), "no-store");
     let overview = overview.json();
-    let upstreams = overview["upstreams"].as_array().expect("a list");
+    let upstreams = overview["upstreams"]
+        .as_array()
+        .expect("the member is a list");
     let names: Vec<_> = upstreams.iter().map(|upstream| &upstream["name"]).collect();
     assert_eq!(names, ["api", "files"]);
     assert_eq!(upstreams[0]["retries"], Value::Null);
@@ -117,8 +120,14 @@ async fn responses_of_a_server_appear_in_the_admin_api_and_in_metrics() {
     assert_eq!(circuit["openings"], 1);
     assert_eq!(circuit["opened_by"], "consecutive failures");
     let open = ["for_seconds", "remaining_seconds"].map(|field| circuit[field].as_f64());
-    let open: f64 = open.iter().map(|seconds| seconds.expect("a number")).sum();
-    assert!((4.45..=5.55).contains(&open), "{circuit}");
+    let open: f64 = open
+        .iter()
+        .map(|seconds| seconds.expect("the value is a number"))
+        .sum();
+    assert!(
+        (4.45..=5.55).contains(&open),
+        "unexpected state of the circuit breaker: {circuit}"
+    );
     for (series, value) in [
         (state("closed"), 0),
         (state("open"), 1),
@@ -140,12 +149,15 @@ async fn requests_in_flight_appear_in_the_admin_api_and_in_metrics() {
     let requests: Vec<_> = (0..3)
         .map(|_| tokio::spawn(gateway.client().get("/").send()))
         .collect();
-    eventually("upstream has the requests", || upstream.count() == 3).await;
+    eventually("the upstream has received the requests", || {
+        upstream.count() == 3
+    })
+    .await;
     gateway.wait_for_metric(&in_flight, 3).await;
     assert_eq!(gateway.servers().await[0]["in_flight"], 3);
     permits.add_permits(3);
     for response in requests {
-        assert_eq!(response.await.expect("a response").status, 200);
+        assert_eq!(response.await.expect("a response arrives").status, 200);
     }
     gateway.wait_for_metric(&in_flight, 0).await;
 }
@@ -160,7 +172,7 @@ async fn a_manually_opened_circuit_stays_open_until_it_is_closed() {
     let send = || gateway.client().get("/").send();
     assert_eq!(send().await.status, 200);
 
-    // Opening it again has no effect.
+    // The second iteration opens an open circuit, which has no effect.
     for _ in 0..2 {
         let opened = set_circuit(&gateway, &upstream, "open").await;
         assert_eq!(opened.status, 200, "{}", opened.text());
@@ -173,7 +185,8 @@ async fn a_manually_opened_circuit_stays_open_until_it_is_closed() {
         assert_eq!(circuit["openings"], 1);
         assert_eq!(circuit["remaining_seconds"], Value::Null);
     }
-    // The loop takes ten times the configured open time, so the circuit does not become half-open by itself.
+    // The loop ends after ten times the configured open time. The circuit is still open, so it does not become
+    // half-open by itself.
     let deadline = std::time::Instant::now() + TEST_TIMEOUT;
     loop {
         let rejected = send().await;
@@ -182,10 +195,17 @@ async fn a_manually_opened_circuit_stays_open_until_it_is_closed() {
         assert!(rejected.retry_after() >= 1);
         let circuit = gateway.circuit().await;
         assert_eq!(circuit["state"], "open");
-        if circuit["for_seconds"].as_f64().expect("a number") > 0.5 {
+        if circuit["for_seconds"]
+            .as_f64()
+            .expect("the value is a number")
+            > 0.5
+        {
             break;
         }
-        assert!(std::time::Instant::now() < deadline, "{circuit}");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the circuit breaker is not open for 0.5 s in time: {circuit}"
+        );
     }
     assert_eq!(upstream.count(), 1);
     gateway
@@ -220,7 +240,7 @@ async fn a_circuit_opened_by_failures_can_be_closed_and_opens_again() {
     let closed = set_circuit(&gateway, &upstream, "close").await.json();
     let window = &closed["circuit"]["window"];
     assert_eq!(*window, json!({"succeeded": 0, "failed": 0}));
-    // Closing resets the failure count.
+    // Closing the circuit reset its failure count, so the circuit opens only after five more failures.
     assert_eq!(statuses(6).await, [502, 502, 502, 502, 502, 503]);
     set_circuit(&gateway, &upstream, "close").await;
     switch.set_status(200);
@@ -275,7 +295,7 @@ async fn unknown_names_return_404_with_the_existing_ones() {
         let detail = response.json()["detail"].to_string();
         assert!(
             detail.ends_with(&format!("Configured: {named}\"")),
-            "{target}: {detail}"
+            "unexpected problem detail for {target}: {detail}"
         );
     }
     for (method, target, allowed) in [
@@ -319,7 +339,7 @@ async fn web_pages_can_neither_read_nor_change_circuits() {
             assert_eq!(response.header("content-type"), "application/problem+json");
             assert!(
                 !response.text().contains("127.0.0.1"),
-                "{}",
+                "the response contains a server address: {}",
                 response.text()
             );
         }

@@ -1,4 +1,5 @@
-//! Bounds on bodies held in memory: `max_buffered` and `max_buffered_per_client`.
+//! Tests of the configuration keys that bound the memory for buffered bodies: `max_buffered` and
+//! `max_buffered_per_client`.
 
 mod process_memory;
 
@@ -11,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::harness::{Client, ClientResponse, Gateway, TEST_TIMEOUT, Upstream, full};
 use crate::retries::{QUICK, gateway_to};
 
-/// Returns pseudo-random bytes, so that a wrong order would be detected.
+/// Returns a body of `length` pseudo-random bytes. A comparison therefore also detects bytes in the wrong order.
 fn body(length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(7);
     std::iter::repeat_with(|| random.u8(..))
@@ -19,32 +20,42 @@ fn body(length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes that [`unfinished`] sends. It declares one byte more.
+/// Number of body bytes that [`unfinished`] sends. `Content-Length` is one byte larger.
 const SENT: usize = 60_000;
 
-/// Starts an upload with this key that never ends.
+/// Starts an upload with the idempotency key `key` and never sends its last byte. The upload ends when the returned
+/// connection is dropped.
 async fn unfinished(client: &Client, key: &str) -> TcpStream {
-    let mut stream = client.connect().await.expect("a connection");
+    let mut stream = client.connect().await.expect("the connection is open");
     let head = format!(
         "POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: {key}\r\nContent-Length: {}\r\n\r\n",
         SENT + 1
     );
-    stream.write_all(head.as_bytes()).await.expect("sent");
-    stream.write_all(&body(SENT)).await.expect("sent");
+    stream
+        .write_all(head.as_bytes())
+        .await
+        .expect("the bytes are sent");
+    stream
+        .write_all(&body(SENT))
+        .await
+        .expect("the bytes are sent");
     stream
 }
 
-/// Waits until the gateway holds this many [`unfinished`] uploads.
+/// Waits until the gateway has buffered the bodies of this many [`unfinished`] uploads.
 async fn wait_for_uploads(gateway: &Gateway, uploads: usize) {
     let deadline = Instant::now() + TEST_TIMEOUT;
-    // The buffer is at most as large as the declared length.
+    // The buffer of an upload can already have its declared length, which is one byte more than was sent.
     let wanted = uploads * SENT..=uploads * (SENT + 1);
     loop {
         let held = internals::buffered_bytes(gateway.shared());
         if wanted.contains(&held) {
             return;
         }
-        assert!(Instant::now() < deadline, "{held} bytes, not {wanted:?}");
+        assert!(
+            Instant::now() < deadline,
+            "the gateway buffers {held} bytes instead of {wanted:?}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -59,7 +70,10 @@ fn assert_rejected(response: &ClientResponse) {
     assert_eq!(response.problem(), "store-unavailable");
     assert_eq!(response.header("retry-after"), "1");
     assert_eq!(response.header("x-should-retry"), "true");
-    assert!(response.text().contains("max_buffered"), "{response:?}");
+    assert!(
+        response.text().contains("max_buffered"),
+        "unexpected response: {response:?}"
+    );
 }
 
 #[tokio::test]
@@ -85,7 +99,7 @@ async fn a_keyed_request_beyond_the_total_gets_503_and_claims_nothing() {
     gateway.wait_for_outcome("exhausted", 2).await;
     assert_eq!(gateway.counts().in_progress, 0);
     assert_eq!(upstream.count(), 0);
-    // A body that fits is served, and so is a request without a body.
+    // The gateway still accepts a body that fits into the rest of `max_buffered`, and a request without a body.
     for key in ["small", "empty"] {
         let request = gateway.client().post("/").key(key);
         let length = if key == "small" { 5_000 } else { 0 };
@@ -136,7 +150,11 @@ async fn a_response_beyond_the_bound_is_delivered_completely_and_not_stored() {
         let send = || client.post("/").key(&key).body("request").send();
         let first = send().await;
         assert_eq!(first.status, 200);
-        assert!(first.body == body(LENGTH), "{} bytes", first.body.len());
+        assert!(
+            first.body == body(LENGTH),
+            "the client received another body, of {} bytes",
+            first.body.len()
+        );
         assert_eq!(first.header("content-length"), LENGTH.to_string());
         let second = send().await;
         assert_eq!(second.status, 409, "{second:?}");
@@ -179,7 +197,7 @@ async fn a_copy_for_retries_beyond_the_bound_is_dropped_and_the_body_streamed() 
         let requests = upstream.requests();
         assert_eq!(requests.len(), 2 - without_retry, "{max_buffered}");
         assert!(requests.iter().all(|request| request.body == body(40_000)));
-        let without_retry = u32::try_from(without_retry).expect("small");
+        let without_retry = u32::try_from(without_retry).expect("the number is small");
         gateway
             .wait_for_metric(&exceeded("retry"), without_retry)
             .await;

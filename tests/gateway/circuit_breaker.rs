@@ -1,4 +1,4 @@
-//! Circuit breaker: transitions between closed, open and half-open.
+//! Tests of the circuit breaker: transitions between the states closed, open and half-open.
 
 mod defaults;
 mod failure_kinds;
@@ -17,31 +17,36 @@ use tokio::sync::Semaphore;
 
 use crate::harness::{ClientResponse, Gateway, Reply, TEST_TIMEOUT, Upstream, empty, eventually};
 
-/// Two failures open the circuit, for longer than a test takes.
+/// Breaker settings: two consecutive failures open the circuit for one minute, which is longer than a test takes.
 const TWO_FAILURES: &str = "breaker = { consecutive_failures = 2, open = \"1m\" }";
 
-/// Returns the name of a metric series of a server of `api`, with the labels in `more`.
+/// Returns the metric `name` with the labels of `upstream`, a server of the upstream `api`. `more` is empty or contains
+/// further labels, with a comma before each.
 fn series_of(upstream: &Upstream, name: &str, more: &str) -> String {
     let server = upstream.address();
     format!("{name}{{upstream=\"api\",server=\"{server}\"{more}}}")
 }
 
-/// Returns the series of one state of the server's circuit breaker.
+/// Returns the series of the metric `breaker_state` that is 1 while the circuit breaker of `upstream` is in `state`.
 fn state(upstream: &Upstream, state: &str) -> String {
     series_of(upstream, "breaker_state", &format!(",state=\"{state}\""))
 }
 
-/// Asserts that a request is rejected because the circuit is open, with the exact time until a probe.
+/// Asserts that the gateway rejected the request because the circuit is open, and that `Retry-After` is
+/// `Retry-After-Ms` rounded up to seconds.
 #[track_caller]
 fn assert_rejected(response: &ClientResponse) {
     assert_eq!(response.status, 503, "{}", response.text());
     assert_eq!(response.problem(), "circuit-open");
     assert!(response.retry_after() >= 1);
-    let wait: u64 = response.header("retry-after-ms").parse().expect("a number");
+    let wait: u64 = response
+        .header("retry-after-ms")
+        .parse()
+        .expect("the value is a number");
     assert_eq!(wait.div_ceil(1000).max(1), response.retry_after());
 }
 
-/// Sends `times` requests that the server responds to with 502.
+/// Sends `times` requests and asserts that each gets the 502 of the upstream, not a 502 of the gateway.
 async fn send_failing_requests(gateway: &Gateway, times: usize) {
     for _ in 0..times {
         let response = gateway.client().get("/").send().await;
@@ -49,7 +54,7 @@ async fn send_failing_requests(gateway: &Gateway, times: usize) {
     }
 }
 
-/// Returns a response whose body begins and never ends.
+/// Creates a response whose body starts and never ends.
 fn endless() -> Reply {
     let started = stream::iter([Ok(Frame::data(Bytes::from_static(b"more")))]);
     let body = StreamBody::new(started.chain(stream::pending()));
@@ -64,12 +69,16 @@ async fn five_consecutive_failures_open_the_circuit_and_nothing_reaches_the_serv
         .admin()
         .start();
     send_failing_requests(&gateway, 5).await;
-    // The recovery of the server has no effect while the circuit is open.
+    // The server responds with 200 from now on, but the gateway sends it no request while the circuit is open.
     switch.set_status(200);
     for _ in 0..20 {
         let response = gateway.client().get("/").send().await;
         assert_rejected(&response);
-        assert!(response.retry_after() <= 6, "{}", response.retry_after());
+        assert!(
+            response.retry_after() <= 6,
+            "Retry-After is {} s",
+            response.retry_after()
+        );
     }
     assert_eq!(upstream.count(), 5);
     let rejected = "upstream_failures_total{upstream=\"api\",reason=\"circuit_open\"}";
@@ -101,7 +110,11 @@ async fn the_breaker_goes_from_open_to_half_open_to_closed() {
     let upstream = Upstream::with(move |received| {
         let waiting = Arc::clone(&waiting);
         async move {
-            waiting.acquire().await.expect("never closed").forget();
+            waiting
+                .acquire()
+                .await
+                .expect("the semaphore is never closed")
+                .forget();
             empty(if received.target == "/fails" {
                 502
             } else {
@@ -132,7 +145,10 @@ async fn the_breaker_goes_from_open_to_half_open_to_closed() {
         .await;
     assert_eq!(upstream.count(), 2);
     let probe = tokio::spawn(client.get("/probe").send());
-    eventually("upstream has the probe", || upstream.count() == 3).await;
+    eventually("the upstream has received the probe", || {
+        upstream.count() == 3
+    })
+    .await;
     for _ in 0..3 {
         assert_rejected(&client.get("/").send().await);
     }
@@ -140,7 +156,7 @@ async fn the_breaker_goes_from_open_to_half_open_to_closed() {
     assert_eq!(upstream.count(), 3);
 
     permits.add_permits(1);
-    assert_eq!(probe.await.expect("a response").status, 200);
+    assert_eq!(probe.await.expect("a response arrives").status, 200);
     let circuit = gateway.circuit().await;
     assert_eq!(circuit["state"], "closed", "{circuit}");
     assert_eq!(circuit["openings"], 1);
@@ -169,25 +185,38 @@ async fn every_failed_probe_doubles_the_open_time() {
     .start();
     let deadline = Instant::now() + TEST_TIMEOUT;
     while arrivals.lock().len() < 4 {
-        assert!(Instant::now() < deadline, "no probe was sent");
+        assert!(
+            Instant::now() < deadline,
+            "the gateway did not send three probes in time"
+        );
         gateway.client().get("/").send().await;
     }
-    // The first failure and three failed probes: the open time is eight times the first one, ±10 %.
+    // After the first failure, three failed probes have doubled the open time to eight times 200 ms, ±10 %.
     let circuit = gateway.circuit().await;
-    let seconds = |series_of: &str| circuit[series_of].as_f64().expect("a number of seconds");
+    let seconds = |series_of: &str| {
+        circuit[series_of]
+            .as_f64()
+            .expect("the value is a number of seconds")
+    };
     let open = seconds("for_seconds") + seconds("remaining_seconds");
-    assert!((1.43..=1.77).contains(&open), "{circuit}");
+    assert!(
+        (1.43..=1.77).contains(&open),
+        "unexpected state of the circuit breaker: {circuit}"
+    );
     assert_eq!(circuit["opened_by"], "failed probe");
     assert_eq!(circuit["openings"], 4);
 
     let arrivals = arrivals.lock();
     let gaps: Vec<_> = arrivals.windows(2).map(|two| two[1] - two[0]).collect();
     for (gap, least) in gaps.iter().zip([180, 360, 720]) {
-        assert!(*gap >= Duration::from_millis(least), "{gaps:?}");
+        assert!(
+            *gap >= Duration::from_millis(least),
+            "the probes are too close together: {gaps:?}"
+        );
     }
 }
 
-/// Starts a gateway whose circuit was opened by a failure of `/fails` and is now half-open.
+/// Starts a gateway and makes a request for `/fails` open its circuit. Returns when the circuit is half-open.
 async fn half_open_gateway(upstream: &Upstream) -> Gateway {
     let breaker = "breaker = { consecutive_failures = 1, open = \"200ms\" }";
     let gateway = Gateway::with_servers(1, breaker)
@@ -214,7 +243,10 @@ async fn after_a_probe_whose_client_disconnects_another_probe_is_sent() {
     let gateway = half_open_gateway(&upstream).await;
     let client = gateway.client();
     let probe = tokio::spawn(client.get("/silent").try_send());
-    eventually("upstream has the probe", || upstream.count() == 2).await;
+    eventually("the upstream has received the probe", || {
+        upstream.count() == 2
+    })
+    .await;
     assert_rejected(&client.get("/").send().await);
 
     probe.abort();

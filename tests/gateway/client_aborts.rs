@@ -1,4 +1,4 @@
-//! Requests whose clients disconnect before the response are counted and logged with the status 499.
+//! Tests that a request whose client disconnects before the response is counted and logged with the status 499.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ async fn requests_whose_clients_disconnect_are_counted_with_status_499() {
         let pending: Vec<_> = (0..REQUESTS)
             .map(|n| {
                 let request = client.post("/pay");
-                // Every second request has a key, so its execution finishes although the client disconnects.
+                // Every second request has an idempotency key. The gateway finishes such a request although its client
+                // disconnects.
                 let request = if n % 2 == 0 {
                     request.key(&format!("k{number}-{n}"))
                 } else {
@@ -29,14 +30,14 @@ async fn requests_whose_clients_disconnect_are_counted_with_status_499() {
                 tokio::spawn(request.try_send())
             })
             .collect();
-        eventually("upstream has the requests", || {
+        eventually("the upstream has received the requests", || {
             upstream.count() == arrived + REQUESTS
         })
         .await;
         for request in pending {
             request.abort();
         }
-        let wanted = u32::try_from((number + 1) * REQUESTS).expect("few");
+        let wanted = u32::try_from((number + 1) * REQUESTS).expect("the number is small");
         let series = "requests_total{route=\"all\",status=\"499\"}";
         let deadline = Instant::now() + TEST_TIMEOUT;
         while !gateway
@@ -47,15 +48,19 @@ async fn requests_whose_clients_disconnect_are_counted_with_status_499() {
             .text()
             .contains(series)
         {
-            assert!(Instant::now() < deadline, "no request has the status 499");
+            assert!(
+                Instant::now() < deadline,
+                "requests_total has no series with the status 499"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         gateway.wait_for_metric(series, wanted).await;
     }
     permits.add_permits(2 * REQUESTS);
-    eventually("keyed executions are recorded", || {
-        usize::try_from(gateway.counts().completed) == Ok(REQUESTS)
-    })
+    eventually(
+        "the responses to the requests with a key are stored",
+        || usize::try_from(gateway.counts().completed) == Ok(REQUESTS),
+    )
     .await;
 }
 
@@ -66,13 +71,16 @@ async fn a_request_whose_client_disconnects_is_in_the_access_log() {
     let arguments = ["serve", "--upstream", &url, "--listen", "127.0.0.1:0"];
     let process = Process::start(&arguments);
     let pending = tokio::spawn(process.client().get("/slow").try_send());
-    eventually("upstream has the request", || upstream.count() == 1).await;
+    eventually("the upstream has received the request", || {
+        upstream.count() == 1
+    })
+    .await;
     pending.abort();
     assert!(pending.await.is_err());
     let line = process.wait_for_line("status=499");
     assert!(
         line.contains("path=\"/slow\"") || line.contains("path=/slow"),
-        "{line}"
+        "unexpected line of the access log: {line}"
     );
 }
 
@@ -80,15 +88,30 @@ async fn a_request_whose_client_disconnects_is_in_the_access_log() {
 async fn a_client_that_half_closes_after_its_request_counts_as_disconnected() {
     let (upstream, permits) = Upstream::responding_on_permit();
     let gateway = Gateway::proxying("").admin().upstream(&upstream).start();
-    let mut socket = gateway.client().connect().await.expect("a connection");
+    let mut socket = gateway
+        .client()
+        .connect()
+        .await
+        .expect("the connection is open");
     let request = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
-    socket.write_all(request).await.expect("a connection");
-    eventually("upstream has the request", || upstream.count() == 1).await;
-    socket.shutdown().await.expect("an open socket");
+    socket
+        .write_all(request)
+        .await
+        .expect("the connection is open");
+    eventually("the upstream has received the request", || {
+        upstream.count() == 1
+    })
+    .await;
+    socket.shutdown().await.expect("the socket is open");
     let mut received = Vec::new();
     let ended = tokio::time::timeout(TEST_TIMEOUT, socket.read_to_end(&mut received)).await;
-    ended.expect("the gateway closes").expect("no reset");
-    assert!(received.is_empty(), "{received:?}");
+    ended
+        .expect("the gateway closes the connection")
+        .expect("the connection is not reset");
+    assert!(
+        received.is_empty(),
+        "the client received a response: {received:?}"
+    );
     let counted = gateway.metric("requests_total{route=\"all\",status=\"499\"}");
     assert!((counted.await - 1.0).abs() < f64::EPSILON);
     permits.add_permits(1);

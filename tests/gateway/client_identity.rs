@@ -1,8 +1,9 @@
-//! Client identity, and the forwarding headers that upstream receives.
+//! Tests of how the gateway identifies a client, and of the forwarding headers that the upstream receives.
 
 use crate::harness::{Client, ClientResponse, Gateway, Received, Upstream};
 
-/// Starts a gateway that trusts 127.0.0.1 and 10.0.0.0/8, with `limits` on its only route.
+/// Starts a gateway that trusts the proxies 127.0.0.1 and 10.0.0.0/8. `limits` is the TOML list of the rate limits of
+/// its only route.
 fn trusting_gateway(upstream: &Upstream, limits: &str) -> Gateway {
     Gateway::with(&format!(
         "[client]\ntrusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]\n\
@@ -18,7 +19,7 @@ fn without_limits(upstream: &Upstream) -> Gateway {
     trusting_gateway(upstream, "[]")
 }
 
-/// Sends a GET with these header lines and returns it as upstream received it.
+/// Sends a GET with the header fields `lines`. Returns the request that the upstream received.
 async fn forwarded_request(
     client: &Client,
     upstream: &Upstream,
@@ -114,7 +115,8 @@ async fn ports_are_stripped_and_an_invalid_entry_ends_the_chain() {
     }
 }
 
-/// Sends a request from a trusted peer for each chain, and returns the statuses. The limit is one request per hour.
+/// Sends a request with each value of `X-Forwarded-For` from a trusted peer, and returns the statuses. The rate limit
+/// is one request per hour and client.
 async fn statuses(chains: &[&str]) -> Vec<u16> {
     let upstream = Upstream::echo();
     let gateway = trusting_gateway(&upstream, "[\"device\"]");
@@ -149,9 +151,9 @@ async fn a_chain_that_is_too_long_is_rejected() {
     assert_eq!(response(gateway.client().h2(), &long).await.status, 400);
     let longer = vec!["1.1.1.1"; 10_000].join(",");
     let status = response(gateway.client(), &longer).await.status;
-    assert!([400, 431].contains(&status), "{status}");
+    assert!([400, 431].contains(&status), "unexpected status {status}");
     assert_eq!(upstream.count(), 0);
-    // From an untrusted peer the header is ignored.
+    // The gateway ignores the `X-Forwarded-For` of an untrusted peer, so its length has no effect.
     let untrusted = gateway.client().from("127.0.0.9");
     assert_eq!(response(untrusted, &long).await.status, 200);
     assert_eq!(upstream.last().header("x-forwarded-for"), "127.0.0.9");
@@ -235,7 +237,7 @@ async fn names_with_underscores_do_not_replace_the_real_headers() {
             "idempotency_key",
             "x_real_ip",
         ] {
-            assert!(!received.has(name), "{name}");
+            assert!(!received.has(name), "the upstream received {name}");
         }
         assert!(!received.has("idempotency-key"));
         assert_eq!(received.header("plain_name"), "stays");
@@ -265,7 +267,7 @@ async fn only_a_trusted_peer_can_set_forwarding_headers() {
         "x-forwarded-prefix",
         "x-real-ip",
     ] {
-        assert!(!received.has(name), "{name}");
+        assert!(!received.has(name), "the upstream received {name}");
     }
     let received = forwarded_request(&gateway.client(), &upstream, &forwarding_headers).await;
     assert_eq!(received.header("x-forwarded-host"), "evil.example");

@@ -1,4 +1,4 @@
-//! Commands other than `serve`.
+//! Tests of the commands `demo`, `check`, `explain` and `schema`.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -11,7 +11,7 @@ fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("config")
         .join(name);
-    path.to_str().expect("a plain name").to_owned()
+    path.to_str().expect("the path is UTF-8").to_owned()
 }
 
 fn stdout(output: &Output) -> String {
@@ -32,16 +32,19 @@ async fn the_demo_behaves_as_its_guide_describes() {
     let client = Client::of(gateway);
     let assert_in_guide = |part: &str| {
         let found = guide.iter().any(|line| line.contains(part));
-        assert!(found, "{part} in {guide:#?}");
+        assert!(found, "the guide does not contain {part:?}: {guide:#?}");
     };
 
     assert_in_guide(&format!("http://{gateway}/o/client/register"));
     let mut statuses = Vec::new();
     while !statuses.contains(&429) {
         statuses.push(client.get("/o/client/register").send().await.status);
-        assert!(statuses.len() < 30, "{statuses:?}");
+        assert!(statuses.len() < 30, "no request was rejected: {statuses:?}");
     }
-    assert!(statuses.len() >= 5, "{statuses:?}");
+    assert!(
+        statuses.len() >= 5,
+        "a request was rejected before the fifth: {statuses:?}"
+    );
 
     assert_in_guide("X-Forwarded-For: 203.0.113.7");
     let other = client
@@ -86,24 +89,34 @@ async fn the_demo_behaves_as_its_guide_describes() {
 fn check_accepts_every_shipped_configuration() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let files: Vec<PathBuf> = std::fs::read_dir(directory)
-        .expect("a directory")
-        .map(|entry| entry.expect("an entry").path())
+        .expect("the directory is readable")
+        .map(|entry| entry.expect("the directory entry is readable").path())
         .filter(|path| {
             path.extension()
                 .is_some_and(|extension| extension == "toml")
         })
         .collect();
-    assert!(files.len() >= 4, "{files:?}");
+    assert!(
+        files.len() >= 4,
+        "the directory `config` has fewer than four TOML files: {files:?}"
+    );
     for file in files {
-        let name = file.to_str().expect("a plain name");
+        let name = file.to_str().expect("the path is UTF-8");
         let output = Process::run(&["check", name]);
-        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(
+            output.status.success(),
+            "the command failed: {}",
+            stderr(&output)
+        );
         assert!(stdout(&output).starts_with(&format!("{name}: ok (")));
         let warnings = stderr(&output);
         if name.ends_with("demo.toml") {
-            // The demo uses the default scope.
+            // The demo sets no idempotency scope, so `check` warns about the default scope.
             assert_eq!(warnings.matches("warning: ").count(), 1, "{warnings}");
-            assert!(warnings.contains("without `scope`"), "{warnings}");
+            assert!(
+                warnings.contains("without `scope`"),
+                "unexpected warnings: {warnings}"
+            );
         } else {
             assert_eq!(warnings, "", "{name}");
         }
@@ -112,13 +125,13 @@ fn check_accepts_every_shipped_configuration() {
 
 #[test]
 fn every_configuration_error_is_reported_with_location_and_text() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("the directory is created");
     let path = directory.path().join("bad.toml");
     let config = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
                   [limit.device]\nrate = \"1/fortnight\"\nbrust = 3\n\
                   [[route]]\nname = \"all\"\npath = \"/(\"\nlimits = [\"devise\"]\n";
-    std::fs::write(&path, config).expect("a file");
-    let name = path.to_str().expect("a plain name");
+    std::fs::write(&path, config).expect("the file is written");
+    let name = path.to_str().expect("the path is UTF-8");
     for arguments in [&["check", name][..], &["serve", "--config", name]] {
         let output = Process::run(arguments);
         assert!(!output.status.success());
@@ -133,7 +146,7 @@ fn every_configuration_error_is_reported_with_location_and_text() {
         ] {
             assert!(
                 assert_in_guide.contains(part),
-                "{part} in\n{assert_in_guide}"
+                "the output does not contain {part:?}:\n{assert_in_guide}"
             );
         }
     }
@@ -153,7 +166,11 @@ fn explain_shows_client_route_limits_and_outcome() {
         let mut arguments = vec!["explain", "--config", &file];
         arguments.extend(more);
         let output = Process::run(&arguments);
-        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(
+            output.status.success(),
+            "the command failed: {}",
+            stderr(&output)
+        );
         stdout(&output)
     };
     let throttled = explain(&[
@@ -177,7 +194,10 @@ fn explain_shows_client_route_limits_and_outcome() {
         "4 at once",
         "429",
     ] {
-        assert!(throttled.contains(part), "{part} in\n{throttled}");
+        assert!(
+            throttled.contains(part),
+            "the output does not contain {part:?}:\n{throttled}"
+        );
     }
     let untrusted = explain(&[
         "--path",
@@ -200,7 +220,11 @@ fn explain_shows_the_effect_of_a_key_and_never_a_secret() {
         let mut arguments = vec!["explain", "--config", &file];
         arguments.extend(path.iter().chain(more));
         let output = Process::run(&arguments);
-        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(
+            output.status.success(),
+            "the command failed: {}",
+            stderr(&output)
+        );
         stdout(&output)
     };
     let keyed = explain(
@@ -218,9 +242,15 @@ fn explain_shows_the_effect_of_a_key_and_never_a_secret() {
         "for 24h after",
         "422",
     ] {
-        assert!(keyed.contains(part), "{part} in\n{keyed}");
+        assert!(
+            keyed.contains(part),
+            "the output does not contain {part:?}:\n{keyed}"
+        );
     }
-    assert!(!keyed.contains("s3cret"), "{keyed}");
+    assert!(
+        !keyed.contains("s3cret"),
+        "the output contains a secret:\n{keyed}"
+    );
 
     let invalid = explain("POST", &["--header", "Idempotency-Key: two words"]);
     assert!(invalid.contains("outcome    400") && invalid.contains("visible ASCII"));
@@ -228,20 +258,20 @@ fn explain_shows_the_effect_of_a_key_and_never_a_secret() {
     assert!(explain("GET", &[]).contains("only POST and PATCH"));
 }
 
-/// Writes a configuration whose only route has this `idempotency`.
+/// Writes a configuration file whose only route has the settings `idempotency`, and returns its path.
 fn keyed_config(directory: &TempDir, idempotency: &str) -> String {
     let path = directory.path().join("keyed.toml");
     let config = format!(
         "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
          [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{ {idempotency} }}\n"
     );
-    std::fs::write(&path, config).expect("a file");
-    path.to_str().expect("a plain name").to_owned()
+    std::fs::write(&path, config).expect("the file is written");
+    path.to_str().expect("the path is UTF-8").to_owned()
 }
 
 #[test]
 fn check_warns_about_a_keyed_route_without_a_scope() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("the directory is created");
     for mode in ["optional", "required"] {
         let check = |scope: &str| {
             let config = keyed_config(&directory, &format!("mode = \"{mode}\"{scope}"));
@@ -256,7 +286,10 @@ fn check_warns_about_a_keyed_route_without_a_scope() {
             "which is not verified",
             "\"cookie:session\"",
         ] {
-            assert!(warning.contains(part), "{part} in\n{warning}");
+            assert!(
+                warning.contains(part),
+                "the output does not contain {part:?}:\n{warning}"
+            );
         }
         assert!(!check(", scope = \"cookie:session\"").contains("warning"));
     }
@@ -264,7 +297,7 @@ fn check_warns_about_a_keyed_route_without_a_scope() {
 
 #[test]
 fn explain_shows_the_scope_of_a_signed_request_and_of_a_cookie() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("the directory is created");
     let explain = |idempotency: &str, header: &str| {
         let config = keyed_config(&directory, idempotency);
         let arguments = [
@@ -272,7 +305,11 @@ fn explain_shows_the_scope_of_a_signed_request_and_of_a_cookie() {
         ];
         let headers = ["--header", "Idempotency-Key: k1", "--header", header];
         let output = Process::run(&[&arguments[..], &headers].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(
+            output.status.success(),
+            "the command failed: {}",
+            stderr(&output)
+        );
         stdout(&output)
     };
     let signed =
@@ -282,35 +319,47 @@ fn explain_shows_the_scope_of_a_signed_request_and_of_a_cookie() {
         "Authorization: Digest username=\"s3cret\", realm=\"r\", response=\"s3cret\"",
     ] {
         let text = explain("mode = \"optional\"", header);
-        assert!(text.contains(signed), "{text}");
-        assert!(!text.contains("s3cret"), "{text}");
+        assert!(
+            text.contains(signed),
+            "the output does not contain {signed:?}:\n{text}"
+        );
+        assert!(
+            !text.contains("s3cret"),
+            "the output contains a secret:\n{text}"
+        );
         let unparsed = explain("scope = \"header:Authorization\"", header);
-        assert!(!unparsed.contains(signed), "{unparsed}");
+        assert!(
+            !unparsed.contains(signed),
+            "the output contains {signed:?}:\n{unparsed}"
+        );
     }
     let unsigned = explain("mode = \"optional\"", "Authorization: Bearer s3cret");
     assert!(unsigned.contains("callers with this authorization header"));
     let cookie = explain("scope = \"cookie:session\"", "Cookie: session=s3cret");
     assert!(
         cookie.contains("callers with this cookie session"),
-        "{cookie}"
+        "unexpected output:\n{cookie}"
     );
-    assert!(!cookie.contains("s3cret"), "{cookie}");
+    assert!(
+        !cookie.contains("s3cret"),
+        "the output contains a secret:\n{cookie}"
+    );
     let without = explain("scope = \"cookie:session\"", "Cookie: other=1");
     assert!(
         without.contains("this client, because cookie session is missing"),
-        "{without}"
+        "unexpected output:\n{without}"
     );
 }
 
 #[test]
 fn check_warns_about_retries_without_jitter_or_backoff() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("the directory is created");
     let path = directory.path().join("stampede.toml");
     let config = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
                   [upstream.api.retry]\nstrategy = \"constant\"\njitter = \"none\"\n\
                   [[route]]\nname = \"all\"\npath = \"/\"\n";
-    std::fs::write(&path, config).expect("a file");
-    let output = Process::run(&["check", path.to_str().expect("a plain name")]);
+    std::fs::write(&path, config).expect("the file is written");
+    let output = Process::run(&["check", path.to_str().expect("the path is UTF-8")]);
     assert!(output.status.success());
     let assert_in_guide = stderr(&output);
     for part in [
@@ -321,22 +370,22 @@ fn check_warns_about_retries_without_jitter_or_backoff() {
     ] {
         assert!(
             assert_in_guide.contains(part),
-            "{part} in\n{assert_in_guide}"
+            "the output does not contain {part:?}:\n{assert_in_guide}"
         );
     }
 }
 
 #[test]
 fn no_command_shows_the_password_of_a_store() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("the directory is created");
     let path = directory.path().join("redis.toml");
-    let name = path.to_str().expect("a plain name");
+    let name = path.to_str().expect("the path is UTF-8");
     let write = |url: &str| {
         let config = format!(
             "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n\
              [store]\nbackend = \"redis\"\nurl = \"{url}\"\n"
         );
-        std::fs::write(&path, config).expect("a file");
+        std::fs::write(&path, config).expect("the file is written");
     };
     let explain = [
         "explain", "--config", name, "--method", "GET", "--path", "/",
@@ -344,9 +393,16 @@ fn no_command_shows_the_password_of_a_store() {
     write("redis://gate:s3cret@127.0.0.1");
     for arguments in [&["check", name][..], &explain] {
         let output = Process::run(arguments);
-        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(
+            output.status.success(),
+            "the command failed: {}",
+            stderr(&output)
+        );
         let assert_in_guide = stdout(&output) + &stderr(&output);
-        assert!(!assert_in_guide.contains("s3cret"), "{assert_in_guide}");
+        assert!(
+            !assert_in_guide.contains("s3cret"),
+            "the output contains the password:\n{assert_in_guide}"
+        );
     }
     write("redis://gate:s3cret@127.0.0.1/cache");
     for arguments in [&["check", name][..], &explain, &["serve", "--config", name]] {
@@ -355,9 +411,12 @@ fn no_command_shows_the_password_of_a_store() {
         let assert_in_guide = stdout(&output) + &stderr(&output);
         assert!(
             assert_in_guide.contains("`redis://gate:***@127.0.0.1/cache` has a path"),
-            "{assert_in_guide}"
+            "the error does not show the URL without the password:\n{assert_in_guide}"
         );
-        assert!(!assert_in_guide.contains("s3cret"), "{assert_in_guide}");
+        assert!(
+            !assert_in_guide.contains("s3cret"),
+            "the output contains the password:\n{assert_in_guide}"
+        );
     }
 }
 
@@ -365,22 +424,23 @@ fn no_command_shows_the_password_of_a_store() {
 fn the_schema_is_valid_and_accepts_every_shipped_configuration() {
     let output = Process::run(&["schema"]);
     assert!(output.status.success());
-    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let schema: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("the text is JSON");
     assert!(jsonschema::meta::is_valid(&schema));
-    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let validator = jsonschema::validator_for(&schema).expect("the schema is valid");
     for name in [
         "minimal.toml",
         "reference.toml",
         "demo.toml",
         "client-endpoints.toml",
     ] {
-        let text = std::fs::read_to_string(shipped(name)).expect("a file");
-        let config: serde_json::Value = toml::from_str(&text).expect("TOML");
+        let text = std::fs::read_to_string(shipped(name)).expect("the file is readable");
+        let config: serde_json::Value = toml::from_str(&text).expect("the text is TOML");
         let errors: Vec<_> = validator
             .iter_errors(&config)
             .map(|e| e.to_string())
             .collect();
-        assert!(errors.is_empty(), "{name}: {errors:?}");
+        assert!(errors.is_empty(), "the schema rejects {name}: {errors:?}");
     }
     let wrong = serde_json::json!({ "server": { "listne": "127.0.0.1:1" } });
     assert!(!validator.is_valid(&wrong));
@@ -394,13 +454,13 @@ fn without_a_command_the_usage_is_printed() {
     for command in ["serve", "demo", "check", "explain", "schema"] {
         assert!(
             assert_in_guide.contains(command),
-            "{command} in\n{assert_in_guide}"
+            "the output does not contain {command:?}:\n{assert_in_guide}"
         );
     }
 }
 
 fn address(line: &str) -> std::net::SocketAddr {
-    let (_, rest) = line.split_once("http://").expect("an address");
+    let (_, rest) = line.split_once("http://").expect("the address is valid");
     let end = rest.find([' ', '/']).unwrap_or(rest.len());
-    rest[..end].parse().expect("an address")
+    rest[..end].parse().expect("the address is valid")
 }

@@ -1,4 +1,4 @@
-//! Bound on the requests in flight to an upstream.
+//! Tests of `concurrency`, the limit on the number of requests in flight to an upstream.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::harness::{Gateway, Upstream, empty, eventually, full};
 
-/// Fixed bound of two requests in flight.
+/// Upstream settings: a fixed concurrency limit of two requests in flight.
 const TWO_IN_FLIGHT: &str = "concurrency = { min = 2, max = 2 }";
 
 #[tokio::test]
@@ -34,16 +34,20 @@ async fn a_request_above_the_concurrency_limit_returns_503_with_retry_after() {
         .await;
     assert!((limit - 2.0).abs() < f64::EPSILON);
     let overview = gateway.admin().get("/upstreams/api").send().await.text();
-    let overview: serde_json::Value = serde_json::from_str(&overview).expect("JSON");
+    let overview: serde_json::Value = serde_json::from_str(&overview).expect("the text is JSON");
     let expected = serde_json::json!({ "limit": 2, "in_flight": 2, "shed": 1 });
     assert_eq!(overview["concurrency"], expected);
 
     permits.add_permits(3);
     for response in in_flight {
-        assert_eq!(response.await.expect("a response").status, 200);
+        assert_eq!(response.await.expect("a response arrives").status, 200);
     }
     assert_eq!(gateway.client().get("/").send().await.status, 200);
-    assert_eq!(upstream.count(), 3, "a rejected request reached upstream");
+    assert_eq!(
+        upstream.count(),
+        3,
+        "the upstream received a request that the gateway rejected"
+    );
 }
 
 #[tokio::test]
@@ -85,7 +89,7 @@ async fn endless_responses_do_not_count_as_in_flight() {
         let (mut events, body) = Channel::new(1);
         tokio::spawn(async move {
             let sent = events.send_data(Bytes::from_static(b"data: 1\n\n")).await;
-            sent.expect("a reader");
+            sent.expect("the gateway reads the response");
             std::future::pending::<()>().await;
         });
         http::Response::new(body.boxed_unsync())
@@ -95,11 +99,18 @@ async fn endless_responses_do_not_count_as_in_flight() {
         .start();
     let mut streams = Vec::new();
     for _ in 0..5 {
-        let mut stream = gateway.client().connect().await.expect("a connection");
+        let mut stream = gateway
+            .client()
+            .connect()
+            .await
+            .expect("the connection is open");
         let request = b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n";
-        stream.write_all(request).await.expect("sent");
+        stream.write_all(request).await.expect("the bytes are sent");
         let mut head = [0; 15];
-        stream.read_exact(&mut head).await.expect("a response");
+        stream
+            .read_exact(&mut head)
+            .await
+            .expect("a response arrives");
         assert_eq!(&head, b"HTTP/1.1 200 OK");
         streams.push(stream);
     }

@@ -1,10 +1,11 @@
-//! Connections to servers that end at every byte of an exchange.
+//! Tests with servers that end their connections to the gateway, once at every byte of a request and of its response.
 //!
-//! The retry policy is as permissive as possible. Even so, a POST without a key must never reach servers twice, unless
-//! no server received a byte of it. A GET must always get its response, because the other server is healthy.
+//! The retry policy is as permissive as possible. Even so, a POST without an idempotency key must never reach a server
+//! twice. The gateway retries it only if no server has read a byte of it. A GET must always get its response, because
+//! the other server is healthy.
 //!
-//! If a connection closes before anything is read, the gateway cannot always know whether the server received the
-//! request. In this case the tests accept a POST that fails without having reached a server.
+//! If a connection closes before the server reads anything, the gateway cannot always know whether the server received
+//! the request. In this case the tests also accept that the POST fails and no server has received it.
 
 mod closing_servers;
 mod fixture;
@@ -16,7 +17,8 @@ use std::thread;
 use closing_servers::{ConnectionKind, Loss, LossKind, LossPoint};
 use fixture::{ClientResult, Fixture};
 
-/// Returns every point at which a connection can end while it carries a request of this length.
+/// Returns every way in which a connection can end: at each byte of a request of `request_len` bytes and of its
+/// response.
 fn losses(connection: ConnectionKind, request_len: usize) -> Vec<Loss> {
     let response_len = connection.response().len();
     let accepted = (connection == ConnectionKind::Fresh).then_some(LossPoint::Accepted);
@@ -27,14 +29,15 @@ fn losses(connection: ConnectionKind, request_len: usize) -> Vec<Loss> {
     let losses = points.flat_map(|point| {
         [LossKind::Close, LossKind::Reset, LossKind::Stall].map(|kind| Loss { point, kind })
     });
-    // A server that stops reading after the request was sent is the same as one that does not respond.
+    // Stalls while the request is read are left out: the whole request fits into socket buffers. For the gateway, a
+    // server that stops reading it looks like one that does not respond.
     losses
         .filter(|loss| loss.kind != LossKind::Stall || matches!(loss.point, LossPoint::Response(_)))
         .collect()
 }
 
-/// Runs a request through every loss on every kind of connection. Calls `check` with the connection, the loss, the
-/// client's result, and the number of copies that reached a server.
+/// Sends one request for each kind of connection and each [`Loss`], which is a way in which a server ends the
+/// connection. Calls `check` with both, the client's result, and how often a server received the request.
 fn check_every_loss(
     method: &str,
     check: impl Fn(ConnectionKind, Loss, &ClientResult, usize) + Sync,
@@ -52,7 +55,8 @@ fn check_every_loss(
             let (stalls, ends): (Vec<_>, Vec<_>) = losses(connection, request_len)
                 .into_iter()
                 .partition(|loss| loss.kind == LossKind::Stall);
-            // Cases that wait for a timeout run in many parallel groups, and separately from those that do not wait.
+            // Stalls last until the gateway's timeout expires. They therefore get a short timeout and run in more
+            // parallel groups than the other losses.
             let stalls = split(stalls, 12)
                 .into_iter()
                 .map(move |losses| (connection, "1s", losses));
@@ -83,11 +87,11 @@ fn check_every_loss(
             });
         }
     });
-    println!("{method}: connection lost at {tried} positions");
-    assert!(tried > 500, "{tried}");
+    println!("{method}: a server ended the connection in {tried} different ways");
+    assert!(tried > 500, "only {tried} losses were tested");
 }
 
-/// Distributes `losses` over `count` groups.
+/// Distributes `losses` evenly over `count` groups.
 fn split(losses: Vec<Loss>, count: usize) -> Vec<Vec<Loss>> {
     let mut groups_of_losses = vec![Vec::new(); count];
     for (number, loss) in losses.into_iter().enumerate() {
@@ -99,23 +103,29 @@ fn split(losses: Vec<Loss>, count: usize) -> Vec<Vec<Loss>> {
 #[test]
 fn a_post_without_a_key_never_arrives_twice_wherever_its_connection_ends() {
     check_every_loss("POST", |connection, loss, result, copies| {
-        assert!(copies <= 1, "{copies} copies: {loss:?} on {connection:?}");
+        assert!(
+            copies <= 1,
+            "the servers received {copies} copies: {loss:?} on {connection:?}"
+        );
         match result {
             ClientResult::Complete(200, _) => assert_eq!(copies, 1, "{loss:?} on {connection:?}"),
             ClientResult::Complete(status, _) => {
-                assert!([502, 504].contains(status), "{result:?}: {loss:?}");
+                assert!(
+                    [502, 504].contains(status),
+                    "the client got {result:?} after {loss:?}"
+                );
             }
             ClientResult::Incomplete => {
                 assert!(
                     connection.has_begun_response(loss),
-                    "{loss:?} on {connection:?}"
+                    "the client got an incomplete response after {loss:?} on a connection {connection:?}"
                 );
             }
         }
         if let LossPoint::Request(1..) = loss.point {
             assert!(
                 matches!(result, ClientResult::Complete(502, _)),
-                "{result:?}: {loss:?} on {connection:?}"
+                "the client got {result:?} after {loss:?} on a connection {connection:?}"
             );
         }
     });
@@ -129,7 +139,7 @@ fn a_get_gets_a_response_wherever_its_connection_ends() {
             connection.has_begun_response(loss) && *result == ClientResult::Incomplete;
         assert!(
             *result == complete || is_truncated,
-            "{result:?}: {loss:?} on {connection:?}"
+            "the client got {result:?} after {loss:?} on a connection {connection:?}"
         );
     });
 }

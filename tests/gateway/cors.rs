@@ -1,4 +1,4 @@
-//! CORS: browser code can read a rejection, and its preflight requests are not charged to its limits.
+//! Tests of CORS: code in a browser can read a rejection, and preflight requests do not use up its rate limits.
 
 use http::HeaderValue;
 
@@ -52,7 +52,10 @@ async fn an_allowed_origin_can_read_a_rejection_and_its_headers() {
         "x-request-id",
     ] {
         let listed = exposed.split(',').any(|each| each.trim() == name);
-        assert!(listed, "{name} in {exposed}");
+        assert!(
+            listed,
+            "{name} is not in Access-Control-Expose-Headers: {exposed}"
+        );
     }
 }
 
@@ -76,7 +79,10 @@ async fn another_origin_cannot_read_a_rejection() {
         while response.status != 429 {
             response = send().await;
         }
-        assert!(!response.has("access-control-allow-origin"), "{origin}");
+        assert!(
+            !response.has("access-control-allow-origin"),
+            "the origin {origin} can read the response"
+        );
         assert_eq!(response.header("vary"), "Origin", "{origin}");
     }
 }
@@ -157,7 +163,8 @@ async fn without_the_section_a_preflight_is_forwarded_and_charged_to_a_separate_
     };
     assert_eq!(preflight().await.status, 200);
     assert_eq!(upstream.last().method, "OPTIONS");
-    // The separate bucket for preflights is empty. The bucket of the real requests is not charged.
+    // The first preflight has used up the separate bucket for preflights. The bucket of the POST requests is still
+    // full.
     assert_eq!(preflight().await.status, 429);
     assert_eq!(gateway.client().post("/register").send().await.status, 200);
     assert_eq!(gateway.client().post("/register").send().await.status, 429);
@@ -176,7 +183,7 @@ async fn a_preflight_for_a_method_without_a_route_returns_404() {
         .send()
         .await;
     assert_eq!(response.status, 404);
-    // The page can still read the response, so that its author sees the reason.
+    // The 404 has CORS headers, so that the author of the page can read the reason.
     assert_eq!(response.header("access-control-allow-origin"), APP);
 }
 

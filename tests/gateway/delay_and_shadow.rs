@@ -1,10 +1,11 @@
-//! Limits that delay requests, and limits in shadow mode.
+//! Tests of rate limits that delay requests, and of rate limits in shadow mode.
 
 use std::time::{Duration, Instant};
 
 use crate::harness::{Gateway, Upstream, eventually};
 
-/// Tolerance for timers that fire early. Late timers do not matter.
+/// How much earlier than calculated a delayed request can arrive, because timers can fire early. Late timers cannot
+/// fail these tests.
 const TOLERANCE: Duration = Duration::from_millis(20);
 
 #[tokio::test]
@@ -25,17 +26,18 @@ async fn a_leaky_bucket_passes_a_burst_and_delays_the_rest() {
         .collect();
     let mut delays = Vec::new();
     for response in pending {
-        let (status, after) = response.await.expect("a response");
+        let (status, after) = response.await.expect("a response arrives");
         assert_eq!(status, 200);
         delays.push(after);
     }
     delays.sort();
-    // Two requests pass immediately, then one every 500 ms. The slots start at the first arrival.
+    // Two requests pass immediately, and one more every 500 ms after the first request.
     for (number, after) in delays.iter().enumerate().skip(2) {
-        let slot = Duration::from_millis(500) * u32::try_from(number - 1).expect("small");
+        let slot =
+            Duration::from_millis(500) * u32::try_from(number - 1).expect("the number is small");
         assert!(
             *after + TOLERANCE >= slot,
-            "number {number} after {after:?}"
+            "request {number} was forwarded after {after:?}, before its slot at {slot:?}"
         );
     }
     assert!(gateway.metric("delayed_total{route=\"all\"}").await >= 1.0);
@@ -53,8 +55,12 @@ async fn a_request_above_max_delay_is_rejected_and_takes_no_slot() {
     for _ in 0..3 {
         let rejected = client.get("/").send().await;
         assert_eq!(rejected.status, 429);
-        // Time until a request would wait at most `max_delay`: the slot is up to 20 s away, minus 5 s.
-        assert!((10..=20).contains(&rejected.retry_after()), "{rejected:?}");
+        // `Retry-After` is the time until a request would be delayed by at most `max_delay`. The next slot is at most
+        // 20 s away, of which 5 s are `max_delay`.
+        assert!(
+            (10..=20).contains(&rejected.retry_after()),
+            "unexpected Retry-After: {rejected:?}"
+        );
     }
 }
 
@@ -75,9 +81,13 @@ async fn a_delayed_request_whose_client_disconnects_is_not_forwarded_and_its_slo
         delayed = gateway.metric("delayed_total{route=\"all\"}").await;
     }
     leaving.abort();
-    assert!(leaving.await.is_err(), "the request was not delayed");
+    assert!(
+        leaving.await.is_err(),
+        "the request got a response before its client disconnected"
+    );
     assert_eq!(client.get("/last").send().await.status, 200);
-    // The slot at 3 s was spent, so the last request waited for the slot at 6 s.
+    // The request `/leaves` used the slot at 3 s, although its client disconnected. So the request `/last` waited for
+    // the slot at 6 s.
     assert!(start.elapsed() + TOLERANCE >= Duration::from_secs(6));
     let targets: Vec<_> = upstream.requests().into_iter().map(|r| r.target).collect();
     assert_eq!(targets, ["/first", "/last"]);
@@ -126,7 +136,10 @@ async fn a_shadow_limit_changes_only_metrics() {
         assert_eq!(response.status, 200);
         assert!(!response.has("ratelimit") && !response.has("ratelimit-policy"));
     }
-    eventually("upstream has five requests", || upstream.count() == 5).await;
+    eventually("the upstream has received five requests", || {
+        upstream.count() == 5
+    })
+    .await;
     assert_eq!(metric(&gateway, "shadow_refused_total").await, 4);
     assert_eq!(metric(&gateway, "refused_total").await, 0);
 }

@@ -1,7 +1,8 @@
-//! One of three servers fails, and almost no client request fails.
+//! Tests that almost no client request fails while one of three servers fails.
 //!
-//! By default a circuit opens for connect failures and for an outlier's 502, 503, 504, timeouts and lost connections.
-//! Other 5xx statuses need a `[breaker]` section that lists them. Retries cover the first failures and the probes.
+//! By default, connect failures open the circuit of a server. If the server is an outlier, 502, 503, 504, timeouts and
+//! lost connections also open it. Other 5xx statuses need a `[breaker]` section that lists them. The requests that fail
+//! before the circuit opens, and the probes, succeed by a retry on another server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,15 +11,16 @@ use std::time::{Duration, Instant};
 use crate::harness::load::{RequestOutcome, closed_loop};
 use crate::harness::{Client, ClientRequest, Gateway, RefusingPort, Upstream, empty};
 
-/// Retries with a short backoff.
+/// Upstream settings: up to three attempts with a short backoff.
 const RETRY: &str = "retry = { attempts = 3, base = \"10ms\", cap = \"100ms\" }";
 
-/// Starts a gateway with retries in front of two healthy servers and one at `failing`.
+/// Starts a gateway with retries in front of two healthy servers and the failing server at the URL `failing`.
 fn gateway(failing: &str, healthy: &[Upstream; 2]) -> Gateway {
     gateway_with(RETRY, failing, healthy)
 }
 
-/// Starts the same gateway with other lines in `[upstream.api]`.
+/// Starts a gateway in front of two healthy servers and the failing server at the URL `failing`. `api` contains further
+/// lines of `[upstream.api]`.
 fn gateway_with(api: &str, failing: &str, healthy: &[Upstream; 2]) -> Gateway {
     Gateway::with_servers(3, api)
         .with_section("[server]\nworkers = 2")
@@ -33,7 +35,7 @@ fn two_healthy() -> [Upstream; 2] {
     [Upstream::replying(200), Upstream::replying(200)]
 }
 
-/// Sends requests from 32 clients for eight seconds.
+/// Sends requests from 32 clients for eight seconds and returns the outcome of each request.
 async fn run_load(gateway: &Gateway, build: fn(&Client) -> ClientRequest) -> Vec<RequestOutcome> {
     closed_loop(&gateway.client(), 32, Duration::from_secs(8), build).await
 }
@@ -45,25 +47,28 @@ fn failed(outcomes: &[RequestOutcome]) -> usize {
     failed.count()
 }
 
-/// Asserts that less than one request in a thousand failed after the first second. Also asserts that retries on other
-/// servers covered most of the `given` requests that the failing server received.
+/// Asserts that less than one request in a thousand failed after the first second. `given` is the number of requests
+/// that the failing server received. Asserts that more than half of them succeeded by a retry on another server.
 #[track_caller]
 fn assert_few_failed(failure: &str, given: usize, outcomes: Vec<RequestOutcome>) {
     let (first, later): (Vec<_>, Vec<_>) = outcomes
         .into_iter()
         .partition(|outcome| outcome.at < Duration::from_secs(1));
     println!(
-        "one of three {failure}, and was given {given} requests: {} of {} failed in the first second, \
-         {} of {} after it",
+        "one of three servers {failure} and received {given} requests: {} of {} client requests failed in the \
+         first second, {} of {} after that second",
         failed(&first),
         first.len(),
         failed(&later),
         later.len()
     );
-    assert!(later.len() >= 1_000, "too few requests for a conclusion");
+    assert!(
+        later.len() >= 1_000,
+        "the load was too low to measure one failure in a thousand requests"
+    );
     assert!(failed(&later) * 1_000 < later.len());
-    // Five failures open the circuit, and at least one probe follows.
-    assert!(given > 5, "the failing server got too few requests");
+    // The failing server gets at least the five requests that open its circuit and one probe.
+    assert!(given > 5, "the failing server got only {given} requests");
     assert!(failed(&first) + failed(&later) < given / 2);
 }
 
@@ -89,7 +94,7 @@ async fn the_circuit_of_a_server_that_starts_to_send_503_under_load_opens_within
     const FAILURE_START: Duration = Duration::from_secs(5);
     const SECOND: Duration = Duration::from_secs(1);
     let failing_since = Arc::new(OnceLock::<Instant>::new());
-    // Requests that the server receives more than a second after it starts to fail.
+    // Number of requests that the server receives more than a second after it starts to fail.
     let late = Arc::new(AtomicUsize::new(0));
     let failing = {
         let (failing_since, late) = (Arc::clone(&failing_since), Arc::clone(&late));
@@ -106,7 +111,9 @@ async fn the_circuit_of_a_server_that_starts_to_send_503_under_load_opens_within
     let client = gateway.client();
     let start_failing = async {
         tokio::time::sleep(FAILURE_START).await;
-        failing_since.set(Instant::now()).expect("set only once");
+        failing_since
+            .set(Instant::now())
+            .expect("the time is set only once");
         failing.count()
     };
     let started = Instant::now();
@@ -117,7 +124,7 @@ async fn the_circuit_of_a_server_that_starts_to_send_503_under_load_opens_within
 
     let failing_since = failing_since
         .get()
-        .expect("the server fails")
+        .expect("the server has started to fail")
         .duration_since(started);
     let (given, late) = (failing.count() - before, late.load(Ordering::SeqCst));
     let outcomes = outcomes.into_iter();
@@ -126,17 +133,30 @@ async fn the_circuit_of_a_server_that_starts_to_send_503_under_load_opens_within
         .collect();
     let circuit = gateway.servers().await[1]["circuit"].take();
     println!(
-        "one of three turns to 503 after {before} requests, and receives {given}, {late} of them after the first \
-         second: {} of {} failed after it; {circuit}",
+        "one of three servers fails with 503 after {before} requests and receives {given} more, {late} of them \
+         after the first second: {} of {} client requests failed after that second; {circuit}",
         failed(&later),
         later.len()
     );
-    assert!(before >= 500, "too few successes before the failures");
-    // After the circuit opens, the server gets only the probes after 1 s and 3 s.
-    assert!((1..=4).contains(&late), "{late}");
-    // The failures that open the circuit, the requests in flight at the last of them, and the probes.
-    assert!(given <= 20 + 32 + 4, "{given}");
-    assert!(later.len() >= 1_000, "too few requests for a conclusion");
+    assert!(
+        before >= 500,
+        "the server received only {before} requests before it failed"
+    );
+    // After its circuit opens, the server gets only probes, 1 s and 3 s later.
+    assert!(
+        (1..=4).contains(&late),
+        "the server received {late} requests more than a second after it started to fail"
+    );
+    // The server gets at most the 20 requests of an outlier decision, the 32 requests in flight at that time, and four
+    // probes.
+    assert!(
+        given <= 20 + 32 + 4,
+        "the server received {given} requests after it started to fail"
+    );
+    assert!(
+        later.len() >= 1_000,
+        "the load was too low to measure one failure in a thousand requests"
+    );
     assert!(failed(&later) * 1_000 < later.len());
 }
 
@@ -147,14 +167,21 @@ async fn without_retries_requests_fail_only_before_the_circuit_opens_and_as_prob
     let outcomes = run_load(&gateway, |client| client.get("/")).await;
     let circuit = gateway.servers().await[1]["circuit"].take();
     println!(
-        "one of three responds with 502, without retries: {} of {} requests failed; {circuit}",
+        "one of three servers responds with 502, without retries: {} of {} requests failed; {circuit}",
         failed(&outcomes),
         outcomes.len()
     );
-    let openings = circuit["openings"].as_u64().expect("a number");
-    assert!((2..=4).contains(&openings), "probes after 1, 3 and 7 s");
-    // The requests before an outlier decision, those in flight at the last of them, and the probes may fail.
-    assert!(failed(&outcomes) <= 100, "{}", failed(&outcomes));
+    let openings = circuit["openings"].as_u64().expect("the value is a number");
+    assert!(
+        (2..=4).contains(&openings),
+        "the circuit opened {openings} times instead of 2 to 4 times"
+    );
+    // Requests can fail before an outlier decision, while they are in flight at that time, and as probes.
+    assert!(
+        failed(&outcomes) <= 100,
+        "{} requests failed",
+        failed(&outcomes)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,7 +192,7 @@ async fn with_a_server_that_resets_every_connection_few_requests_fail() {
     assert_few_failed("resets its connections", failing.connections(), outcomes);
 }
 
-/// Asserts that no request fails because of a server that refuses connections, and that each is executed once.
+/// Asserts that no request fails although one server refuses connections, and that each request is executed once.
 async fn assert_no_request_fails(build: fn(&Client) -> ClientRequest) {
     let (healthy, unreachable) = (two_healthy(), RefusingPort::new());
     let gateway = gateway(&unreachable.url(), &healthy);
@@ -173,16 +200,22 @@ async fn assert_no_request_fails(build: fn(&Client) -> ClientRequest) {
     let executed = healthy[0].count() + healthy[1].count();
     let opened = gateway.servers().await[1]["circuit"]["openings"].take();
     println!(
-        "one of three refuses connections: {} of {} requests failed, {executed} executed, \
+        "one of three servers refuses connections: {} of {} requests failed, {executed} executed, \
          its circuit opened {opened} times",
         failed(&outcomes),
         outcomes.len()
     );
-    assert!(outcomes.len() >= 1_000, "too few requests for a conclusion");
+    assert!(
+        outcomes.len() >= 1_000,
+        "the load was too low to measure one failure in a thousand requests"
+    );
     assert_eq!(failed(&outcomes), 0);
     assert_eq!(executed, outcomes.len());
-    // The circuit opens once at the start and again after each failed probe.
-    assert!(opened.as_u64().is_some_and(|opened| opened > 1), "{opened}");
+    // The circuit opens after the first connect failures and again after each failed probe.
+    assert!(
+        opened.as_u64().is_some_and(|opened| opened > 1),
+        "the circuit opened {opened} times"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

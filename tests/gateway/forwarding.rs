@@ -1,4 +1,4 @@
-//! Forwarding of requests to upstream and of responses to the client.
+//! Tests of forwarding: requests to the upstream, and responses to the client.
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -197,7 +197,7 @@ async fn a_head_request_gets_the_headers_of_a_get_and_no_body() {
 #[tokio::test]
 async fn responses_without_a_body_are_forwarded_without_one() {
     let upstream = Upstream::with(|received| async move {
-        let status = received.target[1..].parse().expect("a status");
+        let status = received.target[1..].parse().expect("the status is valid");
         let mut reply = empty(status);
         reply
             .headers_mut()
@@ -223,7 +223,7 @@ async fn responses_without_a_body_are_forwarded_without_one() {
 async fn any_status_and_its_body_are_forwarded() {
     let upstream = Upstream::with(|received| async move {
         let mut reply = full("words");
-        *reply.status_mut() = received.target[1..].parse().expect("a status");
+        *reply.status_mut() = received.target[1..].parse().expect("the status is valid");
         reply
     });
     let gateway = Gateway::proxying("").upstream(&upstream).start();
@@ -275,7 +275,7 @@ async fn a_large_body_is_forwarded_completely_in_both_directions() {
         assert_eq!(response.status, 200);
         assert!(
             response.body == body,
-            "{} bytes came back",
+            "the response has {} bytes instead of the request's 3000000, or they differ",
             response.body.len()
         );
     }
@@ -303,7 +303,10 @@ async fn a_body_above_max_body_returns_413_with_and_without_content_length() {
              401\r\n{chunk}\r\n0\r\n\r\n"
         ))
         .await;
-    assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
+    assert!(
+        response.starts_with("HTTP/1.1 413 "),
+        "unexpected response: {response}"
+    );
     assert_eq!(upstream.count(), 1);
 }
 

@@ -1,7 +1,7 @@
 //! Test harness: an upstream, a gateway in front of it, and a client.
 //!
-//! Everything listens on port 0 of a loopback address and stops when it is dropped. Upstreams and gateways run on their
-//! own threads, so a test can block without blocking them.
+//! Upstreams and gateways listen on a free port of a loopback address and stop when they are dropped. They run on their
+//! own threads, so they continue while a test blocks its thread.
 
 mod certificates;
 mod client;
@@ -20,10 +20,10 @@ pub(crate) use process::Process;
 pub(crate) use unreachable::{FullBacklog, RefusingPort};
 pub(crate) use upstream::{Received, Reply, StatusSwitch, Upstream, empty, full};
 
-/// Time limit for an event that must happen. It is generous, so that a busy machine does not fail the test.
+/// How long a test waits for an event before it fails. The time is long, so that tests pass on a busy machine.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waits until `condition` holds, and panics after [`TEST_TIMEOUT`].
+/// Waits until `condition` returns true. Panics after [`TEST_TIMEOUT`] with `what`, a description of the condition.
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !condition() {

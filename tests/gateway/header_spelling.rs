@@ -1,4 +1,5 @@
-//! A header value has one bucket and one scope, however a client spells it.
+//! Tests that all spellings of a header field count as the same value. The value selects the bucket of a rate limit or
+//! the scope of an idempotency key.
 
 mod buckets;
 mod commands;
@@ -7,15 +8,16 @@ mod scopes;
 
 use crate::harness::{ClientRequest, Gateway};
 
-/// Header lines of a request.
+/// Names and values of header field lines of a request.
 type Lines = &'static [(&'static str, &'static [u8])];
 
-/// Other spelling of a request, and the status of its response.
+/// Another spelling of the header fields of a request, and the expected status of its response.
 struct Variant {
     lines: Lines,
-    /// Status over HTTP/1.
+    /// Expected status over HTTP/1.
     http1: u16,
-    /// Status over HTTP/2, or `None` for variants with `Connection`, which HTTP/2 does not have.
+    /// Expected status over HTTP/2. `None` means that the variant is not sent over HTTP/2, for example because HTTP/2
+    /// has no `Connection`.
     http2: Option<u16>,
 }
 
@@ -27,7 +29,8 @@ const fn both(lines: Lines, status: u16) -> Variant {
     }
 }
 
-/// Variant with white space around a value. HTTP/1 trims it, and over HTTP/2 the request is malformed.
+/// Creates a variant with white space around a value. HTTP/1 removes the white space, so the status is `trimmed`. Over
+/// HTTP/2 the request is malformed, so the status is 400.
 const fn padded(lines: Lines, trimmed: u16) -> Variant {
     Variant {
         lines,
@@ -45,7 +48,7 @@ const fn http1(lines: Lines, status: u16) -> Variant {
 }
 
 impl Variant {
-    /// Returns the requests with this spelling, one per protocol, and the expected status of each.
+    /// Returns a request with this spelling for each HTTP version, and the expected status of each.
     fn requests(&self, gateway: &Gateway, method: &str) -> Vec<(ClientRequest, u16)> {
         let client = gateway.client();
         let mut requests = vec![(

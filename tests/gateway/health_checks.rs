@@ -1,4 +1,4 @@
-//! Active health checks of servers.
+//! Tests of active health checks, which eject failing servers from load balancing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const HEALTH: &str =
     "health = { path = \"/healthz?full=1\", interval = \"100ms\", timeout = \"100ms\" }";
 
-/// Server that responds to health checks with a switchable status, and to all other requests with 200.
+/// Server that responds to health checks with the status of `switch`, and to all other requests with 200.
 struct CheckedServer {
     upstream: Upstream,
     switch: StatusSwitch,
@@ -37,7 +37,7 @@ impl CheckedServer {
         checks
     }
 
-    /// Number of requests other than health checks.
+    /// Returns the number of received requests that are not health checks.
     fn request_count(&self) -> usize {
         let requests = self.upstream.requests();
         requests.iter().filter(|request| !is_check(request)).count()
@@ -82,7 +82,7 @@ async fn an_ejected_server_gets_no_requests_until_it_passes_its_checks() {
     assert_eq!(
         failing.request_count(),
         before,
-        "an ejected server got a request"
+        "the ejected server got a request"
     );
     assert_eq!(gateway.servers().await[1]["ejected"], true);
 
@@ -92,7 +92,7 @@ async fn an_ejected_server_gets_no_requests_until_it_passes_its_checks() {
     send_requests(&gateway, 60).await;
     assert!(
         failing.request_count() > before,
-        "the restored server gets no requests"
+        "the server gets no requests although it passes its health checks again"
     );
 }
 
@@ -149,7 +149,7 @@ async fn max_ejected_bounds_the_number_of_ejected_servers() {
     };
     gateway.wait_for_metric(&one.ejected(), 1).await;
     let seen = other.checks().len();
-    eventually("both servers fail more checks", || {
+    eventually("the servers fail six more health checks", || {
         other.checks().len() > seen + 6
     })
     .await;
@@ -158,7 +158,7 @@ async fn max_ejected_bounds_the_number_of_ejected_servers() {
     send_requests(&gateway, 30).await;
     assert_eq!((one.request_count(), other.request_count()), (before, 30));
 
-    // Once the first server is healthy, the bound allows ejecting the other.
+    // `max_ejected` allows one ejected server. When the first server is healthy again, the other one can be ejected.
     one.switch.set_status(200);
     gateway.wait_for_metric(&other.ejected(), 1).await;
     assert_eq!(ejected().await, [false, true]);
@@ -190,9 +190,15 @@ async fn a_check_has_the_configured_host_and_the_user_agent_of_the_gateway() {
     ] {
         let gateway = gateway(&[&server], &format!("host = \"{host}\""));
         let seen = server.checks().len();
-        eventually("the server is checked", || server.checks().len() > seen).await;
+        eventually("the server gets a health check", || {
+            server.checks().len() > seen
+        })
+        .await;
         drop(gateway);
-        let check = server.checks().pop().expect("a check");
+        let check = server
+            .checks()
+            .pop()
+            .expect("the server has received a health check");
         assert_eq!(check.method, "GET");
         assert_eq!(check.header("host"), expected, "host = {host}");
         assert_eq!(check.header("user-agent"), "tidegate-health");
@@ -203,9 +209,13 @@ async fn a_check_has_the_configured_host_and_the_user_agent_of_the_gateway() {
 async fn checks_stop_when_the_gateway_stops() {
     let server = CheckedServer::with_status(200);
     let gateway = gateway(&[&server], "");
-    eventually("the server is checked", || server.checks().len() > 2).await;
+    eventually("the server gets a health check", || {
+        server.checks().len() > 2
+    })
+    .await;
     drop(gateway);
-    // Checks in flight may arrive during the first pause. After it there are none, for ten times the interval.
+    // Health checks in flight can still arrive during the first pause. After that pause, no check arrives for ten times
+    // the check interval.
     sleep(5 * INTERVAL).await;
     let connections = server.upstream.connections();
     sleep(10 * INTERVAL).await;

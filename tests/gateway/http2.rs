@@ -1,4 +1,4 @@
-//! HTTP/2: incomplete requests, early responses, drains, slow readers, and responses without a body.
+//! Tests of HTTP/2: incomplete requests, early responses, drains, slow readers, and responses without a body.
 
 mod curl;
 mod drain;
@@ -15,22 +15,26 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::harness::{Gateway, GatewayBuilder, Upstream};
 
-/// Connection of the `h2` crate's client. It closes when it is dropped.
+/// HTTP/2 connection to the gateway, made with the client of the `h2` crate. It closes when it is dropped.
 struct Connection {
     requests: SendRequest<Bytes>,
     _driver: AbortOnDropHandle<Result<(), h2::Error>>,
 }
 
 impl Connection {
-    /// Connects with a receive window of `window` bytes per stream, and a large one for the connection.
+    /// Opens a connection with a receive window of `window` bytes per stream and 8 MiB for the connection.
     async fn open(gateway: &Gateway, window: u32) -> Self {
-        let socket = gateway.client().connect().await.expect("a connection");
+        let socket = gateway
+            .client()
+            .connect()
+            .await
+            .expect("the connection is open");
         let (requests, connection) = h2::client::Builder::new()
             .initial_window_size(window)
             .initial_connection_window_size(8 << 20)
             .handshake::<_, Bytes>(socket)
             .await
-            .expect("a handshake");
+            .expect("the handshake succeeds");
         Self {
             requests,
             _driver: AbortOnDropHandle::new(tokio::spawn(connection)),
@@ -38,18 +42,23 @@ impl Connection {
     }
 
     async fn ready(&self) -> SendRequest<Bytes> {
-        self.requests.clone().ready().await.expect("a connection")
+        self.requests
+            .clone()
+            .ready()
+            .await
+            .expect("the connection is open")
     }
 }
 
-/// Builds a request for `path` without a body.
+/// Creates a builder for a request for `path`. The caller adds header fields.
 fn request(method: &str, path: &str) -> http::request::Builder {
     http::Request::builder()
         .method(method)
         .uri(format!("http://a{path}"))
 }
 
-/// Prepares a gateway that rejects all requests for `/limited` except the first, and forwards all others.
+/// Prepares a gateway with a rate limit that admits only the first request for `/limited`. All requests for other paths
+/// are forwarded.
 fn rejecting(upstream: &Upstream) -> GatewayBuilder {
     Gateway::with(
         "[upstream.api]\nservers = [\"{upstream}\"]\n\

@@ -1,6 +1,6 @@
-//! Damage to the files of a disk store.
+//! Functions that damage the files of a disk store.
 //!
-//! Tests of the store and of the gateway include this file by path, like `redis.rs`.
+//! Several test binaries include this file by path, like `redis.rs`.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -9,13 +9,13 @@ use std::path::Path;
 /// Kind of damage to a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Damage {
-    /// One bit of the byte at this offset is inverted.
+    /// Inverts one bit of the byte at this offset.
     Flip(u64),
-    /// 4 KiB from this offset are zero.
+    /// Overwrites 4 KiB from this offset with zeros, or less if the file ends before.
     Hole(u64),
-    /// The file ends at this offset.
+    /// Truncates the file to this length.
     Cut(u64),
-    /// The file is deleted.
+    /// Deletes the file.
     Gone,
 }
 
@@ -45,7 +45,8 @@ impl Damage {
     }
 }
 
-/// Copies a directory. Tables never change, so they are hard-linked. Zeros at the end of a journal are not written.
+/// Copies the directory of a disk store into the existing directory `to`. Table files are hard-linked, because the
+/// store never changes them. Zeros at the end of other files are not written, so these copies are sparse.
 pub(crate) fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -61,6 +62,7 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// Writes a file whose trailing zeros use no disk space.
 pub(crate) fn write_sparsely(path: &Path, content: &[u8]) {
     fs::write(path, &content[..used(content)]).unwrap();
     let file = OpenOptions::new().write(true).open(path).unwrap();

@@ -1,6 +1,6 @@
 //! Real `redis-server` processes for tests and benches, and servers that do not speak the Redis protocol.
 //!
-//! Test binaries include this file by path, so that it needs no crate:
+//! Test binaries include this file by path, so that it does not need its own crate:
 //!
 //! ```text
 //! #[path = "../support/redis.rs"]
@@ -8,10 +8,12 @@
 //! mod redis;
 //! ```
 //!
-//! Each server has a free loopback port and its own directory. It stops when it is dropped, and also when the process
-//! that started it exits for any reason. Tests never touch a server that the distribution runs on port 6379. Tests send
-//! their own commands through a Unix socket in the server's directory. They do not use the Redis client of the crate
-//! under test, because that client may be wrong.
+//! Each server listens on a free loopback port and has its own directory. It stops when it is dropped, and also when
+//! the process that started it exits for any reason. Tests never use a server that the Linux distribution runs on port
+//! 6379.
+//!
+//! Tests send their own commands through a Unix socket in the server's directory. They do not use the Redis client of
+//! the crate under test, because that client can be wrong.
 
 #[path = "redis/cluster.rs"]
 mod cluster;
@@ -39,10 +41,10 @@ pub(crate) use time::{
     FakeTime, ahead_variables, remove_faketime_files, shift_clock_ahead, shift_clock_back,
 };
 
-/// Time limit for an event that must happen. It is generous, so that a busy machine does not fail the test.
+/// How long a test waits for an event before it fails. The time is long, so that tests pass on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waits until `condition` holds, and panics after [`TEST_TIMEOUT`].
+/// Waits until `condition` returns true. Panics after [`TEST_TIMEOUT`] with `what`, a description of the condition.
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !condition() {

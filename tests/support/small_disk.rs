@@ -1,7 +1,9 @@
-//! Small file system that tests fill.
+//! Small file system that tests can fill completely.
 //!
-//! It is a tmpfs, mounted for one test. Mounting requires root, or `unshare --user --map-root-user --mount`. Without
-//! that right the tests fail with a remedy and are not skipped. Tests include this file by path, like `redis.rs`.
+//! The file system is a tmpfs that is mounted for one test. Mounting requires root. Without root, run the tests under
+//! `unshare --user --map-root-user --mount`. Otherwise the tests fail with a message that names this remedy.
+//!
+//! Test binaries include this file by path, like `redis.rs`.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -10,7 +12,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// File system of 24 MiB. A new store uses less than 1 MiB of it.
+/// File system of 24 MiB, which is unmounted when this value is dropped. A new disk store uses less than 1 MiB of it.
 pub(crate) struct SmallDisk {
     mountpoint: TempDir,
 }
@@ -31,7 +33,7 @@ impl SmallDisk {
         self.path().join("filler")
     }
 
-    /// Fills the file system.
+    /// Writes a file until the file system has no free byte.
     pub(crate) fn fill(&self) {
         let mut options = OpenOptions::new();
         let mut file = options
@@ -44,7 +46,7 @@ impl SmallDisk {
         }
     }
 
-    /// Frees `bytes` of a full file system.
+    /// Frees `bytes` of a file system that [`fill`](Self::fill) has filled.
     pub(crate) fn free(&self, bytes: u64) {
         let filler = OpenOptions::new().write(true).open(self.filler()).unwrap();
         let length = filler.metadata().unwrap().len();
@@ -56,6 +58,7 @@ impl SmallDisk {
         fs::remove_file(self.filler()).unwrap();
     }
 
+    /// Mounts the file system again with the mount option `how`.
     pub(crate) fn remount(&self, how: &str) {
         let options = format!("remount,{how}");
         run_mount(&["-o", &options, self.path().to_str().unwrap()]);
@@ -64,10 +67,13 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazy unmount: a gateway that a failed test left running may still have open files.
+        // The unmount is lazy, because a gateway that a failed test left running can still have open files.
         let unmounted = Command::new("umount").arg("-l").arg(self.path()).status();
         if !unmounted.is_ok_and(|status| status.success()) {
-            eprintln!("{} is still mounted", self.path().display());
+            eprintln!(
+                "cannot unmount {}, unmount it manually",
+                self.path().display()
+            );
         }
     }
 }
@@ -76,7 +82,7 @@ fn run_mount(arguments: &[&str]) {
     let output = Command::new("mount").args(arguments).output().unwrap();
     assert!(
         output.status.success(),
-        "cannot mount a small file system for these tests: mount {arguments:?} failed: {}\nRun them as root, \
+        "cannot mount a small file system for these tests: mount {arguments:?} failed: {}\nRun these tests as root, \
          or under `unshare --user --map-root-user --mount`.",
         String::from_utf8_lossy(&output.stderr)
     );

@@ -1,4 +1,4 @@
-//! Memory of a gateway process under uploads that never end.
+//! Tests that the memory of a gateway process stays bounded while a thousand clients send unfinished uploads.
 
 use std::time::{Duration, Instant};
 
@@ -13,38 +13,39 @@ use crate::harness::{Client, Process, TEST_TIMEOUT, Upstream};
 
 const UPLOADS: usize = 1_000;
 
-/// Bytes that each upload sends. It declares one byte more.
+/// Number of body bytes that each upload sends. `Content-Length` is one byte larger.
 const SENT: usize = 200_000;
 
 static BODY: [u8; SENT] = [b'x'; SENT];
 
 const MAX_BUFFERED: usize = 16 << 20;
 
-/// HTTP/2 streams per connection. `SLACK` includes the receive window of 4 MiB of each connection.
+/// Number of HTTP/2 streams per connection. `SLACK` includes the receive window of 4 MiB of each connection.
 const STREAMS: usize = 250;
 
-/// Allowed growth in addition to `max_buffered`: connections, streams and memory that the allocator retains.
+/// Number of bytes by which memory can grow in addition to `max_buffered`. Connections, streams and memory that the
+/// allocator retains use these bytes.
 const SLACK: usize = 32 << 20;
 
-/// Time without a change after which the gateway has stopped reading.
+/// How long neither the responses nor the memory change before the test assumes that the gateway reads no more.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 
-/// Gateway process with small bounds.
+/// Gateway process with small values of `max_buffered` and `max_buffered_per_client`.
 struct BoundedGateway {
     gateway: Process,
     upstream: Upstream,
-    /// Resident memory before the uploads, in KiB.
+    /// Resident memory of the gateway before the uploads, in KiB.
     before: u64,
     _directory: TempDir,
 }
 
-/// Status and `Retry-After` of a response to an upload.
+/// Channel that receives the status and the `Retry-After` value of each response to an upload.
 type UploadResponses = UnboundedReceiver<(u16, String)>;
 
 impl BoundedGateway {
     async fn start() -> Self {
         let upstream = Upstream::replying(200);
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("the directory is created");
         let file = directory.path().join("tidegate.toml");
         let config = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\n\
@@ -54,10 +55,10 @@ impl BoundedGateway {
              [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{}}\n",
             upstream.url()
         );
-        std::fs::write(&file, config).expect("a file");
-        let file = file.to_str().expect("a plain name");
+        std::fs::write(&file, config).expect("the file is written");
+        let file = file.to_str().expect("the path is UTF-8");
         let gateway = Process::start(&["serve", "--log-format", "text", "--config", file]);
-        // The first request triggers the allocations that happen only once.
+        // The first request triggers one-time allocations, so that they are not measured as growth.
         let first = gateway.client().from("127.0.0.9").post("/").key("first");
         assert_eq!(first.body(vec![b'x'; SENT]).send().await.status, 200);
         let before = gateway.memory("VmRSS");
@@ -73,19 +74,22 @@ impl BoundedGateway {
         let text = self.gateway.admin().get("/metrics").send().await.text();
         let prefix = format!("tidegate_{series} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.unwrap_or_else(|| panic!("no {series} in:\n{text}"))
+        line.unwrap_or_else(|| panic!("/metrics has no series tidegate_{series}:\n{text}"))
             .parse()
-            .expect("a number")
+            .expect("the value is a number")
     }
 
-    /// Waits until no response arrives and memory does not change. Returns the responses.
+    /// Waits until no response arrives and memory does not change for `SETTLE_TIME`. Returns the responses.
     async fn wait_until_settled(&self, responses: &mut UploadResponses) -> Vec<(u16, String)> {
         let deadline = Instant::now() + TEST_TIMEOUT;
         let mut received = Vec::new();
         let mut state = (0, 0);
         let mut since = Instant::now();
         while since.elapsed() < SETTLE_TIME {
-            assert!(Instant::now() < deadline, "still changing: {state:?}");
+            assert!(
+                Instant::now() < deadline,
+                "responses or memory still change: {state:?}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
             while let Ok(response) = responses.try_recv() {
                 received.push(response);
@@ -98,25 +102,34 @@ impl BoundedGateway {
         received
     }
 
-    /// Asserts that memory is bounded, that the gateway rejects the excess uploads, and that it serves other clients.
+    /// Asserts that memory is bounded, that uploads beyond the bound are rejected, and that other clients are served.
     async fn assert_memory_bounded(&self, mut responses: UploadResponses, uploads: JoinSet<()>) {
         let rejected = self.wait_until_settled(&mut responses).await;
         let growth = self.gateway.memory("VmHWM").saturating_sub(self.before);
         println!(
-            "{} of {UPLOADS} uploads rejected, {growth} KiB more memory",
+            "the gateway rejected {} of {UPLOADS} uploads and its memory grew by {growth} KiB",
             rejected.len()
         );
         let most = (MAX_BUFFERED + SLACK) / 1024;
-        assert!(growth <= most as u64, "{growth} KiB, at most {most}");
+        assert!(
+            growth <= most as u64,
+            "memory grew by {growth} KiB, more than {most} KiB"
+        );
 
         for response in &rejected {
             assert_eq!(*response, (503, "1".into()));
         }
         let held = UPLOADS - rejected.len();
-        assert!((1..=MAX_BUFFERED / SENT).contains(&held), "{held} held");
+        assert!(
+            (1..=MAX_BUFFERED / SENT).contains(&held),
+            "{held} uploads are buffered"
+        );
         assert_eq!(self.metric(&exceeded("request")).await, rejected.len());
         let bytes = self.metric("buffered_bytes").await;
-        assert!((held * SENT..=MAX_BUFFERED / 2).contains(&bytes), "{bytes}");
+        assert!(
+            (held * SENT..=MAX_BUFFERED / 2).contains(&bytes),
+            "buffered_bytes is {bytes}"
+        );
 
         let records = "idempotency_records{state=\"in_progress\"}";
         assert_eq!(self.metric(records).await, 0);
@@ -133,7 +146,10 @@ impl BoundedGateway {
         drop(uploads);
         let deadline = Instant::now() + TEST_TIMEOUT;
         while self.metric("buffered_bytes").await > 0 {
-            assert!(Instant::now() < deadline, "bytes are still charged");
+            assert!(
+                Instant::now() < deadline,
+                "buffered_bytes does not return to 0"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         for number in [0, UPLOADS - 1] {
@@ -155,16 +171,16 @@ async fn a_thousand_unfinished_keyed_http1_uploads_take_bounded_memory() {
     bounded.assert_memory_bounded(responses, uploads).await;
 }
 
-/// Uploads all but the last byte, and reports the response if one arrives.
+/// Sends all but the last byte of an upload over HTTP/1.1, and reports the response if one arrives.
 async fn http1_upload(client: Client, number: usize, responses: UnboundedSender<(u16, String)>) {
-    let stream = client.connect().await.expect("a connection");
+    let stream = client.connect().await.expect("the connection is open");
     let (mut read, mut write) = stream.into_split();
     let sending = async {
         let head = format!(
             "POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: upload-{number}\r\nContent-Length: {}\r\n\r\n",
             SENT + 1
         );
-        // An error means that the gateway has rejected the upload.
+        // A send error is ignored: it means that the gateway has rejected the upload, and the response shows this.
         if write.write_all(head.as_bytes()).await.is_ok() {
             let _ = write.write_all(&BODY).await;
         }
@@ -172,17 +188,20 @@ async fn http1_upload(client: Client, number: usize, responses: UnboundedSender<
     let receiving = async {
         let mut head = Vec::new();
         while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-            let read = read.read_buf(&mut head).await.expect("a response");
-            assert!(read > 0, "closed without a response");
+            let read = read.read_buf(&mut head).await.expect("a response arrives");
+            assert!(
+                read > 0,
+                "the gateway closed the connection without a response"
+            );
         }
         let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
-        let status = head.split(' ').nth(1).expect("a status");
+        let status = head.split(' ').nth(1).expect("the status is valid");
         let retry_after = head.split("\r\nretry-after: ").nth(1).unwrap_or_default();
         let retry_after = retry_after.split("\r\n").next().unwrap_or_default();
-        let status = status.parse().expect("a status");
+        let status = status.parse().expect("the status is valid");
         responses
             .send((status, retry_after.into()))
-            .expect("a test");
+            .expect("the test receives the response");
     };
     tokio::join!(sending, receiving);
     std::future::pending::<()>().await;
@@ -195,8 +214,8 @@ async fn a_thousand_unfinished_keyed_http2_uploads_take_bounded_memory() {
     let mut uploads = JoinSet::new();
     for first in (0..UPLOADS).step_by(STREAMS) {
         let socket = bounded.gateway.client().connect().await;
-        let handshake = h2::client::handshake(socket.expect("a connection")).await;
-        let (requests, connection) = handshake.expect("a handshake");
+        let handshake = h2::client::handshake(socket.expect("the connection is open")).await;
+        let (requests, connection) = handshake.expect("the handshake succeeds");
         uploads.spawn(async { drop(connection.await) });
         for number in first..first + STREAMS {
             let requests = requests.clone();
@@ -206,7 +225,7 @@ async fn a_thousand_unfinished_keyed_http2_uploads_take_bounded_memory() {
     bounded.assert_memory_bounded(responses, uploads).await;
 }
 
-/// Uploads all but the last byte on a stream, and reports the response if one arrives.
+/// Sends all but the last byte of an upload on an HTTP/2 stream, and reports the response if one arrives.
 async fn http2_upload(
     requests: h2::client::SendRequest<Bytes>,
     number: usize,
@@ -216,17 +235,19 @@ async fn http2_upload(
         .header("idempotency-key", format!("upload-{number}"))
         .header("content-length", SENT + 1)
         .body(())
-        .expect("a request");
-    let mut requests = requests.ready().await.expect("a connection");
-    let (response, mut body) = requests.send_request(request, false).expect("a stream");
-    // An error means that the gateway has rejected the upload.
+        .expect("the request is valid");
+    let mut requests = requests.ready().await.expect("the connection is open");
+    let (response, mut body) = requests
+        .send_request(request, false)
+        .expect("the stream is open");
+    // A send error is ignored: it means that the gateway has rejected the upload, and the response shows this.
     let _ = body.send_data(Bytes::from_static(&BODY), false);
-    let response = response.await.expect("a response");
+    let response = response.await.expect("a response arrives");
     let retry_after = response.headers().get("retry-after");
-    let retry_after = retry_after.map_or("", |value| value.to_str().expect("text"));
+    let retry_after = retry_after.map_or("", |value| value.to_str().expect("the value is text"));
     let status = response.status().as_u16();
     responses
         .send((status, retry_after.into()))
-        .expect("a test");
+        .expect("the test receives the response");
     std::future::pending::<()>().await;
 }

@@ -1,5 +1,5 @@
-//! Circuit breakers without a `[breaker]` section. Connect failures open them. Responses do not, except those of one
-//! outlier among several servers.
+//! Tests of circuit breakers without a `[breaker]` section. Connect failures open such a breaker. Failed responses open
+//! it only if the server is the single outlier among several servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +12,17 @@ use crate::harness::{
     ClientRequest, Gateway, Received, RefusingPort, Reply, TEST_TIMEOUT, Upstream, empty, full,
 };
 
-/// Number of clients that use the API as intended while another one makes it fail.
+/// Number of clients that send ordinary requests while another client makes the API fail.
 const OTHERS: u8 = 10;
 
-/// Timeouts so short that a request for `/poll` or `/silent` exceeds them.
+/// Upstream timeouts so short that a request for `/poll` or `/silent` exceeds them.
 const SHORT_TIMEOUTS: &str = "first_byte_timeout = \"200ms\"\nidle_timeout = \"200ms\"";
 
-/// Server whose response the path selects: `/status/N`, `/silent`, `/poll`, `/events`, otherwise 200.
+/// Responds as the path requests. `/status/N` gets the status N, `/silent` no response, `/poll` a response after 400
+/// ms, and `/events` an endless body. Every other path gets 200.
 async fn as_requested(received: Received) -> Reply {
     if let Some(status) = received.target.strip_prefix("/status/") {
-        return empty(status.parse().expect("a status"));
+        return empty(status.parse().expect("the status is valid"));
     }
     match &*received.target {
         "/silent" => std::future::pending().await,
@@ -34,8 +35,8 @@ async fn as_requested(received: Received) -> Reply {
     }
 }
 
-/// Sends `times` concurrent requests for each target from one client. Meanwhile ten other clients send requests, which
-/// must all get 200.
+/// Sends `times` concurrent requests and then six sequential ones for each target, all from one client. Meanwhile ten
+/// other clients send requests for `/`. Asserts that these all get 200.
 async fn send_misuse(gateway: &Gateway, times: usize, targets: &[&str]) {
     let is_done = Arc::new(AtomicBool::new(false));
     let mut others = JoinSet::new();
@@ -62,14 +63,14 @@ async fn send_misuse(gateway: &Gateway, times: usize, targets: &[&str]) {
             let status = response.ok().map(|response| response.status);
             assert_ne!(status, Some(200), "{target}");
         }
-        // The same request several times in sequence.
+        // Sequential requests could open the circuit by consecutive failures.
         for _ in 0..6 {
             drop(client.get(target).try_send().await);
         }
     }
     is_done.store(true, Ordering::SeqCst);
     let ended = tokio::time::timeout(TEST_TIMEOUT, others.join_all()).await;
-    ended.expect("every client gets its responses");
+    ended.expect("the other clients get all their responses in time");
 }
 
 async fn assert_never_opened(gateway: &Gateway) {
@@ -105,7 +106,7 @@ async fn ten_long_polls_cause_no_error_for_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quiet_streams_cut_by_a_timeout_cause_no_error_for_others() {
-    // Such a stream is not a failure of the server, with or without a `[breaker]` section.
+    // A stream cut by `idle_timeout` or `timeout` is not a failure of the server, with or without breaker settings.
     for breaker in ["", "breaker = { consecutive_failures = 1 }"] {
         for timeout in ["idle_timeout = \"200ms\"", "timeout = \"400ms\""] {
             let upstream = Upstream::with(as_requested);
@@ -135,11 +136,18 @@ async fn connect_failures_open_the_circuit_for_one_second_which_a_failed_probe_d
     let open_time = async || {
         let circuit = gateway.circuit().await;
         assert_eq!(circuit["state"], "open", "{circuit}");
-        let seconds = |of: &str| circuit[of].as_f64().expect("a number of seconds");
+        let seconds = |of: &str| {
+            circuit[of]
+                .as_f64()
+                .expect("the value is a number of seconds")
+        };
         seconds("for_seconds") + seconds("remaining_seconds")
     };
     let first = open_time().await;
-    assert!((0.89..=1.11).contains(&first), "{first}");
+    assert!(
+        (0.89..=1.11).contains(&first),
+        "the circuit is open for {first} s instead of about 1 s"
+    );
     let rejected = client.get("/").send().await;
     assert_rejected(&rejected);
     assert!((1..=2).contains(&rejected.retry_after()));
@@ -148,7 +156,10 @@ async fn connect_failures_open_the_circuit_for_one_second_which_a_failed_probe_d
     let probe = client.get("/").send().await;
     assert_eq!(probe.problem(), "upstream-unavailable");
     let second = open_time().await;
-    assert!((1.79..=2.21).contains(&second), "{second}");
+    assert!(
+        (1.79..=2.21).contains(&second),
+        "the circuit is open for {second} s instead of about 2 s"
+    );
     assert_eq!(gateway.circuit().await["opened_by"], "failed probe");
 }
 
@@ -164,10 +175,12 @@ async fn a_connection_closes_the_circuit_before_the_response() {
         client.get("/").send().await;
     }
     assert_rejected(&client.get("/").send().await);
-    // From now on the port accepts connections, and no server responds.
+    // From now on the port accepts connections, but no response follows.
     refusing.listen();
     let server = refusing.url();
-    let server = server.strip_prefix("http://").expect("a URL");
+    let server = server
+        .strip_prefix("http://")
+        .expect("the URL begins with http://");
     let half_open =
         format!("breaker_state{{upstream=\"api\",server=\"{server}\",state=\"half_open\"}}");
     gateway.wait_for_metric(&half_open, 1).await;
@@ -192,7 +205,7 @@ async fn a_response_failure_resets_the_count_of_connect_failures() {
         assert_eq!(response.problem(), "upstream-unavailable");
         assert_eq!(gateway.circuit().await["failures_in_a_row"], failures);
     }
-    // From now on the port accepts connections, and no server responds.
+    // From now on the port accepts connections, but no response follows.
     refusing.listen();
     assert_eq!(client.get("/").send().await.status, 504);
     let circuit = gateway.circuit().await;
@@ -201,8 +214,8 @@ async fn a_response_failure_resets_the_count_of_connect_failures() {
     assert_eq!(circuit["window"]["failed"], 5, "{circuit}");
 }
 
-/// Sends 60 requests for each server, three times the minimum for an outlier decision. Returns the reason why each
-/// circuit opened, if it did.
+/// Sends 60 requests per server, which is three times the minimum for an outlier decision. Returns for each server why
+/// its circuit opened, or `None` if it did not open.
 async fn opened_by(servers: &[&Upstream]) -> Vec<Option<String>> {
     let mut builder = Gateway::with_servers(servers.len(), "").admin();
     for server in servers {
@@ -226,7 +239,11 @@ async fn the_circuit_of_one_outlier_among_several_servers_opens() {
         let failing = Upstream::replying(status);
         let causes = opened_by(&[&healthy, &failing, &other]).await;
         assert_eq!(causes, [None, Some("outlier".into()), None], "{status}");
-        assert!(failing.count() < 60, "{status}: {}", failing.count());
+        assert!(
+            failing.count() < 60,
+            "the server that responds with {status} got {} requests",
+            failing.count()
+        );
     }
     let resetting = Upstream::resetting();
     let causes = opened_by(&[&healthy, &resetting]).await;
@@ -240,7 +257,7 @@ async fn servers_that_all_fail_are_not_outliers() {
     let [one, two, three] = &failing;
     assert_eq!(opened_by(&[one, &healthy, two]).await, [None, None, None]);
     assert_eq!(opened_by(&[one, two, three]).await, [None, None, None]);
-    // A status that is not listed is not a failure.
+    // 500 is not a failure status by default, so a server that only responds with 500 is not an outlier.
     let broken = Upstream::replying(500);
     assert_eq!(opened_by(&[&broken, &healthy]).await, [None, None]);
 }
@@ -308,7 +325,10 @@ async fn at_most_one_circuit_opens_because_of_responses() {
         connection.send(client.get("/")).await;
     }
     let first = &state(&failing, "closed");
-    assert!(gateway.metric(first).await < 0.5, "the outlier");
+    assert!(
+        gateway.metric(first).await < 0.5,
+        "the circuit of the outlier is still closed"
+    );
     switch.set_status(503);
     for _ in 0..400 {
         connection.send(client.get("/")).await;

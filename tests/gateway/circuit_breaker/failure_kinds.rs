@@ -1,4 +1,4 @@
-//! Events that open a circuit, and events that never do.
+//! Tests of the events that count as failures and open a circuit, and of the events that never do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,11 @@ use super::{TWO_FAILURES, assert_rejected, endless, send_failing_requests, serie
 use crate::harness::{Gateway, RefusingPort, Upstream, empty, eventually, full};
 use crate::raw_http::{self, UpstreamConnection};
 
-/// A failure ratio of one half over ten requests opens the circuit.
+/// Breaker settings: a failure ratio of one half over at least ten requests opens the circuit.
 const BY_RATIO: &str =
     "breaker = { consecutive_failures = 100, failure_ratio = 0.5, min_requests = 10 }";
 
-/// Server that responds with 502 to `/fails` and with 200 otherwise.
+/// Creates an upstream that responds with 502 to `/fails` and with 200 otherwise.
 fn failing_on_request() -> Upstream {
     Upstream::with(|received| {
         let send_failing_requests = received.target == "/fails";
@@ -109,7 +109,8 @@ async fn a_disabled_breaker_never_opens() {
     assert_eq!(upstream.count(), 50);
 }
 
-/// Description of a failure, its script, and the status that the client gets (`None`: the response is truncated).
+/// Description of a failure, the script of a server that fails in this way, and the status that the client gets. The
+/// status is `None` if the response is truncated.
 type FailureCase = (&'static str, fn(&mut UpstreamConnection), Option<u16>);
 
 const FAILURES: [FailureCase; 7] = [
@@ -184,10 +185,10 @@ async fn refused_connections_open_the_circuit() {
     assert_rejected(&gateway.client().get("/").send().await);
 }
 
-/// One failure opens the circuit.
+/// Breaker settings: one failure opens the circuit for one minute, which is longer than a test takes.
 const ONE_FAILURE: &str = "breaker = { consecutive_failures = 1, open = \"1m\" }";
 
-/// Asserts that no request is in flight, that the circuit was never open, and that no failure was counted.
+/// Waits until no request is in flight. Asserts that the circuit was never open, and that no failure was counted.
 async fn assert_no_failure_counted(gateway: &Gateway, upstream: &Upstream) {
     gateway
         .wait_for_metric(&series_of(upstream, "server_in_flight", ""), 0)
@@ -216,7 +217,10 @@ async fn a_client_that_disconnects_does_not_open_the_circuit() {
 
     for arrived in 1..=3 {
         let pending = tokio::spawn(gateway.client().get("/silent").try_send());
-        eventually("upstream has the request", || upstream.count() == arrived).await;
+        eventually("the upstream has received the request", || {
+            upstream.count() == arrived
+        })
+        .await;
         pending.abort();
         assert_no_failure_counted(&gateway, &upstream).await;
     }
@@ -245,15 +249,15 @@ async fn an_upload_that_exceeds_timeout_does_not_open_the_circuit() {
         .start();
     let mut uploading = raw_http::RawClient::connect(gateway.address());
     uploading.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf ");
-    // The server has sent no response because it has not received the whole request.
+    // The timeout is not a failure of the server: the server waits for the rest of the request.
     let response = tokio::task::spawn_blocking(move || uploading.response()).await;
-    assert_eq!(response.expect("a response").status, 504);
+    assert_eq!(response.expect("a response arrives").status, 504);
     assert_no_failure_counted(&gateway, &upstream).await;
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_read_the_response_does_not_open_the_circuit() {
-    // More than all buffers between server and client can hold.
+    // A body of this length exceeds all buffers between server and client, so the server cannot send all of it.
     const LENGTH: usize = 64 << 20;
     let upstream = raw_http::RawUpstream::scripted(|connection| {
         while let Some(request) = connection.request() {
@@ -275,12 +279,12 @@ async fn a_client_that_does_not_read_the_response_does_not_open_the_circuit() {
     let reading = tokio::task::spawn_blocking(move || {
         let mut client = raw_http::RawClient::connect(address);
         client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
-        // Reads only after `timeout` has expired.
+        // The client starts to read after `timeout` has expired.
         std::thread::sleep(Duration::from_millis(1_500));
         client.read_to_end()
     });
-    let (read, _) = reading.await.expect("no panic");
-    assert!(read.len() < LENGTH, "the response is complete");
+    let (read, _) = reading.await.expect("the task does not panic");
+    assert!(read.len() < LENGTH, "the client got the complete response");
     let failures = "upstream_failures_total{upstream=\"api\",reason=\"total_timeout\"}";
     gateway.wait_for_metric(failures, 1).await;
     assert_eq!(gateway.circuit().await["state"], "closed");
@@ -289,7 +293,7 @@ async fn a_client_that_does_not_read_the_response_does_not_open_the_circuit() {
 
 #[tokio::test]
 async fn a_server_that_closes_on_a_slow_reader_does_not_open_the_circuit() {
-    // More than all buffers between server and client can hold.
+    // A body of this length exceeds all buffers between server and client, so the server cannot send all of it.
     const LENGTH: usize = 64 << 20;
     let has_closed = Arc::new(AtomicBool::new(false));
     let closing = Arc::clone(&has_closed);
@@ -306,7 +310,7 @@ async fn a_server_that_closes_on_a_slow_reader_does_not_open_the_circuit() {
             let stream = &connection.stream;
             stream
                 .set_write_timeout(write_timeout)
-                .expect("an open socket");
+                .expect("the socket is open");
             connection.send(vec![b'x'; LENGTH]);
             connection.reset_on_close();
             closing.store(true, Ordering::SeqCst);
@@ -320,11 +324,14 @@ async fn a_server_that_closes_on_a_slow_reader_does_not_open_the_circuit() {
     let mut client = raw_http::RawClient::connect(gateway.address());
     client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
     // The client starts to read after the server has closed the connection.
-    eventually("the server closes", || has_closed.load(Ordering::SeqCst)).await;
+    eventually("the server closes the connection", || {
+        has_closed.load(Ordering::SeqCst)
+    })
+    .await;
     let read = tokio::task::spawn_blocking(move || client.read_to_end()).await;
     assert!(
-        read.expect("no panic").0.len() < LENGTH,
-        "the response is complete"
+        read.expect("the task does not panic").0.len() < LENGTH,
+        "the client got the complete response"
     );
     let failures = "upstream_failures_total{upstream=\"api\",reason=\"broken\"}";
     gateway.wait_for_metric(failures, 1).await;
@@ -352,7 +359,7 @@ async fn a_server_that_closes_on_a_slow_upload_does_not_open_the_circuit() {
     let mut uploading = raw_http::RawClient::connect(gateway.address());
     uploading.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf ");
     let response = tokio::task::spawn_blocking(move || uploading.response()).await;
-    assert_eq!(response.expect("a response").status, 502);
+    assert_eq!(response.expect("a response arrives").status, 502);
     let circuit = gateway.circuit().await;
     assert_eq!(circuit["window"]["failed"], 0, "{circuit}");
     assert_eq!(gateway.client().get("/").send().await.status, 200);

@@ -1,4 +1,4 @@
-//! Responses while a circuit is open, and the effect on idempotency keys.
+//! Tests of the responses while a circuit is open, and of the effect on requests with an idempotency key.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn a_request_after_retry_after_succeeds_if_the_server_has_recovered() {
     let rejected = gateway.client().get("/").send().await;
     assert_rejected(&rejected);
     let seconds = rejected.retry_after();
-    assert!((1..=2).contains(&seconds), "{seconds}");
+    assert!((1..=2).contains(&seconds), "Retry-After is {seconds} s");
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     assert_eq!(gateway.client().get("/").send().await.status, 200);
     assert_eq!(upstream.count(), 3);
@@ -50,7 +50,10 @@ async fn the_configured_fallback_replaces_the_problem_document() {
             "application/vnd.later+json"
         );
         assert_eq!(response.header("cache-control"), "no-store");
-        assert!((1..=66).contains(&response.retry_after()), "{method}");
+        assert!(
+            (1..=66).contains(&response.retry_after()),
+            "unexpected Retry-After in the response to {method}"
+        );
         let body = if method == "HEAD" { "" } else { FALLBACK };
         assert_eq!(response.text(), body, "{method}");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A half-open circuit with a thousand concurrent clients: only one of them becomes the probe.
+//! Test that only one of a thousand concurrent requests to a half-open circuit becomes the probe.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,11 @@ async fn of_a_thousand_concurrent_requests_one_becomes_the_probe() {
             if received.target == "/fails" {
                 return empty(502);
             }
-            waiting.acquire().await.expect("never closed").forget();
+            waiting
+                .acquire()
+                .await
+                .expect("the semaphore is never closed")
+                .forget();
             full("back")
         }
     });
@@ -49,25 +53,36 @@ async fn of_a_thousand_concurrent_requests_one_becomes_the_probe() {
     }
     for _ in 1..CALLERS {
         let next = tokio::time::timeout(TEST_TIMEOUT, callers.join_next()).await;
-        let response = next.expect("the requests beside the probe are rejected");
-        assert_rejected(&response.expect("one more client").expect("a response"));
+        let response = next.expect("all requests except the probe are rejected in time");
+        assert_rejected(
+            &response
+                .expect("one more client is running")
+                .expect("a response arrives"),
+        );
     }
     println!(
-        "{} requests rejected within {:?}, {} request at the server",
+        "the gateway rejected {} requests within {:?} and sent {} request as a probe to the server",
         CALLERS - 1,
         started.elapsed(),
         upstream.count() - 1
     );
-    assert_eq!(upstream.count(), 2, "the failure and the probe");
+    assert_eq!(
+        upstream.count(),
+        2,
+        "the server received more than the failed request and the probe"
+    );
     assert!(
         callers.try_join_next().is_none(),
-        "the probe has no response yet"
+        "the probe has a response before the test allowed it"
     );
     assert!(started.elapsed() < Duration::from_secs(20));
 
     permits.add_permits(CALLERS);
-    let probe = callers.join_next().await.expect("one more client");
-    assert_eq!(probe.expect("a response").text(), "back");
+    let probe = callers
+        .join_next()
+        .await
+        .expect("one more client is running");
+    assert_eq!(probe.expect("a response arrives").text(), "back");
     assert_eq!(client.get("/").send().await.status, 200);
     assert_eq!(upstream.count(), 3);
 }

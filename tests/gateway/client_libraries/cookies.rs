@@ -1,4 +1,5 @@
-//! Two users of one machine, each with a cookie store like a browser's, behind a load balancer that sets cookies.
+//! Test with two users of one machine whose requests share an idempotency key. Each user has a cookie jar, and a load
+//! balancer sets a new cookie with each response.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +10,8 @@ use serde_json::Value;
 use super::users;
 use crate::harness::{Gateway, Received, Upstream, full};
 
-/// Upstream with a login that numbers its orders. Each response sets the load balancer's cookie to a new value.
+/// Creates an upstream with a login and numbered orders. Each response sets the cookie of a load balancer to a new
+/// value.
 fn shop() -> Upstream {
     let (orders, responses) = (AtomicUsize::new(0), AtomicUsize::new(0));
     Upstream::with(move |received: Received| {
@@ -21,7 +23,7 @@ fn shop() -> Upstream {
             _ => full("welcome"),
         };
         let mut set = |cookie: String| {
-            let cookie = HeaderValue::try_from(cookie).expect("a header value");
+            let cookie = HeaderValue::try_from(cookie).expect("the header value is valid");
             reply.headers_mut().append(SET_COOKIE, cookie);
         };
         if let Some(user) = received.target.strip_prefix("/login/") {
@@ -38,17 +40,26 @@ async fn a_new_load_balancer_cookie_is_replayed_and_another_session_is_rejected(
     let upstream = shop();
     let gateway = Gateway::keyed("").upstream(&upstream).start();
     let [first, retry, other] = users("cookies", &gateway).await;
-    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let text = |value: &Value| value.as_str().expect("the value is text").to_owned();
 
     assert_eq!(first["status"], 200, "{first}");
-    assert!(text(&first["body"]).starts_with("order 1 of "), "{first}");
+    assert!(
+        text(&first["body"]).starts_with("order 1 of "),
+        "unexpected first exchange: {first}"
+    );
     assert_eq!(first["replayed"], Value::Null);
     assert_ne!(first["cookie"], retry["cookie"]);
-    assert!(text(&retry["cookie"]).contains("session=ann"), "{retry}");
+    assert!(
+        text(&retry["cookie"]).contains("session=ann"),
+        "unexpected exchange of the retry: {retry}"
+    );
     assert_eq!(retry["replayed"], "true", "{retry}");
     assert_eq!(retry["body"], first["body"]);
 
-    assert!(text(&other["cookie"]).contains("session=bob"), "{other}");
+    assert!(
+        text(&other["cookie"]).contains("session=bob"),
+        "unexpected exchange of the second user: {other}"
+    );
     assert_eq!(other["status"], 422, "{other}");
     assert_eq!(other["replayed"], Value::Null);
     assert_eq!(other["set_cookie"], Value::Null, "{other}");
@@ -58,10 +69,16 @@ async fn a_new_load_balancer_cookie_is_replayed_and_another_session_is_rejected(
         "the same request with other credentials",
         "`scope`",
     ] {
-        assert!(body.contains(part), "{part} in {body}");
+        assert!(
+            body.contains(part),
+            "the body does not contain {part:?}: {body}"
+        );
     }
     for secret in ["order 1", "ann", "balancer"] {
-        assert!(!body.contains(secret), "{secret} in {body}");
+        assert!(
+            !body.contains(secret),
+            "the body contains {secret:?}: {body}"
+        );
     }
     let orders = upstream.requests();
     let orders = orders.iter().filter(|sent| sent.target == "/orders");

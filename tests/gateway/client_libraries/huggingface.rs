@@ -1,4 +1,5 @@
-//! `huggingface_hub`, which prefers `RateLimit` to `Retry-After` and reads only its first member.
+//! Test with `huggingface_hub`. This library prefers `RateLimit` to `Retry-After` and reads only the first member of
+//! `RateLimit`.
 
 use serde_json::json;
 
@@ -18,10 +19,10 @@ async fn with_two_exhausted_limits_one_retry_succeeds() {
     .start();
     let url = format!("http://{}/", gateway.address());
     let running = tokio::task::spawn_blocking(move || run("huggingface_backoff.py", &[&url]));
-    let statuses = running.await.expect("no panic");
+    let statuses = running.await.expect("the task does not panic");
     assert_eq!(statuses, json!([200, 200]));
     assert_eq!(upstream.count(), 2);
-    // Only the limit with the longest wait counts the rejection.
+    // One rejection is counted for one rate limit, so the counters of both rate limits add up to 1.
     let rejected = async |limit: &str| {
         let series = format!("refused_total{{limit=\"{limit}\"}}");
         gateway.metric(&series).await

@@ -1,11 +1,12 @@
-//! Reaction of official clients to rejections: which ones they retry, when, and the message they show.
+//! Tests of how official client libraries react to rejected requests: which requests they retry, when, and which error
+//! message they show.
 
 use serde_json::{Value, json};
 
 use super::run;
 use crate::harness::{Gateway, Upstream, full};
 
-/// Runs a script without blocking the test's runtime.
+/// Runs a script on another thread, so that the runtime of the test is not blocked. Returns the JSON that it prints.
 async fn run_script(script: &'static str, arguments: Vec<String>) -> Value {
     let run = move || {
         run(
@@ -13,14 +14,16 @@ async fn run_script(script: &'static str, arguments: Vec<String>) -> Value {
             &arguments.iter().map(String::as_str).collect::<Vec<_>>(),
         )
     };
-    tokio::task::spawn_blocking(run).await.expect("no panic")
+    tokio::task::spawn_blocking(run)
+        .await
+        .expect("the task does not panic")
 }
 
 fn url(gateway: &Gateway) -> String {
     format!("http://{}", gateway.address())
 }
 
-/// API whose response fits all calls of these tests: a list of models, a customer.
+/// Creates an API whose only response is valid for all calls of these tests: as a list of models and as a customer.
 fn api() -> Upstream {
     Upstream::with(|_| async {
         let body = json!({"id": "x_1", "object": "list", "data": [], "has_more": false});
@@ -33,11 +36,17 @@ fn api() -> Upstream {
 
 #[track_caller]
 fn assert_contains(message: &Value, text: &str) {
-    let message = message.as_str().unwrap_or_else(|| panic!("no {text}"));
-    assert!(message.contains(text), "{text} in {message}");
+    let message = message
+        .as_str()
+        .unwrap_or_else(|| panic!("there is no error message, expected: {text}"));
+    assert!(
+        message.contains(text),
+        "the message does not contain {text:?}: {message}"
+    );
 }
 
-/// Checks that behind a limit of 4/s a client waits 0.25 s, not the whole second of `Retry-After`, and never less.
+/// Asserts that the library `client` waits as long as `Retry-After-Ms` states before each retry. At a rate limit of 4/s
+/// that is at most 0.25 s, whereas `Retry-After` states 1 s.
 async fn assert_retries_after_retry_after_ms(client: &str) -> Value {
     let upstream = api();
     let gateway = Gateway::limited("rate = \"4/s\"\nburst = 0")
@@ -46,26 +55,35 @@ async fn assert_retries_after_retry_after_ms(client: &str) -> Value {
         .start();
     let arguments = vec![client.into(), url(&gateway), "20".into()];
     let result = run_script("retry_timing.py", arguments).await;
-    let rejected = result["rejected"].as_array().expect("a list");
+    let rejected = result["rejected"].as_array().expect("the member is a list");
     let mut waits = Vec::new();
     for each in rejected {
         let [stated, waited] = ["stated", "waited"].map(|key| each[key].as_f64());
         let (Some(stated), Some(waited)) = (stated, waited) else {
-            panic!("no Retry-After-Ms, or no retry: {each}");
+            panic!("the rejection has no Retry-After-Ms, or the client did not retry: {each}");
         };
-        assert!(waited >= stated, "early: {each}");
+        assert!(
+            waited >= stated,
+            "the retry is earlier than Retry-After-Ms: {each}"
+        );
         waits.push(waited);
     }
     waits.sort_by(f64::total_cmp);
     let median = waits[waits.len() / 2];
-    eprintln!("{client}: {} retries, median {median:.3} s", waits.len());
-    assert!(median <= 0.35, "{waits:?}");
-    // A retry after Retry-After-Ms is admitted. Only the last rejection is not retried.
+    eprintln!(
+        "{client}: {} retries, with a median wait of {median:.3} s",
+        waits.len()
+    );
+    assert!(
+        median <= 0.35,
+        "the client waits too long before retries, in seconds: {waits:?}"
+    );
+    // A retry after `Retry-After-Ms` is admitted, so each rejection but the last is followed by an admitted request.
     let rejections = gateway.metric("refused_total{limit=\"device\"}").await;
-    let calls = f64::from(u32::try_from(upstream.count()).expect("a few"));
+    let calls = f64::from(u32::try_from(upstream.count()).expect("the number is small"));
     assert!(
         rejections <= calls + 1.0,
-        "{rejections} of {calls}: {result}"
+        "{rejections} rejections for {calls} admitted requests: {result}"
     );
     result
 }
@@ -86,7 +104,7 @@ async fn anthropic_waits_as_long_as_retry_after_ms_and_shows_the_problem() {
 async fn stripe_for_python_follows_stripe_should_retry_and_shows_the_problem() {
     const HINT: &str = "[respond]\nhints = [\"stripe\"]";
     let (upstream, losing) = (api(), Upstream::resetting());
-    // The client waits 0.5 s before its first retry, so the gateway admits that retry.
+    // The Stripe client waits 0.5 s before its first retry. At 2/s the gateway then admits the retry.
     let retried = Gateway::limited("rate = \"2/s\"\nburst = 0")
         .with_section(HINT)
         .admin()
@@ -105,13 +123,17 @@ async fn stripe_for_python_follows_stripe_should_retry_and_shows_the_problem() {
     let urls = [&retried, &lost, &rejected].map(url).to_vec();
     let result = run_script("stripe_hints.py", urls).await;
 
-    for customer in result["retried"].as_array().expect("a list") {
+    for customer in result["retried"].as_array().expect("the member is a list") {
         assert_eq!(customer["id"], "x_1", "{result}");
     }
     let rejections = "refused_total{limit=\"device\"}";
-    assert!(retried.metric(rejections).await >= 1.0, "{result}");
+    assert!(
+        retried.metric(rejections).await >= 1.0,
+        "the gateway rejected no request: {result}"
+    );
 
-    // The 502 of the lost response and the 409 for its key are final, so each call sends one request.
+    // The first call gets a 502 because its response is lost, the second a 409 for the same idempotency key. The client
+    // retries neither, so each call sends one request.
     let [unavailable, unknown] = [&result["lost"][0], &result["lost"][1]];
     assert_eq!(unavailable["status"], 502, "{result}");
     assert_contains(&unavailable["message"], "Upstream unavailable: ");
@@ -120,10 +142,13 @@ async fn stripe_for_python_follows_stripe_should_retry_and_shows_the_problem() {
     for outcome in ["executed", "unknown"] {
         let series = format!("idempotency_requests_total{{route=\"all\",outcome=\"{outcome}\"}}");
         let count = lost.metric(&series).await;
-        assert!((count - 1.0).abs() < 0.1, "{outcome} {count}: {result}");
+        assert!(
+            (count - 1.0).abs() < 0.1,
+            "{count} instead of 1 request had the outcome {outcome}: {result}"
+        );
     }
 
-    // Without the hint the client does not retry a 429.
+    // Without the header `Stripe-Should-Retry` the client does not retry a 429.
     assert_eq!(result["rejected"]["error"], "RateLimitError", "{result}");
     let message = &result["rejected"]["message"];
     assert_contains(message, "Too many requests: The limit 'device'");

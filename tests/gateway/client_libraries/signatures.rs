@@ -1,5 +1,5 @@
-//! Clients that sign each attempt separately: boto3 (AWS Signature Version 4), requests-oauthlib (OAuth 1) and the
-//! Digest authentication of requests.
+//! Tests with client libraries that sign each attempt separately: boto3 (AWS Signature Version 4), requests-oauthlib
+//! (OAuth 1) and the Python library requests (Digest authentication).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::{responding_on_permit, spawn_script, users};
 use crate::harness::{Gateway, Upstream, empty, full};
 
-/// Asserts that an exchange is the execution with this number, executed or replayed.
+/// Asserts that an exchange has the response of the execution with this number. `replayed` states whether the response
+/// is a replay.
 #[track_caller]
 fn assert_execution(exchange: &Value, number: usize, replayed: bool) {
     assert_eq!(exchange["status"], 200, "{exchange}");
@@ -20,11 +21,11 @@ fn assert_execution(exchange: &Value, number: usize, replayed: bool) {
     assert_eq!(exchange["replayed"], expected, "{exchange}");
 }
 
-/// Returns a parameter of the `Authorization` header in an exchange, without quotes.
+/// Returns the parameter `name` of the `Authorization` header field of an exchange, without quotes.
 fn param_of(exchange: &Value, name: &str) -> String {
     let value = exchange["authorization"]
         .as_str()
-        .expect("an Authorization");
+        .expect("the request has `Authorization`");
     let mut param_of = value
         .split([' ', ','])
         .filter_map(|param| param.split_once('='));
@@ -39,21 +40,22 @@ async fn a_boto3_retry_with_a_new_signature_gets_the_response_to_the_first_attem
         json!({"MessageId": format!("message-{number}"), "MD5OfMessageBody": md5})
     });
     let gateway = Gateway::keyed("").admin().upstream(&upstream).start();
-    // Signatures contain the time in whole seconds, so attempts must be further apart.
+    // The timeout makes the attempts more than a second apart. Signatures contain the time in whole seconds, so they
+    // differ only then.
     let sending = spawn_script("boto3_send.py", &gateway, "2.5");
     gateway.wait_for_outcome("waited", 1).await;
     permits.add_permits(1);
-    let result = sending.await.expect("no panic");
+    let result = sending.await.expect("the task does not panic");
     assert_eq!(result["id"], "message-1", "{result}");
     assert_eq!(result["replayed"], "true", "{result}");
     assert_eq!(upstream.count(), 1);
 
-    let attempts = result["attempts"].as_array().expect("a list");
+    let attempts = result["attempts"].as_array().expect("the member is a list");
     let distinct = |name: &str| {
         let values = attempts.iter().map(|attempt| attempt[name].to_string());
         values.collect::<HashSet<_>>().len()
     };
-    assert!(attempts.len() > 1, "{result}");
+    assert!(attempts.len() > 1, "the client did not retry: {result}");
     assert_eq!(distinct("Idempotency-Key"), 1, "{result}");
     assert_eq!(distinct("X-Amz-Date"), attempts.len(), "{result}");
     assert_eq!(distinct("Authorization"), attempts.len(), "{result}");
@@ -106,7 +108,8 @@ async fn a_digest_request_is_executed_after_the_challenge_and_replayed_with_the_
     assert_execution(&first, 1, false);
     assert_execution(&retry, 1, true);
     assert_execution(&other, 2, false);
-    // The upstream challenges each user once. The retry does not reach it.
+    // Each of the two users sends one request that is challenged and one that is executed. The replayed retry does not
+    // reach the upstream.
     assert_eq!(upstream.count(), 4);
     let keys = upstream.requests();
     assert!(

@@ -1,7 +1,7 @@
-//! Stripe's official Python client with the keys that it generates.
+//! Tests with Stripe's official Python client, which generates the idempotency keys.
 //!
-//! The API behind the gateway creates a customer for each request, whatever its key, and then fails in a typical way.
-//! The client retries a request up to twice.
+//! The API behind the gateway ignores the idempotency key: it creates a customer for each request and then fails in a
+//! typical way. The client retries a request up to twice.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::run;
 use crate::harness::{Gateway, Received, Upstream, eventually, full};
 use crate::raw_http;
 
-/// Identifiers of the created customers.
+/// Ids of the customers that the API has created, in the order of creation.
 type Created = Arc<Mutex<Vec<String>>>;
 
-/// Creates a customer and returns it in Stripe's format.
+/// Adds a customer to `created` and returns the customer in Stripe's JSON format.
 fn create(created: &Created) -> Value {
     let mut created = created.lock();
     let id = format!("cus_{}", created.len() + 1);
@@ -24,7 +24,7 @@ fn create(created: &Created) -> Value {
     json!({"id": id, "object": "customer", "email": "ann@example.com", "livemode": false})
 }
 
-/// API that creates a customer immediately and responds with `status` when the test adds a permit.
+/// Creates an API that creates a customer immediately and responds with `status` when the test adds a permit.
 fn api(status: u16, response: fn(Value) -> Value) -> (Upstream, Created, Arc<Semaphore>) {
     let created = Created::default();
     let permits = Arc::new(Semaphore::new(0));
@@ -33,22 +33,26 @@ fn api(status: u16, response: fn(Value) -> Value) -> (Upstream, Created, Arc<Sem
         let customer = create(&customers);
         let responses = Arc::clone(&responses);
         async move {
-            responses.acquire().await.expect("never closed").forget();
+            responses
+                .acquire()
+                .await
+                .expect("the semaphore is never closed")
+                .forget();
             let mut reply = full(response(customer).to_string());
-            *reply.status_mut() = status.try_into().expect("a status");
+            *reply.status_mut() = status.try_into().expect("the status is valid");
             reply
         }
     });
     (upstream, created, permits)
 }
 
-/// Starts the script, which creates a customer through `gateway`. `timeout` is in seconds, for each attempt.
+/// Starts a script that creates a customer through `gateway`. `timeout` is the timeout of each attempt, in seconds.
 fn spawn_create(gateway: &Gateway, timeout: &'static str) -> tokio::task::JoinHandle<Value> {
     let url = format!("http://{}", gateway.address());
     tokio::task::spawn_blocking(move || run("stripe_create.py", &[&url, timeout]))
 }
 
-/// Returns the number of requests of the client, as the gateway counts them.
+/// Returns the number of requests with an idempotency key that the gateway has received.
 async fn requests_sent(gateway: &Gateway) -> f64 {
     let mut requests_sent = 0.0;
     for outcome in ["executed", "replayed", "waited", "unknown"] {
@@ -58,7 +62,7 @@ async fn requests_sent(gateway: &Gateway) -> f64 {
     requests_sent
 }
 
-/// Sends `sent` again, with the same key and credential.
+/// Sends the request `sent` again, with the same idempotency key and credentials.
 async fn send_again(gateway: &Gateway, sent: &Received) -> crate::harness::ClientResponse {
     let request = gateway.client().post(&sent.target);
     let request = request.key(&sent.header("idempotency-key"));
@@ -71,7 +75,9 @@ async fn a_call_that_succeeds_creates_one_customer() {
     let (upstream, created, permits) = api(200, |customer| customer);
     permits.add_permits(1);
     let gateway = Gateway::keyed("").upstream(&upstream).start();
-    let result = spawn_create(&gateway, "20").await.expect("no panic");
+    let result = spawn_create(&gateway, "20")
+        .await
+        .expect("the task does not panic");
     assert_eq!(result, json!({"id": "cus_1", "replayed": null}));
     assert_eq!(*created.lock(), ["cus_1"]);
     let sent = upstream.last();
@@ -85,13 +91,16 @@ async fn a_call_that_succeeds_creates_one_customer() {
 async fn an_api_slower_than_the_client_timeout_creates_one_customer() {
     let (upstream, created, permits) = api(200, |customer| customer);
     let gateway = Gateway::keyed("").admin().upstream(&upstream).start();
-    let result = spawn_create(&gateway, "1.5").await.expect("no panic");
+    let result = spawn_create(&gateway, "1.5")
+        .await
+        .expect("the task does not panic");
     assert_eq!(result["error"], "APIConnectionError", "{result}");
     assert!((requests_sent(&gateway).await - 3.0).abs() < 0.1);
     assert_eq!(*created.lock(), ["cus_1"]);
-    // The late response is recorded and replayed to further requests with the key.
+    // The response arrives after the client has given up. The gateway stores it and replays it to a request with the
+    // same idempotency key.
     permits.add_permits(1);
-    eventually("the response is recorded", || {
+    eventually("the gateway stores the response", || {
         gateway.counts().completed == 1
     })
     .await;
@@ -115,10 +124,15 @@ async fn an_api_that_resets_the_connection_creates_one_customer_and_the_client_g
         .admin()
         .upstream_url(&format!("http://{}", upstream.address))
         .start();
-    let result = spawn_create(&gateway, "20").await.expect("no panic");
+    let result = spawn_create(&gateway, "20")
+        .await
+        .expect("the task does not panic");
     assert_eq!(result["status"], 409, "{result}");
     let message = result["message"].to_string();
-    assert!(message.contains("Outcome unknown: "), "{result}");
+    assert!(
+        message.contains("Outcome unknown: "),
+        "unexpected result of the client library: {result}"
+    );
     assert!((requests_sent(&gateway).await - 3.0).abs() < 0.1);
     assert_eq!(*created.lock(), ["cus_1"]);
     assert_eq!(gateway.counts().unknown, 1);
@@ -132,11 +146,18 @@ async fn a_500_after_the_creation_is_replayed_and_creates_one_customer() {
     );
     permits.add_permits(10);
     let gateway = Gateway::keyed("").admin().upstream(&upstream).start();
-    let result = spawn_create(&gateway, "20").await.expect("no panic");
+    let result = spawn_create(&gateway, "20")
+        .await
+        .expect("the task does not panic");
     assert_eq!(result["error"], "APIError", "{result}");
     assert_eq!(result["status"], 500);
-    let message = result["message"].as_str().expect("a message");
-    assert!(message.contains("created \"cus_1\""), "{result}");
+    let message = result["message"]
+        .as_str()
+        .expect("the result has a message");
+    assert!(
+        message.contains("created \"cus_1\""),
+        "unexpected result of the client library: {result}"
+    );
     assert!((requests_sent(&gateway).await - 3.0).abs() < 0.1);
     assert_eq!(*created.lock(), ["cus_1"]);
     assert_eq!(upstream.count(), 1);
@@ -147,10 +168,10 @@ async fn a_retry_after_a_client_timeout_gets_the_response_to_the_first_attempt()
     let (upstream, created, permits) = api(200, |customer| customer);
     let gateway = Gateway::keyed("").admin().upstream(&upstream).start();
     let spawn_create = spawn_create(&gateway, "4");
-    // The second attempt waits at the gateway for the first, which the client has abandoned.
+    // The second attempt waits at the gateway for the result of the first, which the client has abandoned.
     gateway.wait_for_outcome("waited", 1).await;
     permits.add_permits(1);
-    let result = spawn_create.await.expect("no panic");
+    let result = spawn_create.await.expect("the task does not panic");
     assert_eq!(result, json!({"id": "cus_1", "replayed": "true"}));
     assert_eq!(*created.lock(), ["cus_1"]);
     assert_eq!(upstream.count(), 1);

@@ -1,7 +1,7 @@
 //! Two servers that end a connection at a given point and otherwise send the same response to every request.
 //!
-//! They count the requests that reach them. A request counts as soon as one byte of it is read, even if it is
-//! discarded. The servers identify the request before that, by peeking.
+//! The servers record each request that they receive. A request is recorded if the server reads at least one byte of
+//! it, even if the server then discards the byte. Each server identifies a request by peeking, before it reads a byte.
 
 use std::io::Read as _;
 use std::net::Shutdown;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::raw_http::UpstreamConnection;
 
-/// Point at which a connection ends, and how.
+/// Point at which a server ends a connection, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loss {
     pub(super) point: LossPoint,
@@ -20,11 +20,11 @@ pub(super) struct Loss {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LossPoint {
-    /// When the connection is accepted.
+    /// The server ends the connection immediately after it has accepted the connection.
     Accepted,
-    /// When this many bytes of the request were read.
+    /// The server ends the connection after it has read this many bytes of the request.
     Request(usize),
-    /// When this many bytes of the response were sent.
+    /// The server ends the connection after it has sent this many bytes of the response.
     Response(usize),
 }
 
@@ -32,28 +32,29 @@ pub(super) enum LossPoint {
 pub(super) enum LossKind {
     Close,
     Reset,
-    /// The connection stays open, and the server sends nothing more.
+    /// The server leaves the connection open, but sends nothing more.
     Stall,
 }
 
-/// Kind of connection that a request is sent on.
+/// Kind of connection on which the gateway sends a request to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionKind {
-    /// A new connection.
+    /// The request is the first one on its connection.
     Fresh,
-    /// A connection that has carried a request before.
+    /// The connection has carried another request before.
     Reused,
 }
 
 impl Loss {
-    /// Whether the server reads no byte of the request, not even to discard it.
+    /// Whether the server reads no byte of the request. Only a reset before the first byte has this effect: otherwise
+    /// the server reads the rest of the request and discards it.
     fn leaves_request_unread(self) -> bool {
         self.point == LossPoint::Request(0) && self.kind == LossKind::Reset
     }
 }
 
 impl ConnectionKind {
-    /// Head of the response to every request.
+    /// Returns the head of the response to every request. The server of a fresh connection announces its close.
     pub(super) fn head(self) -> &'static str {
         match self {
             Self::Fresh => "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\n",
@@ -65,8 +66,8 @@ impl ConnectionKind {
         format!("{}done", self.head())
     }
 
-    /// Whether the response has begun at this loss. Its head may already be on the way to the client and cannot be
-    /// withdrawn.
+    /// Whether this loss truncates the body of a response. The gateway can already have forwarded the head in this
+    /// case, so the client can get an incomplete response.
     pub(super) fn has_begun_response(self, loss: Loss) -> bool {
         let body = self.head().len()..self.response().len();
         matches!(loss.point, LossPoint::Response(sent) if body.contains(&sent))
@@ -76,33 +77,34 @@ impl ConnectionKind {
 /// State that the two servers share.
 pub(super) struct ServerPair {
     pub(super) connection_kind: ConnectionKind,
-    /// Loss that the next connection or request meets, on whichever server it arrives.
+    /// The server that gets the next connection or request ends the connection in this way. `None` means that the
+    /// server responds normally.
     pub(super) loss: Mutex<Option<Loss>>,
     pub(super) arrivals: Mutex<Vec<Arrival>>,
-    /// Number of connections of each server that wait for another request.
+    /// Number of idle connections of each server. They have carried a request and wait for another one.
     pub(super) waiting: [AtomicUsize; 2],
-    /// Length in bytes of the last request that was read completely.
+    /// Length in bytes of the last request that a server has read completely.
     pub(super) request_len: AtomicUsize,
 }
 
-/// Identity of a request.
+/// Identity of a request, taken from its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceivedRequest {
-    /// A request that only makes its connection a reused one.
+    /// A request that only turns a fresh connection into a reused one.
     WarmUp,
-    /// The test request with this number.
+    /// A request that a test checks, `/case/N` with this number.
     Case(usize),
 }
 
-/// Request of which at least one byte was read.
+/// Request of which a server has read at least one byte.
 pub(super) struct Arrival {
     pub(super) request: ReceivedRequest,
-    /// Whether its connection has carried a request before.
+    /// Whether the connection of this request has carried another request before.
     pub(super) reused: bool,
 }
 
 impl ServerPair {
-    /// Creates the state before the first connection.
+    /// Creates the state of two servers that have no connection yet.
     pub(super) fn new(connection_kind: ConnectionKind) -> Self {
         Self {
             connection_kind,
@@ -113,13 +115,14 @@ impl ServerPair {
         }
     }
 
-    /// Serves one connection of a server.
+    /// Serves one connection of the server with this index, 0 or 1.
     pub(super) fn serve(&self, server: usize, connection: &mut UpstreamConnection) {
         if let Some(loss) = self.take_if(|loss| loss.point == LossPoint::Accepted) {
             if half_close(connection, loss.kind)
                 && let Some(request) = peek_request(connection)
             {
-                // The gateway sent the request anyway, and this server reads it.
+                // The gateway sent the request although the server had already closed its side. The server reads the
+                // request, so it is recorded.
                 self.record_arrival(request, false);
                 connection.read_to_close();
             }
@@ -162,7 +165,7 @@ impl ServerPair {
         self.loss.lock().take_if(|loss| wanted(loss))
     }
 
-    /// Reads a complete request.
+    /// Reads a complete request and stores its length. Returns `None` if the gateway closed the connection instead.
     fn read(&self, connection: &mut UpstreamConnection) -> Option<()> {
         let request = connection.request()?;
         let len = request.head.len() + request.body.len();
@@ -176,7 +179,7 @@ impl ServerPair {
             LossPoint::Request(bytes) => {
                 let mut read = vec![0; bytes];
                 let result = connection.stream.read_exact(&mut read);
-                result.expect("a complete request");
+                result.expect("the request is complete");
             }
             LossPoint::Response(bytes) => {
                 self.read(connection);
@@ -189,27 +192,31 @@ impl ServerPair {
     }
 }
 
-/// Waits for the start of a request without reading any of it.
+/// Waits for the start of a request and identifies the request without reading a byte. Returns `None` if the gateway
+/// closed the connection instead.
 fn peek_request(connection: &UpstreamConnection) -> Option<ReceivedRequest> {
     let mut line = [0; 64];
     let peeked = connection.stream.peek(&mut line).ok();
     let line = &line[..peeked.filter(|&bytes| bytes > 0)?];
-    let line = std::str::from_utf8(line).expect("a request line");
-    let target = line.split(' ').nth(1).expect("the head comes in one piece");
+    let line = std::str::from_utf8(line).expect("the request line is UTF-8");
+    let target = line
+        .split(' ')
+        .nth(1)
+        .expect("the request line arrives in one piece");
     Some(match target.strip_prefix("/case/") {
-        Some(case) => ReceivedRequest::Case(case.parse().expect("a number")),
+        Some(case) => ReceivedRequest::Case(case.parse().expect("the value is a number")),
         None => ReceivedRequest::WarmUp,
     })
 }
 
-/// Ends the sending side of a connection. Returns whether to continue reading: a close with unread bytes would be a
-/// reset.
+/// Ends the sending side of a connection in the way that `kind` states. Returns whether the caller must read until the
+/// gateway closes. Without this, closing a socket with unread bytes would reset the connection.
 fn half_close(connection: &UpstreamConnection, kind: LossKind) -> bool {
     match kind {
         LossKind::Reset => connection.reset_on_close(),
         LossKind::Stall => {}
         LossKind::Close => {
-            // The gateway may have closed first.
+            // A shutdown error is ignored: it means that the gateway has already closed the connection.
             let _ = connection.stream.shutdown(Shutdown::Write);
         }
     }

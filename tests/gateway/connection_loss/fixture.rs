@@ -1,4 +1,4 @@
-//! Gateway in front of two servers that end connections, and its client.
+//! Gateway in front of two servers that end their connections, and a client of this gateway.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use crate::harness::Gateway;
 use crate::raw_http::{End, RawClient, RawUpstream};
 use crate::retries::{QUICK, gateway_to};
 
-/// Gateway in front of a pair of servers.
+/// Gateway in front of two servers that end connections as the test requests.
 pub(super) struct Fixture {
     pub(super) servers: Arc<ServerPair>,
     gateway: Gateway,
     _upstreams: [RawUpstream; 2],
 }
 
-/// What the client received.
+/// Result of one request, as the client of the gateway sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ClientResult {
-    /// A response that looks complete.
+    /// A response whose body has its declared length: status and body.
     Complete(u16, String),
-    /// No response, or one that is visibly incomplete.
+    /// No response, or a response that ends before its declared length or by a reset.
     Incomplete,
 }
 
 impl Fixture {
-    /// Starts the servers and a gateway with this `first_byte_timeout` and `idle_timeout`.
+    /// Starts two servers and a gateway whose `first_byte_timeout` and `idle_timeout` are both `timeout`.
     pub(super) fn start(connection: ConnectionKind, timeout: &str) -> Self {
         let servers = Arc::new(ServerPair::new(connection));
         let upstreams = [0, 1].map(|server| {
@@ -46,7 +46,7 @@ impl Fixture {
         }
     }
 
-    /// Makes both servers hold an idle connection, if the test is about reused connections.
+    /// Sends requests until each server has an idle connection to the gateway. Does nothing for fresh connections.
     fn warm_up(&self) {
         let has_no_idle = |waiting: &AtomicUsize| waiting.load(Ordering::SeqCst) == 0;
         while self.servers.connection_kind == ConnectionKind::Reused
@@ -67,7 +67,7 @@ impl Fixture {
             "{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{body}"
         ));
         let (bytes, end) = client.read_to_end();
-        let text = String::from_utf8(bytes).expect("text");
+        let text = String::from_utf8(bytes).expect("the value is text");
         match parse_complete(&text) {
             Some((status, body)) if end == End::Closed => {
                 ClientResult::Complete(status, body.to_owned())
@@ -76,16 +76,20 @@ impl Fixture {
         }
     }
 
-    /// Sends a request that meets this loss, and returns the client's result.
+    /// Sends the request with the number `case` while a server ends its connection in the way that `loss` states.
+    /// Returns the client's result.
     pub(super) fn run(&self, method: &str, case: usize, loss: Loss) -> ClientResult {
         self.warm_up();
         *self.servers.loss.lock() = Some(loss);
         let result = self.send(method, &format!("/case/{case:06}"));
-        assert!(self.servers.loss.lock().is_none(), "{loss:?} did not occur");
+        assert!(
+            self.servers.loss.lock().is_none(),
+            "no server ended a connection by {loss:?}"
+        );
         result
     }
 
-    /// Returns the number of copies of each case that reached a server.
+    /// Returns for each case how often a server has received its request.
     pub(super) fn copies(&self) -> BTreeMap<usize, usize> {
         let mut copies = BTreeMap::new();
         for arrival in self.servers.arrivals.lock().iter() {
@@ -93,14 +97,17 @@ impl Fixture {
                 *copies.entry(case).or_default() += 1;
                 let is_first = copies[&case] == 1;
                 let is_reused = self.servers.connection_kind == ConnectionKind::Reused;
-                assert!(!is_first || arrival.reused == is_reused, "case {case}");
+                assert!(
+                    !is_first || arrival.reused == is_reused,
+                    "case {case} did not arrive on the intended kind of connection"
+                );
             }
         }
         copies
     }
 }
 
-/// Returns the status and the body of a response if it is complete.
+/// Parses the status and the body of a response. Returns `None` if the body does not have its declared length.
 fn parse_complete(text: &str) -> Option<(u16, &str)> {
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.get(9..12)?.parse().ok()?;

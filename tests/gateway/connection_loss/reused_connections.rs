@@ -1,4 +1,4 @@
-//! Connections that close while a request is being sent on them.
+//! Test with servers that close an idle connection while the gateway sends the next request on it.
 
 use std::io::ErrorKind;
 use std::net::{Shutdown, TcpStream};
@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use crate::raw_http::{RawClient, RawUpstream, ok};
 use crate::retries::{QUICK, gateway_to};
 
-/// Server that adds each connection to `idle` when it waits for another request, so that the test can close it.
+/// Creates a server that adds each connection to `idle` after a request, so that the test can close the connection.
 fn server_with_idle_connections(idle: &Arc<Mutex<Vec<TcpStream>>>) -> RawUpstream {
     let idle = Arc::clone(idle);
     RawUpstream::scripted(move |connection| {
         while connection.request().is_some() {
             let stream = connection.stream.try_clone();
-            idle.lock().push(stream.expect("an open socket"));
+            idle.lock().push(stream.expect("the socket is open"));
             connection.send(ok("done"));
         }
     })
@@ -42,29 +42,32 @@ fn a_post_sent_while_its_connection_closes_arrives_at_most_once() {
         let (start, started) = channel();
         let waiting = std::mem::take(&mut *idle.lock());
         let closing = thread::spawn(move || {
-            started.recv().expect("a signal");
-            // The close moves from well before the request to well after it.
+            started.recv().expect("the test sends the signal");
+            // Each round spins longer than the one before. So the connection closes before the request in early rounds,
+            // and after it in late rounds.
             for _ in 0..round * 100 {
                 std::hint::spin_loop();
             }
             for stream in waiting {
                 match stream.shutdown(Shutdown::Write) {
-                    Err(error) if error.kind() != ErrorKind::NotConnected => panic!("{error}"),
+                    Err(error) if error.kind() != ErrorKind::NotConnected => {
+                        panic!("cannot close an idle connection: {error}")
+                    }
                     _ => {}
                 }
             }
         });
-        start.send(()).expect("a thread that waits");
+        start.send(()).expect("the closing thread waits");
         let line = format!("POST /round/{round} HTTP/1.1");
         client.send(format!(
             "{line}\r\nHost: a\r\nContent-Length: 4\r\n\r\nonce"
         ));
         let status = client.response().status;
-        closing.join().expect("no panic");
+        closing.join().expect("the task does not panic");
         match status {
             200 => done.push(line),
             502 => lost.push(line),
-            other => panic!("round {round}: {other}"),
+            other => panic!("the POST of round {round} got the unexpected status {other}"),
         }
     }
     drop(gateway);
@@ -73,5 +76,7 @@ fn a_post_sent_while_its_connection_closes_arrives_at_most_once() {
     assert!(done.iter().all(|line| copies(line) == 1));
     assert!(lost.iter().all(|line| copies(line) <= 1));
     let (done, lost) = (done.len(), lost.len());
-    println!("of 500 POST requests {done} were executed and {lost} met a closed connection");
+    println!(
+        "of 500 POST requests, {done} were executed and {lost} failed because the connection closed"
+    );
 }

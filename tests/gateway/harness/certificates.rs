@@ -1,4 +1,4 @@
-//! Self-signed certificate for `localhost`, as PEM files and as rustls configurations.
+//! Self-signed certificate for `localhost` and 127.0.0.1, as PEM files and as rustls configurations.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,16 +16,17 @@ pub(crate) struct Certificates {
 impl Certificates {
     pub(crate) fn for_localhost() -> Self {
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let signed = rcgen::generate_simple_self_signed(names).expect("a certificate");
-        let directory = tempfile::tempdir().expect("a directory");
+        let signed = rcgen::generate_simple_self_signed(names).expect("the certificate is created");
+        let directory = tempfile::tempdir().expect("the directory is created");
         let write = |name: &str, text: String| {
-            std::fs::write(directory.path().join(name), text).expect("a file");
+            std::fs::write(directory.path().join(name), text).expect("the file is written");
         };
         write("cert.pem", signed.cert.pem());
         write("key.pem", signed.signing_key.serialize_pem());
         Self {
             certificate: signed.cert.der().clone(),
-            key: PrivateKeyDer::try_from(signed.signing_key.serialize_der()).expect("a key"),
+            key: PrivateKeyDer::try_from(signed.signing_key.serialize_der())
+                .expect("the private key is valid"),
             directory,
         }
     }
@@ -38,20 +39,22 @@ impl Certificates {
         self.directory.path().join("key.pem")
     }
 
-    /// Returns a TLS acceptor that negotiates `http/1.1`.
+    /// Creates a TLS acceptor that presents this certificate and negotiates `http/1.1`.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         let mut config = rustls::ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(vec![self.certificate.clone()], self.key.clone_key())
-            .expect("a matching pair");
+            .expect("the certificate matches the key");
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         TlsAcceptor::from(Arc::new(config))
     }
 
-    /// Returns a TLS connector that trusts only this certificate and offers the protocols in `alpn`.
+    /// Creates a TLS connector that trusts only this certificate and offers the ALPN protocols `alpn`.
     pub(crate) fn connector(&self, alpn: &[&str]) -> TlsConnector {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(self.certificate.clone()).expect("a root");
+        roots
+            .add(self.certificate.clone())
+            .expect("the root certificate is valid");
         let mut config = rustls::ClientConfig::builder()
             .with_root_certificates(roots)
             .with_no_client_auth();

@@ -1,4 +1,4 @@
-//! HTTP client of the tests.
+//! HTTP client with which the tests send requests to the gateway.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,7 +27,7 @@ pub(crate) struct Client {
     h2: bool,
 }
 
-/// Request that is not sent yet.
+/// Request that a [`Client`] can send.
 #[must_use]
 pub(crate) struct ClientRequest {
     client: Client,
@@ -37,10 +37,10 @@ pub(crate) struct ClientRequest {
     body: Bytes,
 }
 
-/// Connection for several requests. It closes when it is dropped.
+/// Connection to the gateway that carries several requests. It closes when it is dropped.
 pub(crate) struct PersistentConnection {
     sender: Sender,
-    /// Task that drives the connection. It ends when the connection is dropped.
+    /// Task that reads from and writes to the socket. It is aborted when this connection is dropped.
     _driver: AbortOnDropHandle<hyper::Result<()>>,
 }
 
@@ -49,13 +49,13 @@ enum Sender {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// Handle to send one more stream on an HTTP/2 connection.
+/// Handle that sends requests as new streams of an HTTP/2 connection.
 pub(crate) struct Stream(http2::SendRequest<Full<Bytes>>);
 
 /// Reason why a request got no complete response.
 pub(crate) type SendError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Complete response.
+/// Response that the client has received completely.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientResponse {
     pub(crate) status: u16,
@@ -75,13 +75,13 @@ impl Client {
         }
     }
 
-    /// Connects from another source address, such as 127.0.0.9.
+    /// Sets the source address of all connections, for example 127.0.0.9.
     pub(crate) fn from(mut self, source: &str) -> Self {
-        self.source = Some(source.parse().expect("an address"));
+        self.source = Some(source.parse().expect("the address is valid"));
         self
     }
 
-    /// Uses HTTP/2: with prior knowledge, or as negotiated by TLS.
+    /// Switches the client to HTTP/2. Cleartext connections use HTTP/2 with prior knowledge.
     pub(crate) fn h2(mut self) -> Self {
         self.h2 = true;
         self
@@ -100,31 +100,35 @@ impl Client {
         self.request("POST", target)
     }
 
-    /// Builds a request with `method` exactly as written.
+    /// Creates a request. The case of `method` is not changed.
     pub(crate) fn request(&self, method: &str, target: &str) -> ClientRequest {
         ClientRequest {
             client: self.clone(),
-            method: method.parse().expect("a method"),
+            method: method.parse().expect("the method is valid"),
             target: target.to_owned(),
             headers: HeaderMap::new(),
             body: Bytes::new(),
         }
     }
 
-    /// Sends `bytes` unchanged and returns everything that is received until the gateway closes.
+    /// Sends `bytes` unchanged on a new connection. Returns all bytes received until the gateway closes the connection.
     pub(crate) async fn send_raw(&self, bytes: impl AsRef<[u8]>) -> String {
-        let mut stream = self.connect().await.expect("a connection");
-        stream.write_all(bytes.as_ref()).await.expect("sent");
+        let mut stream = self.connect().await.expect("the connection is open");
+        stream
+            .write_all(bytes.as_ref())
+            .await
+            .expect("the bytes are sent");
         let mut response = Vec::new();
         let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
-        // A gateway that closes with unread bytes resets the connection. The bytes received before that count.
-        drop(read.expect("the gateway closes"));
+        // A read error is ignored: a gateway that closes with unread bytes resets the connection. The bytes received
+        // before the reset are in `response`.
+        drop(read.expect("the gateway closes the connection"));
         String::from_utf8_lossy(&response).into_owned()
     }
 
-    /// Opens a cleartext connection for several requests.
+    /// Opens a cleartext connection for several requests. Panics if this fails.
     pub(crate) async fn keep_alive(&self) -> PersistentConnection {
-        self.try_keep_alive().await.expect("a connection")
+        self.try_keep_alive().await.expect("the connection is open")
     }
 
     /// Opens a cleartext connection for several requests, or returns the error.
@@ -169,20 +173,20 @@ impl Client {
 }
 
 impl ClientRequest {
-    /// Adds a header line.
+    /// Adds a header field line. Lines that already exist remain, so a field can be sent several times.
     pub(crate) fn header(self, name: &str, value: &str) -> Self {
         self.header_bytes(name, value.as_bytes())
     }
 
-    /// Adds a header line whose value may be any bytes that HTTP allows.
+    /// Adds a header field line whose value can contain all bytes that HTTP allows, also non-ASCII ones.
     pub(crate) fn header_bytes(mut self, name: &str, value: &[u8]) -> Self {
-        let name = HeaderName::from_bytes(name.as_bytes()).expect("a header's name");
-        let value = HeaderValue::from_bytes(value).expect("a header's value");
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("the header name is valid");
+        let value = HeaderValue::from_bytes(value).expect("the header value is valid");
         self.headers.append(name, value);
         self
     }
 
-    /// Adds an `Idempotency-Key` header.
+    /// Adds an `Idempotency-Key` header field.
     pub(crate) fn key(self, key: &str) -> Self {
         self.header("Idempotency-Key", key)
     }
@@ -192,17 +196,18 @@ impl ClientRequest {
         self
     }
 
-    /// Returns the response, or panics after [`TEST_TIMEOUT`]. Dropping the future closes the connection.
+    /// Sends the request on a new connection and returns the response. Panics on an error and after [`TEST_TIMEOUT`].
+    /// Dropping the future closes the connection.
     pub(crate) async fn send(self) -> ClientResponse {
         let what = format!("{} {}", self.method, self.target);
         match tokio::time::timeout(TEST_TIMEOUT, self.try_send()).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => panic!("{what}: {error:?}"),
-            Err(elapsed) => panic!("{what}: no response, {elapsed}"),
+            Ok(Err(error)) => panic!("{what} failed: {error:?}"),
+            Err(elapsed) => panic!("{what} got no response within {TEST_TIMEOUT:?}: {elapsed}"),
         }
     }
 
-    /// Returns the response or the error.
+    /// Sends the request on a new connection. Returns an error if no complete response arrives. There is no timeout.
     pub(crate) async fn try_send(self) -> Result<ClientResponse, SendError> {
         let stream = self.client.connect().await?;
         match self.client.tls.clone() {
@@ -229,7 +234,7 @@ impl ClientRequest {
         *request.method_mut() = self.method;
         *request.headers_mut() = self.headers;
         if self.client.h2 {
-            // HTTP/2 carries the host in `:authority` only.
+            // Over HTTP/2, this client sends the host in `:authority` and not in `Host`.
             if let Some(host) = request.headers_mut().remove(HOST) {
                 authority = String::from_utf8_lossy(host.as_bytes()).into_owned();
             }
@@ -251,7 +256,8 @@ impl ClientRequest {
 }
 
 impl PersistentConnection {
-    /// Opens another stream on this connection, which must be HTTP/2 and must outlive the stream.
+    /// Returns a handle for further streams of this connection. Panics if the connection is not HTTP/2. The connection
+    /// must outlive the handle.
     pub(crate) fn open_stream(&self) -> Stream {
         match &self.sender {
             Sender::Http1(_) => panic!("HTTP/1.1 has no streams"),
@@ -259,17 +265,17 @@ impl PersistentConnection {
         }
     }
 
-    /// Sends one more request on this connection and returns the response.
+    /// Sends a request on this connection and returns the response. Panics on an error and after [`TEST_TIMEOUT`].
     pub(crate) async fn send(&mut self, request: ClientRequest) -> ClientResponse {
         let what = format!("{} {}", request.method, request.target);
         match tokio::time::timeout(TEST_TIMEOUT, self.try_send(request)).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => panic!("{what}: {error:?}"),
-            Err(elapsed) => panic!("{what}: no response, {elapsed}"),
+            Ok(Err(error)) => panic!("{what} failed: {error:?}"),
+            Err(elapsed) => panic!("{what} got no response within {TEST_TIMEOUT:?}: {elapsed}"),
         }
     }
 
-    /// Sends one more request on this connection and returns the response or the error.
+    /// Sends a request on this connection. Returns an error if no complete response arrives. There is no timeout.
     pub(crate) async fn try_send(
         &mut self,
         request: ClientRequest,
@@ -301,19 +307,25 @@ impl PersistentConnection {
         Ok(response)
     }
 
-    /// Returns the body of the response as a stream, which can be read while upstream still sends.
+    /// Sends a request and returns the body of the response as a stream. The body can be read while the upstream still
+    /// sends it.
     pub(crate) async fn response_body(&mut self, request: ClientRequest) -> Incoming {
-        let response = self.begin(request, "http").await.expect("a response");
+        let response = self
+            .begin(request, "http")
+            .await
+            .expect("a response arrives");
         response.into_body()
     }
 }
 
 impl Stream {
     pub(crate) async fn send(&mut self, request: ClientRequest) -> ClientResponse {
-        self.try_send(request).await.expect("a complete response")
+        self.try_send(request)
+            .await
+            .expect("the response is complete")
     }
 
-    /// Returns the response, or the error that ended the stream.
+    /// Sends a request as a new stream. Returns an error if the stream ends without a complete response.
     pub(crate) async fn try_send(
         &mut self,
         request: ClientRequest,
@@ -336,7 +348,7 @@ impl ClientResponse {
         })
     }
 
-    /// Returns the lines of a header, joined with `, `, or an empty string if there are none.
+    /// Returns the values of all lines of a header field, joined with `, `. Returns an empty string if there are none.
     pub(crate) fn header(&self, name: &str) -> String {
         joined_lines(&self.headers, name)
     }
@@ -350,7 +362,7 @@ impl ClientResponse {
         match &*self.header("idempotent-replayed") {
             "" => false,
             "true" => true,
-            other => panic!("Idempotent-Replayed: {other}"),
+            other => panic!("Idempotent-Replayed has the invalid value {other:?}"),
         }
     }
 
@@ -359,16 +371,18 @@ impl ClientResponse {
     }
 
     pub(crate) fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("{error} in {}", self.text()))
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| {
+            panic!("the response body is not JSON ({error}): {}", self.text())
+        })
     }
 
-    /// Returns the last part of the problem type, such as `rate-limited`, and checks the members of the document.
+    /// Returns the last part of the problem type, for example `rate-limited`. Panics unless the other members of the
+    /// problem document match this type and the status.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.header("content-type"), "application/problem+json");
         let document = self.json();
         let text = |path: &str| document.pointer(path).and_then(|value| value.as_str());
-        let kind = text("/type").expect("a type");
+        let kind = text("/type").expect("the problem document has a type");
         let code = kind.strip_prefix("urn:tidegate:problem:");
         let category = match self.status {
             429 => "rate_limit_error",
@@ -376,15 +390,18 @@ impl ClientResponse {
             400..500 => "invalid_request_error",
             _ => "api_error",
         };
-        let [title, detail] = ["/title", "/detail"].map(|path| text(path).expect("a text"));
+        let [title, detail] =
+            ["/title", "/detail"].map(|path| text(path).expect("the value is text"));
         assert_eq!(text("/error/type"), Some(category), "{document}");
         assert_eq!(text("/error/code"), code, "{document}");
         assert_eq!(text("/error/message"), Some(&*format!("{title}: {detail}")));
         code.unwrap_or(kind).to_owned()
     }
 
-    /// Returns `Retry-After` in seconds.
+    /// Returns the value of `Retry-After` in seconds. Panics if the header field is missing.
     pub(crate) fn retry_after(&self) -> u64 {
-        self.header("retry-after").parse().expect("whole seconds")
+        self.header("retry-after")
+            .parse()
+            .expect("Retry-After is a number of seconds")
     }
 }

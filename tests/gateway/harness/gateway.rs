@@ -1,4 +1,4 @@
-//! Gateway inside the test process, on free ports.
+//! Gateway that runs inside the test process and listens on free ports.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -15,21 +15,21 @@ use tidegate::pipeline::Shared;
 
 use super::{Certificates, Client, TEST_TIMEOUT, Upstream};
 
-/// Gateway that runs until it is dropped.
+/// Running gateway, which stops when it is dropped.
 pub(crate) struct Gateway {
     running: Option<Running>,
     admin: Option<Admin>,
 }
 
-/// Gateway that is not started yet.
+/// Configuration of a gateway that [`start`](Self::start) starts.
 pub(crate) struct GatewayBuilder {
     config: String,
     listen: Vec<SocketAddr>,
 }
 
 impl Gateway {
-    /// Prepares a gateway with this configuration. The calls of `upstream` fill in the `{upstream}` placeholders in
-    /// order.
+    /// Prepares a gateway with this TOML configuration. Each call of [`upstream`](GatewayBuilder::upstream) replaces
+    /// the next placeholder `{upstream}` by the URL of a server.
     pub(crate) fn with(config: &str) -> GatewayBuilder {
         GatewayBuilder {
             config: config.to_owned(),
@@ -37,15 +37,16 @@ impl Gateway {
         }
     }
 
-    /// Prepares a gateway that forwards all requests, without limits. `extra` is put before the upstream section.
+    /// Prepares a gateway that forwards all requests, without rate limits. `extra` contains TOML sections that are put
+    /// before `[upstream.api]`.
     pub(crate) fn proxying(extra: &str) -> GatewayBuilder {
         Self::with(&format!(
             "{extra}\n[upstream.api]\nservers = [\"{{upstream}}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n"
         ))
     }
 
-    /// Prepares a gateway that forwards all requests to an upstream with this many servers. `api` is added to
-    /// `[upstream.api]`.
+    /// Prepares a gateway that forwards all requests to an upstream with this many servers. `api` contains further
+    /// lines of `[upstream.api]`.
     pub(crate) fn with_servers(servers: usize, api: &str) -> GatewayBuilder {
         let servers = vec!["\"{upstream}\""; servers].join(", ");
         Self::with(&format!(
@@ -53,7 +54,7 @@ impl Gateway {
         ))
     }
 
-    /// Prepares a gateway whose only route has the limit `device`. `limit` contains the lines of the limit's section.
+    /// Prepares a gateway whose only route has the rate limit `device`. `limit` contains the lines of `[limit.device]`.
     pub(crate) fn limited(limit: &str) -> GatewayBuilder {
         Self::with(&format!(
             "[upstream.api]\nservers = [\"{{upstream}}\"]\n[limit.device]\n{limit}\n\
@@ -61,8 +62,8 @@ impl Gateway {
         ))
     }
 
-    /// Prepares a gateway whose only route, `all`, accepts idempotency keys. `rule` has further keys of the route's
-    /// `idempotency`, such as `in_flight = "conflict"`.
+    /// Prepares a gateway whose only route, `all`, accepts idempotency keys. `rule` contains further settings of the
+    /// route's `idempotency` table, for example `in_flight = "conflict"`.
     pub(crate) fn keyed(rule: &str) -> GatewayBuilder {
         let comma = if rule.is_empty() { "" } else { ", " };
         Self::with(&format!(
@@ -71,26 +72,36 @@ impl Gateway {
         ))
     }
 
-    /// Address of the first listener.
+    /// Returns the address of the first listener for client requests.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addresses()[0]
     }
 
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
-        self.running.as_ref().expect("running").addresses()
+        self.running
+            .as_ref()
+            .expect("the gateway is running")
+            .addresses()
     }
 
-    /// State that the workers share, including the records.
+    /// Returns the state that the worker threads share, including the store of idempotency records.
     pub(crate) fn shared(&self) -> &Shared {
-        self.running.as_ref().expect("running").shared()
+        self.running
+            .as_ref()
+            .expect("the gateway is running")
+            .shared()
     }
 
-    /// Starts a drain: requests in flight finish, and new ones are not accepted.
+    /// Starts to drain the gateway: requests in flight finish, and new requests are not accepted.
     pub(crate) fn drain(&self) {
-        self.running.as_ref().expect("running").stopper().drain();
+        self.running
+            .as_ref()
+            .expect("the gateway is running")
+            .stopper()
+            .drain();
     }
 
-    /// Waits until at least `wanted` requests to the route `all` of [`keyed`](Self::keyed) had this outcome.
+    /// Waits until the idempotency metrics of the route `all` show at least `wanted` requests with this outcome.
     pub(crate) async fn wait_for_outcome(&self, outcome: &str, wanted: u32) {
         let series = format!("idempotency_requests_total{{route=\"all\",outcome=\"{outcome}\"}}");
         let deadline = Instant::now() + TEST_TIMEOUT;
@@ -99,50 +110,60 @@ impl Gateway {
             if found >= f64::from(wanted) {
                 return;
             }
-            assert!(Instant::now() < deadline, "{outcome}: {found} of {wanted}");
+            assert!(
+                Instant::now() < deadline,
+                "{found} instead of {wanted} requests had the outcome {outcome}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Numbers of records in the store, by state.
+    /// Returns the number of idempotency records in the store, by state.
     pub(crate) fn counts(&self) -> RecordCounts {
         records(self.shared()).counts()
     }
 
-    /// Waits until the gateway exits after a drain, and returns the numbers of records in its store.
+    /// Waits until the gateway has exited after a drain. Returns the number of idempotency records in its store, by
+    /// state.
     pub(crate) fn wait_for_exit(mut self) -> RecordCounts {
-        let running = self.running.take().expect("running");
+        let running = self.running.take().expect("the gateway is running");
         let records = records(running.shared()).clone();
-        running.join().expect("no worker crashes");
+        running.join().expect("no worker thread panics");
         records.counts()
     }
 
-    /// Returns an HTTP/1.1 client that opens a connection for each request.
+    /// Returns an HTTP/1.1 client that opens a new connection for each request.
     pub(crate) fn client(&self) -> Client {
         Client::of(self.address())
     }
 
-    /// Returns a TLS client that trusts only `certificates`.
+    /// Returns a TLS client that trusts only `certificates` and offers the ALPN protocols `alpn`.
     pub(crate) fn tls_client(&self, certificates: &Certificates, alpn: &[&str]) -> Client {
         self.client().tls(certificates.connector(alpn))
     }
 
-    /// Returns a client of the admin listener.
+    /// Returns a client that sends requests to the admin listener. Panics if the gateway has no admin listener.
     pub(crate) fn admin(&self) -> Client {
-        Client::of(self.admin.as_ref().expect("an admin listener").address())
+        Client::of(
+            self.admin
+                .as_ref()
+                .expect("the gateway has an admin listener")
+                .address(),
+        )
     }
 
-    /// Returns the value of one series of `/metrics`: `metric("refused_total{limit=\"device\"}")`.
+    /// Returns the value of one series of `/metrics`. `series` is its name without `tidegate_`, for example
+    /// `refused_total{limit="device"}`. Panics if the series is missing.
     pub(crate) async fn metric(&self, series: &str) -> f64 {
         let text = self.admin().get("/metrics").send().await.text();
         let prefix = format!("tidegate_{series} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.unwrap_or_else(|| panic!("no {series} in:\n{text}"))
+        line.unwrap_or_else(|| panic!("/metrics has no series tidegate_{series}:\n{text}"))
             .parse()
-            .expect("a number")
+            .expect("the value is a number")
     }
 
-    /// Waits until a series of `/metrics` has the value `wanted`.
+    /// Waits until a series of `/metrics` has exactly the value `wanted`.
     pub(crate) async fn wait_for_metric(&self, series: &str, wanted: u32) {
         let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -150,67 +171,71 @@ impl Gateway {
             if (found - f64::from(wanted)).abs() < f64::EPSILON {
                 return;
             }
-            assert!(Instant::now() < deadline, "{series}: {found}, not {wanted}");
+            assert!(
+                Instant::now() < deadline,
+                "tidegate_{series} is {found} instead of {wanted}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Returns the servers of the upstream `api` as the admin API reports them.
+    /// Returns the servers of the upstream `api` as the admin API shows them, in the order of the configuration.
     pub(crate) async fn servers(&self) -> Vec<Value> {
         let response = self.admin().get("/upstreams/api").send().await;
         assert_eq!(response.status, 200, "{}", response.text());
         match response.json()["servers"].take() {
             Value::Array(servers) => servers,
-            other => panic!("no servers: {other}"),
+            other => panic!("/upstreams/api has no list `servers`: {other}"),
         }
     }
 
-    /// Returns the circuit breaker of the first server of the upstream `api` as the admin API reports it.
+    /// Returns the circuit breaker of the first server of the upstream `api` as the admin API shows it.
     pub(crate) async fn circuit(&self) -> Value {
         self.servers().await[0]["circuit"].take()
     }
 }
 
 impl GatewayBuilder {
-    /// Fills in the next `{upstream}` of the configuration.
+    /// Replaces the next placeholder `{upstream}` of the configuration by the URL of `upstream`.
     pub(crate) fn upstream(self, upstream: &Upstream) -> Self {
         self.upstream_url(&upstream.url())
     }
 
-    /// Fills in the next `{upstream}` of the configuration with a URL where no server needs to listen.
+    /// Replaces the next placeholder `{upstream}` of the configuration by `url`. No server needs to listen there.
     pub(crate) fn upstream_url(mut self, url: &str) -> Self {
         assert!(
             self.config.contains("{upstream}"),
-            "no {{upstream}} left for {url}"
+            "the configuration has no placeholder {{upstream}} left for {url}"
         );
         self.config = self.config.replacen("{upstream}", url, 1);
         self
     }
 
-    /// Listens on `address` instead of a free port of 127.0.0.1.
+    /// Adds a listener on `address`. Without any such call, the gateway listens on a free port of 127.0.0.1.
     pub(crate) fn listen(mut self, address: &str) -> Self {
-        self.listen.push(address.parse().expect("an address"));
+        self.listen
+            .push(address.parse().expect("the address is valid"));
         self
     }
 
-    /// Adds an admin listener.
+    /// Adds an admin listener on a free port of 127.0.0.1.
     pub(crate) fn admin(self) -> Self {
         self.with_section("[admin]\nlisten = \"127.0.0.1:0\"")
     }
 
-    /// Adds `lines`, which begin with a section header, to the start of the configuration.
+    /// Adds `lines` at the start of the configuration. The first line must be a TOML section header.
     pub(crate) fn with_section(mut self, lines: &str) -> Self {
         self.config.insert_str(0, &format!("{lines}\n"));
         self
     }
 
-    /// Stores records in this directory.
+    /// Makes the gateway store its idempotency records in this directory.
     pub(crate) fn on_disk(self, directory: &Path) -> Self {
-        let path = directory.to_str().expect("a plain name");
+        let path = directory.to_str().expect("the path is UTF-8");
         self.with_section(&format!("[store]\nbackend = \"disk\"\npath = \"{path}\""))
     }
 
-    /// Starts the gateway. An invalid configuration or an unusable address fails the test.
+    /// Starts the gateway. Panics if the configuration is invalid or the gateway cannot listen on its addresses.
     pub(crate) fn start(mut self) -> Gateway {
         if self.listen.is_empty() {
             self.listen.push((Ipv4Addr::LOCALHOST, 0).into());
@@ -225,11 +250,15 @@ impl GatewayBuilder {
             &Environment::default(),
             &overrides,
         );
-        let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
-        let shared =
-            Shared::open(Arc::new(policy), Clock::real()).unwrap_or_else(|error| panic!("{error}"));
-        let running = Running::start(shared.clone()).unwrap_or_else(|error| panic!("{error}"));
-        let admin = start_admin(&shared, running.stopper()).expect("an admin listener");
+        let policy = loaded
+            .unwrap_or_else(|errors| panic!("the configuration is invalid: {errors}"))
+            .policy;
+        let shared = Shared::open(Arc::new(policy), Clock::real())
+            .unwrap_or_else(|error| panic!("cannot open the store: {error}"));
+        let running = Running::start(shared.clone())
+            .unwrap_or_else(|error| panic!("cannot start the gateway: {error}"));
+        let admin =
+            start_admin(&shared, running.stopper()).expect("the gateway has an admin listener");
         Gateway {
             running: Some(running),
             admin,
@@ -244,7 +273,7 @@ impl Drop for Gateway {
             let ended = running.join();
             assert!(
                 std::thread::panicking() || ended.is_ok(),
-                "a worker crashed"
+                "a worker thread of the gateway panicked"
             );
         }
     }

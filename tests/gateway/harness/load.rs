@@ -1,4 +1,4 @@
-//! Load generators: many requests and the outcome of each.
+//! Load generators, which send many requests and return the outcome of each.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,17 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::client::{ClientRequest, PersistentConnection};
 use super::{Client, TEST_TIMEOUT};
 
-/// Outcome of one request.
+/// When a request was sent, and the status of its response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestOutcome {
-    /// Time of sending, relative to the start of the load.
+    /// When the request was sent, as the time since the load started.
     pub(crate) at: Duration,
     /// Status of the response, or `None` if no complete response arrived.
     pub(crate) status: Option<u16>,
 }
 
-/// Sends `per_second` requests per second, each on a new connection, without waiting for earlier responses (open loop).
+/// Sends `per_second` requests per second for `duration`, each on a new connection. The generator does not wait for
+/// responses before it sends the next request (open loop).
 pub(crate) async fn constant_rate(
     client: &Client,
     per_second: u32,
@@ -46,8 +47,8 @@ pub(crate) async fn constant_rate(
     }
 }
 
-/// Runs `callers` clients that each send the next request when the last response has arrived (closed loop). Each client
-/// reuses its connection.
+/// Runs `callers` clients for `duration`. Each client sends its next request when the response to the previous request
+/// has arrived (closed loop), and reuses its connection.
 pub(crate) async fn closed_loop(
     client: &Client,
     callers: usize,

@@ -1,16 +1,16 @@
-//! Addresses where no server accepts a request.
+//! Ports on which no server responds to requests.
 //!
-//! Both types hold their port until they are dropped, so that no server of another test can get it.
+//! Both types keep their port bound until they are dropped, so that no server of another test can use it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-/// Port that refuses connections: bound, but not listening.
+/// Port that refuses connections, because its socket is bound but does not listen.
 pub(crate) struct RefusingPort(Socket);
 
-/// Port that neither accepts nor refuses a connection: its accept queue is full and is never emptied.
+/// Port on which connection attempts time out, because its accept queue is full and is never emptied.
 pub(crate) struct FullBacklog {
     socket: Socket,
     _queue: Vec<TcpStream>,
@@ -25,21 +25,24 @@ impl RefusingPort {
         format!("http://{}", address(&self.0))
     }
 
-    /// Accepts connections from now on, and never responds.
+    /// Makes the port accept connections from now on. It never responds to requests.
     pub(crate) fn listen(&self) {
-        self.0.listen(16).expect("a listener");
+        self.0.listen(16).expect("the socket listens");
     }
 }
 
 impl FullBacklog {
     pub(crate) fn new() -> Self {
         let socket = bound_socket();
-        socket.listen(0).expect("a listener");
+        socket.listen(0).expect("the socket listens");
         let address = address(&socket);
-        // On loopback, the kernel completes a connection immediately or drops the SYN.
+        // A short timeout is enough: on loopback, the kernel completes a connection immediately or drops the SYN.
         let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200));
         let queue = std::iter::from_fn(|| connect().ok()).take(100).collect();
-        assert!(connect().is_err(), "the accept queue does not fill");
+        assert!(
+            connect().is_err(),
+            "the accept queue is not full after 100 connections"
+        );
         Self {
             socket,
             _queue: queue,
@@ -52,13 +55,13 @@ impl FullBacklog {
 }
 
 fn bound_socket() -> Socket {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("the socket is usable");
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    socket.bind(&any.into()).expect("a free port");
+    socket.bind(&any.into()).expect("a port is free");
     socket
 }
 
 fn address(socket: &Socket) -> SocketAddr {
-    let address = socket.local_addr().expect("a bound socket");
-    address.as_socket().expect("an address of the internet")
+    let address = socket.local_addr().expect("the socket is bound");
+    address.as_socket().expect("the address is an IP address")
 }

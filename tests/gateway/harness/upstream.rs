@@ -1,4 +1,4 @@
-//! Upstream server that records the requests it receives. The test determines the responses.
+//! Upstream server that records the requests that it receives. The test determines its responses.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -29,7 +29,7 @@ pub(crate) type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
 type ReplyFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 type Handler = dyn Fn(Received) -> ReplyFuture + Send + Sync;
 
-/// Server that runs until it is dropped.
+/// Running upstream server, which stops when it is dropped.
 pub(crate) struct Upstream {
     address: SocketAddr,
     scheme: &'static str,
@@ -37,7 +37,7 @@ pub(crate) struct Upstream {
     stop: CancellationToken,
 }
 
-/// Status of an upstream's responses, which a test can change at any time.
+/// Status of all responses of an upstream. The test can change it at any time.
 #[derive(Clone)]
 pub(crate) struct StatusSwitch(Arc<AtomicU16>);
 
@@ -45,7 +45,7 @@ pub(crate) struct StatusSwitch(Arc<AtomicU16>);
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     pub(crate) method: Method,
-    /// Path and query as received.
+    /// Path and query, exactly as the upstream received them.
     pub(crate) target: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -62,17 +62,17 @@ impl StatusSwitch {
         self.0.store(status, Ordering::SeqCst);
     }
 
-    /// Returns a response with the current status.
+    /// Creates a response with the current status and the body `ok`.
     pub(crate) fn reply(&self) -> Reply {
         let mut reply = full("ok");
         let status = self.0.load(Ordering::SeqCst);
-        *reply.status_mut() = status.try_into().expect("a status");
+        *reply.status_mut() = status.try_into().expect("the status is valid");
         reply
     }
 }
 
 impl Received {
-    /// Returns the lines of a header, joined with `, `, or an empty string if there are none.
+    /// Returns the values of all lines of a header field, joined with `, `. Returns an empty string if there are none.
     pub(crate) fn header(&self, name: &str) -> String {
         joined_lines(&self.headers, name)
     }
@@ -98,16 +98,17 @@ impl Received {
 }
 
 impl Upstream {
-    /// Responds to all requests with this status and the body `ok`.
+    /// Creates an upstream that responds to all requests with this status and the body `ok`.
     pub(crate) fn replying(status: u16) -> Self {
         Self::with(move |_| async move {
             let mut reply = full("ok");
-            *reply.status_mut() = status.try_into().expect("a status");
+            *reply.status_mut() = status.try_into().expect("the status is valid");
             reply
         })
     }
 
-    /// Responds to all requests with the body `ok` and the status of the returned switch, initially `status`.
+    /// Creates an upstream that responds to all requests with the body `ok`. The status is `status` until the test
+    /// changes it with the returned switch.
     pub(crate) fn with_status_switch(status: u16) -> (Self, StatusSwitch) {
         let switch = StatusSwitch(Arc::new(AtomicU16::new(status)));
         let handle = switch.clone();
@@ -115,7 +116,7 @@ impl Upstream {
         (upstream, switch)
     }
 
-    /// Responds with a JSON document of the received request: `method`, `target`, `headers`, `body`.
+    /// Creates an upstream that responds with a JSON document of the request: `method`, `target`, `headers`, `body`.
     pub(crate) fn echo() -> Self {
         Self::with(|received| async move {
             let mut reply = full(received.as_json());
@@ -127,26 +128,31 @@ impl Upstream {
         })
     }
 
-    /// Accepts requests and never responds.
+    /// Creates an upstream that receives requests and never responds.
     pub(crate) fn silent() -> Self {
         Self::with(|_| std::future::pending())
     }
 
-    /// Responds with `late, but whole`, once for each permit that the test adds to the returned semaphore.
+    /// Creates an upstream that sends one response, `late, but whole`, for each permit of the returned semaphore. The
+    /// test adds the permits.
     pub(crate) fn responding_on_permit() -> (Self, Arc<Semaphore>) {
         let permits = Arc::new(Semaphore::new(0));
         let waiting = Arc::clone(&permits);
         let upstream = Self::with(move |_| {
             let waiting = Arc::clone(&waiting);
             async move {
-                waiting.acquire().await.expect("never closed").forget();
+                waiting
+                    .acquire()
+                    .await
+                    .expect("the semaphore is never closed")
+                    .forget();
                 full("late, but whole")
             }
         });
         (upstream, permits)
     }
 
-    /// Responds with the result of `handler`.
+    /// Creates an upstream that responds to each request with the result of `handler`.
     pub(crate) fn with<F, R>(handler: F) -> Self
     where
         F: Fn(Received) -> R + Send + Sync + 'static,
@@ -155,48 +161,49 @@ impl Upstream {
         Self::start(handler, None)
     }
 
-    /// Responds over TLS with a JSON document of the received request.
+    /// Creates an upstream that responds over TLS with a JSON document of the request.
     pub(crate) fn echo_through_tls(certificates: &Certificates) -> Self {
         let handler = |received: Received| async move { full(received.as_json()) };
         Self::start(handler, Some(certificates.acceptor()))
     }
 
-    /// Sends `bytes` after every request head, even if they are not valid HTTP, and keeps the connection open. Does not
-    /// record requests.
+    /// Creates an upstream that sends `bytes` after every request head, even if they are not valid HTTP. It leaves the
+    /// connection open and does not record requests.
     pub(crate) fn sending_raw(bytes: &'static str) -> Self {
         Self::spawn("http", move |socket, log| async move {
-            let listener = TcpListener::from_std(socket).expect("a listener");
+            let listener = TcpListener::from_std(socket).expect("the socket listens");
             loop {
-                let (stream, _) = listener.accept().await.expect("a connection");
+                let (stream, _) = listener.accept().await.expect("the connection is open");
                 log.connections.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(send_after_heads(stream, bytes));
             }
         })
     }
 
-    /// Reads the head of each request and resets the connection. Does not record requests.
+    /// Creates an upstream that resets each connection after it has read a request head. It does not record requests.
     pub(crate) fn resetting() -> Self {
         Self::spawn("http", move |socket, log| async move {
-            let listener = TcpListener::from_std(socket).expect("a listener");
+            let listener = TcpListener::from_std(socket).expect("the socket listens");
             loop {
-                let (stream, _) = listener.accept().await.expect("a connection");
+                let (stream, _) = listener.accept().await.expect("the connection is open");
                 log.connections.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(reset(stream));
             }
         })
     }
 
-    /// Responds over TLS with 413 to each request head and closes without reading the body. Does not record requests.
+    /// Creates an upstream that responds over TLS with 413 to each request head, and closes without reading the body.
+    /// It does not record requests.
     pub(crate) fn early_413_through_tls(certificates: &Certificates) -> Self {
         let tls = certificates.acceptor();
         Self::spawn("https", move |socket, log| async move {
-            let listener = TcpListener::from_std(socket).expect("a listener");
+            let listener = TcpListener::from_std(socket).expect("the socket listens");
             loop {
-                let (stream, _) = listener.accept().await.expect("a connection");
+                let (stream, _) = listener.accept().await.expect("the connection is open");
                 log.connections.fetch_add(1, Ordering::SeqCst);
-                // With Nagle's algorithm the response would wait for an acknowledgement, and the close would discard
-                // it.
-                stream.set_nodelay(true).expect("a connection");
+                // Nagle's algorithm is off: it would delay the response until an acknowledgement arrives, and the close
+                // would discard the delayed response.
+                stream.set_nodelay(true).expect("the connection is open");
                 let tls = tls.clone();
                 tokio::spawn(async move {
                     let mut stream = tls.accept(stream).await?;
@@ -212,12 +219,12 @@ impl Upstream {
         })
     }
 
-    /// Returns the URL of a server that has stopped.
+    /// Returns the URL of a server that has stopped, so that its port refuses connections.
     pub(crate) fn closed_url() -> String {
         Self::replying(200).stop_and_return_url()
     }
 
-    /// Stops the server and returns its URL.
+    /// Stops the server, waits until its port refuses connections, and returns its URL.
     fn stop_and_return_url(self) -> String {
         let url = self.url();
         let address = self.address;
@@ -244,10 +251,12 @@ impl Upstream {
         F: FnOnce(std::net::TcpListener, Arc<ReceivedLog>) -> R + Send + 'static,
         R: Future<Output = ()>,
     {
-        let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        socket.set_nonblocking(true).expect("a non-blocking socket");
+        let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+        socket
+            .set_nonblocking(true)
+            .expect("the socket is non-blocking");
         let upstream = Self {
-            address: socket.local_addr().expect("an address"),
+            address: socket.local_addr().expect("the address is valid"),
             scheme,
             log: Arc::default(),
             stop: CancellationToken::new(),
@@ -257,7 +266,7 @@ impl Upstream {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
-                .expect("a runtime");
+                .expect("the runtime starts");
             runtime.block_on(stop.run_until_cancelled(serve(socket, log)));
         });
         upstream
@@ -274,22 +283,24 @@ impl Upstream {
         }
     }
 
-    /// All requests received, in order.
+    /// Returns all requests that the upstream has received, in the order of arrival.
     pub(crate) fn requests(&self) -> Vec<Received> {
         self.log.requests.lock().clone()
     }
 
-    /// Number of requests received.
+    /// Returns the number of requests that the upstream has received.
     pub(crate) fn count(&self) -> usize {
         self.log.requests.lock().len()
     }
 
-    /// Last request received.
+    /// Returns the last request that the upstream has received. Panics if there is none.
     pub(crate) fn last(&self) -> Received {
-        self.requests().pop().expect("a request that arrived")
+        self.requests()
+            .pop()
+            .expect("the upstream has received a request")
     }
 
-    /// Number of connections accepted so far.
+    /// Returns the number of connections that the upstream has accepted.
     pub(crate) fn connections(&self) -> usize {
         self.log.connections.load(Ordering::SeqCst)
     }
@@ -301,15 +312,15 @@ impl Drop for Upstream {
     }
 }
 
-/// Returns a response with the status 200 and a body.
+/// Creates a response with the status 200 and this body.
 pub(crate) fn full(body: impl Into<Bytes>) -> Reply {
     Response::new(Full::new(body.into()).boxed_unsync())
 }
 
-/// Returns a response with this status and no body.
+/// Creates a response with this status and no body.
 pub(crate) fn empty(status: u16) -> Reply {
     let mut reply = Response::new(Empty::new().boxed_unsync());
-    *reply.status_mut() = status.try_into().expect("a status");
+    *reply.status_mut() = status.try_into().expect("the status is valid");
     reply
 }
 
@@ -328,10 +339,10 @@ async fn accept(
     tls: Option<TlsAcceptor>,
     log: Arc<ReceivedLog>,
 ) {
-    let listener = TcpListener::from_std(socket).expect("a listener");
+    let listener = TcpListener::from_std(socket).expect("the socket listens");
     loop {
-        let (stream, _) = listener.accept().await.expect("a connection");
-        stream.set_nodelay(true).expect("a connection");
+        let (stream, _) = listener.accept().await.expect("the connection is open");
+        stream.set_nodelay(true).expect("the connection is open");
         log.connections.fetch_add(1, Ordering::SeqCst);
         let (handler, log, tls) = (Arc::clone(&handler), Arc::clone(&log), tls.clone());
         tokio::spawn(async move {
@@ -365,13 +376,13 @@ where
             Ok::<_, hyper::Error>(handler(received).await)
         }
     });
-    // Some tests make the gateway close the connection early, so an error is expected.
+    // An error is ignored: in some tests the gateway closes the connection early.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }
 
-/// Sends `bytes` after each request head.
+/// Sends `bytes` after each request head, until the gateway closes the connection.
 async fn send_after_heads(mut stream: TcpStream, bytes: &'static str) {
     let mut head = Vec::new();
     while stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
@@ -384,7 +395,7 @@ async fn send_after_heads(mut stream: TcpStream, bytes: &'static str) {
     }
 }
 
-/// Reads a request head and resets the connection.
+/// Reads a request head and resets the connection. A linger time of zero makes the close a reset.
 async fn reset(mut stream: TcpStream) {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -393,5 +404,5 @@ async fn reset(mut stream: TcpStream) {
         }
     }
     let set = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-    set.expect("an open socket");
+    set.expect("the socket is open");
 }

@@ -1,17 +1,17 @@
-//! No spelling of a header gets a separate bucket.
+//! Tests that no spelling of a header field gets a separate bucket of a rate limit.
 
 use super::{Lines, Variant, both, http1, padded, with_lines};
 use crate::harness::{Gateway, Upstream};
 
-/// Starts a gateway whose limit admits one request per hour for each value of `header`.
+/// Starts a gateway whose rate limit admits one request per hour for each value of the header field `header`.
 fn limited_by(header: &str, upstream: &Upstream) -> Gateway {
     Gateway::limited(&format!("key = \"header:{header}\"\nrate = \"1/h\""))
         .upstream(upstream)
         .start()
 }
 
-/// Uses the token of `real` and the token of requests without the header. Asserts that no variant is forwarded after
-/// that.
+/// Uses up the bucket of the header lines `real`, and the bucket of requests without the header field. Asserts that
+/// each variant is then rejected, because it has no bucket of its own.
 async fn assert_same_bucket(header: &str, real: Lines, variants: &[Variant]) {
     let upstream = Upstream::echo();
     let gateway = limited_by(header, &upstream);
@@ -310,14 +310,15 @@ async fn control_characters_never_reach_a_limit() {
             let response = gateway.client().send_raw(head).await;
             assert!(
                 response.starts_with("HTTP/1.1 400"),
-                "{octet:?}: {response}"
+                "unexpected response to a value with {octet:?}: {response}"
             );
         }
     }
     assert_eq!(upstream.count(), 0);
 }
 
-/// A shadow limit never changes the outcome of a request.
+/// A header field sent twice gets 400 if a rate limit uses it. A rate limit in shadow mode must not reject requests, so
+/// the gateway forwards such a request.
 #[tokio::test]
 async fn a_repeated_header_of_a_shadow_limit_is_forwarded() {
     let upstream = Upstream::echo();

@@ -1,4 +1,4 @@
-//! `check` and `explain` for limits and scopes with a header in their key.
+//! Tests of the commands `check` and `explain` with rate limits and idempotency scopes that use a header field.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ const LIMITED: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
 
 fn write(directory: &Path, config: &str) -> String {
     let path = directory.join("gate.toml");
-    std::fs::write(&path, config).expect("a file");
-    path.to_str().expect("a plain name").to_owned()
+    std::fs::write(&path, config).expect("the file is written");
+    path.to_str().expect("the path is UTF-8").to_owned()
 }
 
 fn warnings(config: &str) -> String {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("the directory is created");
     let output = Process::run(&["check", &write(directory.path(), config)]);
     assert!(output.status.success());
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -30,9 +30,12 @@ fn check_recommends_a_limit_without_a_header() {
         "gate.toml:9:11",
         "add a limit with `key = \"client\"` or `key = \"global\"`",
     ] {
-        assert!(printed.contains(part), "{part} in\n{printed}");
+        assert!(
+            printed.contains(part),
+            "the output does not contain {part:?}:\n{printed}"
+        );
     }
-    // The recommended remedy removes the warning.
+    // A configuration with the recommended additional rate limit causes no warning.
     let remedied = LIMITED.replace("[\"tenant\"]", "[\"tenant\", \"each\"]");
     let remedied = format!("{remedied}[limit.each]\nkey = \"client\"\nrate = \"1/m\"\n");
     assert_eq!(warnings(&remedied), "");
@@ -51,13 +54,16 @@ fn check_warns_about_networks_that_contain_every_client() {
         "`trusted_proxies` contains every public IPv6 address",
         "X-Forwarded-For",
     ] {
-        assert!(printed.contains(part), "{part} in\n{printed}");
+        assert!(
+            printed.contains(part),
+            "the output does not contain {part:?}:\n{printed}"
+        );
     }
 }
 
 #[test]
 fn explain_shows_the_outcome_of_every_spelling() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("the directory is created");
     let file = write(directory.path(), LIMITED);
     for (lines, parts) in [
         (
@@ -73,7 +79,7 @@ fn explain_shows_the_outcome_of_every_spelling() {
             &[
                 "dropped    x-api-key, named in Connection",
                 "because header x-api-key is missing",
-                "else 429",
+                "otherwise 429",
             ],
         ),
         (
@@ -109,7 +115,10 @@ fn explain_shows_the_outcome_of_every_spelling() {
         assert!(output.status.success());
         let shown = String::from_utf8_lossy(&output.stdout);
         for part in parts {
-            assert!(shown.contains(part), "{part} in\n{shown}");
+            assert!(
+                shown.contains(part),
+                "the output does not contain {part:?}:\n{shown}"
+            );
         }
     }
 }

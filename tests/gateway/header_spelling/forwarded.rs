@@ -1,4 +1,5 @@
-//! Upstream receives the header value that was counted, or none.
+//! Tests that the upstream receives a header field with the value that the gateway used for its rate limits and
+//! idempotency scopes. If the gateway ignored the header field, the upstream does not receive it.
 
 use crate::harness::{Gateway, Upstream};
 
@@ -40,7 +41,10 @@ async fn headers_similar_to_a_configured_header_are_removed_on_every_route() {
             assert_eq!(response.status, 200, "{path}");
             let received = upstream.last();
             for name in similar_names {
-                assert!(!received.has(name), "{name} on {path}");
+                assert!(
+                    !received.has(name),
+                    "the upstream received {name} from {path}"
+                );
             }
             for name in ["X-Tenant", "X-Api-Key", "X-Once", "X_Odd"] {
                 assert_eq!(received.header(name), "real", "{name} on {path}");
@@ -82,7 +86,8 @@ async fn a_header_that_is_not_counted_can_be_repeated() {
     }
 }
 
-/// White space of other character sets is part of a value. It is counted and forwarded unchanged.
+/// HTTP trims only spaces and tabs at the ends of a value. Bytes that are white space in another character set, such as
+/// 0xA0, belong to the value.
 #[tokio::test]
 async fn non_ascii_bytes_and_inner_white_space_are_forwarded_unchanged() {
     let upstream = Upstream::echo();

@@ -1,10 +1,11 @@
-//! No spelling of a header gets a separate scope, so a key is executed once.
+//! Tests that no spelling of a header field gets a separate idempotency scope. A second request with the same
+//! idempotency key is therefore a replay in every spelling.
 
 use super::{Lines, Variant, both, http1, padded, with_lines};
 use crate::harness::{Gateway, Upstream};
 
-/// Executes the key `k` in the scope of `real` and in the scope of requests without the header. Asserts that no variant
-/// executes it again.
+/// Sends a request with the idempotency key `k` and the header lines `real`, and one without the header field. Asserts
+/// that no variant with the same key is executed: the gateway replays a response or rejects the request.
 async fn assert_same_scope(scope: &str, real: Lines, variants: &[Variant]) {
     let upstream = Upstream::replying(201);
     let gateway = Gateway::keyed(scope).upstream(&upstream).start();

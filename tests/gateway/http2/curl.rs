@@ -1,6 +1,7 @@
-//! curl as a client that is still sending when the response arrives.
+//! Tests with curl as a client that still sends its request body when the response arrives.
 //!
-//! curl 7.88 fails with error 92 if it reads `RST_STREAM` together with the response.
+//! curl 7.88 fails with error 92 if `RST_STREAM` arrives together with the response. The gateway must therefore delay
+//! the reset.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -13,16 +14,17 @@ use tempfile::TempDir;
 use super::rejecting;
 use crate::harness::{Certificates, Gateway, Upstream};
 
-/// Requests per size of the body.
+/// Number of requests per body size.
 const REQUESTS: usize = 12;
 
 /// Sizes of the request body, in bytes.
 const SIZES: [usize; 4] = [7, 50_000, 1_000_000, 5_000_000];
 
-/// Lingering time of the gateway. Every request must be faster.
+/// How long the gateway waits for the end of a rejected upload before it resets the stream. Every request of curl must
+/// be faster.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// File with a request body.
+/// File with a request body of `size` bytes.
 struct Upload {
     directory: TempDir,
     size: usize,
@@ -32,16 +34,16 @@ struct Upload {
 #[derive(Debug)]
 struct Report {
     is_complete: bool,
-    /// Version, status and uploaded bytes.
+    /// Output of curl: HTTP version, status and number of uploaded bytes, or an error message.
     line: String,
     elapsed: Duration,
 }
 
 impl Upload {
     fn new(size: usize) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("the directory is created");
         let upload = Self { directory, size };
-        std::fs::write(upload.path(), vec![b'x'; size]).expect("a file");
+        std::fs::write(upload.path(), vec![b'x'; size]).expect("the file is written");
         upload
     }
 
@@ -49,7 +51,7 @@ impl Upload {
         self.directory.path().join("body")
     }
 
-    /// Sends the body in a POST over HTTP/2.
+    /// Sends the file in a POST with curl. `options` contains further curl options, among them the HTTP version.
     fn post(&self, url: &str, options: &[&str]) -> Report {
         let started = Instant::now();
         let output = Command::new("curl")
@@ -73,32 +75,36 @@ impl Upload {
         }
     }
 
-    /// Sends `count` requests. Asserts that each gets a complete response with `status` before the gateway resets the
-    /// stream.
+    /// Sends `count` requests with curl. Asserts that each gets a complete response with `status` before the gateway
+    /// resets the stream.
     fn assert_rejected(&self, url: &str, options: &[&str], status: u16, count: usize) {
         let expected = format!("2 {status} ");
         let reports: Vec<_> = (0..count).map(|_| self.post(url, options)).collect();
         let is_lost = |report: &&Report| !report.is_complete || !report.line.starts_with(&expected);
         let lost: Vec<_> = reports.iter().filter(is_lost).collect();
         let slowest = reports.iter().map(|report| report.elapsed).max();
-        let slowest = slowest.expect("a request");
+        let slowest = slowest.expect("at least one request was sent");
         let mean = reports
             .iter()
             .map(|report| report.elapsed)
             .sum::<Duration>()
-            / u32::try_from(count).expect("few");
+            / u32::try_from(count).expect("the number is small");
         let sent = |report: &Report| {
             let bytes = report.line.split_whitespace().nth(2);
             bytes.and_then(|bytes| bytes.parse::<usize>().ok())
         };
         println!(
-            "{url} {} bytes: {} of {count} lost, {mean:?} on average, {slowest:?} at most, up to {:?} bytes sent",
+            "{url}, body of {} bytes: curl lost {} of {count} responses; a request took {mean:?} on average \
+             and at most {slowest:?}; curl sent up to {:?} bytes",
             self.size,
             lost.len(),
             reports.iter().filter_map(sent).max()
         );
-        assert!(lost.is_empty(), "{lost:#?}");
-        assert!(slowest < LINGER, "{slowest:?}");
+        assert!(
+            lost.is_empty(),
+            "curl did not read these responses: {lost:#?}"
+        );
+        assert!(slowest < LINGER, "the slowest request took {slowest:?}");
     }
 }
 
@@ -112,7 +118,8 @@ fn tls(certificates: &Certificates) -> String {
     )
 }
 
-/// Starts a gateway whose only token for `/limited` is used. Returns it with the URL.
+/// Starts a gateway that rejects all requests for `/limited`, because the first one has used up the rate limit. Returns
+/// the gateway and the URL of `/limited`.
 async fn rejecting_all(
     upstream: &Upstream,
     certificates: Option<&Certificates>,
@@ -166,10 +173,14 @@ async fn curl_reads_a_rejection_without_100_continue() {
     }
 }
 
-/// Starts an upstream that responds to each request head with 413 and does not read the body. Returns its URL.
+/// Starts an upstream that responds to each request head with 413, does not read the body, and leaves the connection
+/// open. Returns its URL.
 fn early_413() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let url = format!(
+        "http://{}",
+        listener.local_addr().expect("the address is valid")
+    );
     std::thread::spawn(move || {
         let mut open = Vec::new();
         while let Ok((mut socket, _)) = listener.accept() {

@@ -1,4 +1,4 @@
-//! Drains while HTTP/2 clients disconnect.
+//! Test that a drain waits for requests with an idempotency key even if their HTTP/2 clients disconnect.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::harness::{Gateway, Upstream, full};
 const ROUNDS: usize = 100;
 const STREAMS: u32 = 4;
 
-/// Returns the bytes of several keyed requests, on streams of one connection.
+/// Returns the bytes of an HTTP/2 connection with `STREAMS` requests, each with its own idempotency key. `connection`
+/// makes the keys of each connection distinct.
 fn keyed_requests(connection: usize) -> Vec<u8> {
     let mut sent = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     for number in 0..STREAMS {
@@ -41,7 +42,8 @@ async fn a_drain_waits_for_keyed_executions_whose_clients_disconnect() {
         let gateway = Gateway::keyed("").upstream(&upstream).start();
         let mut random_delay = || Duration::from_millis(random.u64(0..50));
         let mut clients = Vec::new();
-        // One client acknowledges the shutdown of its connection. The others do not.
+        // This client is a complete HTTP/2 client, so it acknowledges the gateway's shutdown of the connection. The two
+        // clients below send fixed bytes and acknowledge nothing.
         let client = gateway.client().h2();
         let connection = client.keep_alive().await;
         for number in 0..STREAMS {
@@ -55,11 +57,11 @@ async fn a_drain_waits_for_keyed_executions_whose_clients_disconnect() {
             drop(connection);
         }));
         for number in 0..2 {
-            let mut socket = client.connect().await.expect("a connection");
+            let mut socket = client.connect().await.expect("the connection is open");
             let delay_before_close = random_delay();
             clients.push(tokio::spawn(async move {
                 let sent = socket.write_all(&keyed_requests(number)).await;
-                sent.expect("a connection");
+                sent.expect("the connection is open");
                 tokio::time::sleep(delay_before_close).await;
                 drop(socket);
             }));
@@ -68,10 +70,10 @@ async fn a_drain_waits_for_keyed_executions_whose_clients_disconnect() {
         gateway.drain();
         let ended = tokio::task::spawn_blocking(move || gateway.wait_for_exit());
         for client in clients {
-            client.await.expect("no panic");
+            client.await.expect("the task does not panic");
         }
-        let counts = ended.await.expect("no panic");
-        let completed = usize::try_from(counts.completed).expect("few");
+        let counts = ended.await.expect("the task does not panic");
+        let completed = usize::try_from(counts.completed).expect("the number is small");
         assert_eq!(
             (counts.in_progress, counts.unknown, completed),
             (0, 0, upstream.count()),
@@ -79,6 +81,11 @@ async fn a_drain_waits_for_keyed_executions_whose_clients_disconnect() {
         );
         executions += completed;
     }
-    println!("{ROUNDS} drains, {executions} executions, all recorded");
-    assert!(executions > ROUNDS, "too few executions: {executions}");
+    println!(
+        "all {executions} requests that were executed in {ROUNDS} drains have an idempotency record"
+    );
+    assert!(
+        executions > ROUNDS,
+        "only {executions} requests were executed, so most drains had none to wait for"
+    );
 }

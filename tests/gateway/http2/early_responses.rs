@@ -1,4 +1,7 @@
-//! Responses that are complete before the client has ended its side of the stream.
+//! Tests of responses that are complete before the client has sent the end of its request.
+//!
+//! Such a stream lingers: the gateway discards the rest of the request for a limited time and up to a limited number of
+//! bytes. Then it resets the stream.
 
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
@@ -12,13 +15,13 @@ use super::frames::{DATA, END_STREAM, FrameClient, RST_STREAM, frame};
 use super::{Connection, rejecting, request};
 use crate::harness::{Gateway, TEST_TIMEOUT, Upstream, empty};
 
-/// Time after which the gateway resets a lingering stream.
+/// How long a stream lingers before the gateway resets it.
 const LINGER_TIME: Duration = Duration::from_secs(5);
 
-/// Bytes that the gateway discards per stream before it resets it.
+/// Number of request bytes that the gateway discards on a lingering stream before it resets the stream.
 const LINGER_BYTES: usize = 1 << 20;
 
-/// Receive window of the gateway, per stream.
+/// Receive window of the gateway per stream, in bytes.
 const WINDOW: usize = 256 * 1024;
 
 const LINGERING_STREAMS: &str = "http2_lingering_streams";
@@ -27,7 +30,8 @@ fn resets(reason: &str) -> String {
     format!("http2_early_resets_total{{reason=\"{reason}\"}}")
 }
 
-/// Starts a gateway with an admin listener that rejects every request for `/limited`.
+/// Starts a gateway with an admin listener, and uses up the rate limit of `/limited`. The gateway then rejects every
+/// request for `/limited`.
 async fn rejecting_all(upstream: &Upstream) -> Gateway {
     let gateway = rejecting(upstream).admin().start();
     let first = gateway.client().get("/limited").send().await;
@@ -35,7 +39,8 @@ async fn rejecting_all(upstream: &Upstream) -> Gateway {
     gateway
 }
 
-/// Sends up to `most` bytes, as far as the windows allow, until the gateway resets the stream.
+/// Sends up to `most` body bytes, as the flow-control windows allow, until the gateway resets the stream. Returns the
+/// number of bytes sent and the reason of the reset, or `None` if there was no reset.
 async fn send_until_reset(body: &mut SendStream<Bytes>, most: usize) -> (usize, Option<Reason>) {
     let mut sent = 0;
     while sent < most {
@@ -43,7 +48,7 @@ async fn send_until_reset(body: &mut SendStream<Bytes>, most: usize) -> (usize, 
         let capacity = poll_fn(|cx| body.poll_capacity(cx)).await;
         let Some(Ok(capacity)) = capacity else {
             let reset = timeout(TEST_TIMEOUT, poll_fn(|cx| body.poll_reset(cx))).await;
-            return (sent, reset.expect("a reset").ok());
+            return (sent, reset.expect("the gateway resets the stream").ok());
         };
         let part = Bytes::from(vec![b'x'; capacity.min(most - sent)]);
         sent += part.len();
@@ -71,7 +76,7 @@ async fn a_client_that_ends_its_side_is_not_reset() {
     }
     gateway.wait_for_metric(LINGERING_STREAMS, 0).await;
     client.assert_no_reset().await;
-    // Here the whole request is sent before the gateway responds.
+    // The client sends the complete request on stream 7 before it reads the response, so the stream does not linger.
     let end = frame(DATA, END_STREAM, 7, b"x");
     client.post(7, "/limited").await;
     client.send(end).await;
@@ -90,11 +95,17 @@ async fn a_client_that_does_not_end_its_side_is_reset_after_5_seconds() {
     client.send(frame(DATA, 0, 1, b"the start of a body")).await;
     assert_eq!(client.reset().await, (1, 0));
     let elapsed = started.elapsed();
-    assert!(elapsed >= LINGER_TIME, "{elapsed:?}");
-    assert!(elapsed < 2 * LINGER_TIME, "{elapsed:?}");
+    assert!(
+        elapsed >= LINGER_TIME,
+        "the gateway reset the stream too early, after {elapsed:?}"
+    );
+    assert!(
+        elapsed < 2 * LINGER_TIME,
+        "the gateway reset the stream too late, after {elapsed:?}"
+    );
     gateway.wait_for_metric(LINGERING_STREAMS, 0).await;
     gateway.wait_for_metric(&resets("time"), 1).await;
-    // The connection stays usable.
+    // The reset of stream 1 does not end the connection: the gateway responds on stream 3.
     client.post(3, "/limited").await;
     client.response(3).await;
 }
@@ -109,7 +120,7 @@ async fn the_17th_lingering_stream_resets_the_oldest() {
         client.response(2 * number + 1).await;
     }
     client.assert_no_reset().await;
-    // A completed stream does not count.
+    // The client ends stream 1, so this stream no longer counts towards the limit of 16 lingering streams.
     client.send(frame(DATA, END_STREAM, 1, b"x")).await;
     gateway.wait_for_metric(LINGERING_STREAMS, 15).await;
     client.post(33, "/limited").await;
@@ -123,7 +134,7 @@ async fn the_17th_lingering_stream_resets_the_oldest() {
     client.assert_no_reset().await;
     gateway.wait_for_metric(LINGERING_STREAMS, 16).await;
     gateway.wait_for_metric(&resets("streams"), 2).await;
-    // Another connection has its own count.
+    // The limit of 16 lingering streams applies to each connection separately.
     let mut other = FrameClient::connect(&gateway).await;
     other.post(1, "/limited").await;
     other.response(1).await;
@@ -146,7 +157,7 @@ async fn data_in_flight_on_many_reset_streams_does_not_end_the_connection() {
         assert_eq!(code, 0);
         open.retain(|&other| other != stream);
     }
-    // The client sends this before it has read the resets.
+    // A client that has not yet read the resets still sends data on all streams.
     for number in 0..UPLOADS {
         let data = frame(DATA, 0, 2 * number + 1, &[b'x'; 1_000]);
         client.send([&*data, &data, &data].concat()).await;
@@ -173,7 +184,11 @@ async fn a_client_that_resets_a_stream_or_disconnects_ends_lingering_immediately
     drop(client);
     gateway.wait_for_metric(LINGERING_STREAMS, 0).await;
     gateway.wait_for_metric("connections", 0).await;
-    assert!(started.elapsed() < LINGER_TIME, "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < LINGER_TIME,
+        "the streams lingered for {:?}",
+        started.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -184,19 +199,21 @@ async fn a_rejected_upload_of_100_mb_is_not_read_to_its_end() {
     let connection = Connection::open(&gateway, 65_535).await;
     let upload = request("POST", "/limited").header("content-length", SIZE);
     let (response, mut body) = (connection.ready().await)
-        .send_request(upload.body(()).expect("a request"), false)
-        .expect("sent");
+        .send_request(upload.body(()).expect("the request is valid"), false)
+        .expect("the bytes are sent");
     let (sent, reset) = timeout(TEST_TIMEOUT, send_until_reset(&mut body, SIZE))
         .await
-        .expect("a reset");
-    println!("{sent} of {SIZE} bytes sent before the reset");
+        .expect("the gateway resets the stream in time");
+    println!("the client sent {sent} of {SIZE} bytes before the gateway reset the stream");
     assert_eq!(reset, Some(Reason::NO_ERROR));
     assert!(
         (LINGER_BYTES..=LINGER_BYTES + WINDOW).contains(&sent),
-        "{sent}"
+        "the gateway reset the stream after {sent} bytes"
     );
-    let response = timeout(TEST_TIMEOUT, response).await.expect("a response");
-    assert_eq!(response.expect("no stream error").status(), 429);
+    let response = timeout(TEST_TIMEOUT, response)
+        .await
+        .expect("a response arrives");
+    assert_eq!(response.expect("the stream has no error").status(), 429);
     gateway.wait_for_metric(&resets("bytes"), 1).await;
     assert_eq!(upstream.count(), 1);
 }
@@ -209,39 +226,47 @@ async fn rejected_uploads_do_not_delay_another_upload_of_their_connection() {
     let connection = Connection::open(&gateway, 65_535).await;
     let mut uploads = JoinSet::new();
     for _ in 0..UPLOADS {
-        let upload = request("POST", "/limited").body(()).expect("a request");
+        let upload = request("POST", "/limited")
+            .body(())
+            .expect("the request is valid");
         let (response, mut body) = (connection.ready().await)
             .send_request(upload, false)
-            .expect("sent");
+            .expect("the bytes are sent");
         uploads.spawn(async move {
             let sent = send_until_reset(&mut body, 100 << 20).await;
-            let response = response.await.expect("no stream error");
+            let response = response.await.expect("the stream has no error");
             assert_eq!(response.status(), 429);
             sent
         });
     }
     let started = Instant::now();
-    let upload = request("POST", "/").body(()).expect("a request");
+    let upload = request("POST", "/").body(()).expect("the request is valid");
     let (response, mut body) = (connection.ready().await)
         .send_request(upload, false)
-        .expect("sent");
+        .expect("the bytes are sent");
     let (sent, _) = send_until_reset(&mut body, 1_000_000).await;
     assert_eq!(sent, 1_000_000);
-    body.send_data(Bytes::new(), true).expect("sent");
-    let response = timeout(TEST_TIMEOUT, response).await.expect("a response");
+    body.send_data(Bytes::new(), true)
+        .expect("the bytes are sent");
+    let response = timeout(TEST_TIMEOUT, response)
+        .await
+        .expect("a response arrives");
     let elapsed = started.elapsed();
-    assert_eq!(response.expect("no stream error").status(), 200);
+    assert_eq!(response.expect("the stream has no error").status(), 200);
     assert_eq!(upstream.last().body.len(), 1_000_000);
     let mut discarded = 0;
     while let Some(sent) = uploads.join_next().await {
-        let (sent, reset) = sent.expect("no panic");
+        let (sent, reset) = sent.expect("the task does not panic");
         assert_eq!(reset, Some(Reason::NO_ERROR));
         discarded += sent;
     }
     println!(
-        "1 MB in {elapsed:?} beside {UPLOADS} rejected uploads, of which {discarded} bytes were sent"
+        "an upload of 1 MB took {elapsed:?}; {UPLOADS} rejected uploads sent {discarded} bytes at the same time"
     );
-    assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
+    assert!(
+        elapsed < Duration::from_secs(1),
+        "the upload took {elapsed:?}"
+    );
 }
 
 #[tokio::test]
@@ -249,30 +274,46 @@ async fn rejected_uploads_leave_the_window_free_while_their_responses_wait_for_t
     const UPLOADS: usize = 40;
     let upstream = Upstream::with(|_| async { empty(200) });
     let gateway = rejecting_all(&upstream).await;
-    // The bodies of the rejections exceed the windows of their streams.
+    // A window of 10 bytes per stream is smaller than the body of a 429, so no response can be sent completely.
     let connection = Connection::open(&gateway, 10).await;
     let mut pending = Vec::new();
     for _ in 0..UPLOADS {
-        let upload = request("POST", "/limited").body(()).expect("a request");
+        let upload = request("POST", "/limited")
+            .body(())
+            .expect("the request is valid");
         let (response, mut body) = (connection.ready().await)
             .send_request(upload, false)
-            .expect("sent");
-        let response = timeout(TEST_TIMEOUT, response).await.expect("a response");
-        assert_eq!(response.as_ref().expect("no stream error").status(), 429);
+            .expect("the bytes are sent");
+        let response = timeout(TEST_TIMEOUT, response)
+            .await
+            .expect("a response arrives");
+        assert_eq!(
+            response.as_ref().expect("the stream has no error").status(),
+            429
+        );
         let sent = timeout(TEST_TIMEOUT, send_until_reset(&mut body, WINDOW)).await;
-        assert_eq!(sent.expect("free windows"), (WINDOW, None));
+        assert_eq!(
+            sent.expect("the flow-control windows stay open"),
+            (WINDOW, None)
+        );
         pending.push((response, body));
     }
     assert!(gateway.metric(LINGERING_STREAMS).await.abs() < f64::EPSILON);
-    let upload = request("POST", "/").body(()).expect("a request");
+    let upload = request("POST", "/").body(()).expect("the request is valid");
     let (response, mut body) = (connection.ready().await)
         .send_request(upload, false)
-        .expect("sent");
+        .expect("the bytes are sent");
     let sent = timeout(TEST_TIMEOUT, send_until_reset(&mut body, 1_000_000)).await;
-    assert_eq!(sent.expect("free windows"), (1_000_000, None));
-    body.send_data(Bytes::new(), true).expect("sent");
-    let response = timeout(TEST_TIMEOUT, response).await.expect("a response");
-    assert_eq!(response.expect("no stream error").status(), 200);
+    assert_eq!(
+        sent.expect("the flow-control windows stay open"),
+        (1_000_000, None)
+    );
+    body.send_data(Bytes::new(), true)
+        .expect("the bytes are sent");
+    let response = timeout(TEST_TIMEOUT, response)
+        .await
+        .expect("a response arrives");
+    assert_eq!(response.expect("the stream has no error").status(), 200);
 }
 
 #[tokio::test]
@@ -295,10 +336,10 @@ async fn a_drain_does_not_wait_for_lingering_streams() {
             resets.push(frame.stream);
         }
     }
-    ended.await.expect("no panic");
+    ended.await.expect("the task does not panic");
     resets.sort_unstable();
     assert_eq!(resets, [1, 3, 5]);
     let elapsed = started.elapsed();
-    println!("drained in {elapsed:?}");
-    assert!(elapsed < LINGER_TIME / 2, "{elapsed:?}");
+    println!("the drain took {elapsed:?}");
+    assert!(elapsed < LINGER_TIME / 2, "the drain took {elapsed:?}");
 }

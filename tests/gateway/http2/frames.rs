@@ -1,4 +1,4 @@
-//! HTTP/2 frames and header blocks built byte by byte, and a client that reads frames.
+//! Functions that build HTTP/2 frames and field blocks byte by byte, and a client that sends and reads single frames.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ pub(crate) const ACK: u8 = 1;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// Connection preface of a client, without the SETTINGS frame.
+/// Connection preface of a client, without the SETTINGS frame that follows it.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(payload.len()).expect("a frame");
+    let len = u32::try_from(payload.len()).expect("the payload fits into a frame");
     let mut frame = len.to_be_bytes()[1..].to_vec();
     frame.extend([kind, flags]);
     frame.extend(stream.to_be_bytes());
@@ -33,7 +33,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// Encodes header lines as literals without indexing and Huffman coding.
+/// Encodes header field lines as literals without indexing and without Huffman coding (RFC 7541, section 6.2.2).
 pub(crate) fn block(lines: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in lines {
@@ -46,22 +46,22 @@ pub(crate) fn block(lines: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// Encodes a length with a prefix of seven bits (RFC 7541, section 5.1).
+/// Appends `len` to `block` as an integer with a prefix of seven bits (RFC 7541, section 5.1).
 pub(crate) fn length(block: &mut Vec<u8>, len: usize) {
     if len < 127 {
-        block.push(u8::try_from(len).expect("small"));
+        block.push(u8::try_from(len).expect("the number is small"));
         return;
     }
     block.push(127);
     let mut rest = len - 127;
     while rest >= 128 {
-        block.push(u8::try_from(rest % 128).expect("seven bits") | 128);
+        block.push(u8::try_from(rest % 128).expect("the value has seven bits") | 128);
         rest /= 128;
     }
-    block.push(u8::try_from(rest).expect("seven bits"));
+    block.push(u8::try_from(rest).expect("the value has seven bits"));
 }
 
-/// A frame that the gateway sent.
+/// Frame that the client has received from the gateway.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
@@ -70,13 +70,17 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Connection on which a test sends and reads single frames.
+/// HTTP/2 connection to the gateway on which a test sends and reads single frames.
 pub(crate) struct FrameClient(TcpStream);
 
 impl FrameClient {
-    /// Connects and sends the preface with default settings.
+    /// Opens a connection and sends the preface and an empty SETTINGS frame.
     pub(crate) async fn connect(gateway: &Gateway) -> Self {
-        let socket = gateway.client().connect().await.expect("a connection");
+        let socket = gateway
+            .client()
+            .connect()
+            .await
+            .expect("the connection is open");
         let mut client = Self(socket);
         client
             .send([PREFACE, &frame(SETTINGS, 0, 0, &[])].concat())
@@ -86,15 +90,15 @@ impl FrameClient {
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let sent = self.0.write_all(bytes.as_ref()).await;
-        sent.expect("an open connection");
+        sent.expect("the connection is open");
     }
 
-    /// Shuts down the sending side of the connection.
+    /// Shuts down the sending side of the TCP connection.
     pub(crate) async fn end(&mut self) {
-        self.0.shutdown().await.expect("an open connection");
+        self.0.shutdown().await.expect("the connection is open");
     }
 
-    /// Sends a GET.
+    /// Sends a complete GET request on `stream`.
     pub(crate) async fn get(&mut self, stream: u32, path: &str) {
         let lines = [
             (":method", "GET"),
@@ -107,7 +111,7 @@ impl FrameClient {
             .await;
     }
 
-    /// Sends the head of a POST and leaves the stream open.
+    /// Sends the head of a POST request on `stream` without `END_STREAM`, so that the gateway expects a body.
     pub(crate) async fn post(&mut self, stream: u32, path: &str) {
         let lines = [
             (":method", "POST"),
@@ -119,16 +123,19 @@ impl FrameClient {
             .await;
     }
 
-    /// Reads the next frame, or `None` at the end of the connection. Acknowledges pings.
+    /// Reads the next frame, and acknowledges it if it is a ping. Returns `None` if the gateway has closed the
+    /// connection. Panics after [`TEST_TIMEOUT`].
     pub(crate) async fn next(&mut self) -> Option<Frame> {
-        let frame = timeout(TEST_TIMEOUT, self.read()).await.expect("a frame")?;
+        let frame = timeout(TEST_TIMEOUT, self.read())
+            .await
+            .expect("a frame or the close arrives in time")?;
         if (frame.kind, frame.flags) == (PING, 0) {
             self.send(self::frame(PING, ACK, 0, &frame.payload)).await;
         }
         Some(frame)
     }
 
-    /// Reads the next frame, or `None` at the end of the connection.
+    /// Reads the next frame. Returns `None` if the gateway has closed the connection. There is no timeout.
     pub(crate) async fn read(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.0.read_exact(&mut head).await.ok()?;
@@ -143,10 +150,10 @@ impl FrameClient {
         })
     }
 
-    /// Reads until the response of `stream` is complete.
+    /// Reads frames until the response of `stream` is complete. Panics if the gateway resets the stream.
     pub(crate) async fn response(&mut self, stream: u32) {
         loop {
-            let frame = self.next().await.expect("an open connection");
+            let frame = self.next().await.expect("the connection is open");
             if frame.stream == stream {
                 assert_ne!(frame.kind, RST_STREAM, "{frame:?}");
                 if frame.flags & END_STREAM != 0 {
@@ -156,24 +163,27 @@ impl FrameClient {
         }
     }
 
-    /// Reads until the gateway resets a stream. Returns the stream and the error code.
+    /// Reads frames until the gateway resets any stream. Returns the stream id and the error code.
     pub(crate) async fn reset(&mut self) -> (u32, u32) {
         loop {
-            let frame = self.next().await.expect("an open connection");
+            let frame = self.next().await.expect("the connection is open");
             if frame.kind == RST_STREAM {
-                let code = frame.payload.try_into().expect("four bytes");
+                let code = frame
+                    .payload
+                    .try_into()
+                    .expect("the payload has four bytes");
                 return (frame.stream, u32::from_be_bytes(code));
             }
         }
     }
 
-    /// Sends a ping and reads up to its acknowledgement. Fails if the gateway resets a stream before that.
+    /// Sends a ping and reads frames up to its acknowledgement. Panics if the gateway resets a stream before that.
     pub(crate) async fn assert_no_reset(&mut self) {
-        // This gives the tasks that the earlier frames wake time to run before the ping is received.
+        // The pause gives the gateway time to react to earlier frames before it receives the ping.
         tokio::time::sleep(Duration::from_millis(50)).await;
         self.send(frame(PING, 0, 0, &[7; 8])).await;
         loop {
-            let frame = self.next().await.expect("an open connection");
+            let frame = self.next().await.expect("the connection is open");
             assert_ne!(frame.kind, RST_STREAM, "{frame:?}");
             if (frame.kind, frame.flags) == (PING, ACK) {
                 return;

@@ -1,4 +1,4 @@
-//! Responses to HEAD, and `100 Continue`.
+//! Tests of HTTP/2 responses to HEAD requests, and of `100 Continue`.
 
 use std::future::poll_fn;
 
@@ -18,30 +18,37 @@ async fn a_rejected_head_request_has_no_body() {
         .start();
     let connection = Connection::open(&gateway, WINDOW).await;
     for (path, status) in [("/", 200), ("/", 429), ("/a\\b/..%00", 400)] {
-        let head = request("HEAD", path).body(()).expect("a request");
+        let head = request("HEAD", path)
+            .body(())
+            .expect("the request is valid");
         let (response, _) = connection
             .ready()
             .await
             .send_request(head, true)
-            .expect("sent");
-        let response = timeout(TEST_TIMEOUT, response).await.expect("a response");
-        let response = response.expect("no stream error");
+            .expect("the bytes are sent");
+        let response = timeout(TEST_TIMEOUT, response)
+            .await
+            .expect("a response arrives");
+        let response = response.expect("the stream has no error");
         assert_eq!(response.status(), status, "{path}");
         assert_eq!(
             response.headers().contains_key("retry-after"),
             status == 429
         );
-        // The length is that of the body of a GET.
+        // `Content-Length` states the length that the body of the same GET would have.
         if status != 200 {
             let length = response.headers()["content-length"].to_str();
-            assert_ne!(length.expect("digits"), "0");
+            assert_ne!(length.expect("Content-Length is ASCII"), "0");
         }
         let mut body = response.into_body();
         assert!(
             body.is_end_stream(),
-            "{path}: the head does not end the stream"
+            "{path}: the response head does not have END_STREAM"
         );
-        assert!(body.data().await.is_none(), "{path}");
+        assert!(
+            body.data().await.is_none(),
+            "the response to HEAD {path} has a body"
+        );
     }
 }
 
@@ -58,22 +65,24 @@ async fn a_client_that_expects_100_continue_gets_it_if_the_request_is_admitted()
         if !key.is_empty() {
             expecting = expecting.header("idempotency-key", key);
         }
-        let expecting = expecting.body(()).expect("a request");
+        let expecting = expecting.body(()).expect("the request is valid");
         let (mut response, mut body) = connection
             .ready()
             .await
             .send_request(expecting, false)
-            .expect("sent");
+            .expect("the bytes are sent");
         let interim = timeout(TEST_TIMEOUT, poll_fn(|cx| response.poll_informational(cx)));
         let interim = interim
             .await
-            .expect("100 Continue")
-            .expect("an interim response");
-        assert_eq!(interim.expect("no stream error").status(), 100);
+            .expect("100 Continue arrives in time")
+            .expect("an interim response arrives");
+        assert_eq!(interim.expect("the stream has no error").status(), 100);
         body.send_data(Bytes::from_static(b"the body"), true)
-            .expect("sent");
-        let response = timeout(TEST_TIMEOUT, response).await.expect("a response");
-        assert_eq!(response.expect("no stream error").status(), 200);
+            .expect("the bytes are sent");
+        let response = timeout(TEST_TIMEOUT, response)
+            .await
+            .expect("a response arrives");
+        assert_eq!(response.expect("the stream has no error").status(), 200);
         assert_eq!(upstream.last().body, "the body");
         assert!(!upstream.last().has("expect"));
     }
@@ -91,10 +100,12 @@ async fn a_rejected_request_that_expects_100_continue_gets_only_the_rejection() 
     let (mut response, _body) = connection
         .ready()
         .await
-        .send_request(expecting.body(()).expect("a request"), false)
-        .expect("sent");
+        .send_request(expecting.body(()).expect("the request is valid"), false)
+        .expect("the bytes are sent");
     let interim = timeout(TEST_TIMEOUT, poll_fn(|cx| response.poll_informational(cx)));
-    assert!(interim.await.expect("a response").is_none());
-    let response = timeout(TEST_TIMEOUT, response).await.expect("a response");
-    assert_eq!(response.expect("no stream error").status(), 429);
+    assert!(interim.await.expect("a response arrives").is_none());
+    let response = timeout(TEST_TIMEOUT, response)
+        .await
+        .expect("a response arrives");
+    assert_eq!(response.expect("the stream has no error").status(), 429);
 }

@@ -1,4 +1,4 @@
-//! Requests that the client does not complete are never executed, however the client stops.
+//! Tests that the gateway never forwards a request that the client does not complete, however the client stops.
 
 use std::time::Duration;
 
@@ -13,40 +13,43 @@ use super::frames::{
 };
 use crate::harness::{Gateway, TEST_TIMEOUT, Upstream, eventually};
 
-/// Body of every request, by frame.
+/// Body of every request. Each element is the payload of one DATA frame.
 const PARTS: [&str; 3] = ["{\"amount\"", "", ": 100}"];
 
-/// Maximum number of open connections.
+/// Maximum number of connections that the test opens at the same time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// How a client stops.
+/// How a client stops before its request is complete.
 #[derive(Clone, Copy, Debug)]
 enum ClientStop {
-    /// The client resets the stream with this code.
+    /// The client resets the stream with this error code.
     Reset(u32),
-    /// The client sends GOAWAY with this code and closes the connection.
+    /// The client sends GOAWAY with this error code and closes the connection.
     Goaway(u32),
-    /// The client sends GOAWAY and nothing more.
+    /// The client sends GOAWAY, then nothing more, and leaves the connection open.
     GoawayAndSilence,
     /// The client closes the connection.
     Close,
-    /// The client resets the connection.
+    /// The client resets the TCP connection.
     Abort,
-    /// The client sends nothing more and does not acknowledge pings.
+    /// The client sends nothing more, does not acknowledge pings, and leaves the connection open.
     Silence,
 }
 
-/// One incomplete request.
+/// Description of one incomplete request.
 #[derive(Clone, Debug)]
 struct Case {
-    /// Number of body frames that the client sends.
+    /// Number of DATA frames that the client sends, at most the length of `PARTS`.
     frames: usize,
     stop: ClientStop,
+    /// Whether the request has `Content-Length`.
     is_declared: bool,
+    /// Idempotency key of the request.
     key: Option<String>,
 }
 
-/// Returns every combination. In the last case of each, the whole body is sent and only `END_STREAM` is missing.
+/// Returns a case for every combination of stop, number of frames, `Content-Length` and idempotency key. With the
+/// largest number of frames, the body is complete and only `END_STREAM` is missing.
 fn cases() -> Vec<Case> {
     let resets = (0..=13).chain([0xff]).map(ClientStop::Reset);
     let stops = resets.chain([
@@ -94,7 +97,7 @@ impl Case {
         frame(HEADERS, END_HEADERS, 1, &block(&lines))
     }
 
-    /// Sends the request up to the point where the client stops, and stops.
+    /// Sends the incomplete request on the connection `gateway`, and then stops as `stop` states.
     async fn run(self, gateway: TcpStream) {
         let mut gateway = gateway;
         let mut sent = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &self.headers()].concat();
@@ -110,37 +113,40 @@ impl Case {
             ClientStop::GoawayAndSilence => sent.extend(frame(GOAWAY, 0, 0, &[0; 8])),
             ClientStop::Close | ClientStop::Abort | ClientStop::Silence => {}
         }
-        gateway.write_all(&sent).await.expect("a connection");
+        gateway
+            .write_all(&sent)
+            .await
+            .expect("the connection is open");
         match self.stop {
             ClientStop::Reset(_) => {
-                // The acknowledged ping shows that the gateway has handled the reset.
+                // The gateway handles frames in order. When it acknowledges the ping, it has handled the reset.
                 gateway
                     .write_all(&frame(PING, 0, 0, &[7; 8]))
                     .await
-                    .expect("a connection");
+                    .expect("the connection is open");
                 assert!(has_sent(&mut gateway, &[7; 8]).await);
             }
             ClientStop::Silence | ClientStop::GoawayAndSilence => {
                 assert!(
                     has_sent(&mut gateway, b"did not arrive in time").await,
-                    "no 408"
+                    "the gateway did not respond with 408"
                 );
             }
             ClientStop::Abort => {
                 let linger = SockRef::from(&gateway).set_linger(Some(Duration::ZERO));
-                linger.expect("an open socket");
+                linger.expect("the socket is open");
             }
             ClientStop::Goaway(_) | ClientStop::Close => {}
         }
     }
 }
 
-/// Reads until the gateway has sent `bytes`. Returns false if the connection ends before.
+/// Reads until the gateway has sent `bytes`. Returns false if the gateway closes the connection before that.
 async fn has_sent(gateway: &mut TcpStream, bytes: &[u8]) -> bool {
     let mut received = Vec::new();
     while !received.windows(bytes.len()).any(|window| window == bytes) {
         let read = tokio::time::timeout(TEST_TIMEOUT, gateway.read_buf(&mut received)).await;
-        match read.expect("the gateway reacts") {
+        match read.expect("the gateway sends something or closes in time") {
             Ok(0) | Err(_) => return false,
             Ok(_) => {}
         }
@@ -167,23 +173,31 @@ async fn an_incomplete_request_is_never_executed() {
             running
                 .join_next()
                 .await
-                .expect("a case")
-                .expect("no panic");
+                .expect("a case is running")
+                .expect("the task does not panic");
         }
-        let socket = gateway.client().connect().await.expect("a connection");
+        let socket = gateway
+            .client()
+            .connect()
+            .await
+            .expect("the connection is open");
         running.spawn(case.run(socket));
     }
     while let Some(ended) = running.join_next().await {
-        ended.expect("no panic");
+        ended.expect("the task does not panic");
     }
     gateway.wait_for_metric("connections", 0).await;
     gateway
         .wait_for_metric("upstream_in_flight{upstream=\"api\"}", 0)
         .await;
     let executed: Vec<_> = upstream.requests();
-    assert!(executed.is_empty(), "{executed:?}");
+    assert!(
+        executed.is_empty(),
+        "the upstream received incomplete requests: {executed:?}"
+    );
 
-    // No key was claimed, so the complete request can use it.
+    // The incomplete requests must not have claimed their idempotency keys: a complete request with the same key is
+    // executed.
     let keys: Vec<_> = cases.into_iter().filter_map(|case| case.key).collect();
     for key in &keys {
         let retry = gateway.client().post("/pay").key(key).body(PARTS.concat());
@@ -191,11 +205,11 @@ async fn an_incomplete_request_is_never_executed() {
         assert_eq!(response.status, 201, "{key}: {}", response.text());
         assert!(!response.is_replay());
     }
-    eventually("upstream has all retries", || {
+    eventually("the upstream has received all complete requests", || {
         upstream.count() == keys.len()
     })
     .await;
-    println!("{count} incomplete requests, none executed");
+    println!("the upstream received none of {count} incomplete requests");
 }
 
 #[tokio::test]
@@ -214,31 +228,48 @@ async fn a_request_with_content_length_0_is_complete_only_with_end_stream() {
     for end in [
         frame(RST_STREAM, 0, 1, &[0; 4]),
         frame(DATA, END_STREAM, 1, b"more"),
-        // Nothing follows, so `body_timeout` expires.
+        // The client sends nothing after the header fields, so `body_timeout` expires.
         Vec::new(),
     ] {
-        let mut socket = gateway.client().connect().await.expect("a connection");
+        let mut socket = gateway
+            .client()
+            .connect()
+            .await
+            .expect("the connection is open");
         let headers = frame(HEADERS, END_HEADERS, 1, &block(&lines));
         let sent = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &headers, &end].concat();
-        socket.write_all(&sent).await.expect("a connection");
+        socket
+            .write_all(&sent)
+            .await
+            .expect("the connection is open");
         if end.is_empty() {
             assert!(
                 has_sent(&mut socket, b"did not arrive in time").await,
-                "no 408"
+                "the gateway did not respond with 408"
             );
         } else {
             let ping = frame(PING, 0, 0, &[7; 8]);
-            socket.write_all(&ping).await.expect("a connection");
+            socket
+                .write_all(&ping)
+                .await
+                .expect("the connection is open");
             assert!(has_sent(&mut socket, &[7; 8]).await);
         }
         assert_eq!(upstream.count(), 0);
     }
     let empty = frame(DATA, END_STREAM, 1, &[]);
-    let mut socket = gateway.client().connect().await.expect("a connection");
+    let mut socket = gateway
+        .client()
+        .connect()
+        .await
+        .expect("the connection is open");
     let headers = frame(HEADERS, END_HEADERS, 1, &block(&lines));
     let sent = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &headers, &empty].concat();
-    socket.write_all(&sent).await.expect("a connection");
-    eventually("upstream has the complete request", || {
+    socket
+        .write_all(&sent)
+        .await
+        .expect("the connection is open");
+    eventually("the upstream has received the complete request", || {
         upstream.count() == 1
     })
     .await;

@@ -1,5 +1,5 @@
-//! Clients that read slowly or stop reading. `write_timeout` applies to each stream and restarts when the client
-//! accepts bytes.
+//! Tests with clients that read slowly or stop reading. `write_timeout` applies to each stream separately, and it
+//! restarts whenever the client accepts bytes.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ use crate::harness::{Gateway, TEST_TIMEOUT, Upstream, eventually, full};
 
 const WRITE_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// Receive window of a stream, in bytes. The client grants more in steps of half a window.
+/// Receive window of a stream in bytes. The slow clients enlarge it in steps of half a window.
 const WINDOW: u32 = 2_000;
 
-/// Upstream whose responses have this many bytes.
+/// Creates an upstream whose response bodies have this many bytes.
 fn with_response_length(bytes: usize) -> Upstream {
     Upstream::with(move |_| async move { full(vec![b'x'; bytes]) })
 }
@@ -34,16 +34,21 @@ fn gateway(upstream: &Upstream) -> Gateway {
         .start()
 }
 
-/// Sends a request and returns the body of the response.
+/// Sends a request and returns the body of its response, of which nothing is read yet.
 async fn response_body(connection: &Connection, request: http::request::Builder) -> RecvStream {
-    let request = request.body(()).expect("a request");
+    let request = request.body(()).expect("the request is valid");
     let mut sender = connection.ready().await;
-    let (response, _) = sender.send_request(request, true).expect("sent");
-    let response = timeout(TEST_TIMEOUT, response).await.expect("a response");
-    response.expect("no stream error").into_body()
+    let (response, _) = sender
+        .send_request(request, true)
+        .expect("the bytes are sent");
+    let response = timeout(TEST_TIMEOUT, response)
+        .await
+        .expect("a response arrives");
+    response.expect("the stream has no error").into_body()
 }
 
-/// Reads until the end, an error, or `most` has passed. Grants `step` bytes every `pause`.
+/// Reads until the body ends, an error occurs, or `most` has passed. Whenever no data arrives for `pause`, enlarges the
+/// receive window by `step` bytes. Returns the number of bytes read.
 async fn read_slowly(
     body: &mut RecvStream,
     step: usize,
@@ -72,27 +77,28 @@ async fn a_client_that_accepts_bytes_within_the_timeout_is_not_reset() {
     let gateway = gateway(&upstream);
     let connection = Connection::open(&gateway, WINDOW).await;
     let mut body = response_body(&connection, request("GET", "/")).await;
-    // Half a window each time: the client needs several timeouts for what `h2` queues.
+    // The client enlarges its window by only half a window at a time. So the data that `h2` queues takes longer than
+    // `write_timeout`, although the client accepts bytes four times in that time.
     let pause = WRITE_TIMEOUT / 4;
     let read = read_slowly(&mut body, 1_000, pause, 8 * WRITE_TIMEOUT).await;
     let read = read.expect("the stream is not reset");
-    assert!(read > 10_000, "{read}");
+    assert!(read > 10_000, "the client could read only {read} bytes");
 }
 
-/// Reads without granting more bytes, and returns the reason of the reset.
+/// Reads without enlarging the receive window until the gateway resets the stream. Returns the error code of the reset.
 async fn reset_of(body: &mut RecvStream) -> Option<Reason> {
     let end = async {
         loop {
             match body.data().await {
                 Some(Ok(_unreleased)) => {}
                 Some(Err(error)) => return error.reason(),
-                None => panic!("the response is complete"),
+                None => panic!("the gateway sent the complete response instead of a reset"),
             }
         }
     };
     timeout(TEST_TIMEOUT, end)
         .await
-        .expect("the stream is reset")
+        .expect("the gateway resets the stream in time")
 }
 
 #[tokio::test]
@@ -114,13 +120,19 @@ async fn a_client_that_stops_reading_a_stream_loses_this_stream_only() {
     });
     assert_eq!(reset_of(&mut stopped).await, Some(Reason::CANCEL));
     let elapsed = started.elapsed();
-    assert!(elapsed >= WRITE_TIMEOUT, "{elapsed:?}");
+    assert!(
+        elapsed >= WRITE_TIMEOUT,
+        "the gateway stopped sending too early, after {elapsed:?}"
+    );
     assert!(
         elapsed < WRITE_TIMEOUT + Duration::from_secs(2),
-        "{elapsed:?}"
+        "the gateway stopped sending too late, after {elapsed:?}"
     );
-    let read = reading.await.expect("no panic").expect("no reset");
-    assert!(read > 10_000, "{read}");
+    let read = reading
+        .await
+        .expect("the task does not panic")
+        .expect("the connection is not reset");
+    assert!(read > 10_000, "the client could read only {read} bytes");
     drop(response_body(&connection, request("GET", "/")).await);
 }
 
@@ -133,11 +145,11 @@ async fn a_replay_that_is_not_read_is_reset() {
     let mut body = response_body(&first, pay()).await;
     let mut read = 0;
     while let Some(data) = body.data().await {
-        let data: Bytes = data.expect("the complete response");
+        let data: Bytes = data.expect("the response is complete");
         read += data.len();
         body.flow_control()
             .release_capacity(data.len())
-            .expect("an open stream");
+            .expect("the stream is open");
     }
     assert_eq!(read, 1_000_000);
     let second = Connection::open(&gateway, WINDOW).await;
@@ -145,21 +157,28 @@ async fn a_replay_that_is_not_read_is_reset() {
     let mut replay = response_body(&second, pay()).await;
     assert_eq!(reset_of(&mut replay).await, Some(Reason::CANCEL));
     let elapsed = started.elapsed();
-    assert!(elapsed >= WRITE_TIMEOUT, "{elapsed:?}");
+    assert!(
+        elapsed >= WRITE_TIMEOUT,
+        "the gateway stopped sending too early, after {elapsed:?}"
+    );
     assert_eq!(upstream.count(), 1);
 }
 
-/// Connects a client whose socket accepts few bytes at a time, although its HTTP/2 windows are large.
+/// Opens a TCP connection with a small receive buffer, so that the kernel limits how much the gateway can send.
 async fn small_buffer_socket(gateway: &Gateway) -> TcpStream {
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.set_recv_buffer_size(16 * 1024).expect("a socket");
-    // With small segments the kernel acknowledges every few kilobytes that are read.
-    SockRef::from(&socket).set_tcp_mss(1_400).expect("a socket");
+    let socket = TcpSocket::new_v4().expect("the socket is usable");
+    socket
+        .set_recv_buffer_size(16 * 1024)
+        .expect("the socket is usable");
+    // Small segments make the kernel acknowledge every few kilobytes that the client reads.
+    SockRef::from(&socket)
+        .set_tcp_mss(1_400)
+        .expect("the socket is usable");
     let connected = socket.connect(gateway.address()).await;
-    connected.expect("a connection")
+    connected.expect("the connection is open")
 }
 
-/// Returns a request for `/` in HTTP/1 and one in HTTP/2 with large windows.
+/// Returns the bytes of a GET for `/` over HTTP/1, and over HTTP/2 with the largest flow-control windows.
 fn get_requests() -> [Vec<u8>; 2] {
     let http1 = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
     let largest_window = [0, 4, 0x7f, 0xff, 0xff, 0xff];
@@ -178,24 +197,40 @@ fn get_requests() -> [Vec<u8>; 2] {
     [http1, http2.concat()]
 }
 
-/// Reads slowly for 6 s, and then the rest at full speed.
+/// Sends the request `get`, reads the response slowly for 6 s, and then reads the rest at full speed. Panics if the
+/// gateway closes the connection.
 async fn read_through_small_buffer(mut socket: TcpStream, get: Vec<u8>) {
-    socket.write_all(&get).await.expect("a connection");
+    socket
+        .write_all(&get)
+        .await
+        .expect("the connection is open");
     let started = Instant::now();
     let mut buffer = [0; 2_000];
-    // 100 KB/s: the gateway's socket is blocked for longer than the timeout at a time.
+    // The client reads at most 100 KB/s. At this rate the gateway cannot write to its socket for longer than
+    // `write_timeout` at a time, although the client makes progress.
     while started.elapsed() < Duration::from_secs(6) {
         let read = timeout(TEST_TIMEOUT, socket.read(&mut buffer)).await;
-        let read = read.expect("bytes").expect("no reset");
-        assert!(read > 0, "closed after {:?}", started.elapsed());
+        let read = read
+            .expect("bytes arrive in time")
+            .expect("the connection is not reset");
+        assert!(
+            read > 0,
+            "the gateway closed the connection after {:?}",
+            started.elapsed()
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut rest = 0;
     let mut buffer = vec![0; 1 << 20];
     while rest < 15 << 20 {
         let read = timeout(TEST_TIMEOUT, socket.read(&mut buffer)).await;
-        let read = read.expect("bytes").expect("no reset");
-        assert!(read > 0, "closed after {rest} further bytes");
+        let read = read
+            .expect("bytes arrive in time")
+            .expect("the connection is not reset");
+        assert!(
+            read > 0,
+            "the gateway closed the connection after {rest} further bytes"
+        );
         rest += read;
     }
 }
@@ -228,17 +263,23 @@ async fn a_client_whose_socket_accepts_nothing_is_disconnected() {
     for (number, get) in get_requests().into_iter().enumerate() {
         let mut socket = small_buffer_socket(&gateway).await;
         let started = Instant::now();
-        socket.write_all(&get).await.expect("a connection");
-        eventually("upstream has the request", || {
+        socket
+            .write_all(&get)
+            .await
+            .expect("the connection is open");
+        eventually("the upstream has received the request", || {
             upstream.count() == number + 1
         })
         .await;
         gateway.wait_for_metric("connections", 0).await;
         let elapsed = started.elapsed();
-        assert!(elapsed >= WRITE_TIMEOUT, "{elapsed:?}");
+        assert!(
+            elapsed >= WRITE_TIMEOUT,
+            "the gateway stopped sending too early, after {elapsed:?}"
+        );
         assert!(
             elapsed < WRITE_TIMEOUT + Duration::from_secs(4),
-            "{elapsed:?}"
+            "the gateway stopped sending too late, after {elapsed:?}"
         );
     }
 }
@@ -248,13 +289,18 @@ async fn streams_that_wait_for_their_turn_on_the_connection_are_not_reset() {
     const STREAMS: usize = 24;
     let upstream = with_response_length(400_000);
     let gateway = gateway(&upstream);
-    let socket = gateway.client().connect().await.expect("a connection");
-    // The streams have large windows. The connection has the smallest window that HTTP/2 permits.
+    let socket = gateway
+        .client()
+        .connect()
+        .await
+        .expect("the connection is open");
+    // Only the window of the connection limits the streams: it has its default size of 65,535 bytes, whereas each
+    // stream has 1 MiB.
     let (requests, connection) = h2::client::Builder::new()
         .initial_window_size(1 << 20)
         .handshake::<_, Bytes>(socket)
         .await
-        .expect("a handshake");
+        .expect("the handshake succeeds");
     let driver = AbortOnDropHandle::new(tokio::spawn(connection));
     let connection = Connection {
         requests,
@@ -264,7 +310,8 @@ async fn streams_that_wait_for_their_turn_on_the_connection_are_not_reset() {
     for _ in 0..STREAMS {
         bodies.push(response_body(&connection, request("GET", "/")).await);
     }
-    // 640 KB/s for all streams together: a round of 16 KiB per stream takes longer than the timeout.
+    // The client reads 640 KB/s from all streams together. If each of the 24 streams gets 16 KiB in turn, a stream
+    // waits for its next turn longer than `write_timeout`.
     let started = Instant::now();
     let mut read = 0;
     let mut tick = tokio::time::interval(Duration::from_millis(100));
@@ -277,15 +324,17 @@ async fn streams_that_wait_for_their_turn_on_the_connection_are_not_reset() {
             let Ok(data) = timeout(Duration::from_micros(10), body.data()).await else {
                 continue;
             };
-            let data = data.expect("more").expect("no reset");
+            let data = data
+                .expect("the body continues")
+                .expect("the connection is not reset");
             read += data.len();
             body.flow_control()
                 .release_capacity(data.len())
-                .expect("an open stream");
+                .expect("the stream is open");
         }
     }
-    println!("{read} bytes in {:?}", started.elapsed());
-    assert!(read > 1_000_000, "{read}");
+    println!("the client read {read} bytes in {:?}", started.elapsed());
+    assert!(read > 1_000_000, "the client could read only {read} bytes");
 }
 
 #[tokio::test]
@@ -318,18 +367,27 @@ async fn a_client_that_withdraws_its_window_does_not_hold_responses_forever() {
             &block(&get),
         ));
     }
-    socket.write_all(&sent).await.expect("a connection");
-    let arrived = usize::try_from(STREAMS).expect("few");
-    eventually("upstream has all requests", || upstream.count() == arrived).await;
+    socket
+        .write_all(&sent)
+        .await
+        .expect("the connection is open");
+    let arrived = usize::try_from(STREAMS).expect("the number is small");
+    eventually("the upstream has received all requests", || {
+        upstream.count() == arrived
+    })
+    .await;
     tokio::time::sleep(WRITE_TIMEOUT / 4).await;
     let withdrawn = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-    socket.write_all(&withdrawn).await.expect("a connection");
+    socket
+        .write_all(&withdrawn)
+        .await
+        .expect("the connection is open");
     let reading = async {
         let mut buffer = vec![0; 65_536];
         while socket.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
     };
     timeout(TEST_TIMEOUT, reading)
         .await
-        .expect("the connection is closed");
+        .expect("the gateway closes the connection in time");
     gateway.wait_for_metric("connections", 0).await;
 }

@@ -1,4 +1,4 @@
-//! Responses that count as truncated.
+//! Tests of which HTTP/2 responses the gateway counts as truncated.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,14 +15,16 @@ use tidegate::internals::truncated_responses;
 /// Number of requests on one connection.
 const STREAMS: u32 = 100;
 
-/// Bytes of a response, less than the gateway queues per stream.
+/// Length of a response body in bytes. It is less than the gateway queues per stream, so that the gateway can queue
+/// each response completely.
 const SIZE: usize = 60_000;
 
 fn truncated(gateway: &Gateway) -> u64 {
     truncated_responses(gateway.shared())
 }
 
-/// Connects a client that has requested all responses and reads none. Its flow-control windows allow all of them.
+/// Opens a connection and sends `STREAMS` requests, but reads no response. The flow-control windows are large enough
+/// for all responses.
 async fn connect_and_request(gateway: &Gateway, upstream: &Upstream) -> FrameClient {
     let mut client = FrameClient::connect(gateway).await;
     let window = (1_u32 << 20).to_be_bytes();
@@ -34,22 +36,24 @@ async fn connect_and_request(gateway: &Gateway, upstream: &Upstream) -> FrameCli
     for stream in 0..STREAMS {
         client.get(2 * stream + 1, "/").await;
     }
-    eventually("upstream has all requests", || {
+    eventually("the upstream has received all requests", || {
         upstream.count() == STREAMS as usize
     })
     .await;
-    // The pause lets the gateway queue the responses behind the full socket.
+    // The pause gives the gateway time to queue the responses that its full socket does not accept.
     tokio::time::sleep(Duration::from_millis(300)).await;
     client
 }
 
-/// Reads until `until` matches a frame or the connection ends. Returns the number of complete responses.
+/// Reads frames until `until` returns true for the type and the flags of a frame, or the gateway closes the connection.
+/// Returns the number of complete responses.
 async fn count_complete(client: &mut FrameClient, until: impl Fn(u8, u8) -> bool) -> u64 {
     let mut ended = BTreeSet::new();
     loop {
-        // `read` does not acknowledge pings, because the client may have shut down its sending side.
+        // `read` is used instead of `next`, because it does not acknowledge pings. The client cannot send if it has
+        // shut down its sending side.
         let frame = timeout(TEST_TIMEOUT, client.read()).await;
-        let Some(frame) = frame.expect("a frame or the end") else {
+        let Some(frame) = frame.expect("a frame or the close arrives in time") else {
             break;
         };
         if frame.kind == DATA && frame.flags & END_STREAM != 0 {
@@ -79,9 +83,9 @@ async fn responses_of_streams_that_the_client_resets_before_they_are_written_are
     let count_complete = count_complete(&mut client, |kind, flags| (kind, flags) == (6, 1)).await;
     assert!(
         count_complete < STREAMS.into(),
-        "the socket took everything"
+        "the socket accepted all responses, so none was truncated"
     );
-    eventually("lost responses are counted", || {
+    eventually("the incomplete responses are counted as truncated", || {
         truncated(&gateway) >= u64::from(STREAMS) - count_complete
     })
     .await;
@@ -93,7 +97,10 @@ async fn a_response_after_the_goaway_of_the_client_is_complete() {
     let gateway = Gateway::proxying("").admin().upstream(&upstream).start();
     let mut client = FrameClient::connect(&gateway).await;
     client.get(1, "/").await;
-    eventually("upstream has the request", || upstream.count() == 1).await;
+    eventually("the upstream has received the request", || {
+        upstream.count() == 1
+    })
+    .await;
     client.send(frame(GOAWAY, 0, 0, &[0; 8])).await;
     permits.add_permits(1);
     client.response(1).await;
@@ -113,7 +120,7 @@ async fn responses_lost_in_a_drain_because_the_client_closes_are_truncated() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     client.end().await;
     let count_complete = count_complete(&mut client, |_, _| false).await;
-    eventually("lost responses are counted", || {
+    eventually("the incomplete responses are counted as truncated", || {
         truncated(&gateway) >= u64::from(STREAMS) - count_complete
     })
     .await;

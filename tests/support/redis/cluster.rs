@@ -1,4 +1,4 @@
-//! Redis Cluster of three servers.
+//! Redis Cluster of three `redis-server` processes.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -7,37 +7,37 @@ use std::time::Duration;
 use super::server::field_of;
 use super::{FakeTime, Options, RedisServer, Reply, wait_until};
 
-/// Hash slots of each node.
+/// Hash slots of each of the three nodes.
 const SLOTS: [RangeInclusive<i64>; 3] = [0..=5460, 5461..=10922, 10923..=16383];
 
-/// Three masters without replicas, which run until they are dropped.
+/// Redis Cluster of three masters without replicas. The servers stop when the cluster is dropped.
 pub(crate) struct RedisCluster {
     nodes: Vec<RedisServer>,
     time: Option<Arc<FakeTime>>,
 }
 
 impl RedisCluster {
-    /// Starts a cluster and returns when every node serves every key.
+    /// Starts a cluster and returns when every node reports the cluster state `ok`.
     ///
-    /// This takes a little over two seconds. After its start a master waits two seconds before it reports the cluster
-    /// state as ok. A cluster [in fake time](Self::in_fake_time) skips this wait.
+    /// The start takes a little over two seconds, because a new master reports the state `ok` only after two seconds. A
+    /// cluster [in fake time](Self::in_fake_time) skips this wait.
     pub(crate) fn start() -> Self {
         Self::with(Options::default())
     }
 
-    /// Starts a cluster whose nodes share a clock that [`advance`](Self::advance) moves.
+    /// Starts a cluster whose nodes share a fake wall clock, which [`advance`](Self::advance) moves.
     pub(crate) fn in_fake_time() -> Self {
         Self::with(Options::default().fake_time())
     }
 
-    /// Starts a cluster whose nodes have these options.
+    /// Starts a cluster and gives every node these options.
     pub(crate) fn with(options: Options) -> Self {
         let time = options.time.clone();
         let mut options = options
             .arg("--cluster-enabled", "yes")
             .arg("--cluster-announce-ip", "127.0.0.1");
         if options.value_of("--cluster-node-timeout").is_none() {
-            // Long enough for a busy machine.
+            // A node timeout of 5 s is long enough for a busy machine.
             options = options.arg("--cluster-node-timeout", "5000");
         }
         let nodes = SLOTS.map(|_| options.clone().start()).into();
@@ -60,7 +60,7 @@ impl RedisCluster {
             let reply = node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
             assert_eq!(reply, ok);
         }
-        // MEET between every pair of nodes is faster than gossip.
+        // Each pair of nodes is introduced explicitly, because waiting for the gossip of the cluster would be slower.
         for (index, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[..index] {
                 let port = other.port().to_string();
@@ -70,9 +70,11 @@ impl RedisCluster {
         }
     }
 
-    /// Waits until all nodes report that the cluster is ok.
+    /// Waits until all nodes report the cluster state `ok`.
     pub(crate) fn settle(&self) {
-        wait_until("the cluster is ok", || self.nodes.iter().all(is_ok_on));
+        wait_until("all nodes report the cluster state ok", || {
+            self.nodes.iter().all(is_ok_on)
+        });
     }
 
     pub(crate) fn nodes(&self) -> &[RedisServer] {
@@ -83,22 +85,22 @@ impl RedisCluster {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    /// Returns the node that serves this key.
+    /// Returns the node that serves this Redis key.
     pub(crate) fn node_of(&self, key: &str) -> &RedisServer {
         let slot = self.nodes[0].command(&["CLUSTER", "KEYSLOT", key]).int();
         let at = SLOTS.iter().position(|slots| slots.contains(&slot));
         &self.nodes[at.expect("every slot has a node")]
     }
 
-    /// Returns the number of calls of a command on all nodes together.
+    /// Returns how often a Redis command was called on all nodes together.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         self.nodes.iter().map(|node| node.calls(command)).sum()
     }
 
-    /// Moves the clock of all nodes ahead and waits until the cluster state is ok again. A node that waits for a PONG
-    /// during the move may take the skipped time for a timeout and report a failure.
+    /// Moves the fake clock of all nodes ahead and waits until the cluster state is `ok` again. The wait is needed: a
+    /// node that expects a PONG can mistake the skipped time for a timeout and report a failure.
     pub(crate) fn advance(&self, by: Duration) {
-        let time = self.time.as_ref().expect("a fake clock");
+        let time = self.time.as_ref().expect("the cluster has a fake clock");
         time.advance(by);
         self.settle();
     }

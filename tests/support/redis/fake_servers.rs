@@ -1,4 +1,4 @@
-//! Servers that are configured as Redis but do not speak its protocol.
+//! Servers that tests configure as Redis servers, but that do not speak the Redis protocol.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
-/// Server that replies to everything with bytes that are not the Redis protocol. Even connections get an HTTP 400
-/// response, odd ones get random bytes.
+/// Server that replies with bytes that are not the Redis protocol. Every second connection gets an HTTP 400 response,
+/// the others get random bytes.
 pub(crate) struct GarbageServer(Listener);
 
 impl GarbageServer {
@@ -16,7 +16,7 @@ impl GarbageServer {
         Self(Listener::start(|connection, nth| {
             let mut random_bytes = [0; 512];
             fastrand::fill(&mut random_bytes);
-            // No Redis reply begins with this byte.
+            // The first byte is 0xff, because no Redis reply begins with it.
             random_bytes[0] = 0xff;
             let reply: &[u8] = if nth % 2 == 0 {
                 b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
@@ -41,7 +41,7 @@ impl GarbageServer {
     }
 }
 
-/// Server that accepts connections, reads everything and never replies.
+/// Server that accepts connections, reads everything that it receives, and never replies.
 pub(crate) struct SilentServer(Listener);
 
 impl SilentServer {
@@ -61,31 +61,32 @@ impl SilentServer {
     }
 }
 
-/// Serves each connection on its own thread until it is dropped.
+/// TCP listener that serves each connection on a separate thread. It stops when it is dropped.
 struct Listener {
     address: SocketAddr,
-    /// Open connections, or `None` once the listener is being dropped.
+    /// Accepted connections. `None` tells the acceptor thread to stop, because the listener is being dropped.
     connections: Arc<Mutex<Option<Vec<Arc<TcpStream>>>>>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 impl Listener {
     fn start(serve: fn(&TcpStream, usize)) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let address = listener.local_addr().expect("an address");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+        let address = listener.local_addr().expect("the address is valid");
         let connections = Arc::new(Mutex::new(Some(Vec::new())));
         let open = Arc::clone(&connections);
         let acceptor = std::thread::spawn(move || {
             let mut served = Vec::new();
             for (nth, connection) in listener.incoming().enumerate() {
-                let connection = Arc::new(connection.expect("a connection"));
+                let connection = Arc::new(connection.expect("the connection is open"));
                 match open.lock().as_mut() {
                     Some(open) => open.push(Arc::clone(&connection)),
                     None => break,
                 }
                 served.push(std::thread::spawn(move || {
                     serve(&connection, nth);
-                    // The list of open connections also holds the socket, so dropping it here would not close it.
+                    // The list of connections shares this socket, so dropping it here would not close the connection. A
+                    // shutdown error is ignored: it means that the client has already closed.
                     let _ = connection.shutdown(Shutdown::Both);
                 }));
             }
@@ -106,7 +107,7 @@ impl Drop for Listener {
         for connection in self.connections.lock().take().into_iter().flatten() {
             let _ = connection.shutdown(Shutdown::Both);
         }
-        // This connection wakes the acceptor, which then sees that it must stop.
+        // The acceptor thread blocks until the next connection. This connection wakes it, so that it can stop.
         let _ = TcpStream::connect(self.address);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();

@@ -1,4 +1,4 @@
-//! Free ports, and child processes that stop with the test process.
+//! Functions that find free ports, and that start child processes that stop with the test process.
 
 use std::env;
 use std::net::{Ipv4Addr, TcpListener};
@@ -9,12 +9,12 @@ use std::sync::mpsc::{Sender, channel};
 
 use parking_lot::Mutex;
 
-/// Offset of a node's cluster bus port from its client port.
+/// The cluster bus port of a Redis node is its client port plus this number.
 const BUS: u16 = 10_000;
 
 /// Returns a free port whose cluster bus port is also free.
 ///
-/// The range is below the kernel's ephemeral ports, so no outgoing connection can take the port while its server
+/// The port is below the range of ephemeral ports. So no outgoing connection can use the port while the server
 /// restarts.
 pub(super) fn free_port() -> u16 {
     loop {
@@ -29,10 +29,10 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// Returns the path of a program that tests require.
+/// Returns the path of the program `name`. Panics with the name of the Debian package if it is not installed.
 pub(super) fn program(name: &str, package: &str) -> PathBuf {
     find(name).unwrap_or_else(|| {
-        panic!("`{name}` is not installed: it is in the package `{package}` (or run `make test`)")
+        panic!("`{name}` is not installed. Install the package `{package}`, or run `make test`")
     })
 }
 
@@ -43,7 +43,8 @@ fn find(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Returns the command `redis-server`. With `setpriv`, the kernel kills the server when this process exits.
+/// Returns the command `redis-server`. If `setpriv` is installed, the command runs under it, so that the kernel kills
+/// the server when this process exits.
 pub(super) fn redis_server() -> Command {
     let redis_server = program("redis-server", "redis-server");
     match find("setpriv") {
@@ -56,10 +57,10 @@ pub(super) fn redis_server() -> Command {
     }
 }
 
-/// Starts a process from a thread that lives as long as this process.
+/// Starts a child process from a thread that lives as long as this process.
 ///
-/// `setpriv --pdeathsig` takes effect when the starting *thread* ends. The thread of a test or of a runtime's pool can
-/// end while the server is still needed.
+/// This thread is needed because `setpriv --pdeathsig` kills the child when the *thread* that started it ends. The
+/// thread of a test can end while other tests still need the server.
 pub(super) fn spawn(command: Command) -> Child {
     type Order = (Command, Sender<std::io::Result<Child>>);
     static SPAWNER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
@@ -79,5 +80,5 @@ pub(super) fn spawn(command: Command) -> Child {
     child
         .recv()
         .expect("the spawner thread never ends")
-        .expect("a process")
+        .expect("the process starts")
 }

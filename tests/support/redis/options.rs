@@ -1,11 +1,11 @@
-//! Options of a Redis server.
+//! Options of a Redis server that a test starts.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{FakeTime, RedisServer};
 
-/// Options in addition to those of every server.
+/// Options of a Redis server, in addition to those that all servers of the tests have.
 #[derive(Clone, Default)]
 pub(crate) struct Options {
     pub(super) arguments: Vec<String>,
@@ -17,7 +17,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Adds an argument, as in `redis-server --NAME VALUE`.
+    /// Adds an argument of `redis-server`. `name` includes the dashes, for example `--maxmemory`.
     pub(crate) fn arg(self, name: &str, value: impl AsRef<str>) -> Self {
         self.args(name, &[value.as_ref()])
     }
@@ -29,7 +29,7 @@ impl Options {
         self
     }
 
-    /// Returns the value of the last argument with this name.
+    /// Returns the value of the last argument with this name, or `None` if there is none.
     pub(super) fn value_of(&self, name: &str) -> Option<&str> {
         let at = self
             .arguments
@@ -38,13 +38,14 @@ impl Options {
         self.arguments.get(at + 1).map(String::as_str)
     }
 
-    /// Sets the password of the default user. The URL does not contain it, but the test's own commands use it.
+    /// Sets the password of the default user. [`RedisServer::command`] authenticates with it. [`RedisServer::url`] does
+    /// not contain it.
     pub(crate) fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.arg("--requirepass", password)
     }
 
-    /// Adds a user, with rules as in `ACL SETUSER`: `on >secret ~* &* +@all`.
+    /// Adds a user. `rules` has the syntax of `ACL SETUSER`, for example `on >secret ~* &* +@all`.
     pub(crate) fn user(self, name: &str, rules: &str) -> Self {
         let values: Vec<_> = std::iter::once(name)
             .chain(rules.split_whitespace())
@@ -52,15 +53,15 @@ impl Options {
         self.args("--user", &values)
     }
 
-    /// Makes Redis write every command to disk before it replies, so that a restart keeps the data.
+    /// Makes Redis write every command to disk before it replies, so that the data survives a restart.
     pub(crate) fn append_only(self) -> Self {
         self.arg("--appendonly", "yes")
             .arg("--appendfsync", "always")
     }
 
-    /// Serves only TLS, with this certificate. Clients need no certificate.
+    /// Makes the server accept only TLS, with this certificate and private key. Clients need no certificate.
     pub(crate) fn tls(mut self, certificate: &Path, key: &Path, ca: &Path) -> Self {
-        let path = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
+        let path = |path: &Path| path.to_str().expect("the path is UTF-8").to_owned();
         self.tls = true;
         self.arg("--tls-cert-file", path(certificate))
             .arg("--tls-key-file", path(key))
@@ -68,7 +69,8 @@ impl Options {
             .arg("--tls-auth-clients", "no")
     }
 
-    /// Makes the server a replica of a server without TLS. It counts as started once it is in sync.
+    /// Makes the server a replica of `other`, which must not use TLS. [`start`](Self::start) returns when the replica
+    /// is in sync.
     pub(crate) fn replica_of(mut self, other: &RedisServer) -> Self {
         self.replica = true;
         if let Some(password) = &other.options.password {
@@ -78,18 +80,18 @@ impl Options {
         self.args("--replicaof", &["127.0.0.1", &port])
     }
 
-    /// Gives the server a clock that [`RedisServer::advance`] moves.
+    /// Gives the server a fake wall clock, which [`RedisServer::advance`] moves.
     pub(crate) fn fake_time(self) -> Self {
         self.in_time(Arc::new(FakeTime::new()))
     }
 
-    /// Gives the server a clock that other servers share.
+    /// Gives the server the fake wall clock `time`, which several servers can share.
     pub(crate) fn in_time(mut self, time: Arc<FakeTime>) -> Self {
         self.time = Some(time);
         self
     }
 
-    /// Starts the server and returns when it replies.
+    /// Starts the server and returns when it replies to commands.
     pub(crate) fn start(self) -> RedisServer {
         RedisServer::launch(self)
     }

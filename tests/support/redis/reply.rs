@@ -1,4 +1,4 @@
-//! Minimal Redis client for the tests.
+//! Minimal Redis client with which tests send commands to a server.
 
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::TEST_TIMEOUT;
 
-/// Reply of a server.
+/// Reply of a Redis server to one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Status(String),
@@ -18,38 +18,38 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Returns the text of a status or a bulk string.
+    /// Returns the text of a status or a bulk string. Panics for other replies.
     pub(crate) fn text(self) -> String {
         match self {
             Self::Status(text) => text,
-            Self::Bulk(bytes) => String::from_utf8(bytes).expect("text"),
-            other => panic!("not a text: {other:?}"),
+            Self::Bulk(bytes) => String::from_utf8(bytes).expect("the value is text"),
+            other => panic!("the Redis reply is not a string: {other:?}"),
         }
     }
 
-    /// Returns an integer, also if it was sent as text.
+    /// Returns an integer, also if the server sent it as text. Panics for other replies.
     pub(crate) fn int(self) -> i64 {
         match self {
             Self::Int(number) => number,
-            other => other.text().parse().expect("a number"),
+            other => other.text().parse().expect("the value is a number"),
         }
     }
 
-    /// Returns the members of an array.
+    /// Returns the members of an array. Panics for other replies.
     pub(crate) fn array(self) -> Vec<Self> {
         match self {
             Self::Array(members) => members,
-            other => panic!("not an array: {other:?}"),
+            other => panic!("the Redis reply is not an array: {other:?}"),
         }
     }
 }
 
-/// A connection to a server.
+/// Connection to a Redis server.
 pub(super) struct Connection(BufReader<UnixStream>);
 
 impl Connection {
-    /// Connects to the Unix socket at `path`. A stopped server accepts connections and never replies, so the socket has
-    /// timeouts.
+    /// Connects to the Unix socket at `path`. Reads and writes have a timeout, because the kernel accepts connections
+    /// for a stopped server that never replies.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(TEST_TIMEOUT))?;
@@ -57,7 +57,7 @@ impl Connection {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Sends one command and reads its reply.
+    /// Sends one command, given as its words, and reads the reply.
     pub(super) fn call(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
         let mut request = format!("*{}\r\n", command.len()).into_bytes();
         for part in command.iter().map(AsRef::as_ref) {

@@ -1,4 +1,4 @@
-//! A Redis server process.
+//! Redis server that runs as a child process of the test.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::reply::Connection;
 use super::{Options, Reply, TEST_TIMEOUT, launch, remove_faketime_files, wait_until};
 
-/// A `redis-server` process that runs until it is dropped.
+/// Running `redis-server` process, which is killed when this value is dropped.
 pub(crate) struct RedisServer {
     pub(super) options: Options,
     port: u16,
@@ -20,22 +20,22 @@ pub(crate) struct RedisServer {
     child: Mutex<Option<Child>>,
 }
 
-/// Another process listens on the port.
+/// Error of a start: another process listens on the port.
 struct PortInUse;
 
 impl RedisServer {
-    /// Starts a server without persistence and without a password.
+    /// Starts a server without persistence and without a password, and returns when it replies.
     pub(crate) fn start() -> Self {
         Self::options().start()
     }
 
-    /// Returns options for a server that differs: `RedisServer::options().append_only().start()`.
+    /// Returns the default options, to be changed before the start: `RedisServer::options().append_only().start()`.
     pub(crate) fn options() -> Options {
         Options::default()
     }
 
     pub(super) fn launch(options: Options) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("the directory is created");
         let mut server = Self {
             options,
             port: 0,
@@ -54,18 +54,23 @@ impl RedisServer {
         self.port
     }
 
-    /// URL without user and password.
+    /// Returns the URL of the server, without user and password.
     pub(crate) fn url(&self) -> String {
         let scheme = if self.options.tls { "rediss" } else { "redis" };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
-    /// Sends a command as the default user, on a new connection, and returns the reply.
+    /// Sends a command as the default user on a new connection, and returns the reply. Panics if no reply arrives.
     pub(crate) fn command(&self, command: &[impl AsRef<[u8]>]) -> Reply {
         let reply = self
             .connect()
             .and_then(|mut connection| connection.call(command));
-        reply.unwrap_or_else(|error| panic!("no reply: {error}; log:\n{}", self.log()))
+        reply.unwrap_or_else(|error| {
+            panic!(
+                "the Redis server did not reply: {error}; its log:\n{}",
+                self.log()
+            )
+        })
     }
 
     fn connect(&self) -> std::io::Result<Connection> {
@@ -76,16 +81,16 @@ impl RedisServer {
         Ok(connection)
     }
 
-    /// Returns a field of `INFO`.
+    /// Returns the value of `field` in a section of the command `INFO`. Panics if the field is missing.
     pub(crate) fn info(&self, section: &str, field: &str) -> String {
         let info = self.command(&["INFO", section]).text();
         field_of(&info, field)
-            .unwrap_or_else(|| panic!("no `{field}` in {info}"))
+            .unwrap_or_else(|| panic!("INFO has no field `{field}`:\n{info}"))
             .to_owned()
     }
 
-    /// Returns the number of calls of a command since the start, by clients, scripts and the test itself. A subcommand
-    /// is named as in `config|get`.
+    /// Returns how often a command was called since the server started: by clients, scripts and the test itself. A
+    /// subcommand is written as `config|get`.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         let info = self.command(&["INFO", "commandstats"]).text();
         let name = format!("cmdstat_{}", command.to_lowercase());
@@ -95,13 +100,16 @@ impl RedisServer {
         let calls = statistics
             .split(',')
             .find_map(|connection| connection.strip_prefix("calls="));
-        calls.expect("calls").parse().expect("a number")
+        calls
+            .expect("the statistics contain `calls`")
+            .parse()
+            .expect("the value is a number")
     }
 
-    /// Kills the process, as in a crash. Does nothing if it is not running.
+    /// Kills the server process with SIGKILL, as in a crash. Does nothing if the process is not running.
     pub(crate) fn kill(&self) {
         if let Some(mut child) = self.child.lock().take() {
-            // An error means that the process has already exited.
+            // Errors are ignored: they mean that the process has already exited.
             let _ = child.kill();
             let _ = child.wait();
             if self.options.time.is_some() {
@@ -110,45 +118,49 @@ impl RedisServer {
         }
     }
 
-    /// Kills the server if it runs and starts it again on the same port. An append-only server keeps its data, and any
-    /// other server starts empty.
+    /// Kills the server if it runs, and starts it again on the same port. A server with
+    /// [`append_only`](Options::append_only) keeps its data, and any other server starts empty.
     pub(crate) fn restart(&self) {
         self.kill();
         wait_until("the port is free again", || self.run().is_ok());
     }
 
-    /// Starts the server again on the same port without its data. A cluster node also forgets the other nodes.
+    /// Kills the server, deletes its data, and starts it again on the same port. A cluster node also forgets the other
+    /// nodes.
     pub(crate) fn restart_empty(&self) {
         self.kill();
-        for entry in fs::read_dir(self.directory.path()).expect("the server's directory") {
-            let path = entry.expect("the server's directory").path();
+        for entry in
+            fs::read_dir(self.directory.path()).expect("the server's directory is readable")
+        {
+            let path = entry.expect("the server's directory is readable").path();
             if path.is_dir() {
-                fs::remove_dir_all(path).expect("the server's directory");
+                fs::remove_dir_all(path).expect("the server's directory is readable");
             } else {
-                fs::remove_file(path).expect("a file in the server's directory");
+                fs::remove_file(path).expect("the file is removed");
             }
         }
         self.restart();
     }
 
-    /// Stops the process with SIGSTOP: connections stay open, and the server does not reply.
+    /// Stops the process with SIGSTOP. Its connections stay open, but the server does not reply until
+    /// [`thaw`](Self::thaw).
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Continues the process with SIGCONT.
+    /// Continues a stopped process with SIGCONT.
     pub(crate) fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
     fn signal(&self, signal: Signal) {
         let child = self.child.lock();
-        let pid = Pid::from_child(child.as_ref().expect("a running server"));
-        kill_process(pid, signal).expect("a running server");
+        let pid = Pid::from_child(child.as_ref().expect("the server is running"));
+        kill_process(pid, signal).expect("the server is running");
     }
 
-    /// Makes Redis reject every write that allocates memory. The limit is one byte and not the current usage, because
-    /// usage drops when a client disconnects.
+    /// Makes Redis reject every write that allocates memory. The memory limit is one byte and not the current memory
+    /// usage, because the usage drops when a client disconnects.
     pub(crate) fn fill(&self) {
         self.limit_memory("1");
     }
@@ -163,13 +175,17 @@ impl RedisServer {
         assert_eq!(reply, Reply::Status("OK".into()));
     }
 
-    /// Moves the server's clock ahead. Requires [`Options::fake_time`].
+    /// Moves the server's fake clock ahead. Panics without [`Options::fake_time`].
     pub(crate) fn advance(&self, by: Duration) {
-        let time = self.options.time.as_ref().expect("a fake clock");
+        let time = self
+            .options
+            .time
+            .as_ref()
+            .expect("the server has a fake clock");
         time.advance(by);
     }
 
-    /// Everything the server has logged.
+    /// Returns everything that the server has logged since its first start, including before restarts.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
@@ -182,13 +198,13 @@ impl RedisServer {
         self.directory.path().join("socket")
     }
 
-    /// Starts the process on its port and waits until it replies.
+    /// Starts the process on `port` and waits until the server replies. Fails if another process uses the port.
     fn run(&self) -> Result<(), PortInUse> {
         let log = File::options()
             .append(true)
             .create(true)
             .open(self.log_file())
-            .expect("a file");
+            .expect("the log file can be opened");
         let before = self.log().len();
         let port = self.port.to_string();
         let (plain, tls) = if self.options.tls {
@@ -201,14 +217,16 @@ impl RedisServer {
         command.arg("--dir").arg(self.directory.path());
         command.arg("--unixsocket").arg(self.socket());
         command.args(["--save", "", "--appendonly", "no"]);
-        // Replication starts immediately, because no further replica will join.
+        // Without a delay, replication starts immediately. The delay would only let further replicas join.
         command.args(["--repl-diskless-sync-delay", "0"]);
         command.args(&self.options.arguments);
         if let Some(time) = &self.options.time {
             time.apply(&mut command);
         }
         command.stdin(Stdio::null());
-        command.stdout(log.try_clone().expect("a file")).stderr(log);
+        command
+            .stdout(log.try_clone().expect("the file is written"))
+            .stderr(log);
         *self.child.lock() = Some(launch::spawn(command));
         self.wait_until_ready(before)
     }
@@ -217,14 +235,24 @@ impl RedisServer {
         let deadline = Instant::now() + TEST_TIMEOUT;
         while !self.is_ready() {
             let mut child = self.child.lock();
-            let ended = child.as_mut().expect("just started").try_wait();
-            if let Some(status) = ended.expect("a child") {
+            let ended = child
+                .as_mut()
+                .expect("the process was just started")
+                .try_wait();
+            if let Some(status) = ended.expect("the child process can be queried") {
                 *child = None;
                 let log = self.log().split_off(before);
-                assert!(log.contains("Address already in use"), "{status}:\n{log}");
+                assert!(
+                    log.contains("Address already in use"),
+                    "redis-server exited with {status}:\n{log}"
+                );
                 return Err(PortInUse);
             }
-            assert!(Instant::now() < deadline, "not ready:\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "redis-server is not ready in time:\n{}",
+                self.log()
+            );
             drop(child);
             std::thread::sleep(Duration::from_millis(2));
         }

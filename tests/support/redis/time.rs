@@ -1,7 +1,7 @@
-//! Fake wall clocks for child processes, with libfaketime.
+//! Fake wall clocks for child processes, made with libfaketime.
 //!
-//! Only the wall clock moves. Monotonic clocks and timers are unaffected: if a server's clock moves by an hour, its
-//! keys expire and nothing else changes.
+//! Only the wall clock of a process is changed. Its monotonic clock and its timers are unaffected. If the clock of a
+//! Redis server moves ahead by an hour, Redis keys expire, but no timeout does.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,32 +11,33 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-/// Wall clock that is ahead of the real one by an adjustable amount.
+/// Fake wall clock, which is ahead of the real clock by an adjustable amount.
 pub(crate) struct FakeTime {
     directory: TempDir,
     ahead: Mutex<Duration>,
 }
 
 impl FakeTime {
-    /// Creates a clock that shows the real time.
+    /// Creates a fake clock that shows the real time until [`advance`](Self::advance).
     pub(crate) fn new() -> Self {
         let time = Self {
-            directory: tempfile::tempdir().expect("a directory"),
+            directory: tempfile::tempdir().expect("the directory is created"),
             ahead: Mutex::default(),
         };
         time.advance(Duration::ZERO);
         time
     }
 
-    /// Moves the clock ahead for all processes that use it. They see it immediately, because libfaketime reads the file
-    /// at each query.
+    /// Moves the clock ahead for all processes that use it. The processes see the change immediately, because
+    /// libfaketime reads the file whenever a process reads the clock.
     pub(crate) fn advance(&self, by: Duration) {
         let mut ahead = self.ahead.lock();
         *ahead += by;
-        // The rename is atomic: a partly written number would be another time.
+        // The file is replaced by a rename, which is atomic. A process that read a partly written number would get a
+        // wrong time.
         let draft = self.directory.path().join("draft");
-        fs::write(&draft, offset('+', *ahead)).expect("a file");
-        fs::rename(&draft, self.file()).expect("a file");
+        fs::write(&draft, offset('+', *ahead)).expect("the file is written");
+        fs::rename(&draft, self.file()).expect("the file is written");
     }
 
     fn file(&self) -> PathBuf {
@@ -51,12 +52,12 @@ impl FakeTime {
     }
 }
 
-/// Makes a command run with its wall clock ahead.
+/// Makes a command run with its wall clock ahead of the real time by `ahead`.
 pub(crate) fn shift_clock_ahead(command: &mut Command, ahead: Duration) {
     command.envs(ahead_variables(ahead));
 }
 
-/// Makes a command run with its wall clock behind.
+/// Makes a command run with its wall clock behind the real time by `behind`.
 pub(crate) fn shift_clock_back(command: &mut Command, behind: Duration) {
     command.envs(variables('-', behind));
 }
@@ -78,12 +79,12 @@ fn offset(sign: char, by: Duration) -> String {
 
 /// Returns the environment variables that load libfaketime and limit it to the wall clock.
 ///
-/// The C library is preloaded after it, so that `redis-server` uses the allocator of the C library. Its own allocator,
-/// jemalloc, reads the clock when it is first used. If libfaketime allocated through it while looking up the real
-/// clock, both would wait for each other.
+/// The C library is preloaded after libfaketime, so that `redis-server` uses the allocator of the C library instead of
+/// jemalloc. With jemalloc, the server would deadlock. On its first use, jemalloc reads the clock. To look up the real
+/// clock, libfaketime then allocates memory from jemalloc, which is not ready yet.
 fn preloaded() -> Vec<(&'static str, String)> {
     let library = library().unwrap_or_else(|| {
-        panic!("libfaketime is not installed: it comes with the package `faketime` (or run `make test`)")
+        panic!("libfaketime is not installed. Install the package `faketime`, or run `make test`")
     });
     vec![
         ("LD_PRELOAD", format!("{}:libc.so.6", library.display())),
@@ -98,10 +99,10 @@ fn library() -> Option<PathBuf> {
     candidates.find(|candidate| candidate.exists())
 }
 
-/// Removes the shared memory files that libfaketime leaves behind when a process is killed.
+/// Removes the shared memory files of libfaketime, which remain when the process `pid` is killed.
 pub(crate) fn remove_faketime_files(pid: u32) {
     for name in ["faketime_shm_", "sem.faketime_sem_"] {
-        // A process that exits normally removes them itself.
+        // An error is ignored: a process that exits normally has already removed its files.
         let _ = fs::remove_file(format!("/dev/shm/{name}{pid}"));
     }
 }
